@@ -1,0 +1,1 @@
+"""Clustered and personalised federated learning."""

@@ -1,0 +1,1 @@
+"""Who belongs together: affinities, clusterers, triggers; arrays in, arrays out."""

@@ -1,0 +1,1 @@
+"""Reads run folders: tables, charts, pages."""

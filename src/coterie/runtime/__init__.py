@@ -1,0 +1,1 @@
+"""Runs a method: answers its exchanges, counts bytes, keeps checkpoints."""

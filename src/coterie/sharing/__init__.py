@@ -1,0 +1,1 @@
+"""Which tensors are private, group or global, and how they are averaged."""
