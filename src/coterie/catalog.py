@@ -10,10 +10,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic.fields import FieldInfo
 
 from coterie.problems import BadInput, sentences, unknown
 
@@ -28,6 +27,14 @@ class Setting:
     default: Any
     help: str
     required: bool = False
+    choices: tuple[Any, ...] = ()
+    """The values that are possible, where they can be counted off (a `Literal`)."""
+
+    @property
+    def meaning(self) -> str:
+        """The help, with the choices where there are any."""
+        listed = f"one of {', '.join(map(str, self.choices))}" if self.choices else ""
+        return "; ".join(part for part in (self.help, listed) if part)
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Entry:
 
     @property
     def settings(self) -> list[Setting]:
-        return [_setting(name, field) for name, field in self.schema.model_fields.items()]
+        return settings_of(self.schema)
 
     def bind(self, settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         """The settings checked and converted, defaults filled in.
@@ -50,7 +57,7 @@ class Entry:
             BadInput: one sentence for each setting that is unknown, missing or out of range.
         """
         try:
-            checked = self.schema.model_validate(dict(settings))
+            checked = self.schema.model_validate({name: _frozen(value) for name, value in settings.items()})
         except ValidationError as error:
             raise BadInput(sentences(error, prefix, list(self.schema.model_fields))) from None
         return {name: getattr(checked, name) for name in self.schema.model_fields}
@@ -91,6 +98,11 @@ def _summary(target: Callable[..., Any]) -> str:
     return (inspect.getdoc(target) or "").strip().split("\n", 1)[0]
 
 
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, for settings live in frozen dataclasses and are declared as tuples."""
+    return tuple(_frozen(v) for v in value) if isinstance(value, list | tuple) else value
+
+
 def _schema(name: str, target: Callable[..., Any]) -> type[BaseModel]:
     hints = get_type_hints(target, include_extras=True)
     fields: dict[str, Any] = {}
@@ -100,10 +112,27 @@ def _schema(name: str, target: Callable[..., Any]) -> type[BaseModel]:
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         fields[parameter.name] = (hints[parameter.name], default)
-    return create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)
+    # Strict, for a lenient schema would take true for 1 and "4" for 4 without a word.
+    config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    return create_model(name, __config__=config, **fields)
 
 
-def _setting(name: str, field: FieldInfo) -> Setting:
-    return Setting(
-        name, None if field.is_required() else field.default, field.description or "", field.is_required()
-    )
+def settings_of(schema: type[BaseModel]) -> list[Setting]:
+    """The fields of a pydantic model as settings, in the order in which they are written."""
+    return [
+        Setting(
+            name,
+            None if field.is_required() else field.default,
+            field.description or "",
+            field.is_required(),
+            _choices(field.annotation),
+        )
+        for name, field in schema.model_fields.items()
+    ]
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The values of a `Literal`, also of an optional one."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(c for part in get_args(annotation) if get_origin(part) is Literal for c in get_args(part))

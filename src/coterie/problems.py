@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -29,17 +30,22 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """One sentence for a name nobody knows: the nearest one if there is any, else all of them."""
     names = sorted(known)
     close = nearest(name, names)
-    hint = f"did you mean {close}?" if close else f"known: {', '.join(names)}"
+    hint = f"did you mean {close}?" if close else f"known: {', '.join(names)}" if names else "there is none yet"
     return f"{what} {name!r} is unknown; {hint}"
 
 
 def sentences(error: ValidationError, prefix: str = "", known: Iterable[str] = ()) -> list[str]:
     """One sentence for each thing pydantic found, under dotted keys that start with `prefix`."""
-    found = []
+    found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = ".".join([p for p in (prefix, *_keys(item["loc"])) if p])
-        found.append(_sentence(where, item, known))
-    return found
+        sentence = _sentence(where, item, known)
+        if where not in found:
+            found[where] = sentence
+        elif "; it must be " in sentence:
+            # One value refused by each branch of a union is one problem, not several.
+            found[where] += " or " + sentence.split("; it must be ", 1)[1]
+    return list(found.values())
 
 
 def _keys(loc: tuple[int | str, ...]) -> list[str]:
@@ -64,5 +70,9 @@ def _sentence(where: str, item: Any, known: Iterable[str]) -> str:
         return f"{where} = {value!r} is not possible; it must be {context['expected']}"
     if kind == "value_error":
         return f"{where} = {value!r} is not possible; {str(item['msg']).removeprefix('Value error, ')}"
-    wanted = str(item["msg"]).removeprefix("Input should be ")
+    message = str(item["msg"])
+    if not message.startswith("Input should be "):
+        message = re.sub(r"^(\w+) should ", lambda m: f"the {m[1].lower()} must ", message)
+        return f"{where} = {value!r} is not possible; {message}"
+    wanted = message.removeprefix("Input should be ")
     return f"{where} = {value!r} is not possible; it must be {wanted[:1].lower()}{wanted[1:]}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,7 @@ class Entry:
 
     def _shaped(self, flat: Tensor, lead: tuple[int, ...]) -> Tensor:
         if len(self.shape) < 3:
-            return flat.view(*lead, *self.shape)
+            return flat.view((*lead, *self.shape))
         out, inner, *space = self.shape
         stored = flat.view(*lead, out, *space, inner)
         last = stored.dim() - 1
@@ -99,7 +99,7 @@ class Part:
     def __sub__(self, other: Part) -> Part:
         if not self.ranges:
             return self
-        edges = [0, *(edge for r in other.ranges for edge in r), max(self.ranges[-1][1], 0)]
+        edges = [0, *(edge for r in other.ranges for edge in r), self.ranges[-1][1]]
         gaps = Part.of((a, b) for a, b in zip(edges[::2], edges[1::2], strict=True))
         return self & gaps
 
@@ -111,7 +111,13 @@ class Part:
         return torch.cat([values[..., a:b] for a, b in self.ranges] or [values[..., :0]], dim=-1)
 
     def put(self, target: Tensor, values: Tensor) -> Tensor:
-        """Write `values` `[..., size]` into the part's columns of `target` `[..., P]`, in place."""
+        """Write `values` `[..., size]` into the part's columns of `target` `[..., P]`, in place.
+
+        Raises:
+            ValueError: `values` has more or fewer columns than the part.
+        """
+        if values.shape[-1] != self.size:
+            raise ValueError(f"{values.shape[-1]} columns do not fit a part of {self.size}")
         offset = 0
         for start, stop in self.ranges:
             width = stop - start
@@ -138,7 +144,11 @@ class Layout:
 
         A layer is a module that owns weights and is no norm; a norm and its buffers belong to the layer
         registered before it. Integer buffers (step counters) are not part of a model.
+
+        Raises:
+            BadInput: a parameter is used by two modules; a slice of the vector can only have one owner.
         """
+        _refuse_tied(network)
         trainable: list[tuple[str, tuple[int, ...], int, Kind, Role]] = []
         buffers: list[tuple[str, tuple[int, ...], int, Kind, Role]] = []
         layer = -1
@@ -152,10 +162,11 @@ class Layout:
                 trainable.append((f"{path}.{name}".lstrip("."), tuple(parameter.shape), layer, kind, role))
             for name, buffer in module.named_buffers(recurse=False):
                 if buffer.is_floating_point():
-                    buffers.append((f"{path}.{name}".lstrip("."), tuple(buffer.shape), layer, kind, "buffer"))
+                    owner = max(layer, 0)  # what comes before every layer goes with the first
+                    buffers.append((f"{path}.{name}".lstrip("."), tuple(buffer.shape), owner, kind, "buffer"))
         entries, start = [], 0
-        for name, shape, owner, kind, role in trainable + buffers:
-            entry = Entry(name, shape, start, owner, kind, role)
+        for name, shape, number, kind, role in trainable + buffers:
+            entry = Entry(name, shape, start, number, kind, role)
             entries.append(entry)
             start = entry.stop
         return cls(tuple(entries))
@@ -191,6 +202,12 @@ class Layout:
         return Part.of([(0, self.tensors[-1].stop if self.tensors else 0)])
 
     @cached_property
+    def output_kernel(self) -> Part:
+        """The weight of the last layer, without its bias."""
+        last = self.tensors[-1].layer
+        return self.where(lambda e: e.layer == last and e.role == "weight" and e.kind != "norm")
+
+    @cached_property
     def nothing(self) -> Part:
         return Part(())
 
@@ -199,8 +216,19 @@ class Layout:
         return Part.of((e.start, e.stop) for e in self.entries if test(e))
 
     def of_layers(self, layers: Iterable[int]) -> Part:
-        """Layers by number (0-based), norms and buffers included. Negative numbers count from the output."""
-        wanted = {i % len(self.layers) for i in layers}
+        """Layers by number (0-based), norms and buffers included. Negative numbers count from the output.
+
+        Raises:
+            BadInput: a number outside -layers … layers - 1.
+        """
+        count = len(self.layers)
+        numbers = list(layers)
+        beyond = [
+            f"layer {i} does not exist; this network has {count} layers" for i in numbers if not -count <= i < count
+        ]
+        if beyond:
+            raise BadInput(beyond)
+        wanted = {i % count for i in numbers}
         return self.where(lambda e: e.layer in wanted)
 
     def first_layers(self, count: int) -> Part:
@@ -237,17 +265,19 @@ class Layout:
             return part
         head, _, count = text.partition(":")
         if head in ("first", "last"):
-            if not count.isdigit() or not 1 <= int(count) <= len(self.layers):
+            if not count.isdecimal() or not 1 <= int(count) <= len(self.layers):
                 raise BadInput(f"layers = {text!r} is not possible; write {head}:1 … {head}:{len(self.layers)}")
             return self.first_layers(int(count)) if head == "first" else self.last_layers(int(count))
-        numbers = []
-        for name in (n.strip() for n in text.split(",")):
+        names = [n.strip() for n in text.split(",")]
+        problems = []
+        for name in names:
             if name not in self.layers:
                 close = nearest(name, self.layers)
                 hint = f"did you mean {close}?" if close else f"its layers: {', '.join(self.layers)}"
-                raise BadInput(f"layers = {name!r} is no layer of this network; {hint}")
-            numbers.append(self.layers.index(name))
-        return self.of_layers(numbers)
+                problems.append(f"layers = {name!r} is no layer of this network; {hint}")
+        if problems:
+            raise BadInput(problems)
+        return self.of_layers(self.layers.index(name) for name in names)
 
     def flatten(self, network: nn.Module) -> Tensor:
         """The network's parameters and buffers as a new vector `[P]`."""
@@ -272,6 +302,40 @@ class Layout:
 def layer_slices(layout: Layout) -> Sequence[Part]:
     """One part per layer, in forward order, norms and buffers included."""
     return [layout.of_layers([i]) for i in range(len(layout.layers))]
+
+
+class Row(NamedTuple):
+    """One layer of a network, as a table shows it."""
+
+    layer: str
+    kind: str
+    """`conv`, `dense`, or `conv + norm` where a norm belongs to the layer."""
+    tensors: int
+    """Trainable tensors."""
+    scalars: int
+    """Scalars, buffers included."""
+
+
+def table(layout: Layout) -> list[Row]:
+    """The layers in forward order; tensors and scalars add up to those of the network."""
+    rows = []
+    for number, name in enumerate(layout.layers):
+        own = [e for e in layout.entries if e.layer == number]
+        kinds = dict.fromkeys(e.kind for e in own)
+        rows.append(Row(name, " + ".join(kinds), sum(e.role != "buffer" for e in own), sum(e.size for e in own)))
+    return rows
+
+
+def _refuse_tied(network: nn.Module) -> None:
+    owners: dict[nn.Parameter, str] = {}
+    problems = []
+    for path, module in network.named_modules():
+        for own, parameter in module.named_parameters(path, recurse=False, remove_duplicate=False):
+            first = owners.setdefault(parameter, own)
+            if first != own:
+                problems.append(f"parameter {own} is the same tensor as {first}; give each module its own")
+    if problems:
+        raise BadInput(problems)
 
 
 def _kind(module: nn.Module) -> Kind:

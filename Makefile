@@ -1,0 +1,46 @@
+# make demo   a federated run on this machine, from a fresh clone
+# make test   everything that must hold: format, lint, types, tests
+# make clean  remove what these made
+#
+# Only Python 3.11 or newer and make are needed; name another interpreter with `make PYTHON=python3.12 demo`.
+# On Linux the index's own build of torch is the large CUDA one. A CPU build of torch is enough: see PyTorch's
+# own instructions for where its CPU wheels are, and set pip's PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to it.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# pip hands the environment, not its arguments, to the build of the package: without these two variables
+# (one for older, one for newer versions of pip) the build backend would not be pinned.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+define install
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	|| { echo "PYTHON = $(PYTHON) is not possible; it must be Python 3.11 or newer" >&2; exit 1; }
+$(PYTHON) -m venv .venv
+$(BIN)/python -m pip install --quiet -c constraints.txt -e '$(1)'
+endef
+
+.PHONY: demo test clean
+
+demo: .venv/installed
+	$(BIN)/coterie demo
+
+test: .venv/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/installed: pyproject.toml constraints.txt
+	$(call install,.)
+	@touch $@
+
+# The dev extra contains the package, so after `make test` a demo has nothing left to install.
+.venv/installed-dev: pyproject.toml constraints.txt
+	$(call install,.[dev])
+	@touch .venv/installed $@

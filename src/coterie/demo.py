@@ -1,0 +1,72 @@
+"""The demonstration: four hidden groups among 20 clients, and what it costs not to look for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie import running
+from coterie.events import Result
+from coterie.experiment import Experiment
+from coterie.listing import console
+from coterie.live import watching
+from coterie.report import compare, page
+from coterie.runs import RunFolder
+
+SETTINGS: Mapping[str, Any] = {
+    "data": {"name": "digits", "split": "rotated(4)", "clients": 20},
+    "network": {"name": "mlp"},
+    "training": {"epochs": 5, "batch_size": 10, "lr": 0.1},
+    "run": {"rounds": 20, "seed": 0},
+}
+"""What the three runs have in common: each group sees the digits rotated by its own multiple of 90 degrees."""
+
+METHODS: Mapping[str, Mapping[str, Any]] = {"fedavg": {}, "ifca": {"clusters": 4}, "fesem": {"clusters": 4}}
+"""The methods side by side, the one whose report page is shown last, with their own settings."""
+
+
+def experiments(folder: str) -> list[Experiment]:
+    """One experiment a method, alike in everything else, with runs in `folder`."""
+    return [
+        Experiment(
+            **{
+                **SETTINGS,
+                "method": {"name": name, **settings},
+                "run": {**SETTINGS["run"], "folder": folder, "name": f"demo-{name}"},
+            }
+        )
+        for name, settings in METHODS.items()
+    ]
+
+
+def show(folder: str) -> Result | None:
+    """Run the demonstration and print what it found.
+
+    Returns:
+        None, or the run that was interrupted, after which no further one was begun.
+
+    Raises:
+        BadInput: runs cannot be made in `folder`.
+    """
+    planned = experiments(folder)
+    for experiment in planned:
+        experiment.check()
+    print(
+        "20 clients hold scikit-learn's digits. Each belongs to one of four groups, and each group sees the digits"
+    )
+    print("rotated by its own multiple of 90 degrees. Nobody tells the methods who belongs to which group.\n")
+    folders: list[RunFolder] = []
+    for experiment in planned:
+        with watching() as observers:
+            result = running.run(experiment, observers=observers)
+        print()
+        if result.status == "interrupted":
+            return result
+        folders.append(RunFolder(result.folder))
+    *others, shown = folders
+    console().print(compare.render(compare.table(folders)))
+    print(f"\npage  {page.build(shown, others)}")
+    print("next  coterie list methods")
+    print("      coterie run fesem --split 'dirichlet(0.5) + rotated(4)' --clients 20")
+    print("      coterie new experiment.toml")
+    return None

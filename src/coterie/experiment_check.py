@@ -1,0 +1,199 @@
+"""What can be known wrong with an experiment before work starts, all of it at once.
+
+Catalogues are imported when asked for: they bring torch, and an experiment alone does not need it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie import experiment_toml as toml
+from coterie.catalog import Catalog, Setting
+from coterie.experiment import SECTIONS, Choice, Data, Experiment, MethodChoice, Run, section_settings
+from coterie.problems import BadInput, nearest
+
+CHOICES = ("method", "network")
+"""The sections whose further keys belong to an entry of a catalogue."""
+
+LOOKUP = ("method", "network", "training", "data", "evaluation", "run")
+"""Where a bare key is looked for."""
+
+
+def catalog(kind: str) -> Catalog:
+    """The catalogue of methods, networks, datasets or splits (singular or plural), with its entries loaded."""
+    if kind.startswith("method"):
+        import coterie.methods  # noqa: F401  (importing it fills the catalogue)
+        from coterie.methods.catalog import METHODS
+
+        return METHODS
+    if kind.startswith("network"):
+        from coterie.models.networks import NETWORKS
+
+        return NETWORKS
+    from coterie.federation import DATASETS, SPLITS
+
+    return DATASETS if kind.startswith("dataset") else SPLITS
+
+
+def problems(sections: Mapping[str, Any]) -> list[str]:
+    """One sentence for each thing that is wrong with those sections that are there, and between them."""
+    found: list[str] = []
+    for title in CHOICES:
+        if title in sections:
+            found += _refused(sections[title])
+    if "data" in sections:
+        found += _data(sections["data"])
+    if "run" in sections:
+        found += _folder(sections["run"])
+    found += _cohort(sections.get("data"), sections.get("run"))
+    found += _clusters(sections.get("data"), sections.get("method"))
+    return found
+
+
+def resolved(experiment: Experiment) -> Experiment:
+    """The experiment with every setting of its method and network written out; `auto` stays `auto`."""
+    found: list[str] = []
+    full: dict[str, Any] = dict(experiment)
+    for title in CHOICES:
+        choice: Choice = full[title]
+        try:
+            settings = {k: v for k, v in _bound(choice).items() if v is not None}
+            full[title] = type(choice)(name=choice.name, **settings)
+        except BadInput as problem:
+            found += problem.problems
+    if found:
+        raise BadInput(found)
+    return Experiment(**full)
+
+
+def known_settings(experiment: Experiment) -> dict[str, list[Setting]]:
+    """For each section its settings, with those of the method and network that the experiment names."""
+    known = {title: section_settings(title) for title in SECTIONS}
+    for title in CHOICES:
+        name = getattr(experiment, title).name
+        if name in catalog(title):
+            known[title] = known[title] + catalog(title)[name].settings
+    return known
+
+
+def qualified(key: str, experiment: Experiment) -> str:
+    """The dotted key that a bare one means: `mu` is `method.mu` where the method has such a setting.
+
+    Raises:
+        BadInput: no section has that key, or several have; the sentence names them.
+    """
+    if "." in key:
+        return key
+    known = {title: [s.name for s in settings] for title, settings in known_settings(experiment).items()}
+    owners = [f"{title}.{key}" for title in LOOKUP if key in known[title]]
+    if not owners and experiment.method.name not in catalog("method"):
+        return f"method.{key}"  # the unknown method is the problem to report, not what its settings may be
+    if len(owners) == 1:
+        return owners[0]
+    if owners:
+        raise BadInput(f"{key} could be {', '.join(owners[:-1])} or {owners[-1]}; write which")
+    if key in SECTIONS:
+        raise BadInput(f"{key} is a section; write {key}.KEY with one of {', '.join(known[key])}")
+    close = nearest(key, [name for title in LOOKUP for name in known[title]])
+    if close:
+        homes = [f"{title}.{close}" for title in LOOKUP if close in known[title]]
+        hint = f"did you mean {close if len(homes) == 1 else ' or '.join(homes)}?"
+    else:
+        hint = f"{experiment.method.name} has {', '.join(known['method'])}; for all keys see: coterie new"
+    raise BadInput(f"{key} is not a setting of {experiment.method.name} or of any section; {hint}")
+
+
+def with_settings(experiment: Experiment, texts: Iterable[str]) -> Experiment:
+    """The experiment changed by texts like `clusters=3` or `training.lr=0.1`; values are TOML, or else strings.
+
+    Dotted keys count first, so that `network.name=cnn` decides what a bare key can mean.
+
+    Raises:
+        BadInput: a text without `=`, a key that is unknown or ambiguous, a value that is not possible.
+    """
+    found: list[str] = []
+    dotted: dict[str, Any] = {}
+    bare: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not key or not equals:
+            found.append(f"--set {text!r} is not possible; write --set KEY=VALUE")
+        else:
+            (dotted if "." in key else bare)[key] = toml.value_of(value)
+    try:
+        experiment = experiment.updated(dotted)
+    except BadInput as problem:
+        raise BadInput(found + problem.problems) from None
+    changes = {}
+    for key, value in bare.items():
+        try:
+            changes[qualified(key, experiment)] = value
+        except BadInput as problem:
+            found += problem.problems
+    if found:
+        raise BadInput(found + problems(dict(experiment)))
+    return experiment.updated(changes)
+
+
+def _bound(choice: Choice) -> dict[str, Any]:
+    if choice.title == "network" and choice.name == "auto":
+        if choice.settings:
+            keys = ", ".join(f"network.{k}" for k in choice.settings)
+            raise BadInput(f"network.name = 'auto' takes no settings, yet there is {keys}; name the network")
+        return {}
+    return catalog(choice.title)[choice.name].bind(choice.settings, choice.title)
+
+
+def _refused(choice: Choice) -> list[str]:
+    try:
+        _bound(choice)
+    except BadInput as problem:
+        return problem.problems
+    return []
+
+
+def _data(data: Data) -> list[str]:
+    from coterie.federation import check_build
+
+    return check_build(
+        data.name,
+        data.split,
+        data.clients,
+        validation=data.validation,
+        test=data.test,
+        min_samples=data.min_samples,
+        samples_per_client=data.samples_per_client,
+        public=data.public,
+    )
+
+
+def _folder(run: Run) -> list[str]:
+    folder = Path(run.folder)
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not there.is_dir():
+        return [f"run.folder = {run.folder!r} is not possible; {str(there)!r} is a file, name a folder"]
+    if not os.access(there, os.W_OK | os.X_OK):
+        return [f"run.folder = {run.folder!r} is not possible; {str(there)!r} cannot be written to"]
+    return []
+
+
+def _cohort(data: Data | None, run: Run | None) -> list[str]:
+    # A cohort is rounded to the nearest whole number (specification 0.2, convention 8).
+    if data is None or run is None or data.clients is None or run.participation * data.clients >= 0.5:
+        return []
+    return [
+        f"run.participation = {run.participation} of data.clients = {data.clients} is less than one client; "
+        f"it must be at least {1 / data.clients:.3g}"
+    ]
+
+
+def _clusters(data: Data | None, method: MethodChoice | None) -> list[str]:
+    if data is None or method is None or data.clients is None or _refused(method):
+        return []
+    clusters = _bound(method).get("clusters")
+    if not isinstance(clusters, int) or clusters <= data.clients:
+        return []
+    return [f"method.clusters = {clusters} is more than data.clients = {data.clients}; it must be at most that"]

@@ -1,0 +1,364 @@
+"""Datasets: the samples, their labels and, where the data have them, the people they come from."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.catalog import Catalog
+from coterie.federation import hub
+from coterie.federation.files import ENDINGS, Columns, arrays, check_lengths, check_path, read
+from coterie.problems import BadInput, unknown
+
+DATASETS = Catalog("dataset")
+"""The named datasets; each entry takes `public`, whether the official test images are wanted too."""
+
+FOLDER = "COTERIE_DATA"
+"""The environment variable that names the folder with the files of the named datasets."""
+
+HUB = "hub:"
+WITH_USERS = ("uci-har", "mnist-writers")
+WITH_PUBLIC = ("mnist", "fashion-mnist", "cifar10", "mnist-writers")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples `[N, *features]` float32 (images `[N, height, width, channels]`) and labels `[N]` in 0 … classes - 1.
+
+    `users` `[N]` numbers the person each sample comes from, `user_names` names them, `user_groups` is the natural
+    group of each; `units` `[N]` marks runs of samples that share measurements, of which all must end up on the
+    same side of a train/test split; `public` are official test samples, unlabelled. `notes` are sentences about
+    what was changed while loading.
+    """
+
+    name: str
+    inputs: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    classes: int
+    users: NDArray[np.int64] | None = None
+    user_names: tuple[str, ...] | None = None
+    units: NDArray[np.int64] | None = None
+    user_groups: NDArray[np.int64] | None = None
+    public: NDArray[np.float32] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def load(data: str, *, public: bool = False) -> Dataset:
+    """Load a named dataset, the path of a user's own file or folder, or `hub:owner/name`.
+
+    `public` also keeps the official test samples.
+
+    Raises:
+        BadInput: the data cannot be found or read, or they are not usable as they are.
+    """
+    problems = check(data)
+    if problems:
+        raise BadInput(problems)
+    if data in DATASETS:
+        loaded: Dataset = DATASETS[data].target(public)
+        return loaded
+    if data.startswith(HUB):
+        return usable(data, hub.fetch(data.removeprefix(HUB)))
+    return usable(Path(data).stem, read(Path(data)))
+
+
+def check(data: str) -> list[str]:
+    """Why the data cannot be loaded, found from names and headers alone; empty if nothing is wrong."""
+    if data in DATASETS:
+        return _check_named(data)
+    if data.startswith(HUB):
+        if data.count("/") != 1 or data.endswith("/") or data.startswith(f"{HUB}/"):
+            return [f"data = {data!r} is not possible; write {HUB}owner/name"]
+        return [] if hub.installed() else [hub.missing(data)]
+    path = Path(data)
+    if path.exists() or path.suffix in ENDINGS or len(path.parts) > 1:
+        return check_path(path)
+    return [f"{unknown('data', data, DATASETS.names())}; or give the path of a .npz or .parquet file"]
+
+
+FILES: dict[str, tuple[str, ...]] = {
+    "mnist": ("mnist/train-images-idx3-ubyte.gz", "mnist/train-labels-idx1-ubyte.gz"),
+    "fashion-mnist": ("fashion-mnist/train-images-idx3-ubyte.gz", "fashion-mnist/train-labels-idx1-ubyte.gz"),
+    "cifar10": ("cifar10/cifar10_train_20k.npz",),
+    "uci-har": ("uci-har/uci_har_train.npz", "uci-har/uci_har_test.npz"),
+    "mnist-writers": (
+        "mnist/train-images-idx3-ubyte.gz",
+        "mnist/train-labels-idx1-ubyte.gz",
+        "mnist/mnist_writers.npz",
+    ),
+}
+REPOSITORIES = {
+    "mnist": "ylecun/mnist",
+    "fashion-mnist": "zalando-datasets/fashion_mnist",
+    "cifar10": "uoft-cs/cifar10",
+}
+
+
+def _check_named(name: str) -> list[str]:
+    """Whether the files of a named dataset are in the data folder or can be downloaded."""
+    files = FILES.get(name, ())
+    if not files or (name in REPOSITORIES and hub.installed()):
+        return []
+    instead = " or install coterie[hub] to download it" if name in REPOSITORIES else ""
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return [f"data = {name!r} needs files: set {FOLDER} to a folder with {', '.join(files)}{instead}"]
+    absent = [file for file in files if not (Path(folder) / file).is_file()]
+    if not absent:
+        return []
+    return [f"data = {name!r}: {FOLDER} = {folder!r} has no {', '.join(absent)}; put the files there{instead}"]
+
+
+def _file(name: str, file: str) -> Path:
+    """A file in the data folder.
+
+    Raises:
+        BadInput: it is not there.
+    """
+    folder = os.environ.get(FOLDER, "")
+    path = Path(folder) / file
+    if not folder or not path.is_file():
+        raise BadInput(f"data = {name!r}: {FOLDER} = {folder!r} has no {file}; put the file there")
+    return path
+
+
+def _npz(name: str, file: str, *columns: str) -> dict[str, NDArray[Any]]:
+    """The arrays of a file in the data folder, of which `columns` must be there and equally long.
+
+    Raises:
+        BadInput: the file is missing or damaged, or its columns are not as they should be.
+    """
+    path = _file(name, file)
+    held = arrays(path)
+    absent = [column for column in columns if column not in held]
+    if absent:
+        raise BadInput(f"{path} has no {', '.join(absent)}; replace the file")
+    if len({held[column].shape[:1] for column in columns}) > 1:
+        raise BadInput(f"{path} is damaged: {', '.join(columns)} are not equally long; replace the file")
+    return held
+
+
+def _in_folder(name: str) -> bool:
+    folder = os.environ.get(FOLDER)
+    return bool(folder) and all((Path(str(folder)) / file).is_file() for file in FILES[name])
+
+
+@DATASETS.add("digits")
+def digits(public: bool) -> Dataset:
+    """Handwritten digits of scikit-learn: 1,797 images of 8 x 8, 10 classes; needs no files."""
+    from sklearn.datasets import load_digits
+
+    _no_public("digits", public)
+    bunch = load_digits()
+    images = np.asarray(bunch.images, np.float32)[..., None]
+    return Dataset("digits", _standardised(images, 16, [0.3053], [0.3760]), bunch.target.astype(np.int64), 10)
+
+
+@DATASETS.add("mnist")
+def mnist(public: bool) -> Dataset:
+    """MNIST: the 60,000 official training images of 28 x 28, 10 classes."""
+    return _images("mnist", public, [0.1307], [0.3081], _idx_files)
+
+
+@DATASETS.add("fashion-mnist")
+def fashion_mnist(public: bool) -> Dataset:
+    """Fashion-MNIST: the 60,000 official training images of 28 x 28, 10 classes of clothing."""
+    return _images("fashion-mnist", public, [0.2860], [0.3530], _idx_files)
+
+
+@DATASETS.add("cifar10")
+def cifar10(public: bool) -> Dataset:
+    """CIFAR-10: colour images of 32 x 32, 10 classes; 20,000 from the data folder, 50,000 from the hub."""
+    return _images("cifar10", public, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616], _cifar_files)
+
+
+@DATASETS.add("mnist-writers")
+def mnist_writers(public: bool) -> Dataset:
+    """MNIST with the 539 people who wrote it; natural groups: census employees and high-school students."""
+    columns = ("train_writer", "train_label", "train_hsf")
+    writers = _npz("mnist-writers", "mnist/mnist_writers.npz", *columns)
+    whole = mnist(public)
+    people, users = np.unique(writers["train_writer"], return_inverse=True)
+    if len(users) != len(whole.labels) or not np.array_equal(writers["train_label"], whole.labels):
+        raise BadInput(
+            "data = 'mnist-writers': mnist/mnist_writers.npz does not belong to these images; replace it"
+        )
+    groups = np.zeros(len(people), np.int64)
+    groups[users] = writers["train_hsf"]
+    return replace(
+        whole,
+        name="mnist-writers",
+        users=users.astype(np.int64),
+        user_names=tuple(f"writer {number}" for number in people),
+        user_groups=groups,
+    )
+
+
+# Mean and standard deviation of each channel over all 10,299 windows; accelerations in g, rotation in rad/s.
+_HAR_MEAN = [-0.0007, -0.0003, -0.0002, -0.0034, -0.0002, 0.0009, 0.8083, 0.0218, 0.0848]
+_HAR_STD = [0.1919, 0.1219, 0.1038, 0.4039, 0.3705, 0.2540, 0.4120, 0.3973, 0.3443]
+
+
+@DATASETS.add("uci-har")
+def uci_har(public: bool) -> Dataset:
+    """UCI Human Activity Recognition: 30 people, 10,299 windows of 128 steps of 9 signals, 6 activities."""
+    _no_public("uci-har", public)
+    columns = ("signal", "subject", "label", "segment")
+    halves = [_npz("uci-har", file, *columns) for file in FILES["uci-har"]]
+    signal = np.concatenate([half["signal"] * half["scale"][:, None].astype(np.float32) for half in halves])
+    people, users = np.unique(np.concatenate([half["subject"] for half in halves]), return_inverse=True)
+    labels = np.concatenate([half["label"] for half in halves]).astype(np.int64)
+    return Dataset(
+        "uci-har",
+        _standardised(np.ascontiguousarray(signal.transpose(0, 2, 1)), 1, _HAR_MEAN, _HAR_STD),
+        labels,
+        6,
+        users=users.astype(np.int64),
+        user_names=tuple(f"subject {number}" for number in people),
+        units=np.concatenate([half["segment"] for half in halves]).astype(np.int64),
+    )
+
+
+def _no_public(name: str, public: bool) -> None:
+    if public:
+        raise BadInput(without_public(name))
+
+
+def without_public(name: str) -> str:
+    """The sentence for public samples of data that have no official test set."""
+    return f"public needs data with an official test set and {name} has none; {', '.join(WITH_PUBLIC)} have one"
+
+
+Raw = tuple[NDArray[Any], NDArray[Any]]
+
+
+def _images(
+    name: str, public: bool, mean: list[float], std: list[float], files: Callable[[str, bool], Raw]
+) -> Dataset:
+    """Images from the data folder, else from the hub; 0 to 255 becomes (value / 255 - mean) / std per channel."""
+    if not _in_folder(name):
+        files = _hub_images
+    images, labels = files(name, True)
+    test = _standardised(files(name, False)[0], 255, mean, std) if public else None
+    return Dataset(name, _standardised(images, 255, mean, std), labels.astype(np.int64), 10, public=test)
+
+
+def _idx_files(name: str, train: bool) -> Raw:
+    half = "train" if train else "t10k"
+    images = _idx(_file(name, f"{name}/{half}-images-idx3-ubyte.gz"), 3)
+    labels = _idx(_file(name, f"{name}/{half}-labels-idx1-ubyte.gz"), 1)
+    if len(images) != len(labels):
+        raise BadInput(f"data = {name!r}: {len(images)} images and {len(labels)} labels; replace the damaged file")
+    return images[..., None], labels
+
+
+def _cifar_files(name: str, train: bool) -> Raw:
+    file = FILES[name][0] if train else f"{name}/cifar10_test_4k.npz"
+    held = _npz(name, file, "image", "label")
+    return held["image"], held["label"]
+
+
+def _hub_images(name: str, train: bool) -> Raw:
+    held = hub.fetch(REPOSITORIES[name], "train" if train else "test")
+    images = held.features if held.features.ndim == 4 else held.features[..., None]
+    return images, held.labels
+
+
+def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
+    """The bytes of a gzipped idx file: a magic number that ends in the number of axes, the sizes, the values."""
+    try:
+        raw = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{path} is damaged ({type(error).__name__}); replace it") from None
+    shape = np.frombuffer(raw[4 : 4 + 4 * axes], ">i4")
+    if raw[:4] != bytes([0, 0, 8, axes]) or len(raw) != 4 + 4 * axes + int(np.prod(shape, dtype=np.int64)):
+        raise BadInput(f"{path} is damaged (its header and its length disagree); replace it")
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def _standardised(values: NDArray[Any], top: float, mean: list[float], std: list[float]) -> NDArray[np.float32]:
+    """(values / top - mean) / std over the last axis."""
+    scaled = values.astype(np.float32)
+    scaled *= np.float32(1 / top) / np.array(std, np.float32)
+    scaled -= (np.array(mean) / np.array(std)).astype(np.float32)
+    return scaled
+
+
+def usable(name: str, columns: Columns) -> Dataset:
+    """A user's columns checked and converted; what was changed is said in `notes`.
+
+    Raises:
+        BadInput: the arrays are empty, disagree in length, or hold anything but finite numbers and class labels.
+    """
+    check_lengths(columns)
+    where, notes = columns.where, list(columns.notes)
+    if len(columns.labels) == 0:
+        raise BadInput(f"{where} has no samples; it needs at least one per class")
+    inputs = _finite(columns, notes)
+    labels, classes = _class_numbers(columns, notes)
+    if columns.users is None:
+        return Dataset(name, inputs, labels, classes, notes=tuple(notes))
+    values, users = np.unique(_plain(columns.users), return_inverse=True)
+    named = tuple(str(v) if values.dtype.kind == "U" else f"{columns.user_key} {v}" for v in values)
+    return Dataset(name, inputs, labels, classes, users.astype(np.int64), named, notes=tuple(notes))
+
+
+def _finite(columns: Columns, notes: list[str]) -> NDArray[np.float32]:
+    values = columns.features
+    if values.dtype.kind not in "biuf":
+        raise BadInput(f"{columns.where}: features are of type {values.dtype}; they must be numbers")
+    if values.ndim == 3 and (values.dtype == np.uint8 or columns.feature_key == "image"):
+        values = values[..., None]
+        notes.append("images without a channel axis were given one")
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.size == 0:
+        raise BadInput(f"{columns.where}: features have shape {values.shape}; every sample needs at least one")
+    with np.errstate(over="ignore"):
+        inputs = values.astype(np.float32)
+    if values.dtype == np.uint8 and values.ndim == 4:
+        inputs /= 255
+        notes.append("8-bit images were scaled to 0 … 1")
+    bad = ~np.isfinite(inputs)
+    if bad.any():
+        row, *place = (int(k) for k in np.argwhere(bad)[0])
+        raise BadInput(
+            f"{columns.where}: row {row}, column {', '.join(map(str, place))} of the features is "
+            f"{values[row, *place]}; every value must be a finite 32-bit number"
+        )
+    return inputs
+
+
+def _class_numbers(columns: Columns, notes: list[str]) -> tuple[NDArray[np.int64], int]:
+    """Labels as 0 … classes - 1; other integers, and strings, are numbered in sorted order."""
+    labels = _plain(columns.labels)
+    if labels.dtype.kind == "f":
+        whole = np.isfinite(labels) & (labels == np.floor(labels))
+        if not whole.all():
+            row = int(np.argmin(whole))
+            raise BadInput(
+                f"{columns.where}: label in row {row} is {labels[row]}; labels must be integers or strings"
+            )
+        labels = labels.astype(np.int64)
+    if labels.dtype.kind not in "biuU":
+        raise BadInput(f"{columns.where}: labels are of type {labels.dtype}; labels must be integers or strings")
+    values, numbers = np.unique(labels, return_inverse=True)
+    if len(values) < 2:
+        raise BadInput(f"{columns.where}: all labels are {values[0]}; there must be at least two classes")
+    if labels.dtype.kind not in "biu" or not np.array_equal(values, np.arange(len(values))):
+        shown = ", ".join(f"{value} is {number}" for number, value in enumerate(values[:10]))
+        notes.append(f"labels were numbered in sorted order: {shown}{', …' if len(values) > 10 else ''}")
+    return numbers.astype(np.int64), len(values)
+
+
+def _plain(values: NDArray[Any]) -> NDArray[Any]:
+    """Strings of whatever kind as NumPy strings; anything else as it is."""
+    return values.astype(str) if values.dtype.kind in "OS" else values

@@ -1,0 +1,254 @@
+"""The federation: every client's data, reorganised once so that each client is one run of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.federation import datasets, flower
+from coterie.federation.datasets import Dataset
+from coterie.federation.holdout import hold_out
+from coterie.federation.partition import SPLITS, Partition, Pool, canonical, without_users
+from coterie.federation.skew import Rows
+from coterie.federation.split import Call, check_split, parse
+from coterie.problems import BadInput
+from coterie.streams import stream
+
+Split = Literal["train", "validation", "test"]
+_COLUMN = {"train": 0, "validation": 1, "test": 2}
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who the clients are and what each holds.
+
+    `inputs` is `[N, *features]` float32 (images `[N, height, width, channels]`), `labels` `[N]` int64 in
+    0 … classes - 1. Client i's training samples are rows `bounds[i, 0]` to `bounds[i, 1]`, its validation samples
+    end at `bounds[i, 2]`, its test samples at `bounds[i, 3]`. `planted` `[n]` is each client's true group,
+    numbered by smallest member; `public` `[M, *features]` is unlabelled; `few_shot` `[n]` marks few-shot clients.
+    """
+
+    name: str
+    inputs: Tensor
+    labels: Tensor
+    classes: int
+    bounds: NDArray[np.int64]
+    names: tuple[str, ...]
+    planted: NDArray[np.int64] | None
+    public: Tensor | None
+    few_shot: NDArray[np.bool_] | None
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+        return len(self.bounds)
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.inputs.shape[1:])
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """Training samples of each client, `[n]`."""
+        return self.bounds[:, 1] - self.bounds[:, 0]
+
+    @property
+    def test_samples(self) -> NDArray[np.int64]:
+        """Test samples of each client, `[n]`."""
+        return self.bounds[:, 3] - self.bounds[:, 2]
+
+    def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
+        """The inputs and labels of one split of one client, as views."""
+        start, stop = self.bounds[client, _COLUMN[split] : _COLUMN[split] + 2].tolist()
+        return self.inputs[start:stop], self.labels[start:stop]
+
+
+def build(
+    data: str,
+    split: str,
+    clients: int | None,
+    seed: int,
+    *,
+    validation: float = 0.1,
+    test: float = 0.2,
+    min_samples: int = 10,
+    samples_per_client: int | None = None,
+    public: int = 0,
+) -> Federation:
+    """Load data, give every client its samples, hold out each client's validation and test samples, skew.
+
+    Args:
+        data: a name in `DATASETS`, a path, or `hub:owner/name`.
+        split: a partition and any skews, as in `dirichlet(0.5) + rotated(4)`.
+        clients: how many; None means every user for `by-user`, else 20.
+        seed: of all draws; the partition, the cap, the hold-out, the skews and the public samples have a
+            stream each, so changing one setting does not disturb the others.
+        validation: share of each client's own samples held out for validation.
+        test: share of each client's own samples held out for testing; at least one sample.
+        min_samples: the fewest samples a client may have, all its splits together.
+        samples_per_client: at most so many samples per client, drawn at random; None keeps all.
+        public: how many official test samples to keep as unlabelled public data.
+
+    Raises:
+        BadInput: anything about the data, the split or the numbers that cannot be, as far as possible all at once.
+    """
+    problems = check_build(
+        data,
+        split,
+        clients,
+        validation=validation,
+        test=test,
+        min_samples=min_samples,
+        samples_per_client=samples_per_client,
+        public=public,
+    )
+    if problems:
+        raise BadInput(problems)
+    dataset = datasets.load(data, public=public > 0)
+    (name, settings), *skews = parse(split)
+    pool = Pool(
+        dataset.name,
+        dataset.labels,
+        dataset.classes,
+        clients,
+        min_samples,
+        seed,
+        dataset.users,
+        dataset.user_names,
+        dataset.user_groups,
+    )
+    if name.startswith(flower.PREFIX):
+        partition = flower.partition(pool, name.removeprefix(flower.PREFIX), settings)
+    else:
+        partition = SPLITS[name].target(pool, **settings)
+    names = partition.names or tuple(f"client {i}" for i in range(len(partition.parts)))
+    _check_sizes(partition, names, min_samples)
+    parts = [_capped(part, samples_per_client, seed, i) for i, part in enumerate(partition.parts)]
+    held = hold_out(parts, dataset.units, names, validation, test, seed)
+    return _assembled(dataset, partition, skews, held, names, public, seed)
+
+
+def check_build(
+    data: str,
+    split: str,
+    clients: int | None,
+    *,
+    validation: float = 0.1,
+    test: float = 0.2,
+    min_samples: int = 10,
+    samples_per_client: int | None = None,
+    public: int = 0,
+) -> list[str]:
+    """What can be known to be wrong with `build`'s arguments before anything is loaded, one sentence each."""
+    wrong_split = check_split(split)
+    parts = [] if wrong_split else [name for name, _ in parse(split)]
+    problems = datasets.check(data) + wrong_split
+
+    def refuse(wrong: bool, sentence: Callable[[], str]) -> None:
+        if wrong:
+            problems.append(sentence())
+
+    refuse(
+        clients is not None and clients < 1, lambda: f"clients = {clients} is not possible; it must be at least 1"
+    )
+    refuse(
+        not 0 <= validation < 1,
+        lambda: f"validation = {validation:g} is not possible; it must be at least 0 and below 1",
+    )
+    refuse(not 0 < test < 1, lambda: f"test = {test:g} is not possible; it must be above 0 and below 1")
+    refuse(
+        0 <= validation < 1 and 0 < test < 1 and validation + test >= 1,
+        lambda: f"validation + test = {validation + test:g} leaves nothing to train on; it must be below 1",
+    )
+    refuse(
+        min_samples < 2,
+        lambda: f"min_samples = {min_samples} is not possible; it must be at least 2: one to train on, one to test",
+    )
+    refuse(
+        samples_per_client is not None and samples_per_client < min_samples,
+        lambda: f"samples_per_client = {samples_per_client} is below min_samples = {min_samples}; raise it",
+    )
+    refuse(public < 0, lambda: f"public = {public} is not possible; it must be at least 0")
+    named = data in datasets.DATASETS
+    refuse(
+        public > 0 and data not in datasets.WITH_PUBLIC,
+        lambda: datasets.without_public(data),
+    )
+    refuse(
+        named and data not in datasets.WITH_USERS and "by-user" in parts,
+        lambda: without_users(data),
+    )
+    return problems
+
+
+def _check_sizes(partition: Partition, names: tuple[str, ...], min_samples: int) -> None:
+    small = [i for i, part in enumerate(partition.parts) if len(part) < min_samples]
+    if small:
+        shown = ", ".join(f"{names[i]} ({len(partition.parts[i])})" for i in small[:10])
+        more = f" and {len(small) - 10} more" if len(small) > 10 else ""
+        raise BadInput(
+            f"{len(small)} of {len(names)} clients have less than min_samples = {min_samples}: {shown}{more}; "
+            "lower min_samples, use fewer clients or another split"
+        )
+
+
+def _capped(part: NDArray[np.int64], most: int | None, seed: int, client: int) -> NDArray[np.int64]:
+    if most is None or len(part) <= most:
+        return part
+    return stream(seed, "cap", client).choice(part, most, replace=False)
+
+
+def _assembled(
+    dataset: Dataset,
+    partition: Partition,
+    skews: list[Call],
+    held: list[list[NDArray[np.int64]]],
+    names: tuple[str, ...],
+    public: int,
+    seed: int,
+) -> Federation:
+    """Copy every client's samples into one run of rows, skew them there, and note the planted groups."""
+    sizes = np.array([[len(rows) for rows in client] for client in held])
+    ends = np.cumsum(sizes).reshape(sizes.shape)
+    bounds = np.column_stack([ends[:, 0] - sizes[:, 0], ends]).astype(np.int64)
+    order = np.concatenate([np.sort(rows) for client in held for rows in client])
+    inputs, labels = dataset.inputs[order], dataset.labels[order]
+    rows = Rows(dataset.name, inputs, labels, dataset.classes, bounds[:, [0, 3]], seed)
+    planted = [] if partition.planted is None else [partition.planted]
+    planted += [SPLITS[name].target(rows, **settings) for name, settings in skews]
+    return Federation(
+        name=dataset.name,
+        inputs=torch.from_numpy(inputs),
+        labels=torch.from_numpy(labels),
+        classes=dataset.classes,
+        bounds=bounds,
+        names=names,
+        planted=_product(planted),
+        public=_public(dataset, public, seed),
+        few_shot=partition.few_shot,
+    )
+
+
+def _product(groupings: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:
+    """Clients are together when all groupings say so."""
+    if not groupings:
+        return None
+    return canonical(np.unique(np.stack(groupings, axis=1), axis=0, return_inverse=True)[1].reshape(-1))
+
+
+def _public(dataset: Dataset, count: int, seed: int) -> Tensor | None:
+    if count == 0 or dataset.public is None:
+        return None
+    if count > len(dataset.public):
+        raise BadInput(
+            f"public = {count} is not possible; {dataset.name} has {len(dataset.public)} official test samples"
+        )
+    chosen = np.sort(stream(seed, "public").choice(len(dataset.public), count, replace=False))
+    return torch.from_numpy(dataset.public[chosen])

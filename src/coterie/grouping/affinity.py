@@ -1,0 +1,73 @@
+"""How far apart clients are: distances, sketches, coordinates."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.streams import stream
+
+SKETCH = 512
+"""Numbers in a sketch of a model."""
+
+
+def squared_distances(models: Tensor, centres: Tensor) -> NDArray[np.float64]:
+    """`||w_i - W_k||^2` for models `[n, P]` and centres `[K, P]`, as `[n, K]`.
+
+    Differences are taken in float64, client by client, so that one client's distances do not depend on who
+    else is in the matrix.
+    """
+    wide = centres.double()
+    found = np.empty((len(models), len(centres)))
+    for i, model in enumerate(models):
+        found[i] = (wide - model.double()).square_().sum(1).numpy()
+    return found
+
+
+def gram_coordinates(models: Tensor) -> NDArray[np.float64]:
+    """Coordinates `[n, min(n, P)]` with the same pairwise distances as the models `[n, P]`.
+
+    From the eigenvectors of the centred Gram matrix; K-means on them takes the same steps as on the models, at
+    a cost that no longer depends on P.
+    """
+    centred = models.double() - models.double().mean(0)
+    values, vectors = np.linalg.eigh((centred @ centred.T).numpy())
+    rank = min(models.shape)
+    order = np.argsort(-values)[:rank]
+    coordinates = vectors[:, order] * np.sqrt(np.maximum(values[order], 0.0))
+    # An eigenvector's sign is arbitrary; fixed, so that every machine draws the same picture.
+    signs = np.sign(coordinates[np.abs(coordinates).argmax(0), np.arange(rank)])
+    return np.asarray(coordinates * np.where(signs == 0, 1.0, signs))
+
+
+def pairwise_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Euclidean distances `[n, n]` between points `[n, d]`."""
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(cdist(points, points))
+
+
+class Sketch:
+    """Count sketch: a random linear map from P to `SKETCH` numbers that keeps distances, in expectation.
+
+    Every coordinate is added, with a random sign, to one random bucket (Charikar, Chen and Farach-Colton, 2002).
+    Models of at most `SKETCH` parameters are kept as they are.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        rng = stream(seed, "sketch")
+        self.width = min(size, SKETCH)
+        self._exact = size <= SKETCH
+        self._buckets = torch.from_numpy(rng.integers(0, SKETCH, size))
+        self._signs = torch.from_numpy(rng.integers(0, 2, size).astype(np.float32) * 2 - 1)
+
+    def __call__(self, models: Tensor) -> Tensor:
+        """Sketches `[n, width]` of models `[n, P]`."""
+        if self._exact:
+            return models.clone()
+        found = torch.zeros(len(models), self.width)
+        for row, model in zip(found, models, strict=True):
+            row.index_add_(0, self._buckets, model * self._signs)
+        return found

@@ -1,0 +1,203 @@
+"""A run as it goes on: a table that renews itself on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from coterie.events import Observer, Result, Round
+    from coterie.experiment import Experiment
+
+MOST_LINES = 100
+"""About how many lines a run prints where there is no terminal."""
+
+MOST_SIZES = 8
+"""How many groups are shown with their sizes."""
+
+
+@contextmanager
+def watching(quiet: bool = False, console: Console | None = None) -> Iterator[list[Observer]]:
+    """The observers that show a run on `console` (standard output); none where `quiet`.
+
+    Leaving the context takes the live table down, also after an error.
+    """
+    console = console or Console(highlight=False, soft_wrap=True)
+    if quiet:
+        yield []
+    elif console.is_terminal:
+        table = LiveTable(console)
+        try:
+            yield [table]
+        finally:
+            table.stop()
+    else:
+        yield [PlainLines(console)]
+
+
+class PlainLines:
+    """One line a round; about `MOST_LINES` of them where a run has very many rounds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._left_out = 0
+
+    def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
+        self._print(headline(experiment))
+        for line in description_lines:
+            self._print(f"  {line}")
+
+    def round(self, round: Round) -> None:
+        self._left_out += len(round.failures)
+        step = math.ceil(round.planned / MOST_LINES)
+        if round.number % step and round.number not in (1, round.planned):
+            return
+        parts = [
+            f"round {round.number:>{len(str(round.planned))}}/{round.planned}",
+            *(f"{name} {value}" for name, value in measures(round)),
+        ]
+        if round.group_sizes:
+            parts.append(f"groups {sizes(round.group_sizes)}")
+        parts += [traffic(round), f"{clock(seconds_left(round))} left"]
+        if self._left_out:
+            reasons = f": {failures(round)}" if round.failures else ""
+            parts.append(f"left out {self._left_out}{reasons}")
+            self._left_out = 0
+        self._print("  ".join(parts))
+
+    def note(self, text: str) -> None:
+        self._print(f"note: {text}")
+
+    def finished(self, result: Result) -> None:
+        pass
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line))
+
+
+class LiveTable:
+    """What the run has reached, renewed after each round."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        # The rounds renew the table; a thread that does so in between could be forked into a worker.
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._title = ""
+        self._left_out = 0
+        self._last_failure = ""
+        self._measured: dict[str, str] = {}
+
+    def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
+        self._title = headline(experiment)
+        for line in description_lines:
+            self._console.print(Text(line, style="dim"))
+        self._live.start()
+        self._live.update(Text(f"{self._title}: first round …"), refresh=True)
+
+    def round(self, round: Round) -> None:
+        self._left_out += len(round.failures)
+        if round.failures:
+            self._last_failure = f"round {round.number}, {failures(round)}"
+        self._measured.update(measures(round))
+        self._live.update(self._picture(round), refresh=True)
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(f"note: {text}", style="yellow"))
+
+    def finished(self, result: Result) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the table as it stands and give the terminal back; stopping twice is harmless."""
+        self._live.stop()
+
+    def _picture(self, round: Round) -> RenderableType:
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            Text(self._title, style="bold"),
+            Text(f"round {round.number}/{round.planned}"),
+            ProgressBar(total=round.planned, completed=round.number, width=24),
+            Text(f"{clock(seconds_left(round))} left"),
+        )
+        rows = Table.grid(padding=(0, 2))
+        for name, value in self._measured.items():
+            rows.add_row(Text(f"  {name}", style="dim"), Text(value))
+        if round.group_sizes:
+            rows.add_row(Text("  groups", style="dim"), Text(sizes(round.group_sizes)))
+        rows.add_row(Text("  sent", style="dim"), Text(traffic(round)))
+        if self._left_out:
+            text = f"{self._left_out} in all; {self._last_failure}"
+            rows.add_row(Text("  left out", style="dim"), Text(text, style="yellow"))
+        return Group(head, rows)
+
+
+def headline(experiment: Experiment) -> str:
+    """The run in a few words."""
+    data, run = experiment.data, experiment.run
+    name = f"{run.name}: " if run.name else ""
+    return f"{name}{experiment.method.name} on {data.name}, {data.split}, seed {run.seed}"
+
+
+def measures(round: Round) -> list[tuple[str, str]]:
+    """Name and value of each headline metric that the round has measured; accuracy is the mean over clients."""
+    found = []
+    for name, column, form in (
+        ("accuracy", "macro_accuracy", percent),
+        ("worst 10 %", "worst10", percent),
+        ("loss", "loss", "{:.3f}".format),
+    ):
+        value: Any = round.metrics.get(column)
+        if value is not None and not math.isnan(value):
+            found.append((name, form(value)))
+    return found
+
+
+def sizes(group_sizes: Sequence[int]) -> str:
+    """How many groups there are, and how many clients each has: `3 (8, 7, 5)`."""
+    shown = [str(size) for size in group_sizes[:MOST_SIZES]]
+    if len(group_sizes) > MOST_SIZES:
+        shown.append("…")
+    return f"{len(group_sizes)} ({', '.join(shown)})"
+
+
+def traffic(round: Round) -> str:
+    """What was sent since the run began."""
+    return f"{megabytes(round.up_bytes_total)} up, {megabytes(round.down_bytes_total)} down"
+
+
+def failures(round: Round) -> str:
+    """The first client that was left out, with the reason, and how many more there are."""
+    client, reason = round.failures[0]
+    more = f" and {len(round.failures) - 1} more" if len(round.failures) > 1 else ""
+    return f"client {client} ({reason}){more}"
+
+
+def seconds_left(round: Round) -> float:
+    """Seconds until the last round, as long as the rounds take what they took so far."""
+    return round.seconds_total / round.number * (round.planned - round.number)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with one decimal."""
+    return f"{100 * share:.1f} %"
+
+
+def megabytes(count: float) -> str:
+    """Bytes as megabytes (10^6 bytes), three digits where there are fewer than 100."""
+    value = count / 1e6
+    return f"{value:.0f} MB" if value >= 100 else f"{value:.3g} MB"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss, or h:mm:ss from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

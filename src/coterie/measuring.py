@@ -1,0 +1,106 @@
+"""From what clients reported to the rows of a run's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from coterie import metrics
+from coterie.clients.work import Scored
+from coterie.exchange import Replies
+from coterie.methods.method import UNKNOWN
+from coterie.models.layout import BYTES_PER_SCALAR
+from coterie.runs import CLIENTS, FAILURES, LEDGER
+from coterie.runtime.ledger import Ledger
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """How every client does on its held-out data, each `[n]`; NaN where a client could not be evaluated."""
+
+    accuracy: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    f1: NDArray[np.float64]
+    groups: NDArray[np.int64]
+
+
+def evaluated(replies: Replies, groups: NDArray[np.int64]) -> Evaluated:
+    """Read the replies to an evaluation; clients without a group get the one they chose there."""
+    n = len(groups)
+    accuracy, loss, f1 = (np.full(n, np.nan) for _ in range(3))
+    groups = groups.copy()
+    for client, score, choice in zip(
+        replies.clients, replies.report.get("score", []), replies.report.get("choice", []), strict=True
+    ):
+        accuracy[client], f1[client] = _rates(score)
+        loss[client] = score.loss
+        if groups[client] == UNKNOWN and choice is not None:
+            groups[client] = choice
+    return Evaluated(accuracy, loss, f1, groups)
+
+
+def _rates(score: Scored) -> tuple[float, float]:
+    """Accuracy, and F1 averaged over the classes that occur in labels or predictions (specification 0.2, 9)."""
+    samples = score.actual.sum()
+    occurs = score.actual + score.predicted > 0
+    f1 = 2 * score.correct[occurs] / (score.actual + score.predicted)[occurs]
+    return float(score.correct.sum() / samples) if samples else float("nan"), float(f1.mean())
+
+
+def client_rows(
+    round: int,
+    found: Evaluated,
+    test_samples: NDArray[np.int64],
+    took_part: NDArray[np.bool_],
+    train_loss: Mapping[int, float],
+    ledger: Ledger,
+) -> pl.DataFrame:
+    """The clients' table of one round."""
+    n = len(found.groups)
+    up, down = ledger.bytes("up"), ledger.bytes("down")
+    losses = [train_loss.get(c) for c in range(n)]
+    return pl.DataFrame(
+        {
+            "round": np.full(n, round),
+            "client": np.arange(n),
+            "group": found.groups,
+            "took_part": took_part,
+            "accuracy": found.accuracy,
+            "loss": found.loss,
+            "f1": found.f1,
+            "test_samples": test_samples,
+            "train_loss": [None if x is None or np.isnan(x) else x for x in losses],
+            "up_bytes": [up.get(c, 0) for c in range(n)],
+            "down_bytes": [down.get(c, 0) for c in range(n)],
+        },
+        schema_overrides=CLIENTS,
+    )
+
+
+def ledger_rows(round: int, ledger: Ledger) -> pl.DataFrame:
+    """The ledger's table of one round."""
+    schema = {k: v for k, v in LEDGER.items() if k not in ("round", "bytes")}
+    frame = pl.DataFrame(ledger.rows, schema=schema, orient="row")
+    return frame.select(
+        pl.lit(round, pl.Int32).alias("round"),
+        pl.all(),
+        (pl.col("scalars") * BYTES_PER_SCALAR).alias("bytes"),
+    )
+
+
+def failure_rows(round: int, failures: list[tuple[int, str]]) -> pl.DataFrame:
+    """The failures' table of one round."""
+    rows = [(round, client, reason) for client, reason in failures]
+    return pl.DataFrame(rows, schema=FAILURES, orient="row")
+
+
+def summed_up(found: Evaluated | None, test_samples: NDArray[np.int64]) -> dict[str, float | None]:
+    """The round's accuracy, F1, worst tenth, spread and loss; None in a round without evaluation."""
+    if found is None:
+        names = ("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "spread", "loss")
+        return dict.fromkeys(names)
+    return dict(metrics.population(found.accuracy, found.f1, found.loss, test_samples))

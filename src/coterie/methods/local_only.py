@@ -1,0 +1,48 @@
+"""Local-only training: what a client reaches alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clients.local import TrainOwn
+from coterie.exchange import Exchange, Ids, Round
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import Cohort, Method, People, Serving
+
+
+@dataclass(frozen=True, eq=False)
+class LocalOnlyState:
+    """Nothing but the common initial model `[1, P]`: every client keeps its own."""
+
+    model: Tensor
+
+
+@METHODS.add("local-only")
+@dataclass(frozen=True)
+class LocalOnly(Method[LocalOnlyState]):
+    """Every client trains alone on its own data; nothing is ever sent (also: Standalone, NoFed).
+
+    A client trains in the rounds it takes part in, so that R rounds of E epochs make R E epochs in all
+    (specification 6.20).
+    """
+
+    def start(self, people: People) -> LocalOnlyState:
+        return LocalOnlyState(people.initial(0)[None])
+
+    def round(self, state: LocalOnlyState, cohort: Cohort) -> Round[LocalOnlyState]:
+        yield Exchange(cohort.clients, TrainOwn())
+        return state
+
+    def serving(self, state: LocalOnlyState, people: People) -> Serving:
+        return Serving(state.model, np.arange(people.n), own=True)
+
+    def newcomer(
+        self, state: LocalOnlyState, clients: Ids, people: People
+    ) -> Round[tuple[NDArray[np.int64], Tensor]]:
+        """A newcomer starts where everybody started, in a group of its own."""
+        yield from ()
+        return np.arange(len(clients)), state.model.expand(len(clients), -1)

@@ -1,0 +1,126 @@
+"""What a method is: the state it starts from, its round, and what it serves to whom."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clients.evaluate import Evaluate
+from coterie.exchange import Exchange, Ids, Round, Send
+from coterie.models.layout import Layout
+from coterie.streams import stream
+
+S = TypeVar("S")
+
+UNKNOWN = -1
+"""The group of a client that has none yet."""
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """The clients as a server knows them: how many, how much data each, and which network they share."""
+
+    samples: NDArray[np.int64]
+    """Training samples of each client `[n]`."""
+    layout: Layout
+    seed: int
+    initial: Callable[[int], Tensor]
+    """`initial(0)` is the common initial model `[P]`; 1, 2, … are further independent ones."""
+    public: Tensor | None = None
+    """Unlabelled inputs that the server holds `[M, *features]`, where there are any."""
+
+    @property
+    def n(self) -> int:
+        return len(self.samples)
+
+    @property
+    def everyone(self) -> Ids:
+        """All client ids, ascending."""
+        return np.arange(self.n)
+
+    def stream(self, purpose: str, round: int = -1) -> np.random.Generator:
+        """The server's random numbers for a purpose in a round."""
+        return stream(self.seed, purpose, round=round)
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Who takes part in a round."""
+
+    round: int
+    """1, 2, …"""
+    clients: Ids
+    """Ascending ids `[m]`."""
+    people: People
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """Which parameters each client is evaluated with.
+
+    Attributes:
+        models: `[K, P]`.
+        groups: the row of each client `[n]`; -1 for a client that has yet to choose among all rows.
+        own: the clients' own models are evaluated, and `models` and `groups` are not sent.
+    """
+
+    models: Tensor
+    groups: NDArray[np.int64]
+    own: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Affinity:
+    """How far apart clients were when they were last regrouped: `matrix` is `[n, n]` or `[n, K]`."""
+
+    name: str
+    matrix: NDArray[np.float64]
+
+
+class Method(ABC, Generic[S]):
+    """A frozen dataclass of settings with the algorithm beside it.
+
+    A method knows nothing of processes, devices, files or progress bars. All that it remembers between rounds
+    is in its state: a frozen dataclass of tensors, arrays and plain values.
+    """
+
+    @abstractmethod
+    def start(self, people: People) -> S:
+        """The state before the first round."""
+
+    @abstractmethod
+    def round(self, state: S, cohort: Cohort) -> Round[S]:
+        """One round: yields exchanges, receives replies of any subset of the clients, returns the new state."""
+
+    @abstractmethod
+    def serving(self, state: S, people: People) -> Serving:
+        """Which parameters each client is evaluated with."""
+
+    @abstractmethod
+    def newcomer(self, state: S, clients: Ids, people: People) -> Round[tuple[NDArray[np.int64], Tensor]]:
+        """Where clients who were never in training belong: groups `[r]`, and the models `[K, P]` to start from.
+
+        `people` knows the newcomers under the ids in `clients`.
+        """
+
+    def evaluation(self, state: S, people: People, clients: Ids, split: Any = "test") -> Exchange:
+        """The exchange by which `clients` measure what they are served; it is no part of the method's traffic."""
+        serving = self.serving(state, people)
+        if serving.own:
+            return Exchange(clients, Evaluate(split, own=True))
+        rows = serving.groups[clients]
+        send = {"model": Send(serving.models, rows)}
+        if (rows == UNKNOWN).any():
+            every = np.tile(np.arange(len(serving.models)), (len(clients), 1))
+            send["models"] = Send(serving.models, np.where(rows[:, None] == UNKNOWN, every, -1))
+        return Exchange(clients, Evaluate(split), send)
+
+    def affinity(self, state: S) -> Affinity | None:
+        """The affinities behind the last regrouping, where the method has any."""
+        return None

@@ -1,0 +1,180 @@
+"""What a run reports of its clients: pure functions of arrays (specification 0.2, conventions 6 and 9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy.optimize import linear_sum_assignment
+
+from coterie.problems import BadInput
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.integer[Any]]
+
+
+def client_f1(confusion: npt.ArrayLike) -> Floats:
+    """Class-macro F1 of each client, over the classes that occur in its labels or its predictions.
+
+    Args:
+        confusion: counts `[clients, classes, classes]`, or `[classes, classes]` for one client; rows are
+            labels, columns predictions.
+
+    Returns:
+        `[clients]` (or one number), in 0 … 1; NaN for a client without test samples.
+
+    Raises:
+        BadInput: the last two axes differ.
+    """
+    counts = np.asarray(confusion, np.float64)
+    if counts.ndim < 2 or counts.shape[-1] != counts.shape[-2]:
+        raise BadInput(f"confusion has the shape {counts.shape}; it must be (clients, classes, classes)")
+    hits = np.diagonal(counts, axis1=-2, axis2=-1)
+    occurrences = counts.sum(-1) + counts.sum(-2)
+    occurs = occurrences > 0
+    f1 = np.divide(2 * hits, occurrences, out=np.zeros_like(hits), where=occurs)
+    classes = occurs.sum(-1)
+    return np.asarray(
+        np.divide(f1.sum(-1), classes, out=np.full(classes.shape, np.nan), where=classes > 0), np.float64
+    )
+
+
+def micro(values: npt.ArrayLike, samples: npt.ArrayLike) -> float:
+    """Mean weighted by test samples, both `[clients]`; NaN where nobody has any."""
+    value, weight = np.asarray(values, np.float64), np.asarray(samples, np.float64)
+    if value.shape != weight.shape:
+        raise BadInput(f"samples has the shape {weight.shape}; it must be that of the values, {value.shape}")
+    known = weight > 0
+    return float(value[known] @ weight[known] / weight[known].sum()) if known.any() else float("nan")
+
+
+def macro(values: npt.ArrayLike) -> float:
+    """Plain mean over the clients whose value `[clients]` is known (not NaN)."""
+    known = _known(values)
+    return float(known.mean()) if known.size else float("nan")
+
+
+def worst10(values: npt.ArrayLike) -> float:
+    """Mean of the lowest tenth of the values `[clients]`, rounded down, at least one client."""
+    known = np.sort(_known(values))
+    return float(known[: max(1, known.size // 10)].mean()) if known.size else float("nan")
+
+
+def spread(values: npt.ArrayLike) -> float:
+    """Standard deviation over the clients `[clients]`, in the unit of the values."""
+    known = _known(values)
+    return float(known.std()) if known.size else float("nan")
+
+
+def population(
+    accuracy: npt.ArrayLike, f1: npt.ArrayLike, loss: npt.ArrayLike, samples: npt.ArrayLike
+) -> dict[str, float]:
+    """The columns of `coterie.runs.ROUNDS` that summarise the clients' own tests, all inputs `[clients]`."""
+    return {
+        "accuracy": micro(accuracy, samples),
+        "macro_accuracy": macro(accuracy),
+        "f1": micro(f1, samples),
+        "macro_f1": macro(f1),
+        "worst10": worst10(accuracy),
+        "spread": spread(accuracy),
+        "loss": micro(loss, samples),
+    }
+
+
+def agreement(groups: npt.ArrayLike, planted: npt.ArrayLike | None) -> tuple[float | None, float | None]:
+    """Adjusted Rand index and normalised mutual information between found and planted groups.
+
+    Both are `[clients]`; clients without a group (-1) on either side are left out.
+
+    Returns:
+        `(ari, nmi)`; `(None, None)` where nothing was planted or no client can be compared.
+    """
+    if planted is None:
+        return None, None
+    found, true = np.asarray(groups, np.int64), np.asarray(planted, np.int64)
+    if found.shape != true.shape:
+        raise BadInput(f"groups has the shape {found.shape}; it must be that of the planted ones, {true.shape}")
+    both = (found >= 0) & (true >= 0)
+    if not both.any():
+        return None, None
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    return (
+        float(adjusted_rand_score(true[both], found[both])),
+        float(normalized_mutual_info_score(true[both], found[both])),
+    )
+
+
+def canonical(groups: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The groups `[clients]` numbered 0, 1, … by their smallest member; -1 (no group) stays.
+
+    Example:
+        >>> canonical([7, -1, 2, 7]).tolist()
+        [0, -1, 1, 0]
+    """
+    given = np.asarray(groups, np.int64)
+    result = np.full(given.shape, -1, np.int64)
+    member = given >= 0
+    if member.any():
+        _, first, inverse = np.unique(given[member], return_index=True, return_inverse=True)
+        result[member] = np.argsort(np.argsort(first))[inverse]
+    return result
+
+
+def moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:
+    """How many clients changed their group, both `[clients]`; 0 where there is no `old`.
+
+    Groups keep no names over a regrouping: they are matched so that as many clients as possible stay. Gaining
+    or losing a group altogether (-1) counts as a change.
+    """
+    if old is None:
+        return 0
+    before, after = np.asarray(old, np.int64), np.asarray(new, np.int64)
+    if before.shape != after.shape:
+        raise BadInput(f"new has the shape {after.shape}; it must be that of old, {before.shape}")
+    both = (before >= 0) & (after >= 0)
+    stay = int(((before < 0) & (after < 0)).sum())
+    if both.any():
+        a, b = canonical(before[both]), canonical(after[both])
+        shared = np.zeros((a.max() + 1, b.max() + 1), np.int64)
+        np.add.at(shared, (a, b), 1)
+        rows, columns = linear_sum_assignment(shared, maximize=True)
+        stay += int(shared[rows, columns].sum())
+    return int(before.size) - stay
+
+
+def summary(rounds: pl.DataFrame) -> dict[str, Any]:
+    """A run in few numbers: the last round's values, the best round, and totals over all rounds.
+
+    Args:
+        rounds: the table `coterie.runs.ROUNDS`, ascending, at least one row.
+
+    Returns:
+        Every measured column at its last round; `rounds` (how many), `best_round` and `best_macro_accuracy`
+        (the earliest of the best); and `up_bytes`, `down_bytes`, `simulated_seconds`, `seconds`, `moved`
+        and `failed` summed.
+
+    Raises:
+        BadInput: no round is finished.
+    """
+    if not rounds.height:
+        raise BadInput("the run has no finished round; there is nothing to sum up yet")
+    last: dict[str, Any] = rounds.row(-1, named=True)
+    accuracy = rounds["macro_accuracy"].fill_nan(None)
+    best = accuracy.arg_max()
+    best = rounds.height - 1 if best is None else best
+    totals = ("up_bytes", "down_bytes", "simulated_seconds", "seconds", "moved", "failed")
+    return {
+        **last,
+        **{column: rounds[column].sum() for column in totals},
+        "rounds": rounds.height,
+        "best_round": rounds["round"][best],
+        "best_macro_accuracy": rounds["macro_accuracy"][best],
+    }
+
+
+def _known(values: npt.ArrayLike) -> Floats:
+    array = np.asarray(values, np.float64)
+    return array[~np.isnan(array)]

@@ -1,0 +1,103 @@
+"""The charts of a run: one definition gives the page's interactive charts and the SVG and PNG files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from coterie.report import figures as lines
+from coterie.report import groups
+from coterie.report.figures import Chart, Figure
+from coterie.report.reading import Run, read
+from coterie.runs import RunFolder
+
+WIDTH, HEIGHT, SQUARE = 640, 300, 420
+"""Size of a saved chart in pixels; a square one is `SQUARE` on both sides."""
+
+INK, FAINT = "#20242A", "#D9DDE2"
+
+
+def figures(run: Run, against: Sequence[Run] = ()) -> list[Figure]:
+    """Every figure of a run in reading order, also those that have no chart but say why."""
+    drawn = [
+        lines.accuracy(run, against),
+        lines.distribution(run, against),
+        groups.history(run),
+        groups.affinity(run),
+        groups.model_map(run),
+        lines.traffic(run, against),
+    ]
+    return [_finished(figure) for figure in drawn]
+
+
+def charts(folder: RunFolder, against: Sequence[RunFolder] = ()) -> dict[str, Chart]:
+    """The charts of a run by name; a chart that the run has no data for is left out.
+
+    Raises:
+        BadInput: a file of a run is damaged.
+    """
+    run, *others = read([folder, *against])
+    return {figure.name: figure.chart for figure in figures(run, others) if figure.chart is not None}
+
+
+def save(folder: RunFolder, directory: Path | str, against: Sequence[RunFolder] = ()) -> list[Path]:
+    """Write each chart to `directory` as SVG and as PNG (at twice the size), and say which files these are.
+
+    Raises:
+        BadInput: a file of a run is damaged.
+    """
+    import vl_convert
+
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, chart in charts(folder, against).items():
+        spec = specification(chart)
+        svg, png = directory / f"{name}.svg", directory / f"{name}.png"
+        svg.write_text(vl_convert.vegalite_to_svg(spec, vl_version=language_version()), encoding="utf-8")
+        png.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=language_version(), scale=2))
+        written += [svg, png]
+    return written
+
+
+def specification(chart: Chart) -> dict[str, Any]:
+    """The chart in Vega-Lite, without the address of its schema."""
+    spec: dict[str, Any] = chart.to_dict()
+    spec.pop("$schema", None)
+    return spec
+
+
+def language_version() -> str:
+    """The version of Vega-Lite that the charts are written in, as `major.minor`."""
+    return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+
+def _finished(figure: Figure) -> Figure:
+    if figure.chart is None:
+        return figure
+    width, height = (SQUARE, SQUARE) if figure.square else (WIDTH, HEIGHT)
+    axis = alt.AxisConfig(
+        labelColor=INK,
+        titleColor=INK,
+        gridColor=FAINT,
+        domainColor=FAINT,
+        tickColor=FAINT,
+        titleFontWeight="normal",
+        labelFontSize=12,
+        titleFontSize=12,
+    )
+    config = alt.Config(
+        background="white",
+        font="Helvetica, Arial, sans-serif",
+        axis=axis,
+        legend=alt.LegendConfig(
+            labelColor=INK, titleColor=INK, titleFontWeight="normal", labelFontSize=12, titleFontSize=12
+        ),
+        text=alt.MarkConfig(color=INK),
+        view=alt.ViewConfig(stroke=None),
+    )
+    chart = figure.chart.properties(width=width, height=height, description=figure.caption, config=config)
+    return Figure(figure.name, figure.title, figure.caption, chart, figure.square)

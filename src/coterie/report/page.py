@@ -1,0 +1,254 @@
+"""The report of a run: one HTML file that holds everything it shows and loads nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import polars as pl
+
+from coterie.report.charts import figures, language_version, specification
+from coterie.report.compare import table
+from coterie.report.figures import Figure
+from coterie.report.reading import MEGABYTE, Run, method_of, read
+from coterie.runs import RunFolder
+from coterie.tables import write_whole
+
+MOST_TRANSFERS = 12
+"""Rows of the table of what was sent."""
+
+
+def build(folder: RunFolder, against: Sequence[RunFolder] = ()) -> Path:
+    """Write `report.html` into the run's folder and return its path.
+
+    Args:
+        folder: the run; it may still go on.
+        against: other runs, drawn as further lines and compared client by client.
+
+    Raises:
+        BadInput: the folder is no run, or a file in it is damaged.
+    """
+    run, *others = read([folder, *against])
+    experiment = folder.experiment_text()
+    drawn = figures(run, others)
+    sections = [
+        _tiles(run, others),
+        _comparison([folder, *against]) if others else "",
+        *(_section(figure) for figure in drawn),
+        _transfers(run),
+        _failures(run),
+        _what_was_run(run, experiment),
+    ]
+    page = Template(_resource("page.html")).substitute(
+        title=escape(run.label),
+        lead=escape(_lead(run)),
+        style=_resource("page.css"),
+        body="\n".join(s for s in sections if s),
+        specifications=_inside_script({f.name: _responsive(f) for f in drawn if f.chart is not None}),
+        vega=_vega(),
+        script=_resource("page.js"),
+    )
+    path = folder.path / "report.html"
+    write_whole(path, page.encode())
+    return path
+
+
+def _lead(run: Run) -> str:
+    done, clients = run.rounds.height, run.last.height
+    words = f"{method_of(run.folder.experiment())} with {_count(clients, 'client')}, {_count(done, 'round')}"
+    progress, status = run.folder.progress(), run.folder.status
+    if progress is not None and status != "finished":
+        words += f" of {progress.rounds}; the run is {'still going on' if status == 'running' else 'interrupted'}"
+    return words + "."
+
+
+def _tiles(run: Run, others: Sequence[Run]) -> str:
+    if not run.rounds.height:
+        return "<p class='note'>No round is finished yet.</p>"
+    end = run.summary
+    other = next((o for o in others if o.rounds.height), None)
+    versus = ""
+    if other is not None:
+        gain = 100 * (end["macro_accuracy"] - other.summary["macro_accuracy"])
+        versus = f"{gain:+.1f} points to {other.label}"
+    tiles = [
+        ("Accuracy, mean over clients", _percent(end["macro_accuracy"]), versus or f"F1 {end['macro_f1']:.3f}"),
+        ("Accuracy, worst 10%", _percent(end["worst10"]), f"spread {100 * end['spread']:.1f} points"),
+        ("Groups", str(end["groups"]), f"{_count(end['moved'], 'change')} in all"),
+        ("Agreement with planted groups", *_agreement(end)),
+        ("Sent up", _size(end["up_bytes"]), "clients to server"),
+        ("Sent down", _size(end["down_bytes"]), "server to clients"),
+        ("Time", _duration(end["seconds"]), f"{_duration(end['simulated_seconds'])} simulated"),
+    ]
+    items = (
+        f"<div class='tile'><dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+        f"<div class='small'>{escape(small)}</div></div>"
+        for name, value, small in tiles
+    )
+    return f"<dl class='tiles'>{''.join(items)}</dl>"
+
+
+def _agreement(end: Mapping[str, Any]) -> tuple[str, str]:
+    if end["ari"] is None:
+        return "–", "none planted"
+    return f"{end['ari']:.2f}", f"adjusted Rand index; NMI {end['nmi']:.2f}"
+
+
+def _comparison(folders: Sequence[RunFolder]) -> str:
+    frame = table(folders)
+    show: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "run": ("Run", str),
+        "method": ("Method", str),
+        "accuracy": ("Accuracy", _percent),
+        "worst10": ("Worst 10%", _percent),
+        "groups": ("Groups", str),
+        "ari": ("ARI", lambda v: f"{v:.2f}"),
+        "up_mb": ("Up, MB", lambda v: f"{v:,.1f}"),
+        "down_mb": ("Down, MB", lambda v: f"{v:,.1f}"),
+        "seconds": ("Seconds", lambda v: f"{v:,.1f}"),
+    }
+    lines = [
+        ["–" if row[column] is None else form(row[column]) for column, (_, form) in show.items()]
+        for row in frame.to_dicts()
+    ]
+    return "<h2>Compared with other runs</h2>" + _html_table([title for title, _ in show.values()], lines, texts=2)
+
+
+def _section(figure: Figure) -> str:
+    title = f"<h2>{escape(figure.title)}</h2>"
+    if figure.chart is None:
+        return f"{title}<p class='note'>{escape(figure.caption)}</p>"
+    shape = "chart square" if figure.square else "chart"
+    return (
+        f"{title}<figure><div class='{shape}' id='chart-{figure.name}'></div>"
+        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
+    )
+
+
+def _transfers(run: Run) -> str:
+    ledger = run.folder.ledger()
+    if not ledger.height:
+        return ""
+    sent = (
+        ledger.group_by("what", "direction")
+        .agg(pl.col("bytes").sum(), pl.len().alias("times"))
+        .sort(["bytes", "what", "direction"], descending=[True, False, False])
+    )
+    lines = [
+        [what, direction, f"{times:,}", _size(size)]
+        for what, direction, size, times in sent.head(MOST_TRANSFERS).iter_rows()
+    ]
+    rest = sent.height - MOST_TRANSFERS
+    more = f"<p class='note'>{_count(rest, 'smaller kind')} left out.</p>" if rest > 0 else ""
+    return "<h2>What was sent</h2>" + _html_table(["What", "Direction", "Transfers", "Size"], lines, texts=2) + more
+
+
+def _failures(run: Run) -> str:
+    failures = run.folder.failures()
+    if not failures.height:
+        return "<h2>Failures</h2><p class='note'>Every client that was asked answered.</p>"
+    kinds = (
+        failures.group_by("reason")
+        .agg(
+            pl.len().alias("times"),
+            pl.col("client").n_unique().alias("clients"),
+            pl.col("round").min().alias("first"),
+            pl.col("round").max().alias("latest"),
+        )
+        .sort(["times", "reason"], descending=[True, False])
+    )
+    lines = [[str(value) for value in row] for row in kinds.iter_rows()]
+    asked = run.rounds["participants"].sum()
+    return (
+        "<h2>Failures</h2>"
+        + _html_table(["Reason", "Times", "Clients", "First round", "Last round"], lines)
+        + f"<p class='note'>{_count(failures.height, 'answer')} of {asked:,} did not come; "
+        "the round went on without them.</p>"
+    )
+
+
+def _what_was_run(run: Run, experiment: str) -> str:
+    environment = run.folder.environment()
+    seed = environment.get("seed")
+    lines = [[name, value] for name, value in _flat(environment)]
+    again = "To run it again: <code>coterie run experiment.toml</code> in this run's folder"
+    again += f", with the seed {escape(str(seed))}" if seed is not None else ""
+    again += "; the same seed gives the same numbers, except for the time."
+    return f"<h2>What was run</h2><p>{again}</p><pre>{escape(experiment)}</pre>" + (
+        _html_table(["Environment", ""], lines, texts=2) if lines else ""
+    )
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key} · ")
+        else:
+            yield f"{before}{key}", " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _html_table(head: Sequence[str], lines: Iterable[Sequence[str]], texts: int = 1) -> str:
+    """A table whose first `texts` columns are text; the others are numbers."""
+
+    def cells(line: Sequence[str], tag: str) -> str:
+        kinds = (" class='text'" if column < texts else "" for column in range(len(line)))
+        return "".join(f"<{tag}{k}>{escape(c)}</{tag}>" for k, c in zip(kinds, line, strict=True))
+
+    body = "".join(f"<tr>{cells(line, 'td')}</tr>" for line in lines)
+    return (
+        f"<div class='scroll'><table><thead><tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _responsive(figure: Figure) -> dict[str, Any]:
+    """The specification of a chart that takes the size of its place on the page."""
+    assert figure.chart is not None
+    spec = specification(figure.chart)
+    spec |= {"width": "container", "height": "container", "autosize": {"type": "fit", "contains": "padding"}}
+    spec["background"] = None
+    return spec
+
+
+def _inside_script(value: Mapping[str, Any]) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+@cache
+def _vega() -> str:
+    import vl_convert
+
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=language_version())
+    return bundle.replace("</script", "<\\/script")
+
+
+def _resource(name: str) -> str:
+    return files("coterie.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def _size(number: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", MEGABYTE), ("kB", 1e3)):
+        if number >= scale:
+            return f"{number / scale:,.3g} {unit}"
+    return f"{number} B"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,74 @@
+"""A run as the report reads it: each table loaded once, with a label that no other run on the page has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from coterie.metrics import summary
+from coterie.runs import Picture, RunFolder
+
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read as needed and once."""
+
+    folder: RunFolder
+    label: str
+
+    @cached_property
+    def rounds(self) -> pl.DataFrame:
+        """The table `coterie.runs.ROUNDS`."""
+        return self.folder.rounds()
+
+    @cached_property
+    def clients(self) -> pl.DataFrame:
+        """The table `coterie.runs.CLIENTS`; an accuracy that is not a number is missing."""
+        return self.folder.clients().with_columns(pl.col("accuracy").fill_nan(None))
+
+    @cached_property
+    def last(self) -> pl.DataFrame:
+        """The clients at the last round that evaluated them, ascending by client."""
+        return self.clients.filter(pl.col("round") == pl.col("round").max())
+
+    @cached_property
+    def picture(self) -> Picture | None:
+        return self.folder.picture()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Last values, best round and totals.
+
+        Raises:
+            BadInput: no round is finished.
+        """
+        return summary(self.rounds)
+
+    @cached_property
+    def clustered(self) -> bool:
+        """Whether there were ever two groups at a time."""
+        groups = self.clients.filter(pl.col("group") >= 0).group_by("round").agg(pl.col("group").n_unique())
+        return bool((groups["group"] > 1).any())
+
+
+def read(folders: Sequence[RunFolder]) -> list[Run]:
+    """The runs in the order given; folders of one name get `name (2)`, `name (3)`, … as labels."""
+    runs: list[Run] = []
+    for folder in folders:
+        twins = sum(run.folder.name == folder.name for run in runs)
+        runs.append(Run(folder, f"{folder.name} ({twins + 1})" if twins else folder.name))
+    return runs
+
+
+def method_of(experiment: Mapping[str, Any]) -> str:
+    """The method an experiment names, written as `method = "x"` or as a table with a `name`."""
+    method = experiment.get("method")
+    if isinstance(method, Mapping):
+        method = method.get("name")
+    return str(method) if method else "unknown"

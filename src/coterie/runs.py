@@ -1,0 +1,385 @@
+"""A run folder: everything a run leaves on disk, read and written in one place.
+
+While a run goes on, each finished round adds one Parquet file to each table (`metrics/rounds/000007.parquet`).
+When it ends they become one file a table (`rounds.parquet`), which polars and pandas read with one call.
+Every file appears whole or not at all, so a run can be killed, resumed or read at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import tomllib
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from coterie.problems import BadInput, unknown
+from coterie.tables import CLIENTS as CLIENTS
+from coterie.tables import FAILURES as FAILURES
+from coterie.tables import LEDGER as LEDGER
+from coterie.tables import ROUNDS as ROUNDS
+from coterie.tables import SCHEMAS, damaged, decode, encode, encode_json, mismatches, read_json, write_whole
+
+State = Literal["running", "finished", "interrupted"]
+
+IntArray = npt.NDArray[np.integer[Any]]
+FloatArray = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """What the server saw when it last regrouped the clients."""
+
+    affinity: FloatArray
+    """`[n, n]` between clients, or `[n, K]` between clients and groups."""
+    affinity_name: str
+    """What the numbers are, as a reader would say it: `cosine similarity of updates`."""
+    groups: IntArray
+    """`[n]`, the group of each client, -1 for none."""
+    coordinates: FloatArray
+    """`[n, 2]`, a flat map of the clients' models (their first two principal components)."""
+    clients: IntArray
+    """`[n]`, the ids of the clients in the picture; they may be a part of the federation."""
+    round: int
+
+    def problems(self) -> list[str]:
+        """One sentence for each array whose shape does not fit the number of clients."""
+        n, found = len(self.clients), []
+        if self.affinity.ndim != 2 or self.affinity.shape[0] != n:
+            found.append(_misshapen("affinity", self.affinity, f"({n}, {n}) or ({n}, groups)"))
+        if self.groups.shape != (n,):
+            found.append(_misshapen("groups", self.groups, f"({n},)"))
+        if self.coordinates.shape != (n, 2):
+            found.append(_misshapen("coordinates", self.coordinates, f"({n}, 2)"))
+        return found
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come, as it last said itself."""
+
+    state: State
+    round: int
+    """Rounds finished."""
+    rounds: int
+    """Rounds planned."""
+    pid: int
+    host: str
+    updated: str
+    """UTC, ISO 8601."""
+
+
+class RunFolder:
+    """One run on disk. Opening a folder reads nothing and creates nothing."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @classmethod
+    def create(cls, parent: Path | str, name: str) -> RunFolder:
+        """A fresh folder `parent/name`; a taken name becomes `name-2`, `name-3`, …
+
+        Raises:
+            BadInput: the name is no plain folder name.
+        """
+        if not re.fullmatch(r"[^\W_][\w.+=-]*", name):
+            raise BadInput(
+                f"name = {name!r} is not possible; write letters, digits, '-', '_', '.', '+' or '=', "
+                "and begin with a letter or a digit"
+            )
+        Path(parent).mkdir(parents=True, exist_ok=True)
+        count, path = 1, Path(parent) / name
+        while True:
+            try:
+                path.mkdir()
+            except FileExistsError:
+                count += 1
+                path = Path(parent) / f"{name}-{count}"
+            else:
+                return cls(path)
+
+    @classmethod
+    def find(cls, text: str, parent: Path | str) -> RunFolder:
+        """The run that `text` names: a path, a name in `parent`, or the beginning of exactly one name there.
+
+        Raises:
+            BadInput: no such run, or several.
+        """
+        for path in (Path(parent) / text, Path(text)) if text else ():
+            if _is_run(path):
+                return cls(path)
+        known = [folder.name for folder in known_runs(parent)]
+        if not known:
+            raise BadInput(f"run {text!r} is unknown; there is no run in {str(parent)!r} yet")
+        begin = [name for name in known if text and name.startswith(text)]
+        if len(begin) == 1:
+            return cls(Path(parent) / begin[0])
+        if begin:
+            raise BadInput(f"run {text!r} could be {_several(begin)}; write one of them out")
+        raise BadInput(unknown("run", text, known))
+
+    def write_experiment(self, text: str) -> None:
+        """Keep the exact experiment, as TOML."""
+        write_whole(self.path / "experiment.toml", text.encode())
+
+    def experiment_text(self) -> str:
+        """The exact experiment, as it was written.
+
+        Raises:
+            BadInput: the folder holds none.
+        """
+        try:
+            return (self.path / "experiment.toml").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise BadInput(f"{self.path} is no run: it holds no experiment.toml") from None
+        except UnicodeDecodeError as error:
+            raise damaged(self.path / "experiment.toml", error) from None
+
+    def experiment(self) -> dict[str, Any]:
+        """The experiment as a dictionary.
+
+        Raises:
+            BadInput: it is missing, or it is no TOML.
+        """
+        try:
+            return tomllib.loads(self.experiment_text())
+        except tomllib.TOMLDecodeError as error:
+            raise damaged(self.path / "experiment.toml", error) from None
+
+    def write_environment(self, environment: Mapping[str, Any]) -> None:
+        """Keep versions, seed, command and start time, as JSON."""
+        write_whole(self.path / "environment.json", encode_json(environment))
+
+    def environment(self) -> dict[str, Any]:
+        """Versions, seed, command and start time; empty where none was kept."""
+        return read_json(self.path / "environment.json") or {}
+
+    def write_round(
+        self,
+        number: int,
+        rounds: pl.DataFrame,
+        clients: pl.DataFrame,
+        ledger: pl.DataFrame,
+        failures: pl.DataFrame,
+    ) -> None:
+        """Keep what one round measured; writing a round again replaces it.
+
+        The frames have the columns of `ROUNDS` (one row), `CLIENTS`, `LEDGER` and `FAILURES`, in any order.
+
+        Raises:
+            BadInput: a frame has other columns or types, a missing value, or rows of another round.
+        """
+        given = {"ledger": ledger, "failures": failures, "clients": clients, "rounds": rounds}
+        found = [p for table, frame in given.items() for p in mismatches(table, frame, number)]
+        if rounds.height != 1:
+            found.append(f"rounds has {rounds.height} rows; a round has exactly one")
+        if found:
+            raise BadInput(found)
+        # The rounds table comes last: a round without its row there was cut off, and readers leave it out.
+        for table, frame in given.items():
+            part = self._parts(table) / f"{number:06d}.parquet"
+            part.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(part, encode(frame, SCHEMAS[table]))
+
+    def rounds(self) -> pl.DataFrame:
+        """One row a finished round, ascending; columns `ROUNDS`.
+
+        Raises:
+            BadInput: a file is damaged; the sentence names it.
+        """
+        return self._table("rounds")
+
+    def clients(self) -> pl.DataFrame:
+        """One row a finished round and client, ascending; columns `CLIENTS`."""
+        return self._finished("clients").sort("round", "client")
+
+    def ledger(self) -> pl.DataFrame:
+        """One row a transfer of the finished rounds, in the order written; columns `LEDGER`."""
+        return self._finished("ledger")
+
+    def failures(self) -> pl.DataFrame:
+        """One row a client that did not answer in a finished round; columns `FAILURES`."""
+        return self._finished("failures")
+
+    def forget_after(self, number: int) -> None:
+        """Drop what rounds later than `number` measured, so that a resumed run can measure them again."""
+        for table in SCHEMAS:
+            for part in self._listed(table):
+                if int(part.stem) > number:
+                    part.unlink()
+            whole = self._whole(table)
+            if whole.exists():
+                frame = decode(whole, SCHEMAS[table])
+                kept = frame.filter(pl.col("round") <= number)
+                if kept.height < frame.height:
+                    write_whole(whole, encode(kept, SCHEMAS[table]))
+
+    def compact(self) -> None:
+        """Turn the files of single rounds into one file a table, ascending by round."""
+        frames = {
+            "ledger": self.ledger(),
+            "failures": self.failures(),
+            "clients": self.clients(),
+            "rounds": self.rounds(),
+        }
+        for table, frame in frames.items():
+            write_whole(self._whole(table), encode(frame, SCHEMAS[table]))
+        for table in SCHEMAS:
+            for part in self._listed(table):
+                part.unlink()
+            if self._parts(table).is_dir() and not any(self._parts(table).iterdir()):
+                self._parts(table).rmdir()
+        if (self.path / "metrics").is_dir() and not any((self.path / "metrics").iterdir()):
+            (self.path / "metrics").rmdir()
+
+    def write_picture(self, picture: Picture) -> None:
+        """Keep the last regrouping.
+
+        Raises:
+            BadInput: the arrays do not agree in the number of clients.
+        """
+        if found := picture.problems():
+            raise BadInput(found)
+        buffer = BytesIO()
+        np.savez_compressed(
+            buffer,
+            affinity=np.asarray(picture.affinity, np.float32),
+            affinity_name=np.asarray(picture.affinity_name, np.str_),
+            groups=np.asarray(picture.groups, np.int32),
+            coordinates=np.asarray(picture.coordinates, np.float32),
+            clients=np.asarray(picture.clients, np.int32),
+            round=np.asarray(picture.round, np.int32),
+        )
+        write_whole(self.path / "picture.npz", buffer.getvalue())
+
+    def picture(self) -> Picture | None:
+        """The last regrouping, or None where the method made none.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        path = self.path / "picture.npz"
+        try:
+            with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as kept:
+                return Picture(
+                    kept["affinity"],
+                    str(kept["affinity_name"]),
+                    kept["groups"],
+                    kept["coordinates"],
+                    kept["clients"],
+                    int(kept["round"]),
+                )
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+            raise damaged(path, error) from None
+
+    def write_status(self, state: State, round: int, rounds: int) -> None:
+        """Say how far this process has brought the run: `round` of `rounds` are finished."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        progress = Progress(state, round, rounds, os.getpid(), platform.node(), now)
+        write_whole(self.path / "status.json", encode_json(asdict(progress)))
+
+    def progress(self) -> Progress | None:
+        """What the run last said of itself, or None where it has not begun.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        path = self.path / "status.json"
+        kept = read_json(path)
+        if kept is None:
+            return None
+        try:
+            progress = Progress(**kept)
+        except TypeError as error:
+            raise damaged(path, error) from None
+        if progress.state not in get_args(State):
+            raise damaged(path, ValueError(f"state = {progress.state!r}"))
+        return progress
+
+    @property
+    def status(self) -> State:
+        """`running` only while the process that said so lives; a killed run is `interrupted`."""
+        progress = self.progress()
+        if progress is None:
+            return "interrupted"
+        return "interrupted" if progress.state == "running" and _is_dead(progress) else progress.state
+
+    def _whole(self, table: str) -> Path:
+        return self.path / f"{table}.parquet"
+
+    def _parts(self, table: str) -> Path:
+        return self.path / "metrics" / table
+
+    def _listed(self, table: str) -> list[Path]:
+        return sorted(p for p in self._parts(table).glob("*.parquet") if p.stem.isdigit())
+
+    def _table(self, table: str) -> pl.DataFrame:
+        """The compacted file and the parts together; a part is newer than a compacted row of its round."""
+        schema = SCHEMAS[table]
+        for last_try in (False, True):
+            parts = self._listed(table)
+            try:
+                frames = [decode(part, schema) for part in parts]
+            except FileNotFoundError:  # the run was compacted between listing and reading
+                if last_try:
+                    raise
+                continue
+            break
+        if self._whole(table).exists():
+            newer = [int(part.stem) for part in parts]
+            frames.insert(0, decode(self._whole(table), schema).filter(~pl.col("round").is_in(newer)))
+        return pl.concat([pl.DataFrame(schema=schema), *frames]).sort("round", maintain_order=True)
+
+    def _finished(self, table: str) -> pl.DataFrame:
+        finished = self._table("rounds")["round"]
+        return self._table(table).filter(pl.col("round").is_in(finished.implode()))
+
+
+def known_runs(parent: Path | str) -> list[RunFolder]:
+    """The runs in a folder, by name; none where the folder does not exist."""
+    parent = Path(parent)
+    return [RunFolder(p) for p in sorted(parent.iterdir()) if _is_run(p)] if parent.is_dir() else []
+
+
+def _misshapen(name: str, array: npt.NDArray[Any], wanted: str) -> str:
+    return f"picture.{name} has the shape {array.shape}; it must be {wanted}"
+
+
+def _several(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "experiment.toml").is_file()
+
+
+def _is_dead(progress: Progress) -> bool:
+    """Whether the process that wrote the status is gone; unknown on another machine, which counts as alive."""
+    if os.name != "posix" or progress.host != platform.node():
+        return False
+    try:
+        os.kill(progress.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -1,0 +1,173 @@
+"""What a run remembers, on disk: one safetensors file a checkpoint, everything that is no tensor in its header.
+
+A checkpoint is written under a new name, flushed to the disk and renamed, so that a kill at any moment leaves
+the previous one. Its header carries a digest of all it holds; a damaged or foreign file is refused. Nothing is
+pickled, and only the method's own dataclasses are built again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from coterie.problems import BadInput
+
+FORMAT = "coterie-checkpoint/1"
+KEEP = 2
+"""Checkpoints kept: if the newest is damaged, there is one before it."""
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: where they are; made when first needed.
+        identity: of the experiment. A checkpoint of another one is refused.
+        classes: dataclasses that may be part of what is remembered.
+    """
+
+    def __init__(self, folder: Path, identity: str, classes: Iterable[type]) -> None:
+        self.folder = folder
+        self._identity = identity
+        self._classes = {cls.__name__: cls for cls in classes}
+
+    def save(self, round: int, memory: Mapping[str, Any]) -> Path:
+        """Write what is remembered after `round`, and drop all but the last few checkpoints."""
+        tensors: dict[str, Tensor] = {}
+        tree = {name: _plain(value, name, tensors) for name, value in memory.items()}
+        header = json.dumps({"round": round, "tree": tree})
+        meta = {
+            "format": FORMAT,
+            "identity": self._identity,
+            "header": header,
+            "digest": _digest(header, tensors),
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{round:06d}.safetensors"
+        fresh = self.folder / f".{path.name}.{os.getpid()}.new"
+        save_file(tensors, fresh, meta)
+        _flush(fresh)
+        fresh.replace(path)
+        _flush(self.folder)
+        for old in self._listed()[:-KEEP]:
+            old.unlink()
+        return path
+
+    def latest(self) -> tuple[int, dict[str, Any], list[str]] | None:
+        """The newest sound checkpoint: its round, what was remembered, and a sentence on each that was passed over.
+
+        None where there is no checkpoint at all.
+
+        Raises:
+            BadInput: there are checkpoints, and none can be used.
+        """
+        passed: list[str] = []
+        for path in reversed(self._listed()):
+            try:
+                round, memory = self.load(path)
+            except BadInput as problem:
+                passed += problem.problems
+                continue
+            return round, memory, passed
+        if passed:
+            raise BadInput(passed)
+        return None
+
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        """Read one checkpoint: its round, and what was remembered.
+
+        Raises:
+            BadInput: the file is damaged, no checkpoint, or of another experiment.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                meta = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+        except (SafetensorError, OSError, ValueError, EOFError) as error:
+            raise BadInput(f"checkpoint {path} is damaged ({error})") from None
+        if meta.get("format") != FORMAT:
+            found = meta.get("format", "no format")
+            raise BadInput(f"checkpoint {path} has {found}; it must have the format {FORMAT}")
+        if meta["identity"] != self._identity:
+            raise BadInput(f"checkpoint {path} is of another experiment than the experiment.toml beside it")
+        if meta["digest"] != _digest(meta["header"], tensors):
+            raise BadInput(f"checkpoint {path} is damaged (its contents do not match its digest)")
+        header = json.loads(meta["header"])
+        return header["round"], {name: self._rich(value, tensors) for name, value in header["tree"].items()}
+
+    def _listed(self) -> list[Path]:
+        return sorted(p for p in self.folder.glob("*.safetensors") if p.stem.isdigit())
+
+    def _rich(self, value: Any, tensors: Mapping[str, Tensor]) -> Any:
+        if isinstance(value, list):
+            return [self._rich(v, tensors) for v in value]
+        if not isinstance(value, dict):
+            return value
+        ((kind, inner),) = value.items()
+        match kind:
+            case "tensor":
+                return tensors[inner]
+            case "array":
+                return tensors[inner].numpy()
+            case "tuple":
+                return tuple(self._rich(v, tensors) for v in inner)
+            case "dict":
+                return {self._rich(k, tensors): self._rich(v, tensors) for k, v in inner}
+            case _:
+                return self._classes[kind](**{k: self._rich(v, tensors) for k, v in inner.items()})
+
+
+def _plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` as JSON, its tensors put into `tensors` under the path by which they are reached."""
+    if isinstance(value, Tensor):
+        # A clone: safetensors refuses tensors that share memory, and a state may hold one twice.
+        tensors[path] = value.detach().contiguous().clone()
+        return {"tensor": path}
+    if isinstance(value, np.ndarray):
+        tensors[path] = torch.from_numpy(np.ascontiguousarray(value).copy())
+        return {"array": path}
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [_plain(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"tuple": [_plain(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]}
+    if isinstance(value, Mapping):
+        pairs = enumerate(value.items())
+        return {"dict": [[k, _plain(v, f"{path}.{i}", tensors)] for i, (k, v) in pairs]}
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {f.name: _plain(getattr(value, f.name), f"{path}.{f.name}", tensors) for f in fields(value)}
+        return {type(value).__name__: own}
+    raise TypeError(f"{path} is a {type(value).__name__}; a state holds tensors, arrays and plain values only")
+
+
+def _digest(header: str, tensors: Mapping[str, Tensor]) -> str:
+    found = blake2b(header.encode(), digest_size=16)
+    for name in sorted(tensors):
+        found.update(f"{name}:{tensors[name].dtype}:{tuple(tensors[name].shape)}".encode())
+        found.update(tensors[name].numpy().data if tensors[name].numel() else b"")
+    return found.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
+    if path.is_dir() and os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,53 @@
+"""Every transfer, counted from the message itself (specification 0.2, convention 10)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coterie.clients.rule import Answer, Order
+from coterie.models.layout import BYTES_PER_SCALAR
+
+Direction = Literal["down", "up"]
+
+
+@dataclass
+class Ledger:
+    """The transfers of the current round, one row each: (client, direction, what, scalars)."""
+
+    rows: list[tuple[int, Direction, str, int]] = field(default_factory=list)
+
+    def clear(self) -> None:
+        self.rows.clear()
+
+    def order(self, order: Order) -> None:
+        """Count what the server sends a client: the scalars of every item. Settings are not traffic."""
+        for what, item in order.items.items():
+            self.rows.append((order.client, "down", what, item.values.numel()))
+
+    def answer(self, order: Order, answer: Answer) -> None:
+        """Count what a client sends back: the part of every vector that crosses, and its numbers."""
+        for what, values in answer.send.items():
+            part = order.back.get(what)
+            self.rows.append((order.client, "up", what, values.numel() if part is None else part.size))
+        for what in answer.numbers:
+            self.rows.append((order.client, "up", what, 1))
+
+    def bytes(self, direction: Direction) -> dict[int, int]:
+        """Bytes of this round by client."""
+        found: dict[int, int] = defaultdict(int)
+        for client, way, _, scalars in self.rows:
+            if way == direction:
+                found[client] += scalars * BYTES_PER_SCALAR
+        return dict(found)
+
+    def seconds(self, link_mbit: float, compute: dict[int, float]) -> float:
+        """Simulated seconds of the round: the slowest client's computing and its transfers, one after the other.
+
+        `T = max_i [T_cmp,i + 8 up_i / R + 8 down_i / R]` with R = `link_mbit` (specification 0.2, convention 11).
+        """
+        up, down = self.bytes("up"), self.bytes("down")
+        clients = {*up, *down, *compute}
+        rate = link_mbit * 1e6 / 8
+        return max((compute.get(c, 0.0) + (up.get(c, 0) + down.get(c, 0)) / rate for c in clients), default=0.0)

@@ -1,0 +1,143 @@
+"""The local runtime: all clients on this machine, one process a core, one thread each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clients.rule import Answer, Order
+from coterie.clients.training import Training
+from coterie.engine.batched import Batched
+from coterie.engine.choice import choose_engine, chunk_size
+from coterie.engine.engine import Data, Engine, one_thread
+from coterie.engine.sequential import Sequential
+from coterie.models.layout import Layout
+from coterie.models.networks import build, initialise
+from coterie.runtime.runtime import Failure, Runtime, unsound
+from coterie.runtime.workers import Pool, cores
+
+
+@dataclass(frozen=True, eq=False)
+class EngineSpec:
+    """All that is needed to build an engine, here or in a worker."""
+
+    network: str
+    settings: Mapping[str, Any]
+    features: tuple[int, ...]
+    data: Data
+    training: Training
+    seed: int
+    wanted: str = "auto"
+
+    def build(self) -> Engine:
+        """A fresh engine with a network of its own."""
+        network, layout = build(self.network, self.settings, self.features, self.data.classes, self.seed)
+        initial = initialise(network, layout, self.seed)
+        name, _ = choose_engine(network, layout, self.training, self.features, self.wanted)
+        kind = Batched if name == "batched" else Sequential
+        return kind(network, layout, self.data, self.training, self.seed, initial)
+
+
+class LocalRuntime(Runtime):
+    """Carries orders to clients simulated on this machine.
+
+    Args:
+        spec: how to build the engine that works for the clients.
+        samples: training samples of each client `[n]`.
+        dropout: see `Runtime`.
+        workers: processes; None for one per core. With 1 and no timeout all happens in this process.
+        timeout: seconds a client may take before it is left out of the round; None for no limit.
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        samples: NDArray[np.int64],
+        dropout: float = 0.0,
+        workers: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._threads = torch.get_num_threads()
+        one_thread()
+        self.engine = spec.build()
+        super().__init__(self.engine.layout, samples, spec.seed, dropout)
+        self.states = ClientStates(len(samples), self.layout)
+        batched = isinstance(self.engine, Batched)
+        self._chunk = chunk_size(self.engine.network, self.layout) if batched else 1
+        count = cores() if workers is None else workers
+        alone = count == 1 and timeout is None
+        self._pool = None if alone else Pool(spec.build, self.layout, count, timeout)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+        torch.set_num_threads(self._threads)
+
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        return self.engine.outputs(models, inputs)
+
+    def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
+        # Chunks depend on who takes part alone, never on the number of workers: the kernels' last digits may
+        # depend on who shares one.
+        chunks = [list(range(a, min(a + self._chunk, len(orders)))) for a in range(0, len(orders), self._chunk)]
+        states = [self.states.of(order.client) for order in orders]
+        if self._pool is None:
+            found = self._here(orders, states, chunks)
+        else:
+            weights = [int(sum(self.samples[orders[i].client] for i in chunk)) for chunk in chunks]
+            found = self._pool.carry_out(orders, states, chunks, weights)
+        for i, (order, answer) in enumerate(zip(orders, found, strict=True)):
+            if isinstance(answer, Answer):
+                wrong = unsound(order, answer)
+                if wrong is not None:
+                    found[i] = Failure(wrong)
+                elif keep:
+                    self.states.update(order.client, answer.keep)
+        return found
+
+    def _here(
+        self, orders: Sequence[Order], states: Sequence[Mapping[str, Tensor]], chunks: list[list[int]]
+    ) -> list[Answer | Failure]:
+        found: list[Answer | Failure] = [Failure("was not asked")] * len(orders)
+        queue = list(chunks)
+        while queue:
+            chunk = queue.pop(0)
+            try:
+                answers = self.engine.carry_out([orders[i] for i in chunk], [states[i] for i in chunk])
+            except Exception as error:  # noqa: BLE001  # whatever a client's rule does, the round goes on
+                if len(chunk) > 1:  # one of them failed: find out which, and keep the others
+                    queue[:0] = [[i] for i in chunk]
+                    continue
+                answers = [Failure(f"{type(error).__name__}: {error}")]  # type: ignore[list-item]
+            for i, answer in zip(chunk, answers, strict=True):
+                found[i] = answer
+        return found
+
+
+class ClientStates:
+    """What the clients keep, `[n, P]` by name, allocated when first kept."""
+
+    def __init__(self, clients: int, layout: Layout) -> None:
+        self._clients = clients
+        self._width = layout.size
+        self.kept: dict[str, Tensor] = {}
+        self.has: dict[str, Tensor] = {}
+
+    def of(self, client: int) -> dict[str, Tensor]:
+        """The state of one client, as views."""
+        return {name: rows[client] for name, rows in self.kept.items() if self.has[name][client]}
+
+    def update(self, client: int, keep: Mapping[str, Tensor]) -> None:
+        """Replace what one client keeps under the given names."""
+        for name, values in keep.items():
+            if name not in self.kept:
+                self.kept[name] = torch.zeros(self._clients, self._width)
+                self.has[name] = torch.zeros(self._clients, dtype=torch.bool)
+            self.kept[name][client] = values
+            self.has[name][client] = True

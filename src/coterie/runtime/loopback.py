@@ -1,0 +1,57 @@
+"""A federation in one process in which every message is bytes, as between machines.
+
+Each client has its own engine's view of the world: it builds the rule an order names, holds its own state, and
+sends bytes back. What runs here and gives the local runtime's numbers can run on a real federation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clients.rule import Answer, Order
+from coterie.engine.engine import Engine, one_thread
+from coterie.problems import BadInput
+from coterie.runtime.runtime import Failure, Runtime, unsound
+from coterie.runtime.wire import pack_answer, pack_order, unpack_answer, unpack_order
+
+
+class LoopbackRuntime(Runtime):
+    """Carries every order and every answer as bytes."""
+
+    def __init__(self, engine: Engine, samples: NDArray[np.int64], dropout: float = 0.0) -> None:
+        one_thread()
+        super().__init__(engine.layout, samples, engine.seed, dropout)
+        self.bytes = 0
+        self._engine = engine
+        self._homes: dict[int, dict[str, Tensor]] = {int(c): {} for c in range(len(samples))}
+
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        return self._engine.outputs(models, inputs)
+
+    def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
+        return [self._carry(order, keep) for order in orders]
+
+    def _carry(self, order: Order, keep: bool) -> Answer | Failure:
+        message = pack_order(order)
+        try:
+            back = self._at_home(order.client, message, keep)
+            self.bytes += len(message) + len(back)
+            answer = unpack_answer(order, back, self.layout)
+        except Exception as error:  # noqa: BLE001  # whatever a client does, the round goes on
+            reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+            return Failure(reason)
+        wrong = unsound(order, answer)
+        return answer if wrong is None else Failure(wrong)
+
+    def _at_home(self, client: int, message: bytes, keep: bool) -> bytes:
+        """What happens on the client's own machine."""
+        order = unpack_order(message)
+        home = self._homes[client]
+        (answer,) = self._engine.carry_out([order], [home])
+        if keep and unsound(order, answer) is None:
+            home.update(answer.keep)
+        return pack_answer(order, answer)

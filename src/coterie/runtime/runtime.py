@@ -1,0 +1,164 @@
+"""What every runtime does alike: count, lose clients, check what came back, line the replies up."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clients.rule import Answer, Order
+from coterie.exchange import Ask, Exchange, Outputs, Replies
+from coterie.models.layout import Layout
+from coterie.runtime.ledger import Ledger
+from coterie.streams import stream
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a client gave no answer, in a few words."""
+
+    reason: str
+
+
+class Runtime(ABC):
+    """Answers the asks of a method. A subclass says how orders are carried to clients, and how answers come back.
+
+    Args:
+        layout: of the network all clients share.
+        samples: training samples of each client `[n]`.
+        seed: of the experiment.
+        dropout: the chance that a client vanishes in an exchange, after it was sent its order; it is then
+            away for the rest of the round.
+    """
+
+    def __init__(self, layout: Layout, samples: NDArray[np.int64], seed: int, dropout: float = 0.0) -> None:
+        self.layout = layout
+        self.samples = samples
+        self.seed = seed
+        self.dropout = dropout
+        self.ledger = Ledger()
+        self.failures: list[tuple[int, str]] = []
+        self._round = 0
+        self._exchanges = 0
+        self._vanished: set[int] = set()
+
+    @abstractmethod
+    def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
+        """Bring each order to its client and its answer back, in the same order.
+
+        With `keep`, what a sound answer keeps becomes the client's state; see `sound`.
+        """
+
+    @abstractmethod
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """Softmax outputs `[n, samples, classes]` of models `[n, P]` on the server's own inputs."""
+
+    def close(self) -> None:  # noqa: B027  # most runtimes hold nothing
+        """Give back whatever the runtime holds."""
+
+    def begin(self, round: int) -> None:
+        """A new round: its ledger and its failures start empty, and whoever was away is back."""
+        self._round, self._exchanges = round, 0
+        self.ledger.clear()
+        self.failures.clear()
+        self._vanished.clear()
+
+    def answer(self, ask: Ask) -> Replies | Tensor:
+        """Answer an ask of the method's round."""
+        if isinstance(ask, Outputs):
+            return self.outputs(ask.models, ask.inputs)
+        return self._exchange(ask)
+
+    def measure(self, exchange: Exchange) -> Replies:
+        """Answer an exchange that belongs to the evaluation: nothing is counted, kept or lost."""
+        orders = [exchange.order(position, self._round) for position in range(len(exchange.clients))]
+        return self._replies(exchange, orders, self.carry(orders, keep=False), {})
+
+    def _exchange(self, exchange: Exchange) -> Replies:
+        self._exchanges += 1
+        orders = [exchange.order(position, self._round) for position in range(len(exchange.clients))]
+        missing: dict[int, str] = {}
+        present = []
+        for order in orders:
+            if order.client in self._vanished:
+                continue  # it left in an earlier exchange of this round and hears nothing more
+            self.ledger.order(order)
+            if self._vanishes(order.client):
+                self._vanished.add(order.client)
+                missing[order.client] = "vanished in mid-round"
+            else:
+                present.append(order)
+        answers = self.carry(present, keep=True)
+        for order, answer in zip(present, answers, strict=True):
+            if isinstance(answer, Failure):
+                missing[order.client] = answer.reason
+                self._vanished.add(order.client)
+            else:
+                self.ledger.answer(order, answer)
+        self.failures.extend(sorted(missing.items()))
+        return self._replies(exchange, present, answers, missing)
+
+    def _vanishes(self, client: int) -> bool:
+        if not self.dropout:
+            return False
+        purpose = f"vanish/{self._exchanges}"
+        return bool(stream(self.seed, purpose, client, self._round).random() < self.dropout)
+
+    def _replies(
+        self,
+        exchange: Exchange,
+        orders: Sequence[Order],
+        answers: Sequence[Answer | Failure],
+        missing: Mapping[int, str],
+    ) -> Replies:
+        good = [(o, a) for o, a in zip(orders, answers, strict=True) if isinstance(a, Answer)]
+        good.sort(key=lambda pair: pair[0].client)
+        clients = np.array([o.client for o, _ in good], np.int64)
+        sent = {name: self._lined_up(name, good) for name in exchange.rule.sends}
+        numbers = {name: [a.numbers.get(name, float("nan")) for _, a in good] for name in _names(good, "numbers")}
+        report = {name: [a.report.get(name) for _, a in good] for name in _names(good, "report")}
+        return Replies(
+            clients,
+            self.samples[clients],
+            sent,
+            {name: np.array(values, np.float64) for name, values in numbers.items()},
+            report,
+            dict(missing),
+        )
+
+    def _lined_up(self, name: str, good: Sequence[tuple[Order, Answer]]) -> Tensor:
+        rows = torch.empty(len(good), self.layout.size)
+        for row, (order, answer) in zip(rows, good, strict=True):
+            part = order.back.get(name)
+            if name not in answer.send:
+                row.fill_(float("nan"))
+            elif part is None:
+                row.copy_(answer.send[name])
+            else:
+                part.copy(row.fill_(float("nan")), answer.send[name])
+        return rows
+
+
+def unsound(order: Order, answer: Answer) -> str | None:
+    """What is wrong with an answer, or None: every number that crosses or is kept must be finite."""
+    for name, values in answer.send.items():
+        part = order.back.get(name)
+        if not torch.isfinite(values if part is None else part.take(values)).all():
+            return f"sent a {name} with NaN or infinite values"
+    for name, values in answer.keep.items():
+        if not torch.isfinite(values).all():
+            return f"made a {name} of its own with NaN or infinite values"
+    for name, number in answer.numbers.items():
+        if not np.isfinite(number):
+            return f"sent {name} = {number}"
+    return None
+
+
+def _names(good: Sequence[tuple[Order, Answer]], field: str) -> list[str]:
+    """Every name that any answer uses, in order of appearance."""
+    return list(dict.fromkeys(name for _, answer in good for name in getattr(answer, field)))

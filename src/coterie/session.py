@@ -1,0 +1,286 @@
+"""One experiment with everything built that it needs, and what it remembers from round to round."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass, is_dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from coterie import measuring, metrics
+from coterie.engine.choice import choose_engine
+from coterie.exchange import Exchange, Replies
+from coterie.experiment import Experiment
+from coterie.experiment_check import resolved
+from coterie.federation.description import describe
+from coterie.federation.federation import Federation, build
+from coterie.grouping.affinity import Sketch, gram_coordinates, pairwise_distances
+from coterie.methods import METHODS, Cohort, Method, People
+from coterie.models.networks import initialise
+from coterie.problems import BadInput
+from coterie.runs import CLIENTS, ROUNDS, Picture, RunFolder
+from coterie.runtime.checkpoint import Checkpoints
+from coterie.runtime.local import EngineSpec, LocalRuntime
+from coterie.streams import stream
+
+PACKAGES = ("coterie", "torch", "numpy", "scipy", "scikit-learn", "polars", "safetensors", "pydantic")
+PICTURED = 1000
+"""Clients in the picture of the last regrouping, at most."""
+
+
+@dataclass
+class Memory:
+    """All that a run remembers between rounds, besides its tables."""
+
+    state: Any
+    groups: NDArray[np.int64] | None
+    sketches: torch.Tensor
+    sketched: NDArray[np.bool_]
+
+
+class Session:
+    """An experiment with everything built that it needs: federation, method, runtime, and what is remembered."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment = resolved(experiment)
+        data, settings = experiment.data, experiment.run
+        self.federation: Federation = build(
+            data.name,
+            data.split,
+            data.clients,
+            settings.seed,
+            validation=data.validation,
+            test=data.test,
+            min_samples=data.min_samples,
+            samples_per_client=data.samples_per_client,
+            public=data.public,
+        )
+        entry = METHODS[experiment.method.name]
+        self.method: Method[Any] = entry.target(**entry.bind(experiment.method.settings, "method"))
+        spec = EngineSpec(
+            experiment.network.name,
+            experiment.network.settings,
+            self.federation.features,
+            self.federation,
+            experiment.training,
+            settings.seed,
+            settings.engine,
+        )
+        self.runtime = LocalRuntime(
+            spec, self.federation.samples, settings.dropout, settings.workers, settings.client_timeout
+        )
+        engine = self.runtime.engine
+        self.layout = engine.layout
+        self.engine, self.engine_reason = choose_engine(
+            engine.network, self.layout, experiment.training, self.federation.features, settings.engine
+        )
+        self.people = People(
+            self.federation.samples,
+            self.layout,
+            settings.seed,
+            lambda variant: initialise(engine.network, self.layout, settings.seed, variant),
+            self.federation.public,
+        )
+        self.sketch = Sketch(self.layout.trainable.size, settings.seed)
+        n = self.people.n
+        self.memory = Memory(
+            self.method.start(self.people), None, torch.zeros(n, self.sketch.width), np.zeros(n, np.bool_)
+        )
+        self._took_part = np.zeros(n, np.bool_)
+        self._train_loss: dict[int, float] = {}
+
+    def describe(self) -> list[str]:
+        """The run in a few lines: who the clients are, what is trained, and how."""
+        name = self.experiment.network.name
+        return [
+            *describe(self.federation).lines(),
+            f"network {name}: {self.layout.size:,} parameters in {len(self.layout.layers)} layers; "
+            f"{self.engine} engine ({self.engine_reason})",
+        ]
+
+    def round(self, number: int) -> None:
+        """One round of the method."""
+        self.runtime.begin(number)
+        self._took_part[:] = False
+        self._train_loss.clear()
+        cohort = Cohort(number, self._drawn(number), self.people)
+        self.memory.state = self._driven(self.method.round(self.memory.state, cohort))
+
+    def evaluate(self) -> measuring.Evaluated:
+        """Every client's test with what it is served now."""
+        everyone = self.people.everyone
+        exchange = self.method.evaluation(self.memory.state, self.people, everyone)
+        groups = self.method.serving(self.memory.state, self.people).groups
+        return measuring.evaluated(self.runtime.measure(exchange), groups)
+
+    def measured(self, number: int, found: measuring.Evaluated | None, seconds: float) -> dict[str, Any]:
+        """The round's row in the table of rounds."""
+        groups = self.method.serving(self.memory.state, self.people).groups if found is None else found.groups
+        ari, nmi = metrics.agreement(groups, self.federation.planted)
+        run = self.experiment.run
+        per_epoch = run.seconds_per_sample * self.experiment.training.epochs
+        compute = {int(c): float(self.people.samples[c] * per_epoch) for c in np.flatnonzero(self._took_part)}
+        ledger = self.runtime.ledger
+        losses = [x for x in self._train_loss.values() if not np.isnan(x)]
+        row = {
+            "round": number,
+            **measuring.summed_up(found, self.federation.test_samples),
+            "train_loss": float(np.mean(losses)) if losses else None,
+            "groups": len(np.unique(groups[groups >= 0])),
+            "moved": metrics.moved(self.memory.groups, groups),
+            "ari": ari,
+            "nmi": nmi,
+            "up_bytes": sum(ledger.bytes("up").values()),
+            "down_bytes": sum(ledger.bytes("down").values()),
+            "simulated_seconds": ledger.seconds(run.link_mbit, compute),
+            "seconds": seconds,
+            "participants": int(self._took_part.sum()),
+            "failed": len({client for client, _ in self.runtime.failures}),
+        }
+        self.memory.groups = groups
+        return row
+
+    def write(self, folder: RunFolder, number: int, row: dict[str, Any], found: measuring.Evaluated | None) -> None:
+        """Put a finished round into the run's tables."""
+        ledger = self.runtime.ledger
+        clients = pl.DataFrame(schema=CLIENTS)
+        if found is not None:
+            clients = measuring.client_rows(
+                number, found, self.federation.test_samples, self._took_part, self._train_loss, ledger
+            )
+        folder.write_round(
+            number,
+            pl.DataFrame([row], schema=ROUNDS),
+            clients,
+            measuring.ledger_rows(number, ledger),
+            measuring.failure_rows(number, self.runtime.failures),
+        )
+
+    def picture(self, number: int) -> Picture | None:
+        """Who was how far from whom when the clients were last regrouped; None before anybody sent a model."""
+        clients = np.flatnonzero(self.memory.sketched)
+        if not len(clients) or self.memory.groups is None:
+            return None
+        if len(clients) > PICTURED:
+            clients = clients[np.linspace(0, len(clients) - 1, PICTURED).astype(int)]
+        flat = gram_coordinates(self.memory.sketches[torch.from_numpy(clients)])
+        map_ = np.zeros((len(clients), 2))
+        map_[:, : flat.shape[1]] = flat[:, :2]
+        affinity = self.method.affinity(self.memory.state)
+        name, matrix = "distance between the models clients last sent (from sketches)", pairwise_distances(flat)
+        if affinity is not None:
+            name = affinity.name
+            square = affinity.matrix.shape[0] == affinity.matrix.shape[1]
+            matrix = affinity.matrix[np.ix_(clients, clients)] if square else affinity.matrix[clients]
+        return Picture(matrix, name, self.memory.groups[clients], map_, clients, number)
+
+    def checkpoints(self, folder: RunFolder) -> Checkpoints:
+        """Where this run's checkpoints are, and what they may hold."""
+        module = sys.modules[type(self.method).__module__]
+        classes = [c for c in vars(module).values() if isinstance(c, type) and is_dataclass(c)]
+        identity = blake2b(self.experiment.to_toml().encode(), digest_size=16).hexdigest()
+        return Checkpoints(folder.path / "checkpoints", identity, classes)
+
+    def remembered(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        states = self.runtime.states
+        return {**vars(self.memory), "kept": dict(states.kept), "has": dict(states.has)}
+
+    def recall(self, folder: RunFolder) -> tuple[int, list[str]]:
+        """Take up the last sound checkpoint.
+
+        Returns:
+            The round after which it was written, 0 for none, and a sentence on each that had to be passed over.
+        """
+        found = self.checkpoints(folder).latest()
+        if found is None:
+            return 0, []
+        number, memory, passed = found
+        self.runtime.states.kept, self.runtime.states.has = memory.pop("kept"), memory.pop("has")
+        self.memory = Memory(**memory)
+        return number, [f"{sentence}; going on from the one after round {number}" for sentence in passed]
+
+    def environment(self) -> dict[str, Any]:
+        """Versions, seed, command and what the data were."""
+        return {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": " ".join(["coterie", *sys.argv[1:]]) if Path(sys.argv[0]).name == "coterie" else None,
+            "seed": self.experiment.run.seed,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": {name: version(name) for name in PACKAGES},
+            "engine": self.engine,
+            "federation": self._fingerprint(),
+            "description": self.describe(),
+        }
+
+    def differences(self, before: dict[str, Any]) -> list[str]:
+        """What is not as it was when the run began, one sentence each.
+
+        Raises:
+            BadInput: the clients' data have changed, so that there is nothing to go on with.
+        """
+        if before.get("federation", self._fingerprint()) != self._fingerprint():
+            raise BadInput(
+                f"data.name = {self.experiment.data.name!r} no longer gives the clients the data they had when the "
+                "run began; restore it, or start a new run"
+            )
+        now = self.environment()
+        then = {"python": before.get("python"), **before.get("packages", {})}
+        changed = {k: (v, {"python": now["python"], **now["packages"]}.get(k)) for k, v in then.items()}
+        return [
+            f"{name} was {old} when the run began and is {new} now: the last digits may differ"
+            for name, (old, new) in changed.items()
+            if old != new
+        ]
+
+    def _fingerprint(self) -> str:
+        found = blake2b(np.ascontiguousarray(self.federation.bounds).tobytes(), digest_size=16)
+        found.update(self.federation.labels.numpy().tobytes())
+        found.update(self.federation.inputs.double().sum().numpy().tobytes())
+        return found.hexdigest()
+
+    def _drawn(self, number: int) -> NDArray[np.int64]:
+        """The cohort of a round: uniform without replacement, ascending (specification 0.2, convention 8)."""
+        n = self.people.n
+        size = max(1, int(np.floor(self.experiment.run.participation * n + 0.5)))
+        rng = stream(self.experiment.run.seed, "participation", round=number)
+        return np.sort(rng.permutation(n)[:size])
+
+    def _driven(self, work: Generator[Any, Any, Any]) -> Any:
+        """Have the runtime answer whatever the method asks, to the end of its round."""
+        reply: Any = None
+        while True:
+            try:
+                ask = work.send(reply)
+            except StopIteration as end:
+                return end.value
+            reply = self.runtime.answer(ask)
+            if isinstance(ask, Exchange):
+                self._seen(ask, reply)
+
+    def _seen(self, exchange: Exchange, replies: Replies) -> None:
+        """Note who took part, how training went, and what each client's model looks like."""
+        self._took_part[replies.clients] = True
+        for client, loss in zip(replies.clients, replies.report.get("train_loss", []), strict=False):
+            if loss is not None:
+                self._train_loss[int(client)] = float(loss)
+        rows, seen = torch.from_numpy(replies.clients), self.layout.trainable
+        if "model" in exchange.rule.sends:
+            models = seen.take(replies.models)
+        elif "model" in exchange.rule.keeps and len(rows):
+            models = seen.take(self.runtime.states.kept["model"][rows])
+        else:
+            return
+        self.memory.sketches[rows] = self.sketch(models)
+        self.memory.sketched[replies.clients] = True

@@ -1,0 +1,89 @@
+"""How networks start: from an addressed stream, anew for every variant, disturbing nobody."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.models.layout import Layout
+from coterie.models.networks import build, channels_first, initialise
+from coterie.problems import BadInput
+from coterie.streams import address
+
+
+def images(samples: int) -> Tensor:
+    return torch.randn(samples, 32, 32, 3, generator=torch.Generator().manual_seed(0))
+
+
+def test_initialisation_is_addressed() -> None:
+    def start(seed: int, variant: int = 0) -> Tensor:
+        network, layout = build("resnet18", {"width": 4}, (8, 8, 3), 10, seed, variant)
+        return layout.flatten(network)
+
+    torch.manual_seed(1)
+    first = start(0)
+    torch.manual_seed(2)
+    assert torch.equal(start(0), first)
+    for other in (start(1), start(0, 1), start(0, 2), start(1, 1)):
+        assert not torch.equal(other, first)
+    weights = build("resnet18", {"width": 4}, (8, 8, 3), 10, 0)[1].select("conv")
+    together = torch.corrcoef(torch.stack([weights.take(start(0, variant)) for variant in range(4)]))
+    assert (together - torch.eye(4)).abs().max() < 0.1
+
+
+def test_initialisation_draws_tensor_after_tensor_from_its_stream() -> None:
+    network, layout = build("mlp", {"hidden": 2}, (3,), 2, seed=7, variant=5)
+    generator = torch.Generator().manual_seed(address(7, "init/5"))
+    bounds = [(6, 3**-0.5), (2, 3**-0.5), (4, 2**-0.5), (2, 2**-0.5)]  # PyTorch starts at up to 1 / sqrt(fan-in)
+    wanted = [torch.empty(size).uniform_(-bound, bound, generator=generator) for size, bound in bounds]
+    torch.testing.assert_close(layout.flatten(network), torch.cat(wanted))
+
+
+def test_building_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    network, layout = build("cnn", {}, (8, 8, 1), 3, seed=0)
+    initialise(network, layout, seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet", "resnet18", "vgg16"])
+def test_initialise_gives_what_build_gives_and_leaves_the_network(name: str) -> None:
+    settings: dict[str, object] = {"batch_norm": True} if name == "vgg16" else {}
+    network, layout = build(name, settings, (32, 32, 3), 10, seed=0, variant=3)
+    start = layout.flatten(network)
+    network(channels_first(images(3)))  # moves running statistics where there are any
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(1.0)
+    trained = layout.flatten(network)
+    assert torch.equal(initialise(network, layout, seed=0, variant=3), start)
+    assert torch.equal(layout.flatten(network), trained)
+    assert not torch.equal(initialise(network, layout, seed=0, variant=4), start)
+
+
+def test_initial_norms_are_neutral() -> None:
+    network, layout = build("resnet18", {"width": 4}, (8, 8, 3), 10, seed=0)
+    vector = layout.flatten(network)
+    for entry in (e for e in layout.entries if e.kind == "norm"):
+        wanted = 1.0 if entry.name.endswith(("weight", "running_var")) else 0.0
+        assert (entry.view(vector) == wanted).all(), entry.name
+
+
+def test_a_module_that_cannot_be_initialised_is_refused() -> None:
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(2))
+
+    network = nn.Sequential(nn.Linear(2, 2), Shift())
+    with pytest.raises(BadInput, match=r"module 1 \(Shift\) cannot be initialised; .* method reset_parameters"):
+        initialise(network, Layout.of(network), seed=0)
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet18"])
+def test_deep_networks_start_with_a_signal_at_the_output(name: str) -> None:
+    """With PyTorch's default start, what VGG-16 answers would differ by less than 1e-6 between images."""
+    network, _ = build(name, {}, (32, 32, 3), 10, seed=0)
+    spread = network.eval()(channels_first(images(8))).std(0).mean()
+    assert 0.05 < spread < 50

@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pytest
+
+from coterie.runs import RunFolder
+
+from .synthesis import synthesise
+
+
+@pytest.fixture(scope="session")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
+def clustered(parent: Path) -> RunFolder:
+    return synthesise(parent, "fesem-rotated")
+
+
+@pytest.fixture(scope="session")
+def together(parent: Path) -> RunFolder:
+    return synthesise(parent, "fedavg-rotated", groups=1, method="fedavg", ceiling=0.8, picture=False)
+
+
+@pytest.fixture(scope="session")
+def large(parent: Path) -> RunFolder:
+    return synthesise(parent, "large", clients=539, groups=9, planted=9, rounds=200)

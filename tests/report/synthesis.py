@@ -1,0 +1,147 @@
+"""Run folders that look like real ones: planted groups, learning curves, traffic, failures."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from coterie import metrics
+from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, Picture, RunFolder
+from coterie.streams import stream
+
+EXPERIMENT = """\
+# {name}: clustered training on rotated images
+seed = 3
+rounds = {rounds}
+
+[method]
+name = "{method}"
+clusters = {groups}
+
+[federation]
+dataset = "digits"
+clients = {clients}
+"""
+
+
+def synthesise(
+    parent: Path,
+    name: str,
+    *,
+    clients: int = 20,
+    groups: int = 4,
+    rounds: int = 15,
+    method: str = "fesem",
+    ceiling: float = 0.9,
+    planted: int = 4,
+    picture: bool = True,
+    failing: bool = True,
+    parameters: int = 60_000,
+    compacted: bool = True,
+) -> RunFolder:
+    """A finished run; `groups` 1 is a method that keeps one model for all, 0 one that sends nothing."""
+    folder = RunFolder.create(parent, name)
+    folder.write_experiment(
+        EXPERIMENT.format(name=name, method=method, rounds=rounds, groups=groups, clients=clients)
+    )
+    folder.write_environment(
+        {
+            "seed": 3,
+            "command": "coterie run experiment.toml",
+            "started": "2024-05-06T07:08:09+00:00",
+            "versions": {"coterie": "0.1.0", "python": "3.11.9", "torch": "2.6.0"},
+        }
+    )
+    rng = stream(3, "synthesis/" + name)
+    true = np.arange(clients) % max(groups, 1)
+    talent = rng.normal(0, 0.04, clients) - 0.08 * (rng.random(clients) < 0.1)
+    samples = rng.integers(20, 200, clients)
+    before: np.ndarray | None = None
+    for number in range(1, rounds + 1):
+        lost = rng.random(clients) < 0.8 * np.exp(-4 * number / rounds) - 0.05
+        group = np.where(lost, rng.integers(0, max(groups, 1), clients), true) if groups > 1 else true
+        group = metrics.canonical(group) if groups else np.full(clients, -1)
+        progress = 1 - 0.85 * np.exp(-5 * number / rounds)
+        noise = rng.normal(0, 0.012, clients)
+        accuracy = np.clip(ceiling * progress + talent - 0.06 * lost + noise, 0.02, 1)
+        took = rng.random(clients) < 0.7
+        took[rng.integers(clients)] = True
+        failed = took & (rng.random(clients) < 0.04) if failing else np.zeros(clients, bool)
+        size = 4 * parameters if groups else 0
+        up, down = np.where(took & ~failed, size, 0), np.where(took, size, 0)
+        ari, nmi = metrics.agreement(group, np.arange(clients) % planted if planted else None)
+        train = np.where(took & ~failed, 2.3 * (1 - progress) + 0.1, np.nan)
+        table = pl.DataFrame(
+            {
+                "round": np.full(clients, number),
+                "client": np.arange(clients),
+                "group": group,
+                "took_part": took,
+                "accuracy": accuracy,
+                "loss": 2.3 * (1 - accuracy),
+                "f1": accuracy - 0.02,
+                "test_samples": samples,
+                "train_loss": train,
+                "up_bytes": up,
+                "down_bytes": down,
+            }
+        ).with_columns(pl.col("train_loss").fill_nan(None))
+        row = {
+            **metrics.population(accuracy, accuracy - 0.02, 2.3 * (1 - accuracy), samples),
+            "round": number,
+            "train_loss": float(np.nanmean(train)) if (took & ~failed).any() else None,
+            "groups": len({g for g in group.tolist() if g >= 0}),
+            "moved": metrics.moved(before, group),
+            "ari": ari,
+            "nmi": nmi,
+            "up_bytes": int(up.sum()),
+            "down_bytes": int(down.sum()),
+            "simulated_seconds": 30.0,
+            "seconds": 1.25,
+            "participants": int(took.sum()),
+            "failed": int(failed.sum()),
+        }
+        transfers = [
+            (number, int(i), way, what, scalars, 4 * scalars)
+            for way, sent, what, scalars in (
+                ("down", took, "model", parameters),
+                ("up", took & ~failed, "model", parameters),
+                ("up", took & ~failed, "loss", 1),
+            )
+            for i in np.flatnonzero(sent)
+            if groups
+        ]
+        reasons = ("no answer within 60 s", "the loss became <NaN>")
+        folder.write_round(
+            number,
+            pl.DataFrame([row], schema=ROUNDS),
+            table.cast(CLIENTS),
+            pl.DataFrame(transfers, schema=LEDGER, orient="row"),
+            pl.DataFrame(
+                [(number, int(i), reasons[i % 2]) for i in np.flatnonzero(failed)], FAILURES, orient="row"
+            ),
+        )
+        before = group
+    if picture:
+        folder.write_picture(_picture(true if groups > 1 else np.zeros(clients, int), rounds, rng))
+    if compacted:
+        folder.compact()
+    folder.write_status("finished", rounds, rounds)
+    return folder
+
+
+def _picture(group: np.ndarray, number: int, rng: np.random.Generator) -> Picture:
+    n = len(group)
+    centres = rng.normal(0, 2, (group.max() + 1, 12))
+    models = centres[group] + rng.normal(0, 0.6, (n, 12))
+    centred = models - models.mean(0)
+    axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    return Picture(
+        (unit @ unit.T).astype(np.float32),
+        "cosine similarity of updates",
+        group,
+        (centred @ axes.T).astype(np.float32),
+        np.arange(n),
+        number,
+    )

@@ -1,0 +1,170 @@
+"""How the source is kept: names that say what is inside, short files, no pickle, no machine's own paths."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CODE = ("src", "tests", "benchmarks", "examples")
+TEXT = (*CODE, "docs", ".ci")
+SUFFIXES = {"", ".cfg", ".css", ".html", ".js", ".json", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+
+SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "base", "misc", "manager", "managers"}
+LINES = 400
+LINES_OF_A_METHOD = 150
+
+# Whatever these read may run code as it is read.
+UNPICKLERS = {
+    **{name: {"load", "loads", "Unpickler"} for name in ("pickle", "_pickle", "cloudpickle", "dill")},
+    "marshal": {"load", "loads"},
+    "joblib": {"load"},
+    "torch": {"load"},
+    "pandas": {"read_pickle"},
+    "shelve": {"open"},
+}
+
+FOLDERS = ("home", "Users", "root", "work", "tmp", "opt", "mnt", "media", "scratch", "srv", "private")
+MACHINE_PATH = re.compile(rf"(?<![\w.~/<:*}}-])/(?:{'|'.join(FOLDERS)})/[\w.]|\b[A-Za-z]:\\+Users\b")
+
+
+def test_names_say_what_is_inside() -> None:
+    assert _bad_names(_files(CODE)) == []
+
+
+def test_files_are_short() -> None:
+    assert _long_files(ROOT, _files(CODE)) == []
+
+
+def test_nothing_is_unpickled() -> None:
+    assert [hit for path in _files(CODE) for hit in _unpickling(path)] == []
+
+
+def test_no_path_of_one_machine() -> None:
+    found = [hit for path in [*_files(TEXT), *_top()] for hit in _machine_paths(path)]
+    assert found == []
+
+
+def test_something_is_looked_at() -> None:
+    assert ROOT / "src/coterie/streams.py" in _files(CODE)
+    assert {ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "README.md"} <= set(_top())
+
+
+def _files(folders: tuple[str, ...]) -> list[Path]:
+    """Every text file below the folders, without caches."""
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
+    return [p for p in found if p.is_file() and p.suffix in SUFFIXES and "__pycache__" not in p.parts]
+
+
+def _top() -> list[Path]:
+    kept = {"Makefile", ".gitignore", ".pre-commit-config.yaml"}
+    return [p for p in sorted(ROOT.iterdir()) if p.name in kept or p.suffix in {".md", ".toml", ".txt"}]
+
+
+def _bad_names(files: list[Path]) -> list[str]:
+    places = {part for path in files for part in (path, *path.parents) if ROOT in part.parents}
+    return sorted(
+        str(p.relative_to(ROOT)) for p in places if SAYS_NOTHING & set(re.split(r"[\W_]", p.stem.lower()))
+    )
+
+
+def _long_files(root: Path, files: list[Path]) -> list[str]:
+    found = []
+    for path in (p for p in files if p.suffix == ".py"):
+        limit = LINES_OF_A_METHOD if path.parent == root / "src/coterie/methods" else LINES
+        lines = len(path.read_text("utf-8").splitlines())
+        if lines > limit:
+            found.append(f"{path.relative_to(root)} has {lines} lines; it may have {limit}")
+    return found
+
+
+def _unpickling(path: Path) -> Iterator[str]:
+    """Calls and imports that unpickle, under whatever name the module was imported."""
+    if path.suffix != ".py":
+        return
+    tree = ast.parse(path.read_text("utf-8"))
+    named = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            module = named.get(ast.unparse(node.value), "")
+            if node.attr in UNPICKLERS.get(module, ()):
+                yield f"{path}:{node.lineno}: {module}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if alias.name in UNPICKLERS.get(node.module or "", ()):
+                    yield f"{path}:{node.lineno}: {node.module}.{alias.name}"
+        elif isinstance(node, ast.Call) and _may_unpickle(node):
+            yield f"{path}:{node.lineno}: allow_pickle"
+
+
+def _may_unpickle(call: ast.Call) -> bool:
+    """Whether NumPy may unpickle in a call. Writing a pickle is harmless: tests do, to see it refused."""
+    allowed = any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in call.keywords)
+    return allowed and not ast.unparse(call.func).rpartition(".")[2].startswith("save")
+
+
+def _machine_paths(path: Path) -> list[str]:
+    lines = enumerate(path.read_text("utf-8").splitlines(), start=1)
+    return [f"{path}:{number}: {line.strip()}" for number, line in lines if MACHINE_PATH.search(line)]
+
+
+@pytest.mark.parametrize("place", ["src/coterie/utils.py", "src/common/a.py", "tests/test_base.py", "docs/Misc.md"])
+def test_the_check_of_names_catches(place: str) -> None:
+    assert len(_bad_names([ROOT / "src/coterie/baseline.py", ROOT / place])) == 1
+
+
+def test_the_check_of_length_catches(tmp_path: Path) -> None:
+    method, other = tmp_path / "src/coterie/methods/new.py", tmp_path / "src/coterie/other.py"
+    method.parent.mkdir(parents=True)
+    for path, lines in ((method, LINES_OF_A_METHOD), (other, LINES)):
+        path.write_text("\n" * lines, "utf-8")
+    assert _long_files(tmp_path, [method, other]) == []
+    for path in (method, other):
+        path.write_text(path.read_text("utf-8") + "\n", "utf-8")
+    assert len(_long_files(tmp_path, [method, other])) == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle\npickle.load(file)",
+        "import pickle as p\nlook = p.loads",
+        "import torch\ntorch.load('model.pt', weights_only=True)",
+        "from torch import load as read",
+        "from pickle import Unpickler",
+        "import numpy\nnumpy.load('a.npz', allow_pickle=True)",
+        "import numpy\nnumpy.load('a.npz', allow_pickle=trusted)",
+    ],
+)
+def test_the_check_of_pickles_catches(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(source, "utf-8")
+    assert len(list(_unpickling(path))) == 1
+
+
+def test_the_check_of_pickles_lets_pass(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        "import json, pickle\nimport numpy\njson.load(f)\npickle.dumps(1)\n"
+        "numpy.load('a', allow_pickle=False)\nnumpy.savez('a', allow_pickle=True)",
+        "utf-8",
+    )
+    assert list(_unpickling(path)) == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_check_of_paths_catches(tmp_path: Path, folder: str) -> None:
+    path = tmp_path / "a.md"
+    path.write_text(f"../{folder}/a ~/{folder}/b runs/{folder}/c see {folder}/d\n", "utf-8")
+    assert _machine_paths(path) == []
+    path.write_text(f"open('/{folder}/somebody/data')\n", "utf-8")
+    assert len(_machine_paths(path)) == 1

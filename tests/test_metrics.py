@@ -1,0 +1,124 @@
+import math
+import subprocess
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie import metrics
+from coterie.problems import BadInput
+from coterie.runs import ROUNDS
+
+
+def test_f1_by_hand() -> None:
+    # Class 0: 2 hits, 3 labels, 2 predictions: 4/5. Class 1: 1 hit, 1 label, 2 predictions: 2/3.
+    # Class 2 occurs nowhere and does not count.
+    confusion = np.array([[2, 1, 0], [0, 1, 0], [0, 0, 0]])
+    assert metrics.client_f1(confusion) == pytest.approx((4 / 5 + 2 / 3) / 2)
+
+
+def test_f1_counts_a_class_that_is_only_predicted() -> None:
+    assert metrics.client_f1([[3, 1], [0, 0]]) == pytest.approx((6 / 7 + 0) / 2)
+
+
+def test_f1_of_a_client_without_test_samples_is_unknown_and_left_out() -> None:
+    f1 = metrics.client_f1(np.array([[[1, 0], [0, 1]], [[0, 0], [0, 0]]]))
+    assert f1[0] == 1.0
+    assert math.isnan(f1[1])
+    assert metrics.macro(f1) == 1.0
+    assert metrics.micro(f1, [2, 0]) == 1.0
+
+
+def test_f1_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import confusion_matrix, f1_score
+
+    rng = np.random.default_rng(3)
+    labels, predictions = rng.integers(0, 6, 40), rng.integers(2, 9, 40)
+    confusion = confusion_matrix(labels, predictions, labels=range(12))
+    assert metrics.client_f1(confusion) == pytest.approx(f1_score(labels, predictions, average="macro"))
+
+
+def test_micro_and_macro() -> None:
+    assert metrics.micro([0.5, 1.0], [30, 10]) == pytest.approx(0.625)
+    assert metrics.macro([0.5, 1.0]) == pytest.approx(0.75)
+    assert math.isnan(metrics.micro([0.5], [0]))
+    with pytest.raises(BadInput, match=r"samples has the shape \(1,\)"):
+        metrics.micro([0.5, 1.0], [30])
+
+
+def test_worst_tenth_and_spread() -> None:
+    values = np.arange(20) / 20
+    assert metrics.worst10(values) == pytest.approx((0 + 0.05) / 2)
+    assert metrics.worst10([0.9, 0.3, 0.6]) == pytest.approx(0.3)
+    assert metrics.spread([0.2, 0.4]) == pytest.approx(0.1)
+    assert math.isnan(metrics.worst10([]))
+
+
+def test_population_names_columns_of_the_rounds_table() -> None:
+    found = metrics.population([0.5, 1.0], [0.4, 1.0], [2.0, 1.0], [30, 10])
+    assert set(found) <= set(ROUNDS)
+    assert found["loss"] == pytest.approx(1.75)
+    assert found["macro_f1"] == pytest.approx(0.7)
+
+
+def test_agreement_by_hand() -> None:
+    assert metrics.agreement([1, 1, 0, 0], [0, 0, 1, 1]) == (1.0, 1.0)
+    # Pairs together in both: 1; in the found groups: 2; in the planted: 3; of 6.
+    # ARI = (1 - 2*3/6) / ((2 + 3)/2 - 1) = 0.
+    ari, nmi = metrics.agreement([0, 0, 1, 1], [0, 0, 0, 1])
+    assert ari == pytest.approx(0.0)
+    assert nmi is not None
+    assert 0 < nmi < 1
+    assert metrics.agreement([0, 0, -1], [0, 0, 1]) == (1.0, 1.0)
+    assert metrics.agreement([0, 1], None) == (None, None)
+    assert metrics.agreement([-1, -1], [0, 1]) == (None, None)
+
+
+def test_canonical_numbers_by_smallest_member() -> None:
+    assert metrics.canonical([5, 2, 5, -1, 9, 2]).tolist() == [0, 1, 0, -1, 2, 1]
+    assert metrics.canonical([-1, -1]).tolist() == [-1, -1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(-1, 5), max_size=30))
+def test_canonical_keeps_the_partition(groups: list[int]) -> None:
+    found = metrics.canonical(groups)
+    assert metrics.canonical(found).tolist() == found.tolist()
+    assert metrics.moved(groups, found) == 0
+    assert sorted({int(g) for g in found if g >= 0}) == list(range(len({g for g in groups if g >= 0})))
+    firsts = [found.tolist().index(g) for g in range(found.max(initial=-1) + 1)]
+    assert firsts == sorted(firsts)
+
+
+def test_moved_counts_clients_and_not_names() -> None:
+    assert metrics.moved(None, [0, 1]) == 0
+    assert metrics.moved([0, 0, 1, 1], [1, 1, 0, 0]) == 0
+    assert metrics.moved([0, 0, 1, 1], [0, 1, 1, 1]) == 1
+    assert metrics.moved([0] * 10, [0] * 7 + [1] * 3) == 3
+    assert metrics.moved([-1, -1, 0], [0, -1, 0]) == 1
+
+
+def test_summary() -> None:
+    row = dict.fromkeys(ROUNDS, 0) | {"ari": None, "nmi": None, "train_loss": None}
+    rounds = pl.DataFrame(
+        [
+            row | {"round": 1, "macro_accuracy": 0.4, "up_bytes": 5, "seconds": 1.5},
+            row | {"round": 2, "macro_accuracy": 0.9, "up_bytes": 7, "seconds": 2.0},
+            row | {"round": 3, "macro_accuracy": 0.8, "up_bytes": 1, "seconds": 0.5, "ari": 0.25},
+        ],
+        schema=ROUNDS,
+    )
+    found = metrics.summary(rounds)
+    assert (found["rounds"], found["round"], found["best_round"]) == (3, 3, 2)
+    assert (found["macro_accuracy"], found["best_macro_accuracy"]) == (0.8, 0.9)
+    assert (found["up_bytes"], found["seconds"], found["ari"]) == (13, 4.0, 0.25)
+    with pytest.raises(BadInput, match="no finished round"):
+        metrics.summary(rounds.clear())
+
+
+def test_importing_metrics_and_runs_loads_no_torch() -> None:
+    script = "import sys, coterie.metrics, coterie.runs; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
