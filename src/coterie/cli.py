@@ -284,8 +284,7 @@ def _train(what: Experiment | RunFolder, others: list[RunFolder], quiet: bool) -
 def _say_how_to_resume(result: Result) -> None:
     from coterie.listing import spoken
 
-    done = result.rounds["round"].max() or 0
-    print(f"interrupted after round {done}; resume with: coterie resume {spoken(result.folder)}")
+    print(f"interrupted after round {result.rounds.height}; resume with: coterie resume {spoken(result.folder)}")
     raise typer.Exit(INTERRUPTED)
 
 

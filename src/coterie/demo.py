@@ -57,7 +57,7 @@ def show(folder: str) -> Result | None:
     print("rotated by its own multiple of 90 degrees. Nobody tells the methods who belongs to which group.\n")
     folders: list[RunFolder] = []
     for experiment in planned:
-        with watching() as observers:
+        with watching(described=not folders) as observers:
             result = running.run(experiment, observers=observers)
         print()
         if result.status == "interrupted":

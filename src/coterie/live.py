@@ -24,9 +24,16 @@ MOST_SIZES = 8
 """How many groups are shown with their sizes."""
 
 
+_COLOURS = {"complete_style": "cyan", "finished_style": "green"}
+
+
 @contextmanager
-def watching(quiet: bool = False, console: Console | None = None) -> Iterator[list[Observer]]:
+def watching(
+    quiet: bool = False, console: Console | None = None, described: bool = True
+) -> Iterator[list[Observer]]:
     """The observers that show a run on `console` (standard output); none where `quiet`.
+
+    Without `described`, the lines about the federation are left out: a run before had the same.
 
     Leaving the context takes the live table down, also after an error.
     """
@@ -34,25 +41,26 @@ def watching(quiet: bool = False, console: Console | None = None) -> Iterator[li
     if quiet:
         yield []
     elif console.is_terminal:
-        table = LiveTable(console)
+        table = LiveTable(console, described)
         try:
             yield [table]
         finally:
             table.stop()
     else:
-        yield [PlainLines(console)]
+        yield [PlainLines(console, described)]
 
 
 class PlainLines:
     """One line a round; about `MOST_LINES` of them where a run has very many rounds."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, described: bool = True) -> None:
         self._console = console
+        self._described = described
         self._left_out = 0
 
     def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
         self._print(headline(experiment))
-        for line in description_lines:
+        for line in description_lines if self._described else ():
             self._print(f"  {line}")
 
     def round(self, round: Round) -> None:
@@ -86,8 +94,9 @@ class PlainLines:
 class LiveTable:
     """What the run has reached, renewed after each round."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, described: bool = True) -> None:
         self._console = console
+        self._described = described
         # The rounds renew the table; a thread that does so in between could be forked into a worker.
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._title = ""
@@ -97,7 +106,7 @@ class LiveTable:
 
     def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
         self._title = headline(experiment)
-        for line in description_lines:
+        for line in description_lines if self._described else ():
             self._console.print(Text(line, style="dim"))
         self._live.start()
         self._live.update(Text(f"{self._title}: first round …"), refresh=True)
@@ -124,7 +133,7 @@ class LiveTable:
         head.add_row(
             Text(self._title, style="bold"),
             Text(f"round {round.number}/{round.planned}"),
-            ProgressBar(total=round.planned, completed=round.number, width=24),
+            ProgressBar(total=round.planned, completed=round.number, width=24, **_COLOURS),
             Text(f"{clock(seconds_left(round))} left"),
         )
         rows = Table.grid(padding=(0, 2))
@@ -191,9 +200,9 @@ def percent(share: float) -> str:
 
 
 def megabytes(count: float) -> str:
-    """Bytes as megabytes (10^6 bytes), three digits where there are fewer than 100."""
+    """Bytes as megabytes (10^6 bytes): one decimal, none from 100 on, two digits that count below 1."""
     value = count / 1e6
-    return f"{value:.0f} MB" if value >= 100 else f"{value:.3g} MB"
+    return f"{value:.0f} MB" if value >= 100 else f"{value:.1f} MB" if value >= 1 else f"{value:.2g} MB"
 
 
 def clock(seconds: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Generator
 from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -16,10 +15,11 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from coterie import measuring, metrics
 from coterie.engine.choice import choose_engine
-from coterie.exchange import Exchange, Replies
+from coterie.exchange import Ask, Exchange, Replies
 from coterie.experiment import Experiment
 from coterie.experiment_check import resolved
 from coterie.federation.description import describe
@@ -30,6 +30,7 @@ from coterie.models.networks import initialise
 from coterie.problems import BadInput
 from coterie.runs import CLIENTS, ROUNDS, Picture, RunFolder
 from coterie.runtime.checkpoint import Checkpoints
+from coterie.runtime.drive import drive
 from coterie.runtime.local import EngineSpec, LocalRuntime
 from coterie.streams import stream
 
@@ -44,7 +45,7 @@ class Memory:
 
     state: Any
     groups: NDArray[np.int64] | None
-    sketches: torch.Tensor
+    sketches: Tensor
     sketched: NDArray[np.bool_]
 
 
@@ -114,7 +115,7 @@ class Session:
         self._took_part[:] = False
         self._train_loss.clear()
         cohort = Cohort(number, self._drawn(number), self.people)
-        self.memory.state = self._driven(self.method.round(self.memory.state, cohort))
+        self.memory.state = drive(self.method.round(self.memory.state, cohort), self._answered)
 
     def evaluate(self) -> measuring.Evaluated:
         """Every client's test with what it is served now."""
@@ -257,17 +258,11 @@ class Session:
         rng = stream(self.experiment.run.seed, "participation", round=number)
         return np.sort(rng.permutation(n)[:size])
 
-    def _driven(self, work: Generator[Any, Any, Any]) -> Any:
-        """Have the runtime answer whatever the method asks, to the end of its round."""
-        reply: Any = None
-        while True:
-            try:
-                ask = work.send(reply)
-            except StopIteration as end:
-                return end.value
-            reply = self.runtime.answer(ask)
-            if isinstance(ask, Exchange):
-                self._seen(ask, reply)
+    def _answered(self, ask: Ask) -> Replies | Tensor:
+        reply = self.runtime.answer(ask)
+        if isinstance(ask, Exchange) and isinstance(reply, Replies):
+            self._seen(ask, reply)
+        return reply
 
     def _seen(self, exchange: Exchange, replies: Replies) -> None:
         """Note who took part, how training went, and what each client's model looks like."""

@@ -169,9 +169,8 @@ def test_label_groups_give_the_groups_class_its_share(groups: int, share: float,
     others = held.copy()
     others[np.arange(clients), np.arange(clients) % groups] = 0
     assert np.abs(others[others > 0] - (1 - share) * sizes[0] / 9).max(initial=0) <= 1
-    # Nobody could have one sample more: some class is all but used up, or everything is.
-    demand = (share * clients / groups if groups == 1 else 0, (held.sum(axis=0) / DIGITS_SIZES).max())
-    assert demand[1] > 0.8
+    # The clients are as large as the data allow: the most wanted class is all but used up.
+    assert (held.sum(axis=0) + 2 * clients > DIGITS_SIZES).any()
 
 
 @given(st.integers(1, 5), st.integers(5, 20))

@@ -134,8 +134,8 @@ def _picture(group: np.ndarray, number: int, rng: np.random.Generator) -> Pictur
     n = len(group)
     centres = rng.normal(0, 2, (group.max() + 1, 12))
     models = centres[group] + rng.normal(0, 0.6, (n, 12))
-    centred = models - models.mean(0)
-    axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
+    centred = models - models.mean(0) if n > 1 else models
+    axes = np.linalg.svd(centred, full_matrices=True)[2][:2]
     unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
     return Picture(
         (unit @ unit.T).astype(np.float32),

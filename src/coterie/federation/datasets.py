@@ -306,6 +306,9 @@ def usable(name: str, columns: Columns) -> Dataset:
     labels, classes = _class_numbers(columns, notes)
     if columns.users is None:
         return Dataset(name, inputs, labels, classes, notes=tuple(notes))
+    if columns.users.dtype.kind == "f" and not np.isfinite(columns.users).all():
+        row = int(np.argmin(np.isfinite(columns.users)))
+        raise BadInput(f"{where}: {columns.user_key} in row {row} is {columns.users[row]}; give every sample one")
     values, users = np.unique(_plain(columns.users), return_inverse=True)
     named = tuple(str(v) if values.dtype.kind == "U" else f"{columns.user_key} {v}" for v in values)
     return Dataset(name, inputs, labels, classes, users.astype(np.int64), named, notes=tuple(notes))

@@ -194,8 +194,8 @@ def _check_sizes(partition: Partition, names: tuple[str, ...], min_samples: int)
         shown = ", ".join(f"{names[i]} ({len(partition.parts[i])})" for i in small[:10])
         more = f" and {len(small) - 10} more" if len(small) > 10 else ""
         raise BadInput(
-            f"{len(small)} of {len(names)} clients have less than min_samples = {min_samples}: {shown}{more}; "
-            "lower min_samples, use fewer clients or another split"
+            f"{len(small)} of {len(names)} clients have fewer samples than min_samples = {min_samples}: "
+            f"{shown}{more}; lower min_samples, use fewer clients or another split"
         )
 
 

@@ -162,6 +162,9 @@ def _parquet_columns(schema: dict[str, Any], path: Path) -> tuple[list[str], str
     label = pick(schema, LABEL_NAMES, str(path), "label")
     assert label is not None
     user = pick(schema, USER_NAMES, str(path), "client", needed=False)
+    for name in (label, *([user] if user else [])):
+        if schema[name].is_nested():
+            raise BadInput(f"{path}: column {name} is of type {schema[name]}; it must hold one value per row")
     rest = {name: kind for name, kind in schema.items() if name not in (label, user)}
     lists = [name for name, kind in rest.items() if kind.is_nested()]
     if len(lists) > 1:
@@ -226,6 +229,11 @@ def _pooled(folder: Path, files: list[Columns]) -> Columns:
             raise BadInput(
                 f"{other.where} has features of shape {other.features.shape[1:]} and {first.where} of "
                 f"{first.features.shape[1:]}; they must agree"
+            )
+        if (other.labels.dtype.kind in "biuf") != (first.labels.dtype.kind in "biuf"):
+            raise BadInput(
+                f"{other.where} has labels of type {other.labels.dtype} and {first.where} of {first.labels.dtype}; "
+                "make all of them numbers or all strings"
             )
         if (other.users is None) != (first.users is None):
             raise BadInput(

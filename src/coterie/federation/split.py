@@ -109,20 +109,20 @@ def _settings(name: str, arguments: str, order: Sequence[str]) -> dict[str, Any]
     """The literal arguments of a call by name."""
     try:
         call = ast.parse(f"f{arguments}", mode="eval").body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         call = None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise BadInput(f"{name}{arguments} cannot be read; write settings as in {name}(setting=value)")
     if len(call.args) > len(order):
         known = f"only {', '.join(order)}" if order else "none"
-        raise BadInput(f"{name}{arguments} has {len(call.args)} settings; {name} takes {known}")
+        raise BadInput(f"{name}{arguments} has too many settings; {name} takes {known}")
     settings: dict[str, Any] = {}
     named = [(order[i], value) for i, value in enumerate(call.args)] + [(k.arg, k.value) for k in call.keywords]
     for key, value in named:
-        if key is None or key in settings:
-            raise BadInput(
-                f"{name}{arguments} sets {key or 'an unpacked dictionary'} twice; give each setting once"
-            )
+        if key is None:
+            raise BadInput(f"{name}{arguments} unpacks a dictionary; write each setting as setting=value")
+        if key in settings:
+            raise BadInput(f"{name}{arguments} sets {key} twice; give each setting once")
         settings[key] = _literal(name, key, value)
     return settings
 

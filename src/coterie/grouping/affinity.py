@@ -49,6 +49,48 @@ def pairwise_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(cdist(points, points))
 
 
+def cosines(updates: Tensor) -> NDArray[np.float64]:
+    """Cosine similarities `[n, n]` of updates `[n, P]`; 0 where an update is 0 (specification 4.3)."""
+    rows = updates.double()
+    norms = rows.norm(dim=1, keepdim=True)
+    units = torch.where(norms > 0, rows / norms, torch.zeros_like(rows))
+    return np.clip((units @ units.T).numpy(), -1.0, 1.0)
+
+
+def js_divergences(outputs: Tensor) -> NDArray[np.float64]:
+    """Jensen-Shannon divergences `[n, n]` between softmax outputs `[n, samples, classes]`.
+
+    The mean over samples, in nats, so between 0 and ln 2; the divergence itself, not its root
+    (FedTSDP, specification 1.4, A1 and A2).
+    """
+    q = outputs.double()
+
+    def entropy(p: Tensor) -> Tensor:
+        return -torch.special.xlogy(p, p).sum(-1).mean(-1)
+
+    own = entropy(q)
+    found = np.zeros((len(q), len(q)))
+    for i in range(len(q)):
+        mixed = entropy((q[i] + q) / 2)
+        found[i] = (mixed - (own[i] + own) / 2).numpy()
+    np.fill_diagonal(found, 0.0)
+    return np.maximum((found + found.T) / 2, 0.0)
+
+
+def scaled_l1(models: Tensor) -> NDArray[np.float64]:
+    """Mean absolute differences `[n, n]` between models `[n, P]`, each scaled to 0 ... 1 by its own range.
+
+    A constant model counts as 0 everywhere (DC-PFL, specification 5.3).
+    """
+    from scipy.spatial.distance import cdist
+
+    rows = models.double()
+    low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
+    span = torch.where(high > low, high - low, torch.ones_like(high))
+    scaled = ((rows - low) / span).numpy()
+    return np.asarray(cdist(scaled, scaled, "cityblock") / models.shape[1])
+
+
 class Sketch:
     """Count sketch: a random linear map from P to `SKETCH` numbers that keeps distances, in expectation.
 

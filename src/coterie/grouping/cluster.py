@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.grouping.affinity import gram_coordinates, squared_distances
+
+Linkage = Literal["single", "complete", "average"]
 
 
 def canonical(labels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -38,6 +41,50 @@ def kmeans(models: Tensor, clusters: int, restarts: int, rng: np.random.Generato
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels = method.fit_predict(points)
     return canonical(np.asarray(labels, np.int64))
+
+
+def within(distances: NDArray[np.float64], eps: float) -> NDArray[np.int64]:
+    """Canonical labels `[n]` of DBSCAN with two points to a core, from distances `[n, n]`.
+
+    With two points that is: clients no farther apart than `eps` are together, and so is whoever is together
+    with one of them; who has nobody near is alone (FedTSDP, specification 1.4 and A3).
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    _, labels = connected_components(np.asarray(distances <= eps, np.int8), directed=False)
+    return canonical(np.asarray(labels, np.int64))
+
+
+def bipartition(distances: NDArray[np.float64], linkage: Linkage = "complete") -> NDArray[np.int64]:
+    """Canonical labels `[n]`, 0 and 1, of the two sides of the last merge (LayerCFL, specification D7 and D8)."""
+    left, right = _members(dendrogram(distances, linkage), len(distances))
+    labels = np.zeros(len(distances), np.int64)
+    labels[left if 0 in right else right] = 1
+    return labels
+
+
+def dendrogram(distances: NDArray[np.float64], linkage: Linkage = "average") -> NDArray[np.float64]:
+    """SciPy's linkage matrix `[n - 1, 4]` of distances `[n, n]`; `average` is UPGMA (DC-PFL, section 5.3)."""
+    from scipy.cluster.hierarchy import linkage as link
+    from scipy.spatial.distance import squareform
+
+    return np.asarray(link(squareform(distances, checks=False), linkage))
+
+
+def cut(tree: NDArray[np.float64], height: float) -> NDArray[np.int64]:
+    """Canonical labels `[n]` after keeping every merge of a dendrogram up to `height` (plus 1e-12)."""
+    from scipy.cluster.hierarchy import fcluster
+
+    return canonical(np.asarray(fcluster(tree, height + 1e-12, "distance"), np.int64))
+
+
+def _members(tree: NDArray[np.float64], n: int) -> tuple[list[int], list[int]]:
+    """The leaves on either side of a dendrogram's last merge."""
+    leaves: list[list[int]] = [[i] for i in range(n)]
+    for left, right in tree[:, :2].astype(int):
+        leaves.append(leaves[left] + leaves[right])
+    left, right = tree[-1, :2].astype(int)
+    return leaves[left], leaves[right]
 
 
 def reseeded(

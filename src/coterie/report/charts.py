@@ -88,6 +88,8 @@ def _finished(figure: Figure) -> Figure:
         titleFontWeight="normal",
         labelFontSize=12,
         titleFontSize=12,
+        labelOverlap=True,
+        labelSeparation=6,
     )
     config = alt.Config(
         background="white",

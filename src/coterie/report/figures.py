@@ -70,7 +70,7 @@ def accuracy(run: Run, against: Sequence[Run]) -> Figure:
     ]
     chart = alt.layer(
         alt.Chart(rows(thinned(band)))
-        .mark_area(opacity=0.22, color=of_groups([0])[0])
+        .mark_area(opacity=0.3, color=of_groups([0])[0])
         .encode(x=x, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         base.mark_line(strokeWidth=2).encode(y=value, strokeDash=_dash_of(runs)),
         base.mark_point(size=36, opacity=1 if few else 0, filled=True).encode(y=value, tooltip=shown),

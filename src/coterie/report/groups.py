@@ -21,6 +21,9 @@ MOST_BARS = 6000
 MOST_CELLS = 80
 """Rows and columns that the affinity matrix is drawn with at most."""
 
+SEAM = 0.6
+"""Pixels by which cells reach over their edges, so that no paper shows between them."""
+
 Band = tuple[int, int, int]
 """A group and the first and last-but-one position of its clients: `(group, start, stop)`."""
 
@@ -38,6 +41,7 @@ def history(run: Run) -> Figure:
         every *= 2
         bars = _stretches(clients, every)
     bars = bars.join(order.with_columns(pl.col("position").cast(pl.Int32)), on="client")
+    bars = bars.sort("position", "start")  # a join promises no order, and a saved chart is the same every time
     bars = bars.with_columns(
         bottom=pl.col("position") + 1,
         left=pl.col("start") - 0.5,
@@ -47,7 +51,7 @@ def history(run: Run) -> Figure:
     first, final = float(bars["left"].to_numpy().min()), float(bars["right"].to_numpy().max())
     chart = (
         alt.Chart(rows(bars))
-        .mark_rect(clip=True)
+        .mark_rect(strokeWidth=SEAM, stroke=alt.expr("scale('color', datum.group)"))
         .encode(
             x=alt.X("left:Q")
             .title("round")
@@ -103,10 +107,10 @@ def affinity(run: Run) -> Figure:
                 cells.append((top, bottom, left, right, float(block.mean()), row, column))
     frame = pl.DataFrame(cells, ["top", "bottom", "left", "right", "value", "row", "column"], orient="row")
     low, high = np.quantile(known, [0.01, 0.99])
-    columns_axis = _group_axis(bands) if square else alt.Axis(format="d", tickMinStep=1)
+    columns_axis = _group_axis(bands, sizes=False) if square else alt.Axis(format="d", tickMinStep=1)
     chart = (
         alt.Chart(rows(frame))
-        .mark_rect(clip=True)
+        .mark_rect(strokeWidth=SEAM, stroke=alt.expr("scale('color', datum.value)"))
         .encode(
             x=alt.X("left:Q")
             .title("clients, by group" if square else "group")
@@ -242,10 +246,10 @@ def _cells(bands: Sequence[Band]) -> list[tuple[int, int]]:
     return [(a, min(a + step, stop)) for _, start, stop in bands for a in range(start, stop, step)]
 
 
-def _group_axis(bands: Sequence[Band]) -> alt.Axis:
-    """Labels `group (clients)` in the middle of each band."""
+def _group_axis(bands: Sequence[Band], sizes: bool = True) -> alt.Axis:
+    """Labels `group (clients)` in the middle of each band, or the group alone where there is less room."""
     middles = [(start + stop) / 2 for _, start, stop in bands]
-    names = [f"{'none' if g < 0 else g} ({stop - start})" for g, start, stop in bands]
+    names = [("none" if g < 0 else str(g)) + f" ({stop - start})" * sizes for g, start, stop in bands]
     lookup = ", ".join(f"'{m:g}': '{n}'" for m, n in zip(middles, names, strict=True))
     return alt.Axis(values=middles, labelExpr=f"({{{lookup}}})[datum.value]", grid=False, labelOverlap=True)
 

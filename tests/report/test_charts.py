@@ -1,0 +1,141 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import polars as pl
+import pytest
+
+from coterie.report import charts, colours, groups
+from coterie.report.figures import MOST_POINTS, distribution, thinned
+from coterie.report.reading import Run, method_of, read
+from coterie.runs import CLIENTS, Picture, RunFolder
+
+from .synthesis import synthesise
+
+
+def values(chart: Any) -> list[dict[str, Any]]:
+    spec = charts.specification(chart)
+    found: list[dict[str, Any]] = spec["datasets"][spec["data"]["name"]]
+    return found
+
+
+def of_clients(*rows: tuple[int, int, int, float]) -> pl.DataFrame:
+    """Clients' tables from `(round, client, group, accuracy)`."""
+    rest = dict.fromkeys(CLIENTS, 0) | {"took_part": True, "train_loss": None}
+    named = [rest | {"round": r, "client": c, "group": g, "accuracy": a} for r, c, g, a in rows]
+    return pl.DataFrame(named, schema=CLIENTS)
+
+
+def test_saved_charts_are_pictures(clustered: RunFolder, together: RunFolder, tmp_path: Path) -> None:
+    written = charts.save(clustered, tmp_path / "new" / "figures", [together])
+    assert {p.stem for p in written} == set(charts.charts(clustered, [together]))
+    assert len(written) == 12
+    for path in written:
+        if path.suffix == ".png":
+            assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+        else:
+            root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+            assert root.tag.endswith("svg")
+            assert len(list(root.iter())) > 30
+
+
+def test_a_saved_chart_is_the_same_every_time(clustered: RunFolder, tmp_path: Path) -> None:
+    once, again = charts.save(clustered, tmp_path / "once"), charts.save(clustered, tmp_path / "again")
+    assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
+
+
+def test_history_joins_equal_rounds(tmp_path: Path) -> None:
+    table = of_clients(*[(r, 5, int(r > 2), 0.5) for r in (1, 2, 3, 4)], *[(r, 7, 0, 0.5) for r in (1, 2, 3, 4)])
+    run = read([synthesise(tmp_path, "tiny", clients=2, groups=2, rounds=4, picture=False)])[0]
+    run.__dict__["clients"] = table
+    bars = [
+        (b["client"], b["group"], b["start"], b["until"], b["position"]) for b in values(groups.history(run).chart)
+    ]
+    assert sorted(bars) == [(5, 0, 1, 2, 1), (5, 1, 3, 4, 1), (7, 0, 1, 4, 0)]
+
+
+def test_large_history_and_matrix_are_thinned(large: RunFolder) -> None:
+    run = read([large])[0]
+    history, matrix = groups.history(run), groups.affinity(run)
+    assert len(values(history.chart)) <= groups.MOST_BARS
+    assert "th round only" in history.caption
+    assert len(values(matrix.chart)) <= (groups.MOST_CELLS + 9) ** 2
+    assert "are averaged, 539 of them into" in matrix.caption
+
+
+def picture_of(affinity: np.ndarray, member: list[int], clients: list[int]) -> Picture:
+    flat = np.array([[10.0 * g, 0.1 * i] for i, g in enumerate(member)], np.float32)
+    return Picture(affinity, "distance", np.array(member), flat, np.array(clients), 3)
+
+
+def test_affinity_is_ordered_by_group_and_averaged_by_hand(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    affinity = np.array([[0, 8, 2], [8, 0, 9], [2, 9, 0]], np.float32)
+    folder.write_picture(picture_of(affinity, [0, 1, 0], [11, 12, 13]))
+    figure = groups.affinity(Run(folder, "run"))
+    cells = {(c["top"], c["left"]): (c["value"], c["row"], c["column"]) for c in values(figure.chart)}
+    assert set(cells) == {(i, j) for i in range(3) for j in range(3) if i != j}
+    assert cells[0, 1] == (2, "clients 11", "clients 13")
+    assert cells[2, 1] == (9, "clients 12", "clients 13")
+    assert "the mean is 2 within groups and 8.5 between them" in figure.caption
+    assert "for 2 of 3 clients" in groups.model_map(Run(folder, "run")).caption
+
+
+def test_affinity_to_groups_keeps_its_columns(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    folder.write_picture(picture_of(np.array([[1, 5], [5, 1], [1, 5]]), [0, 1, 0], [0, 1, 2]))
+    cells = values(groups.affinity(Run(folder, "run")).chart)
+    assert [c["value"] for c in cells if c["column"] == "group 0"] == [1, 1, 5]
+
+
+def test_distribution_counts_who_gains(tmp_path: Path) -> None:
+    mine, other = (Run(RunFolder(tmp_path), name) for name in ("mine", "other"))
+    mine.__dict__["clients"] = of_clients((1, 0, 0, 0.1), (2, 0, 0, 0.5), (2, 1, 0, 0.6), (2, 2, 0, 0.7))
+    other.__dict__["clients"] = of_clients((1, 0, 0, 0.4), (1, 1, 0, 0.6), (1, 2, 0, 0.9), (1, 3, 0, 0.0))
+    figure = distribution(mine, [other])
+    assert "Compared with other, 1 of 3 clients do better, 1 worse and 1 the same." in figure.caption
+    steps = [(s["accuracy"], s["share"]) for s in values(figure.chart) if s["run"] == "mine"]
+    assert steps == [
+        (0.5, 0.0),
+        (0.5, pytest.approx(1 / 3, abs=1e-4)),
+        (0.6, pytest.approx(2 / 3, abs=1e-4)),
+        (0.7, 1),
+    ]
+
+
+@pytest.mark.parametrize("height", [1, MOST_POINTS, MOST_POINTS + 1, 999, 5000])
+def test_thinning_keeps_both_ends(height: int) -> None:
+    kept = thinned(pl.DataFrame({"x": range(height)}))["x"].to_list()
+    assert (kept[0], kept[-1]) == (0, height - 1)
+    assert len(kept) <= MOST_POINTS + 1
+    assert kept == sorted(set(kept))
+
+
+def test_runs_of_one_name_get_their_own_labels(tmp_path: Path) -> None:
+    folders = [RunFolder(tmp_path / side / "run") for side in ("a", "b", "c")]
+    assert [run.label for run in read(folders)] == ["run", "run (2)", "run (3)"]
+
+
+def test_method_names() -> None:
+    assert method_of({"method": "ifca"}) == "ifca"
+    assert method_of({"method": {"name": "fesem", "clusters": 4}}) == "fesem"
+    assert method_of({}) == "unknown"
+
+
+def test_eighteen_groups_have_their_own_colours() -> None:
+    found = colours.of_groups(range(18))
+    assert len(set(found)) == 18
+    assert colours.of_groups([-1]) == [colours.NO_GROUP]
+    assert colours.of_groups([18]) == found[:1]
+
+
+def test_importing_the_report_loads_no_torch_and_no_runtime() -> None:
+    script = (
+        "import sys, coterie.report.page, coterie.report.compare\n"
+        "bad = ('torch', 'coterie.runtime', 'coterie.methods', 'coterie.clients')\n"
+        "sys.exit(any(name.startswith(bad) for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

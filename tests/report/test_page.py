@@ -1,0 +1,210 @@
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from coterie.problems import BadInput
+from coterie.report import page
+from coterie.report.charts import charts
+from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, RunFolder
+
+from .synthesis import synthesise
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+class Reader(HTMLParser):
+    """The text a reader sees, and every element with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self.inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.inside.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.inside and self.inside[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def browse(path: Path, folder: Path, *options: str) -> tuple[str, list[str]]:
+    """The page after its scripts have run, and what they wrote to the console; nothing outside is reachable."""
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
+    command += ["--disable-background-networking", "--disable-component-update", "--enable-logging=stderr"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}", *options]
+    command += ["--virtual-time-budget=20000", "--dump-dom", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.fixture(scope="module")
+def written(clustered: RunFolder, together: RunFolder) -> str:
+    return page.build(clustered, [together]).read_text(encoding="utf-8")
+
+
+def test_page_loads_nothing(written: str) -> None:
+    reader = Reader(written)
+    assert not reader.inside
+    for tag, attributes in reader.elements:
+        assert tag not in ("link", "img", "iframe", "base", "object", "embed"), tag
+        assert not {"src", "href", "srcset", "data", "background"} & set(attributes)
+    assert "default-src 'none'" in written
+    style = re.search(r"<style>(.*?)</style>", written, re.DOTALL)
+    assert style is not None
+    assert "@import" not in style[1]
+    assert "url(" not in style[1]
+    specifications = re.search(r'id="specifications">(.*?)</script>', written, re.DOTALL)
+    assert specifications is not None
+    assert "//" not in specifications[1]
+    assert len(json.loads(specifications[1])) == 6
+
+
+def test_page_says_the_numbers_of_the_tables(written: str, clustered: RunFolder, together: RunFolder) -> None:
+    text = Reader(written).text
+    mine, other = clustered.rounds()[-1], together.rounds()[-1]
+    assert f"{mine['macro_accuracy'].item():.1%}" in text
+    gain = 100 * (mine["macro_accuracy"].item() - other["macro_accuracy"].item())
+    assert f"{gain:+.1f} points to fedavg-rotated" in text
+    assert f"{clustered.failures().height} answers of" in text
+    assert "clusters = 4" in text
+    assert "torch 2.6.0" in text
+    assert "coterie run experiment.toml in this run's folder, with the seed 3" in text
+
+
+def test_what_users_wrote_stays_text(tmp_path: Path) -> None:
+    nasty = "</script><script>document.title = 'taken'</script><b>&amp;"
+    folder = synthesise(tmp_path, "nasty", clients=4, groups=2, rounds=2, failing=False)
+    folder.write_experiment(f"method = '''{nasty}'''\n")
+    folder.write_environment({"command": nasty, "seed": nasty})
+    picture = folder.picture()
+    assert picture is not None
+    object.__setattr__(picture, "affinity_name", nasty)
+    folder.write_picture(picture)
+    second = pl.col("round") == 2
+    folder.write_round(
+        2,
+        folder.rounds().filter(second),
+        folder.clients().filter(second),
+        folder.ledger().filter(second),
+        pl.DataFrame([(2, 0, nasty)], schema=FAILURES, orient="row"),
+    )
+    text = page.build(folder).read_text(encoding="utf-8")
+    assert nasty not in text
+    reader = Reader(text)
+    assert not any(tag == "b" for tag, _ in reader.elements)
+    assert sum(tag == "script" for tag, _ in reader.elements) == 3
+    assert reader.text.count(nasty) >= 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "charts_left", "sentence"),
+    [
+        ({"picture": False}, {"accuracy", "distribution", "groups", "traffic"}, "kept no picture"),
+        ({"groups": 1, "picture": False}, {"accuracy", "distribution", "traffic"}, "no groups to follow"),
+        ({"groups": 0, "picture": False}, {"accuracy", "distribution"}, "Nothing was sent"),
+        ({"clients": 1, "groups": 1}, {"accuracy", "traffic"}, "at least two clients"),
+        ({"rounds": 1}, {"accuracy", "distribution", "groups", "affinity", "map", "traffic"}, "1 round."),
+        ({"planted": 0, "picture": False}, {"accuracy", "distribution", "groups", "traffic"}, "none planted"),
+        ({"failing": False}, {"accuracy", "distribution", "groups", "affinity", "map", "traffic"}, "answered."),
+    ],
+)
+def test_missing_pieces_are_said_and_left_out(
+    tmp_path: Path, settings: dict[str, int], charts_left: set[str], sentence: str
+) -> None:
+    folder = synthesise(tmp_path, "poor", **{"clients": 8, "groups": 2, "rounds": 3} | settings)  # type: ignore[arg-type]
+    assert set(charts(folder)) == charts_left
+    text = page.build(folder).read_text(encoding="utf-8")
+    assert sentence in Reader(text).text
+    assert "nan" not in Reader(text).text.lower().replace("<nan>", "")
+
+
+def test_a_run_without_a_finished_round_has_a_page(tmp_path: Path, clustered: RunFolder) -> None:
+    folder = RunFolder.create(tmp_path, "fresh")
+    folder.write_experiment('method = "ifca"\n')
+    folder.write_status("running", 0, 10)
+    text = Reader(page.build(folder).read_text(encoding="utf-8")).text
+    assert "0 rounds of 10; the run is still going on" in text
+    assert "No round is finished yet" in text
+    assert "fresh" in page.build(clustered, [folder]).read_text(encoding="utf-8")
+
+
+def test_a_run_without_evaluation_has_a_page(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "blind")
+    folder.write_experiment('method = "ifca"\n')
+    row = dict.fromkeys(ROUNDS, 0) | {"round": 1, "accuracy": float("nan"), "macro_accuracy": float("nan")}
+    clients, ledger, failures = (pl.DataFrame(schema=schema) for schema in (CLIENTS, LEDGER, FAILURES))
+    folder.write_round(1, pl.DataFrame([row], schema=ROUNDS, strict=False), clients, ledger, failures)
+    assert "A distribution needs" in page.build(folder).read_text(encoding="utf-8")
+
+
+def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"holds no experiment\.toml"):
+        page.build(RunFolder(tmp_path))
+
+
+def test_539_clients_and_200_rounds_stay_light(large: RunFolder) -> None:
+    assert page.build(large).stat().st_size < 4e6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_renders(clustered: RunFolder, together: RunFolder, tmp_path: Path, width: int) -> None:
+    path = page.build(clustered, [together])
+    # A frame is as narrow as a phone even where a browser window cannot be.
+    probe = tmp_path / "probe.html"
+    probe.write_text(
+        f"<iframe src='{path.as_uri()}' style='width:{width}px;height:900px;border:0'></iframe><p id=said></p>"
+        "<script>onload = async () => { const page = document.querySelector('iframe').contentDocument;"
+        "while (!page.body.dataset.drawn) await new Promise(r => setTimeout(r, 50));"
+        "const charts = [...page.querySelectorAll('.chart')].map(c => ({name: c.id, drawn: c.dataset.drawn,"
+        "marks: c.querySelectorAll('.role-mark path, .role-mark line').length,"
+        "width: c.querySelector('svg').getBoundingClientRect().width}));"
+        "said.textContent = JSON.stringify({title: page.title, charts,"
+        "width: page.documentElement.scrollWidth}); }</script>"
+    )
+    text, console = browse(probe, tmp_path / "profile", "--allow-file-access-from-files")
+    assert console == []
+    said = re.search(r'<p id="said">(.*?)</p>', text)
+    assert said is not None
+    found = json.loads(said[1])
+    assert found["title"] == "fesem-rotated"
+    assert found["width"] <= width
+    assert {c["name"] for c in found["charts"]} == {f"chart-{name}" for name in charts(clustered)}
+    least = {"chart-affinity": 20 * 19, "chart-map": 20, "chart-groups": 20}
+    for chart in found["charts"]:
+        assert chart["drawn"] == "yes"
+        assert chart["marks"] >= least.get(chart["name"], 2), chart
+        assert 0.6 * min(width, 540) < chart["width"] <= width
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
+def test_a_chart_that_cannot_be_drawn_is_noticed(clustered: RunFolder, tmp_path: Path) -> None:
+    text = page.build(clustered).read_text(encoding="utf-8")
+    broken = tmp_path / "broken.html"
+    broken.write_text(text.replace('"mark":', '"hallmark":').replace('"layer":', '"lawyer":'))
+    shown, console = browse(broken, tmp_path / "profile")
+    assert "This chart could not be drawn" in shown
+    assert console
