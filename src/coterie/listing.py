@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from coterie.experiment_toml import literal, plain
-from coterie.live import megabytes, percent
+from coterie.live import percent, volume
 
 if TYPE_CHECKING:
     from coterie.catalog import Catalog, Entry
@@ -67,7 +67,7 @@ def outcome(result: Result, page: Path) -> list[str]:
     ari = "" if last["ari"] is None else f" (ARI {last['ari']:.2f} to the planted ones)"
     return [
         f"accuracy {percent(last['macro_accuracy'])}, worst 10 % {percent(last['worst10'])}, {groups}{ari}, "
-        f"{megabytes(last['up_bytes'])} up, {megabytes(last['down_bytes'])} down, {last['seconds']:.1f} s",
+        f"{volume(last['up_bytes'])} up, {volume(last['down_bytes'])} down, {last['seconds']:.1f} s",
         f"folder  {result.folder}",
         f"page    {page}",
         f"next    coterie show {run}   or   coterie report {run} --charts charts",

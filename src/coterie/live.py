@@ -24,9 +24,6 @@ MOST_SIZES = 8
 """How many groups are shown with their sizes."""
 
 
-_COLOURS = {"complete_style": "cyan", "finished_style": "green"}
-
-
 @contextmanager
 def watching(
     quiet: bool = False, console: Console | None = None, described: bool = True
@@ -133,7 +130,7 @@ class LiveTable:
         head.add_row(
             Text(self._title, style="bold"),
             Text(f"round {round.number}/{round.planned}"),
-            ProgressBar(total=round.planned, completed=round.number, width=24, **_COLOURS),
+            ProgressBar(round.planned, round.number, width=24, complete_style="cyan", finished_style="green"),
             Text(f"{clock(seconds_left(round))} left"),
         )
         rows = Table.grid(padding=(0, 2))
@@ -179,7 +176,7 @@ def sizes(group_sizes: Sequence[int]) -> str:
 
 def traffic(round: Round) -> str:
     """What was sent since the run began."""
-    return f"{megabytes(round.up_bytes_total)} up, {megabytes(round.down_bytes_total)} down"
+    return f"{volume(round.up_bytes_total)} up, {volume(round.down_bytes_total)} down"
 
 
 def failures(round: Round) -> str:
@@ -199,10 +196,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def megabytes(count: float) -> str:
-    """Bytes as megabytes (10^6 bytes): one decimal, none from 100 on, two digits that count below 1."""
-    value = count / 1e6
-    return f"{value:.0f} MB" if value >= 100 else f"{value:.1f} MB" if value >= 1 else f"{value:.2g} MB"
+def volume(count: float) -> str:
+    """Bytes in kB or MB (10^3, 10^6 bytes) with one decimal, from 100 MB on without."""
+    if count < 1e6:
+        return f"{count / 1e3:.1f} kB"
+    return f"{count / 1e6:.1f} MB" if count < 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def clock(seconds: float) -> str:

@@ -77,7 +77,7 @@ def test_no_sample_is_in_two_places(numbered: str, split: str, clients: int, see
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_same_seed_same_bits(numbered: str, split: str) -> None:
-    one, again, other = (build(numbered, split, 8, seed) for seed in (3, 3, 4))
+    one, again, other = (build(numbered, split, 8, seed, samples_per_client=25) for seed in (3, 3, 4))
     assert torch.equal(one.inputs, again.inputs)
     assert torch.equal(one.labels, again.labels)
     assert np.array_equal(one.bounds, again.bounds)
@@ -245,10 +245,12 @@ def test_the_539_writers_and_their_two_schools(data_folder: Path) -> None:
 
 
 def test_public_samples_are_official_test_images(data_folder: Path) -> None:
-    federation = build("mnist", "iid", 10, 0, samples_per_client=20, public=50)
+    federation, again = (build("mnist", "iid", 10, 0, samples_per_client=20, public=50) for _ in range(2))
     official = load("mnist", public=True)
     assert official.public is not None
     assert federation.public is not None
+    assert again.public is not None
+    assert torch.equal(federation.public, again.public)
     held = {image.tobytes() for image in official.public}
     assert all(image.tobytes() in held for image in federation.public.numpy())
     assert len({image.tobytes() for image in federation.public.numpy()}) == 50

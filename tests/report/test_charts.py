@@ -45,6 +45,9 @@ def test_saved_charts_are_pictures(clustered: RunFolder, together: RunFolder, tm
 def test_a_saved_chart_is_the_same_every_time(clustered: RunFolder, tmp_path: Path) -> None:
     once, again = charts.save(clustered, tmp_path / "once"), charts.save(clustered, tmp_path / "again")
     assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
+    matrix = (tmp_path / "once" / "affinity.svg").read_text(encoding="utf-8")
+    assert 'id="affinity-0"' in matrix
+    assert "url(#affinity-0)" in matrix
 
 
 def test_history_joins_equal_rounds(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def save(folder: RunFolder, directory: Path | str, against: Sequence[RunFolder] 
     for name, chart in charts(folder, against).items():
         spec = specification(chart)
         svg, png = directory / f"{name}.svg", directory / f"{name}.png"
-        svg.write_text(vl_convert.vegalite_to_svg(spec, vl_version=language_version()), encoding="utf-8")
+        drawn = vl_convert.vegalite_to_svg(spec, vl_version=language_version())
+        svg.write_text(_own_ids(drawn, name), encoding="utf-8")
         png.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=language_version(), scale=2))
         written += [svg, png]
     return written
@@ -73,6 +75,20 @@ def specification(chart: Chart) -> dict[str, Any]:
 def language_version() -> str:
     """The version of Vega-Lite that the charts are written in, as `major.minor`."""
     return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+
+def _own_ids(svg: str, name: str) -> str:
+    """The drawing with its gradients and clips numbered from 0 under its name.
+
+    The renderer goes on counting from one drawing to the next, so equal charts would differ, and two of them
+    in one document would share ids.
+    """
+    known: dict[str, str] = {}
+
+    def own(match: re.Match[str]) -> str:
+        return match[1] + known.setdefault(match[2], f"{name}-{len(known)}")
+
+    return re.sub(r'(\bid="|url\(#)((?:gradient_|clip)\d+)', own, svg)
 
 
 def _finished(figure: Figure) -> Figure:

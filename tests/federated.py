@@ -1,0 +1,193 @@
+"""Small federations with planted groups, and a loop without files: what the tests train on.
+
+The planted generator is that of specification 0.4: class prototypes plus noise, 20 clients of 100 samples,
+client i in group i mod K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+
+from coterie.clients import Training
+from coterie.exchange import Ask, Exchange, Replies
+from coterie.federation.federation import Federation
+from coterie.methods import Cohort, Method, People
+from coterie.models.networks import initialise
+from coterie.runtime.drive import drive
+from coterie.runtime.local import EngineSpec, LocalRuntime
+from coterie.runtime.loopback import LoopbackRuntime
+from coterie.runtime.runtime import Runtime
+
+TRAINING = Training(epochs=1, batch_size=20, lr=0.1)
+
+
+def planted(
+    kind: str = "feature",
+    groups: int = 4,
+    clients: int = 20,
+    samples: int = 100,
+    seed: int = 0,
+    test: int = 20,
+    sizes: Sequence[int] | None = None,
+) -> Federation:
+    """Clients in planted groups that differ in features, labels, or the meaning of labels; or `iid`."""
+    rng = np.random.default_rng(seed)
+    prototypes = rng.normal(size=(10, 8, 8))
+    inputs, labels, bounds = [], [], []
+    start = 0
+    for client in range(clients):
+        group = client % groups
+        size = samples if sizes is None else sizes[client]
+        total = size + test
+        block = 10 // groups
+        drawn = rng.integers(0, block, total) + group * block if kind == "label" else rng.integers(0, 10, total)
+        images = prototypes[drawn] + rng.normal(size=(total, 8, 8))
+        if kind == "feature":
+            images = np.rot90(images, group * 4 // groups, (1, 2))
+        if kind == "incongruent":
+            drawn = (drawn + group) % 10
+        inputs.append(np.ascontiguousarray(images))
+        labels.append(drawn)
+        bounds.append([start, start + size, start + size, start + total])
+        start += total
+    return Federation(
+        "planted",
+        torch.from_numpy(np.concatenate(inputs)).float()[..., None],
+        torch.from_numpy(np.concatenate(labels)).long(),
+        10,
+        np.array(bounds),
+        tuple(f"client {i}" for i in range(clients)),
+        None if kind == "iid" else np.arange(clients) % groups,
+        None,
+        None,
+    )
+
+
+@dataclass
+class Trained:
+    """The end of a run without files."""
+
+    states: list[Any]
+    """The state after each round; the first is the start."""
+    runtime: Runtime
+    people: People
+    federation: Federation
+    method: Method[Any]
+    ledgers: list[list[tuple[int, str, str, int]]] = field(default_factory=list)
+    asked: list[list[tuple[Exchange, Replies]]] = field(default_factory=list)
+
+    @property
+    def state(self) -> Any:
+        return self.states[-1]
+
+    def groups(self) -> NDArray[np.int64]:
+        return self.method.serving(self.state, self.people).groups
+
+    def ari(self) -> float:
+        assert self.federation.planted is not None
+        return float(adjusted_rand_score(self.federation.planted, self.groups()))
+
+    def served(self) -> Tensor:
+        """The model each client is evaluated with `[n, P]`."""
+        serving = self.method.serving(self.state, self.people)
+        if serving.own:
+            assert isinstance(self.runtime, LocalRuntime)
+            kept = self.runtime.states
+            return torch.stack([kept.of(c).get("model", serving.models[0]) for c in range(self.people.n)])
+        return serving.models[torch.from_numpy(serving.groups)]
+
+    def accuracy(self) -> NDArray[np.float64]:
+        """The test accuracy of each client."""
+        everyone = self.people.everyone
+        replies = self.runtime.measure(self.method.evaluation(self.state, self.people, everyone))
+        scores = replies.report["score"]
+        return np.array([s.correct.sum() / s.actual.sum() for s in scores])
+
+    def bytes(self, direction: str, round: int) -> int:
+        return sum(4 * scalars for _, way, _, scalars in self.ledgers[round - 1] if way == direction)
+
+
+def train(
+    method: Method[Any],
+    federation: Federation,
+    rounds: int = 3,
+    *,
+    training: Training = TRAINING,
+    seed: int = 0,
+    participation: float = 1.0,
+    network: str = "mlp",
+    settings: Mapping[str, Any] | None = None,
+    engine: str = "sequential",
+    workers: int = 1,
+    remote: bool = False,
+    dropout: float = 0.0,
+    timeout: float | None = None,
+    shuffled: bool = False,
+) -> Trained:
+    """Train without files. `shuffled` hands the method its cohort in another order than by id."""
+    settings = {"hidden": "32"} if settings is None and network == "mlp" else settings or {}
+    spec = EngineSpec(network, settings, federation.features, federation, training, seed, engine)
+    runtime: Runtime
+    if remote:
+        runtime = LoopbackRuntime(spec.build(), federation.samples, dropout)
+    else:
+        runtime = LocalRuntime(spec, federation.samples, dropout, workers, timeout)
+    builder = spec.build()
+    people = People(
+        federation.samples,
+        builder.layout,
+        seed,
+        lambda variant: initialise(builder.network, builder.layout, seed, variant),
+    )
+    run = Trained([method.start(people)], runtime, people, federation, method)
+    for number in range(1, rounds + 1):
+        rng = np.random.default_rng((seed, number))
+        clients = np.sort(rng.permutation(people.n)[: max(1, round(participation * people.n))])
+        if shuffled:
+            clients = rng.permutation(clients)
+        runtime.begin(number)
+        exchanged: list[tuple[Exchange, Replies]] = []
+
+        def answer(ask: Ask, seen: list[tuple[Exchange, Replies]] = exchanged) -> Replies | Tensor:
+            reply = runtime.answer(ask)
+            if isinstance(ask, Exchange) and isinstance(reply, Replies):
+                seen.append((ask, reply))
+            return reply
+
+        run.states.append(drive(method.round(run.state, Cohort(number, clients, people)), answer))
+        run.ledgers.append(list(runtime.ledger.rows))
+        run.asked.append(exchanged)
+    if not remote:
+        assert isinstance(runtime, LocalRuntime)
+        if workers > 1 or timeout is not None:
+            runtime.close()
+    return run
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two states are the same to the last bit."""
+    one, other = vars(first), vars(second)
+    return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one == other)
+
+
+def without_client(federation: Federation, samples: int) -> Federation:
+    """The federation with client 0 left with `samples` training samples."""
+    bounds = federation.bounds.copy()
+    bounds[0, 0] = bounds[0, 1] - samples
+    return replace(federation, bounds=bounds)

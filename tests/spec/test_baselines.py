@@ -1,0 +1,163 @@
+"""Specification 6: FedAvg (6.2), IFCA and HypCluster (6.11), local-only (6.20)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.clients import Order, Score, Train
+from coterie.engine.engine import Engine
+from coterie.methods import IFCA, FedAvg, LocalOnly
+from coterie.models.networks import initialise
+from coterie.runtime.drive import drive
+from coterie.runtime.local import LocalRuntime
+from coterie.sharing.aggregate import group_means
+from tests.federated import TRAINING, Trained, planted, train
+
+SIZES = [40 + 3 * i for i in range(20)]
+
+
+def _engine(run: Trained) -> Engine:
+    assert isinstance(run.runtime, LocalRuntime)
+    return run.runtime.engine
+
+
+def _trained(run: Trained, client: int, round: int, start: torch.Tensor) -> torch.Tensor:
+    """What a client makes of a model, asked of the engine directly."""
+    engine = _engine(run)
+    from coterie.clients import LocalUpdate
+
+    me = engine.client(Order(client, round, LocalUpdate(), {}), {})
+    (result,) = engine.answer([me], [Train(start)])
+    return result.model  # type: ignore[union-attr]  # a Train is answered by a Trained
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+def test_fedavg_6_2(weights: str) -> None:
+    """W = sum_i (n_i / sum n) w_i, over who took part."""
+    run = train(FedAvg(weights=weights), planted("feature", sizes=SIZES), 2, participation=0.5)  # type: ignore[arg-type]
+    for number in (1, 2):
+        before, after = run.states[number - 1].model, run.states[number].model
+        ((_, replies),) = run.asked[number - 1]
+        share = replies.samples / replies.samples.sum() if weights == "samples" else np.full(10, 0.1)
+        models = [_trained(run, int(c), number, before[0]) for c in replies.clients]
+        expected = sum(float(p) * m.double() for p, m in zip(share, models, strict=True))
+        torch.testing.assert_close(after[0], torch.as_tensor(expected).float(), atol=1e-6, rtol=0)
+
+
+def test_fedavg_6_2_bytes() -> None:
+    run = train(FedAvg(), planted("feature"), 2, participation=0.5)
+    size = run.people.layout.size
+    for number in (1, 2):
+        assert run.bytes("up", number) == run.bytes("down", number) == 10 * size * 4
+
+
+def test_ifca_6_11_choice_is_the_smallest_loss() -> None:
+    """Every client trains the model with the smallest loss on its own training data."""
+    run = train(IFCA(clusters=3, init="plain"), planted("feature"), 2)
+    engine = _engine(run)
+    before = run.states[1].models
+    ((_, replies),) = run.asked[1]
+    for client in range(20):
+        me = engine.client(Order(client, 2, replace_rule(), {}), {})
+        losses = [engine.answer([me], [Score(m, "train")])[0].loss for m in before]  # type: ignore[union-attr]
+        assert replies.numbers["choice"][client] == int(np.argmin(losses))
+    groups = replies.numbers["choice"].astype(np.int64)
+    assert torch.equal(run.state.models, group_means(replies.models, groups, before))
+
+
+def replace_rule():  # type: ignore[no-untyped-def]
+    from coterie.clients import ChooseThenTrain
+
+    return ChooseThenTrain()
+
+
+def test_ifca_6_11_hypcluster_weighs_by_samples() -> None:
+    federation = planted("feature", sizes=SIZES)
+    run = train(IFCA(clusters=2, weights="samples", init="plain"), federation, 1)
+    ((_, replies),) = run.asked[0]
+    groups = replies.numbers["choice"].astype(np.int64)
+    expected = group_means(replies.models, groups, run.states[0].models, federation.samples)
+    assert torch.equal(run.state.models, expected)
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_ifca_6_11_bytes(participation: float) -> None:
+    """Down m K P b, up m (P b + 4); a redraw sends K models to the cohort and gets a number back."""
+    run = train(IFCA(clusters=3, init="plain"), planted("feature"), 2, participation=participation)
+    size, m = run.people.layout.size, round(20 * participation)
+    for number in (1, 2):
+        assert run.bytes("down", number) == m * 3 * size * 4
+        assert run.bytes("up", number) == m * (size * 4 + 4)
+    run = train(IFCA(clusters=3, init="redraw"), planted("feature"), 1, participation=participation)
+    redraws = len(run.asked[0]) - 1
+    assert redraws >= 1
+    assert run.bytes("down", 1) == (1 + redraws) * m * 3 * size * 4
+    assert run.bytes("up", 1) == m * (size * 4 + 4) + redraws * m * 4
+
+
+def test_ifca_6_11_redraws_until_every_model_is_picked() -> None:
+    for seed in range(4):
+        run = train(IFCA(clusters=4), planted("feature", seed=seed), 1, seed=seed)
+        *probes, (_, last) = run.asked[0]
+        shares = [np.bincount(r.numbers["choice"].astype(int), minlength=4).min() / 20 for _, r in probes]
+        assert shares[-1] >= 0.1 or len(probes) == 100
+        assert all(share < 0.1 for share in shares[:-1])
+        assert len(last) == 20
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_ifca_6_11_kmeans_start_finds_planted_groups(groups: int) -> None:
+    """Specification 9.13: from the warm-up's K-means, ARI 1."""
+    for seed in range(5):
+        federation = planted("feature", groups, seed=seed)
+        run = train(IFCA(clusters=groups, init="kmeans"), federation, 4, seed=seed)
+        assert run.ari() == 1.0
+
+
+def test_ifca_newcomer_picks_the_smallest_loss() -> None:
+    run = train(IFCA(clusters=4, init="kmeans"), planted("feature"), 4)
+    clients = np.array([2, 3, 9])
+    run.runtime.begin(9)
+    groups, models = drive(run.method.newcomer(run.state, clients, run.people), run.runtime.answer)
+    assert groups.tolist() == run.state.groups[clients].tolist()
+    assert torch.equal(models, run.state.models)
+
+
+def test_ifca_a_client_that_never_took_part_chooses_at_its_evaluation() -> None:
+    run = train(IFCA(clusters=4, init="kmeans"), planted("feature"), 4)
+    unknown = replace(run.state, groups=np.where(np.arange(20) < 6, -1, run.state.groups))
+    everyone = run.people.everyone
+    replies = run.runtime.measure(run.method.evaluation(unknown, run.people, everyone))
+    assert replies.report["choice"][:6] == run.state.groups[:6].tolist()
+    assert replies.report["choice"][6:] == [None] * 14
+
+
+def test_local_only_6_20() -> None:
+    """R rounds of E epochs are R E epochs of a client alone, and nothing crosses."""
+    federation = planted("feature", sizes=SIZES)
+    run = train(LocalOnly(), federation, 3, training=replace(TRAINING, epochs=2))
+    engine = _engine(run)
+    for client in (0, 7, 19):
+        model = initialise(engine.network, engine.layout, 0)
+        for number in (1, 2, 3):
+            model = _trained(run, client, number, model)
+        assert torch.equal(run.served()[client], model)
+    assert all(not rows for rows in run.ledgers)
+
+
+def test_local_only_newcomers_start_from_the_initial_model() -> None:
+    run = train(LocalOnly(), planted("feature"), 1)
+    groups, models = drive(run.method.newcomer(run.state, np.array([0, 1]), run.people), run.runtime.answer)
+    assert groups.tolist() == [0, 1]
+    assert torch.equal(models[1], run.people.initial(0))
+
+
+def test_fedavg_newcomers_join_the_one_group() -> None:
+    run = train(FedAvg(), planted("feature"), 1)
+    groups, models = drive(run.method.newcomer(run.state, np.array([0, 1]), run.people), run.runtime.answer)
+    assert groups.tolist() == [0, 0]
+    assert torch.equal(models, run.state.model)

@@ -1,0 +1,209 @@
+"""Specification 8: what holds across methods, for those there are. (8.10 is in tests/engine.)"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.federation.federation import Federation
+from coterie.grouping.affinity import cosines, scaled_l1
+from coterie.grouping.cluster import bipartition, canonical, cut, dendrogram, kmeans
+from coterie.methods import IFCA, FedAvg, FeSEM, LocalOnly, Method
+from tests.federated import TRAINING, planted, same, train, without_client
+
+METHODS: dict[str, Method[Any]] = {
+    "fedavg": FedAvg(),
+    "local-only": LocalOnly(),
+    "ifca": IFCA(clusters=3),
+    "ifca-kmeans": IFCA(clusters=3, init="kmeans", weights="samples"),
+    "fesem": FeSEM(clusters=3),
+    "fesem-options": FeSEM(
+        clusters=3, weights="samples", members="participants", reseed=True, signal="last_kernel"
+    ),
+}
+SIZES = [40 + 3 * i for i in range(20)]
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_cross_8_1_ifca_of_one_model_is_fedavg(weights: Any, participation: float) -> None:
+    federation = planted("feature", sizes=SIZES)
+    ifca = train(IFCA(clusters=1, weights=weights), federation, 4, participation=participation)
+    fedavg = train(FedAvg(weights=weights), federation, 4, participation=participation)
+    for ours, theirs in zip(ifca.states, fedavg.states, strict=True):
+        assert torch.equal(ours.models, theirs.model)
+
+
+def test_cross_8_1_fesem_of_one_centre_is_fedavg() -> None:
+    federation = planted("feature", sizes=SIZES)
+    training = replace(TRAINING, momentum=0.5, lr_decay=0.9, epochs=2)
+    fesem = train(FeSEM(clusters=1, mu=0.0, weights="samples"), federation, 4, training=training)
+    fedavg = train(FedAvg(), federation, 4, training=training)
+    for ours, theirs in zip(fesem.states, fedavg.states, strict=True):
+        assert torch.equal(ours.centres, theirs.model)
+
+
+def test_cross_8_1_fesem_of_n_centres_is_local_only() -> None:
+    federation = planted("feature", sizes=SIZES)
+    fesem = train(FeSEM(clusters=20, mu=0.0), federation, 4)
+    alone = train(LocalOnly(), federation, 4)
+    assert torch.equal(fesem.served(), alone.served())
+    assert fesem.accuracy().tolist() == alone.accuracy().tolist()
+
+
+def test_cross_8_1_holds_for_the_batched_engine() -> None:
+    """Batched, the reductions are still bit for bit: the same clients share the same kernels."""
+    federation = planted("feature", sizes=SIZES)
+    fedavg = train(FedAvg(weights="uniform"), federation, 3, engine="batched")
+    fesem = train(FeSEM(clusters=1, mu=0.0), federation, 3, engine="batched")
+    ifca = train(IFCA(clusters=1), federation, 3, engine="batched")
+    assert torch.equal(fesem.state.centres, fedavg.state.model)
+    assert torch.equal(ifca.state.models, fedavg.state.model)
+
+
+@every_method
+def test_cross_8_2(name: str) -> None:
+    """The order in which clients are listed, and their data lie in memory, changes no bit."""
+    federation = planted("feature", sizes=SIZES)
+    plain = train(METHODS[name], federation, 4, participation=0.6)
+    shuffled = train(METHODS[name], _relaid(federation), 4, participation=0.6, shuffled=True)
+    for ours, theirs in zip(plain.states, shuffled.states, strict=True):
+        assert same(ours, theirs)
+    assert torch.equal(plain.served()[plain.groups() >= 0], shuffled.served()[plain.groups() >= 0])
+
+
+def _relaid(federation: Federation) -> Federation:
+    """The same clients under the same ids, their samples stored in another order."""
+    order = np.random.default_rng(5).permutation(federation.n)
+    rows, bounds, start = [], np.zeros_like(federation.bounds), 0
+    for client in order:
+        first, last = federation.bounds[client, 0], federation.bounds[client, 3]
+        rows.append(np.arange(first, last))
+        bounds[client] = federation.bounds[client] - first + start
+        start += last - first
+    picked = torch.from_numpy(np.concatenate(rows))
+    return replace(federation, inputs=federation.inputs[picked], labels=federation.labels[picked], bounds=bounds)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_cross_8_3(groups: int, seed: int) -> None:
+    """After one common local round, K-means on weights, complete-linkage cosine cut at K, and for 5 epochs UPGMA
+    on D, all find the planted rotations."""
+    federation = planted("feature", groups, seed=seed)
+    run = train(FedAvg(), federation, 1, seed=seed)
+    ((_, replies),) = run.asked[0]
+    truth = federation.planted
+    assert truth is not None
+    labels = kmeans(replies.models, groups, 20, np.random.default_rng(seed))
+    assert adjusted_rand_score(truth, labels) == 1.0
+    tree = dendrogram(1 - cosines(replies.models - run.states[0].model), "complete")
+    assert adjusted_rand_score(truth, cut(tree, tree[-groups, 2])) == 1.0
+    run = train(FedAvg(), federation, 1, seed=seed, training=replace(TRAINING, epochs=5))
+    ((_, replies),) = run.asked[0]
+    tree = dendrogram(scaled_l1(replies.models))
+    assert adjusted_rand_score(truth, cut(tree, tree[-groups, 2])) == 1.0
+
+
+def test_cross_8_4() -> None:
+    """IID clients: what K-means finds has nothing to do with any labelling of the clients."""
+    federation = planted("iid")
+    found = [
+        adjusted_rand_score(np.arange(20) % 4, train(FeSEM(clusters=4), federation, 1, seed=s).groups())
+        for s in range(4)
+    ]
+    assert abs(np.mean(found)) < 0.15
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_cross_8_5(participation: float) -> None:
+    """FeSEM's ledger: n P b each way in the warm-up, m P b each way in every other round."""
+    run = train(FeSEM(clusters=4), planted("feature"), 3, participation=participation)
+    size, m = run.people.layout.size, round(20 * participation)
+    assert run.bytes("up", 1) == run.bytes("down", 1) == 20 * size * 4
+    for number in (2, 3):
+        assert run.bytes("up", number) == run.bytes("down", number) == m * size * 4
+    assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"}
+
+
+@every_method
+def test_cross_8_6(name: str) -> None:
+    """Clients with the same data and the same batches stay alike, and nobody splits them."""
+    one = planted("iid", clients=1)
+    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, planted=None)
+    training = replace(TRAINING, batch_size=100)  # one batch: the order of samples differs between clients
+    run = train(METHODS[name], federation, 3, training=training)
+    ((_, replies), *_) = run.asked[-1]
+    if len(replies.sent):
+        torch.testing.assert_close(replies.models, replies.models[:1].expand(8, -1), atol=1e-6, rtol=0)
+    if name.startswith("ifca"):
+        assert len(np.unique(run.groups())) == 1
+    assert torch.isfinite(run.served()).all()
+
+
+def test_cross_8_6_identical_uploads_are_one_group() -> None:
+    """Equal models, to the bit: one group for every clusterer, no NaN in any affinity."""
+    models = torch.linspace(-1, 1, 50).repeat(6, 1)
+    assert kmeans(models, 3, 20, np.random.default_rng(0)).tolist() == [0] * 6
+    assert np.isfinite(scaled_l1(models)).all()
+    assert np.allclose(cosines(models), 1.0)
+    tree = dendrogram(scaled_l1(models))
+    assert cut(tree, 0.0).tolist() == [0] * 6
+
+
+@every_method
+@pytest.mark.parametrize("case", ["one client", "one sample", "one class", "nobody answers"])
+def test_cross_8_7(name: str, case: str) -> None:
+    """Degenerate federations end with finite models for everybody."""
+    federation = planted("feature", clients=1 if case == "one client" else 8)
+    if case == "one sample":
+        federation = without_client(federation, 1)
+    if case == "one class":
+        federation = replace(federation, labels=torch.zeros_like(federation.labels))
+    run = train(METHODS[name], federation, 4, dropout=0.999999 if case == "nobody answers" else 0.0)
+    everyone = run.people.everyone
+    replies = run.runtime.measure(run.method.evaluation(run.state, run.people, everyone))
+    assert len(replies) == federation.n
+    assert all(np.isfinite(s.loss) for s in replies.report["score"])
+
+
+def test_cross_8_7_constant_tensors_and_zero_updates() -> None:
+    constant = torch.ones(3, 10)
+    assert scaled_l1(constant).tolist() == [[0.0] * 3] * 3
+    assert cosines(torch.zeros(3, 10)).tolist() == [[0.0] * 3] * 3
+    assert bipartition(np.zeros((3, 3))).max() == 1
+    assert canonical(np.array([5, 5, 2, 9])).tolist() == [0, 0, 1, 2]
+
+
+@every_method
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_cross_8_9(name: str, engine: str) -> None:
+    """Same seed, same bits: again, with two workers or three, and with clients that vanish."""
+    federation = planted("feature", sizes=SIZES)
+    first = train(METHODS[name], federation, 3, engine=engine, participation=0.7, dropout=0.1)
+    again = train(METHODS[name], federation, 3, engine=engine, participation=0.7, dropout=0.1)
+    workers = train(METHODS[name], federation, 3, engine=engine, participation=0.7, dropout=0.1, workers=3)
+    other = train(METHODS[name], federation, 3, engine=engine, participation=0.7, dropout=0.1, seed=1)
+    assert all(same(a, b) for a, b in zip(first.states, again.states, strict=True))
+    assert all(same(a, b) for a, b in zip(first.states, workers.states, strict=True))
+    assert first.ledgers == again.ledgers == workers.ledgers
+    known = first.groups() >= 0
+    assert torch.equal(first.served()[known], workers.served()[known])
+    assert not torch.equal(first.served()[known], other.served()[known])
+
+
+@every_method
+def test_cross_8_9_messages_as_bytes(name: str) -> None:
+    """A runtime that serialises every message gives the local runtime's bits, and its ledger."""
+    federation = planted("feature", sizes=SIZES)
+    local = train(METHODS[name], federation, 3, participation=0.7, dropout=0.1)
+    remote = train(METHODS[name], federation, 3, participation=0.7, dropout=0.1, remote=True)
+    assert all(same(a, b) for a, b in zip(local.states, remote.states, strict=True))
+    assert local.ledgers == remote.ledgers
+    assert local.accuracy().tolist() == remote.accuracy().tolist()

@@ -1,0 +1,198 @@
+"""Specification 2.10: how to know that FeSEM works. (7 and 8 are about matched averaging.)"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.clients import Answer, Client, Order, Rule, Train, Training, Work
+from coterie.engine.sequential import Sequential
+from coterie.methods import FedAvg, FeSEM, LocalOnly
+from coterie.models.layout import Layout
+from coterie.sharing.aggregate import group_means
+from tests.federated import TRAINING, Trained, planted, train
+
+
+def test_fesem_2_10_1() -> None:
+    """One centre without a pull, everybody there: FedAvg with uniform weights, the warm-up being round 1."""
+    federation = planted("feature", sizes=[40 + 3 * i for i in range(20)])
+    fesem = train(FeSEM(clusters=1, mu=0.0), federation, 4)
+    fedavg = train(FedAvg(weights="uniform"), federation, 4)
+    for ours, theirs in zip(fesem.states, fedavg.states, strict=True):
+        assert torch.equal(ours.centres, theirs.model)
+    weighted = train(FedAvg(weights="samples"), federation, 4)
+    assert not torch.equal(fesem.state.centres, weighted.state.model)
+
+
+def test_fesem_2_10_2() -> None:
+    """As many centres as clients: everybody trains alone."""
+    federation = planted("feature")
+    fesem = train(FeSEM(clusters=20, mu=0.0), federation, 3)
+    alone = train(LocalOnly(), federation, 3)
+    assert torch.equal(fesem.served(), alone.served())
+
+
+def _objective(models: Tensor, centres: Tensor, groups: np.ndarray) -> float:
+    chosen = centres.double()[torch.from_numpy(groups)]
+    return float((models.double() - chosen).square().sum())
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_fesem_2_10_3(participation: float) -> None:
+    """For fixed models neither step increases the distances, and the M-step is their exact minimiser."""
+    run = train(FeSEM(clusters=4), planted("iid"), 6, participation=participation)
+    moved = 0
+    for before, after in zip(run.states[1:], run.states[2:], strict=False):
+        start = _objective(after.models, before.centres, before.groups)
+        e_step = _objective(after.models, before.centres, after.groups)
+        m_step = _objective(after.models, after.centres, after.groups)
+        assert start >= e_step - 1e-9
+        assert e_step > m_step
+        moved += int((before.groups != after.groups).sum())
+        for k in range(4):
+            members = after.models[torch.from_numpy(after.groups == k)]
+            if len(members):
+                torch.testing.assert_close(after.centres[k], members.mean(0), atol=1e-6, rtol=0)
+            nudged = after.centres.clone()
+            nudged[k] += 1e-3
+            assert _objective(after.models, nudged, after.groups) >= m_step
+
+
+def test_fesem_2_10_4() -> None:
+    """An infinite pull: clients do not move. (The step is explicit, so the pull times lr stays at 1.)"""
+    federation = planted("feature")
+    training = Training(epochs=1, batch_size=20, lr=1e-3)
+
+    def displacement(mu: float) -> float:
+        run = train(FeSEM(clusters=2, mu=mu, mu_mode="uniform"), federation, 2, training=training)
+        centres = run.states[1].centres[torch.from_numpy(run.states[1].groups)]
+        return float((run.state.models - centres).norm(dim=1).max())
+
+    free, held = displacement(0.0), displacement(1000.0)
+    one_step = displacement(0.0) / 5  # five batches an epoch
+    assert held < 1.5 * one_step
+    assert held < free / 3
+
+
+class _Still(nn.Module):
+    """A network whose loss does not depend on its parameters, so that only what is added to it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.zeros(len(inputs), 10) + 0.0 * self.weight.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Quadratic(Rule):
+    """`F_i(w) = 1/2 ||w - a_i||^2`: the gradient w comes from weight decay, -a_i from the linear term."""
+
+    sends = ("model",)
+
+    def run(self, me: Client, got: Order) -> Work:
+        target = got.items["target"].values
+        trained = yield Train(got.items["model"].values, pull=got.told["mu"], linear=-target)
+        return Answer(send={"model": trained.model})
+
+
+def test_fesem_2_10_5() -> None:
+    """On a quadratic the local optimum is (a_i + mu_i W) / (1 + mu_i), with mu_i from Eq. 7."""
+    from coterie.clients.rule import Item
+
+    federation = planted("iid", clients=3, sizes=[30, 60, 90])
+    network = _Still()
+    training = Training(epochs=200, batch_size=30, lr=0.2, weight_decay=1.0)
+    initial = torch.zeros(6)
+    engine = Sequential(network, Layout.of(network), federation, training, 0, initial)
+    samples = federation.samples
+    centre, targets = torch.linspace(-1, 1, 6), torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+    for client in range(3):
+        mu = 0.5 * float(samples.mean()) / float(samples[client])
+        items = {"model": Item(centre), "target": Item(targets[client])}
+        order = Order(client, 1, _Quadratic(), items, {"mu": mu})
+        (answer,) = engine.carry_out([order], [{}])
+        torch.testing.assert_close(
+            answer.send["model"], (targets[client] + mu * centre) / (1 + mu), atol=1e-5, rtol=0
+        )
+
+
+def test_fesem_pull_is_scaled_by_samples() -> None:
+    """mu_i = mu * mean samples / own samples is what the clients are told (Eq. 7)."""
+    federation = planted("feature", sizes=[40 + 3 * i for i in range(20)])
+    run = train(FeSEM(clusters=4, mu=0.2), federation, 2)
+    (exchange, _), *_ = run.asked[1]
+    expected = 0.2 * federation.samples.mean() / federation.samples
+    np.testing.assert_allclose(exchange.tell["mu"], expected)
+
+
+@pytest.mark.parametrize("kind", ["feature", "incongruent"])
+@pytest.mark.parametrize("groups", [2, 4])
+def test_fesem_2_10_6(kind: str, groups: int) -> None:
+    """Planted rotations and label permutations are found right after the warm-up's K-means."""
+    federation = planted(kind, groups)
+    run = train(FeSEM(clusters=groups), federation, 1, training=dataclasses.replace(TRAINING, epochs=5))
+    assert run.ari() == 1.0
+
+
+def _stale(run: Trained) -> None:
+    for before, after, exchanged in zip(run.states[1:], run.states[2:], run.asked[1:], strict=False):
+        away = np.setdiff1d(np.arange(run.people.n), exchanged[0][1].clients)
+        assert torch.equal(after.models[away], before.models[away])
+        means = group_means(after.models, after.groups, before.centres)
+        assert torch.equal(after.centres, means)
+
+
+def test_fesem_absent_clients_keep_their_last_model() -> None:
+    """Specification B9: stale models stay in the E-step and in the M-step."""
+    _stale(train(FeSEM(clusters=4), planted("feature"), 5, participation=0.3))
+
+
+def test_fesem_members_participants() -> None:
+    """The option leaves the absent out of the M-step."""
+    run = train(FeSEM(clusters=2, members="participants"), planted("feature", 2), 2, participation=0.3)
+    present = run.asked[1][0][1].clients
+    groups = np.full(20, -1)
+    groups[present] = run.state.groups[present]
+    assert torch.equal(run.state.centres, group_means(run.state.models, groups, run.states[1].centres))
+
+
+def test_fesem_last_kernel_sees_only_the_output_layer() -> None:
+    """The released code's signal groups label-permuted clients too, by other distances."""
+    federation = planted("incongruent", 2)
+    run = train(FeSEM(clusters=2, signal="last_kernel"), federation, 2)
+    assert run.ari() == 1.0
+    layout = run.people.layout
+    assert layout.output_kernel.size == 320
+
+
+def test_fesem_reseed_moves_an_empty_centre() -> None:
+    """B8: after five empty rounds a centre goes to the client farthest from its own."""
+    federation = planted("feature", 2)
+    method = FeSEM(clusters=2, reseed=True)
+    run = train(method, federation, 1)
+    state = dataclasses.replace(run.state, groups=np.zeros(20, np.int64), empty=np.array([0, 4]))
+    moved = method._m_step(state, run.people, np.arange(20))
+    assert moved.empty.tolist() == [0, 0]
+    assert any(torch.equal(moved.centres[1], model) for model in state.models)
+    kept = FeSEM(clusters=2)._m_step(state, run.people, np.arange(20))
+    assert kept.empty.tolist() == [0, 5]
+    assert torch.equal(kept.centres[1], state.centres[1])
+
+
+def test_fesem_newcomer() -> None:
+    """B11: a newcomer trains once from the mean of the centres and joins the nearest one."""
+    federation = planted("feature", 4)
+    run = train(FeSEM(clusters=4), federation, 4, training=dataclasses.replace(TRAINING, epochs=5))
+    from coterie.runtime.drive import drive
+
+    clients = np.array([1, 6, 11])
+    run.runtime.begin(9)
+    groups, models = drive(run.method.newcomer(run.state, clients, run.people), run.runtime.answer)
+    assert groups.tolist() == run.state.groups[clients].tolist()
+    assert torch.equal(models, run.state.centres)
