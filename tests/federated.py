@@ -14,19 +14,33 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.clients import Training
 from coterie.exchange import Ask, Exchange, Replies
 from coterie.federation.federation import Federation
 from coterie.methods import Cohort, Method, People
-from coterie.models.networks import initialise
+from coterie.models.networks import NETWORKS, initialise
 from coterie.runtime.drive import drive
 from coterie.runtime.local import EngineSpec, LocalRuntime
 from coterie.runtime.loopback import LoopbackRuntime
 from coterie.runtime.runtime import Runtime
 
 TRAINING = Training(epochs=1, batch_size=20, lr=0.1)
+
+
+class _Dense(nn.Linear):
+    """Normal weights of deviation 1 / sqrt(fan-in) and no initial bias, as specification 0.4 has it."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.in_features**-0.5)
+        nn.init.zeros_(self.bias)
+
+
+@NETWORKS.add("planted-perceptron")
+def perceptron(features: tuple[int, ...], classes: int) -> nn.Module:
+    """64-32-10 with ReLU, the network of specification 0.4."""
+    return nn.Sequential(nn.Flatten(), _Dense(64, 32), nn.ReLU(), _Dense(32, classes))
 
 
 def planted(
@@ -123,7 +137,7 @@ def train(
     training: Training = TRAINING,
     seed: int = 0,
     participation: float = 1.0,
-    network: str = "mlp",
+    network: str = "planted-perceptron",
     settings: Mapping[str, Any] | None = None,
     engine: str = "sequential",
     workers: int = 1,
@@ -133,8 +147,7 @@ def train(
     shuffled: bool = False,
 ) -> Trained:
     """Train without files. `shuffled` hands the method its cohort in another order than by id."""
-    settings = {"hidden": "32"} if settings is None and network == "mlp" else settings or {}
-    spec = EngineSpec(network, settings, federation.features, federation, training, seed, engine)
+    spec = EngineSpec(network, settings or {}, federation.features, federation, training, seed, engine)
     runtime: Runtime
     if remote:
         runtime = LoopbackRuntime(spec.build(), federation.samples, dropout)

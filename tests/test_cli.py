@@ -191,7 +191,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
         done = subprocess.run(
             [*COTERIE, "list", "splits"], cwd=tmp_path, stdout=pipe, stderr=subprocess.PIPE, check=False
         )
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 # ---- new

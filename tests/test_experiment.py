@@ -107,6 +107,7 @@ SCHEMA_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"rounds": 3}, "rounds is not a section of an experiment; did you mean run.rounds?"),
     ({"metod": {}}, "metod is not a section of an experiment; did you mean method?"),
     ({"evaluation": 3}, "evaluation = 3 is not possible; it must be a table of every"),
+    ({"evaluation": {1: 2}}, "evaluation = {1: 2} is not possible; it must be a table of every"),
     ({"evaluation": "often"}, "evaluation = 'often' is not possible; it must be a table of every"),
 ]  # fmt: skip
 

@@ -334,7 +334,7 @@ def _as_table(title: str, value: Any) -> dict[str, Any] | None:
         return value.model_dump()
     if isinstance(value, str) and "name" in field_names(title):
         return {"name": value}
-    return dict(value) if isinstance(value, Mapping) else None
+    return dict(value) if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) else None
 
 
 def _no_section(name: str) -> str:

@@ -16,6 +16,7 @@ from coterie.methods.method import UNKNOWN
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runs import CLIENTS, FAILURES, LEDGER
 from coterie.runtime.ledger import Ledger
+from coterie.tables import MEASURED
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,5 @@ def failure_rows(round: int, failures: list[tuple[int, str]]) -> pl.DataFrame:
 def summed_up(found: Evaluated | None, test_samples: NDArray[np.int64]) -> dict[str, float | None]:
     """The round's accuracy, F1, worst tenth, spread and loss; None in a round without evaluation."""
     if found is None:
-        names = ("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "spread", "loss")
-        return dict.fromkeys(names)
+        return dict.fromkeys(MEASURED)
     return dict(metrics.population(found.accuracy, found.f1, found.loss, test_samples))

@@ -76,7 +76,10 @@ SCHEMAS: dict[str, pl.Schema] = {
     "ledger": LEDGER,
     "failures": FAILURES,
 }
-NULLABLE = {"train_loss", "ari", "nmi"}
+MEASURED = ("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "spread", "loss")
+"""What only an evaluation gives; null in a round without one, which has no rows in the clients' table either."""
+
+NULLABLE = {"train_loss", "ari", "nmi", *MEASURED}
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -70,7 +70,8 @@ def test_size(
 
 
 def test_every_network_has_a_published_size() -> None:
-    assert {row[0] for row in PUBLISHED} == set(NETWORKS.names())
+    own = {e.name for e in NETWORKS if e.target.__module__.startswith("coterie.")}  # a test may add one
+    assert {row[0] for row in PUBLISHED} == own
     assert {row[0] for row in SMALLEST} == set(NETWORKS.names()) - {"mlp"}
 
 

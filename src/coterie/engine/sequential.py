@@ -161,13 +161,15 @@ class _Step:
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor]) -> None:
-        direction = list(gradients)
+        # Nothing is added in place: a gradient may be one number seen many times.
+        direction = gradients
         if self._pull:
-            torch._foreach_add_(direction, torch._foreach_sub(self._parameters, self._anchor), alpha=self._pull)
+            away = torch._foreach_sub(self._parameters, self._anchor)
+            direction = torch._foreach_add(direction, away, alpha=self._pull)
         if self._linear is not None:
-            torch._foreach_add_(direction, self._linear)
+            direction = torch._foreach_add(direction, self._linear)
         if self._decay:
-            torch._foreach_add_(direction, self._parameters, alpha=self._decay)
+            direction = torch._foreach_add(direction, self._parameters, alpha=self._decay)
         if self._adam is not None:
             for parameter, gradient in zip(self._parameters, direction, strict=True):
                 parameter.grad = gradient
