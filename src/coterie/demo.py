@@ -14,10 +14,10 @@ from coterie.report import compare, page
 from coterie.runs import RunFolder
 
 SETTINGS: Mapping[str, Any] = {
-    "data": {"name": "digits", "split": "rotated(4)", "clients": 20},
-    "network": {"name": "mlp"},
+    "data": {"name": "digits", "split": "rotated(4)", "clients": 20, "test": 0.3},
+    "network": {"name": "mlp", "hidden": [32]},
     "training": {"epochs": 5, "batch_size": 10, "lr": 0.1},
-    "run": {"rounds": 20, "seed": 0},
+    "run": {"rounds": 15, "seed": 0},
 }
 """What the three runs have in common: each group sees the digits rotated by its own multiple of 90 degrees."""
 

@@ -63,7 +63,7 @@ def refuse_unbatchable(network: nn.Module) -> None:
     pass
 
 
-def chunk_size(network: nn.Module, layout: Layout) -> int:
+def chunk_size(layout: Layout) -> int:
     import os
 
     if "CH" in os.environ:

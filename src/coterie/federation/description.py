@@ -51,6 +51,7 @@ class Description:
     group_sizes: NDArray[np.int64] | None
     few_shot: int | None
     public: int | None
+    notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The description as lines of text for printing."""
@@ -76,7 +77,7 @@ class Description:
             lines.append(f"few-shot clients: {self.few_shot}")
         if self.public is not None:
             lines.append(f"public unlabelled samples: {self.public}")
-        return lines
+        return [*lines, *self.notes]
 
 
 def describe(federation: Federation) -> Description:
@@ -96,4 +97,5 @@ def describe(federation: Federation) -> Description:
         group_sizes=None if federation.planted is None else np.bincount(federation.planted),
         few_shot=None if federation.few_shot is None else int(federation.few_shot.sum()),
         public=None if federation.public is None else len(federation.public),
+        notes=federation.notes,
     )

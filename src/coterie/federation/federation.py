@@ -43,6 +43,8 @@ class Federation:
     planted: NDArray[np.int64] | None
     public: Tensor | None
     few_shot: NDArray[np.bool_] | None
+    notes: tuple[str, ...] = ()
+    """What was done to the data on loading that its owner should know: renumbered labels, ignored columns."""
 
     @property
     def n(self) -> int:
@@ -233,6 +235,7 @@ def _assembled(
         planted=_product(planted),
         public=_public(dataset, public, seed),
         few_shot=partition.few_shot,
+        notes=dataset.notes,
     )
 
 

@@ -69,7 +69,7 @@ class LocalRuntime(Runtime):
         super().__init__(self.engine.layout, samples, spec.seed, dropout)
         self.states = ClientStates(len(samples), self.layout)
         batched = isinstance(self.engine, Batched)
-        self._chunk = chunk_size(self.engine.network, self.layout) if batched else 1
+        self._chunk = chunk_size(self.layout) if batched else 1
         count = cores() if workers is None else workers
         alone = count == 1 and timeout is None
         self._pool = None if alone else Pool(spec.build, self.layout, count, timeout)
