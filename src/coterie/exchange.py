@@ -48,7 +48,9 @@ class Send:
         if np.any(row < 0):
             return None
         part = _part(self.part, position)
-        key = (self.matrix.data_ptr(), *np.atleast_1d(row).tolist(), part)
+        # Where the rows begin is not enough: one memory may be seen as several matrices, and one row as `[size]`
+        # or as `[1, size]`.
+        key = (self.matrix.data_ptr(), self.matrix.shape[1:], self.matrix.stride(), row.ndim, *row.flat, part)
         if row.ndim == 0:
             picked = self.matrix[int(row)]
         elif np.array_equal(row, np.arange(len(self.matrix))):

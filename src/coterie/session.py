@@ -26,6 +26,7 @@ from coterie.federation.description import describe
 from coterie.federation.federation import Federation, build
 from coterie.grouping.affinity import Sketch, gram_coordinates, pairwise_distances
 from coterie.methods import METHODS, Cohort, Method, People
+from coterie.methods.method import UNKNOWN
 from coterie.models.networks import initialise
 from coterie.problems import BadInput
 from coterie.runs import CLIENTS, ROUNDS, Picture, RunFolder
@@ -126,7 +127,11 @@ class Session:
 
     def measured(self, number: int, found: measuring.Evaluated | None, seconds: float) -> dict[str, Any]:
         """The round's row in the table of rounds."""
-        groups = self.method.serving(self.memory.state, self.people).groups if found is None else found.groups
+        if found is not None:
+            groups = found.groups
+        else:  # who has no group without an evaluation keeps the one it was last seen in
+            groups, last = self.method.serving(self.memory.state, self.people).groups, self.memory.groups
+            groups = groups if last is None else np.where(groups == UNKNOWN, last, groups)
         ari, nmi = metrics.agreement(groups, self.federation.planted)
         run = self.experiment.run
         per_epoch = run.seconds_per_sample * self.experiment.training.epochs

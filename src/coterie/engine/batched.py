@@ -54,7 +54,7 @@ class Batched(Engine):
     ) -> None:
         super().__init__(network, layout, data, training, seed, initial)
         refuse_unbatchable(network)
-        self._chunk = chunk_size(layout)
+        self._chunk = chunk_size(layout, training.batch_size)
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
         """Answer one request for each client, in order; like requests share a kernel."""

@@ -62,7 +62,7 @@ class Sequential(Engine):
     def _train(self, client: Client, request: Train) -> Trained:
         inputs, labels = self.data.slice(client.id, "train")
         entries = trained_tensors(self.layout, request.part)
-        parameters = [self._parameters[e.name] for e in entries]
+        parameters: list[Tensor] = [self._parameters[e.name] for e in entries]
         step = _Step(self.training, request, entries, parameters, self.training.lr_at(client.round))
         rng = client.stream(request.purpose)
         self._vector.copy_(request.start)
@@ -146,7 +146,7 @@ class _Step:
     """One step of the solver: w <- w - lr (g + pull (w - anchor) + linear + decay w), with momentum or Adam."""
 
     def __init__(
-        self, training: Training, request: Train, entries: list[Entry], parameters: Sequence[Tensor], lr: float
+        self, training: Training, request: Train, entries: list[Entry], parameters: list[Tensor], lr: float
     ) -> None:
         self._parameters = parameters
         self._lr = lr
@@ -162,7 +162,7 @@ class _Step:
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor]) -> None:
         # Nothing is added in place: a gradient may be one number seen many times.
-        direction = gradients
+        direction: tuple[Tensor, ...] | list[Tensor] = list(gradients)
         if self._pull:
             away = torch._foreach_sub(self._parameters, self._anchor)
             direction = torch._foreach_add(direction, away, alpha=self._pull)

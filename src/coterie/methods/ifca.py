@@ -24,7 +24,10 @@ _REDRAWS = 100
 
 @dataclass(frozen=True, eq=False)
 class IFCAState:
-    """The cluster models `[K, P]`, and the last choice of each client `[n]`, -1 before its first."""
+    """The cluster models `[K, P]`, and what each client chose in the last round `[n]`, -1 if it was away.
+
+    An old choice was made among other models; a client that was away chooses anew when it is evaluated.
+    """
 
     models: Tensor
     groups: NDArray[np.int64]
@@ -71,7 +74,7 @@ class IFCA(Method[IFCAState]):
             cohort.clients, ChooseThenTrain(), {"models": Send.all(state.models, cohort.clients)}
         )
         choice = _choices(replies)
-        groups = state.groups.copy()
+        groups = np.full(cohort.people.n, UNKNOWN, np.int64)
         groups[replies.clients] = choice
         weights = replies.samples if self.weights == "samples" else None
         return IFCAState(group_means(replies.models, choice, state.models, weights), groups)
@@ -115,7 +118,7 @@ class IFCA(Method[IFCAState]):
         if not len(replies):
             return state
         labels = kmeans(replies.models, self.clusters, self.restarts, people.stream("kmeans", cohort.round))
-        groups = state.groups.copy()
+        groups = np.full(people.n, UNKNOWN, np.int64)
         groups[replies.clients] = labels
         weights = replies.samples if self.weights == "samples" else None
         return IFCAState(group_means(replies.models, labels, state.models, weights), groups)

@@ -47,12 +47,8 @@ class Checkpoints:
         tensors: dict[str, Tensor] = {}
         tree = {name: _plain(value, name, tensors) for name, value in memory.items()}
         header = json.dumps({"round": round, "tree": tree})
-        meta = {
-            "format": FORMAT,
-            "identity": self._identity,
-            "header": header,
-            "digest": _digest(header, tensors),
-        }
+        digest = _digest(self._identity, header, tensors)
+        meta = {"format": FORMAT, "identity": self._identity, "header": header, "digest": digest}
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{round:06d}.safetensors"
         fresh = self.folder / f".{path.name}.{os.getpid()}.new"
@@ -60,8 +56,8 @@ class Checkpoints:
         _flush(fresh)
         fresh.replace(path)
         _flush(self.folder)
-        for old in self._listed()[:-KEEP]:
-            old.unlink()
+        for old in [*self._listed()[:-KEEP], *self.folder.glob(".*.new")]:
+            old.unlink()  # also what a kill left half written
         return path
 
     def latest(self) -> tuple[int, dict[str, Any], list[str]] | None:
@@ -95,16 +91,23 @@ class Checkpoints:
                 meta = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
         except (SafetensorError, OSError, ValueError, EOFError) as error:
-            raise BadInput(f"checkpoint {path} is damaged ({error})") from None
+            raise BadInput(f"checkpoint {path} is damaged ({_first_line(error)})") from None
         if meta.get("format") != FORMAT:
-            found = meta.get("format", "no format")
-            raise BadInput(f"checkpoint {path} has {found}; it must have the format {FORMAT}")
-        if meta["identity"] != self._identity:
-            raise BadInput(f"checkpoint {path} is of another experiment than the experiment.toml beside it")
-        if meta["digest"] != _digest(meta["header"], tensors):
+            found = f"the format {meta['format']!r}" if "format" in meta else "no format"
+            raise BadInput(f"checkpoint {path} has {found}; it must have the format {FORMAT!r}")
+        if meta.get("digest") != _digest(meta.get("identity", ""), meta.get("header", ""), tensors):
             raise BadInput(f"checkpoint {path} is damaged (its contents do not match its digest)")
+        if meta["identity"] != self._identity:
+            raise BadInput(f"checkpoint {path} is of another experiment; it must be of the one it is resumed for")
         header = json.loads(meta["header"])
-        return header["round"], {name: self._rich(value, tensors) for name, value in header["tree"].items()}
+        try:
+            return header["round"], {name: self._rich(value, tensors) for name, value in header["tree"].items()}
+        except (KeyError, TypeError) as error:
+            # Sound, but the method's state has other fields by now.
+            raise BadInput(
+                f"checkpoint {path} was written by another version of the method ({_first_line(error)}); "
+                "resume it with that version"
+            ) from None
 
     def _listed(self) -> list[Path]:
         return sorted(p for p in self.folder.glob("*.safetensors") if p.stem.isdigit())
@@ -120,6 +123,8 @@ class Checkpoints:
                 return tensors[inner]
             case "array":
                 return tensors[inner].numpy()
+            case "scalar":
+                return tensors[inner].numpy()[()]
             case "tuple":
                 return tuple(self._rich(v, tensors) for v in inner)
             case "dict":
@@ -135,10 +140,12 @@ def _plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         tensors[path] = value.detach().contiguous().clone()
         return {"tensor": path}
     if isinstance(value, np.ndarray):
-        tensors[path] = torch.from_numpy(np.ascontiguousarray(value).copy())
+        tensors[path] = torch.from_numpy(value.copy(order="C"))
         return {"array": path}
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, np.number | np.bool_):
+        # A float32 scalar that came back as a float would make later sums come out in other digits.
+        tensors[path] = torch.from_numpy(np.array(value))
+        return {"scalar": path}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -147,19 +154,25 @@ def _plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"tuple": [_plain(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]}
     if isinstance(value, Mapping):
         pairs = enumerate(value.items())
-        return {"dict": [[k, _plain(v, f"{path}.{i}", tensors)] for i, (k, v) in pairs]}
+        return {
+            "dict": [[_plain(k, f"{path}.{i}/key", tensors), _plain(v, f"{path}.{i}", tensors)] for i, (k, v) in pairs]
+        }
     if is_dataclass(value) and not isinstance(value, type):
         own = {f.name: _plain(getattr(value, f.name), f"{path}.{f.name}", tensors) for f in fields(value)}
         return {type(value).__name__: own}
     raise TypeError(f"{path} is a {type(value).__name__}; a state holds tensors, arrays and plain values only")
 
 
-def _digest(header: str, tensors: Mapping[str, Tensor]) -> str:
-    found = blake2b(header.encode(), digest_size=16)
+def _digest(identity: str, header: str, tensors: Mapping[str, Tensor]) -> str:
+    found = blake2b(f"{identity}\n{header}".encode(), digest_size=16)
     for name in sorted(tensors):
         found.update(f"{name}:{tensors[name].dtype}:{tuple(tensors[name].shape)}".encode())
         found.update(tensors[name].numpy().data if tensors[name].numel() else b"")
     return found.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]
 
 
 def _flush(path: Path) -> None:
