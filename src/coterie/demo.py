@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import polars as pl
+
 from coterie import running
 from coterie.events import Result
 from coterie.experiment import Experiment
@@ -39,6 +41,18 @@ def experiments(folder: str) -> list[Experiment]:
     ]
 
 
+def by_group(one: Result, other: Result) -> list[str]:
+    """For each group that `other` found: what its clients get from either in the last round, a line each."""
+    last = [run.clients.filter(pl.col("round") == run.clients["round"].max()) for run in (one, other)]
+    beside = last[1].join(last[0], on="client", suffix="_one")
+    means = beside.group_by("group").agg(pl.len(), pl.mean("accuracy"), pl.mean("accuracy_one")).sort("group")
+    names = one.experiment.method.name, other.experiment.method.name
+    return [
+        f"group {group} ({size} clients): {names[0]} {before:.1%}, {names[1]} {after:.1%}"
+        for group, size, after, before in means.iter_rows()
+    ]
+
+
 def show(folder: str) -> Result | None:
     """Run the demonstration and print what it found.
 
@@ -56,6 +70,7 @@ def show(folder: str) -> Result | None:
     )
     print("rotated by its own multiple of 90 degrees. Nobody tells the methods who belongs to which group.\n")
     folders: list[RunFolder] = []
+    results: dict[str, Result] = {}
     for experiment in planned:
         with watching(described=not folders) as observers:
             result = running.run(experiment, observers=observers)
@@ -63,8 +78,11 @@ def show(folder: str) -> Result | None:
         if result.status == "interrupted":
             return result
         folders.append(RunFolder(result.folder))
+        results[experiment.method.name] = result
     *others, shown = folders
     console().print(compare.render(compare.table(folders)))
+    for line in by_group(results["fedavg"], results["fesem"]):
+        print(line)
     print(f"\npage  {page.build(shown, others)}")
     print("next  coterie list methods")
     print("      coterie run fesem --split 'dirichlet(0.5) + rotated(4)' --clients 20")

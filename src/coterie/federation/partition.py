@@ -86,7 +86,7 @@ def dirichlet(
         float, Field(gt=0, description="concentration; small values mean few classes per client")
     ] = 0.5,
 ) -> Partition:
-    """Each class is cut over the clients by a Dirichlet draw (FedTSDP, section 1.7).
+    """Each class is cut over the clients by a Dirichlet draw (Hsu et al., 2019).
 
     The draw is repeated until every client has the minimum number of samples.
 
@@ -161,7 +161,7 @@ def label_groups(
     groups: Groups = 4,
     share: Annotated[float, Field(gt=0, le=1, description="share of a client's data in its group's class")] = 0.5,
 ) -> Partition:
-    """A share of each client's data is its group's own class, the rest the other classes (LayerCFL's beta, 4.7).
+    """A share of each client's data is its group's own class, the rest the other classes (LayerCFL's beta).
 
     Group g's class is g. All clients have the same size, the largest the data allow.
     """
@@ -197,7 +197,7 @@ def primary_secondary(
         Literal["low", "mid", "high"], Field(description="how different the clients' labels are")
     ] = "mid",
 ) -> Partition:
-    """A primary class (40 to 60 %), a secondary class (20 to 40 %), the rest uniform (DC-PFL, 5.7 E18).
+    """A primary class (40 to 60 %), a secondary class (20 to 40 %), the rest uniform (DC-PFL).
 
     A hundred candidates are drawn, and the range of their mean label divergence is cut in three equal intervals;
     the candidate nearest to the middle of the interval named by `level` is taken.
@@ -237,7 +237,7 @@ def few_shot(
         Field(ge=1, description="samples of each class held, the same for everybody; default: the most possible"),
     ] = None,
 ) -> Partition:
-    """Equal samples of a few random classes; a share of the clients has fewer classes (FedCPS, 3.7 and C14)."""
+    """Equal samples of a few random classes; a share of the clients has fewer classes (FedCPS)."""
     _at_most(pool, "few-shot", "classes", classes)
     if few_classes > classes:
         raise BadInput(few_shot_contradiction(classes, few_classes))

@@ -43,7 +43,7 @@ def rotated(
         Literal[1, 2, 4], Field(description="number of planted groups; client i is in group i mod groups")
     ] = 4,
 ) -> NDArray[np.int64]:
-    """Images of group g are turned by g * 360 / groups degrees, counter-clockwise (LayerCFL, section 4.7)."""
+    """Images of group g are turned by g * 360 / groups degrees, counter-clockwise (LayerCFL)."""
     shape = rows.inputs.shape[1:]
     if len(shape) != 3 or shape[0] != shape[1]:
         raise BadInput(
@@ -60,7 +60,7 @@ def rotated(
 
 @SPLITS.add("permuted-labels")
 def permuted_labels(rows: Rows, *, groups: Groups = 2) -> NDArray[np.int64]:
-    """Every group has its own permutation of the labels, group 0 the identity (specification 0.4, incongruent).
+    """Every group has its own permutation of the labels, group 0 the identity (incongruent groups).
 
     The permutations of two groups differ in every label.
     """

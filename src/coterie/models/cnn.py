@@ -40,7 +40,7 @@ def fedtsdp_cnn(
     conv_dropout: Annotated[Rate, Field(description="dropout rate after the convolutions")] = 0.25,
     dense_dropout: Annotated[Rate, Field(description="dropout rate after the first dense layer")] = 0.5,
 ) -> nn.Sequential:
-    """CNN of FedTSDP: two 3x3 convolutions (32, 64), a dense layer of 512 (specification 1.6, A20)."""
+    """CNN of FedTSDP: two 3x3 convolutions (32, 64), a dense layer of 512."""
     size = image("fedtsdp-cnn", features, 6 if pool == "once" else 10)
     pools = {2} if pool == "once" else {1, 2}
     return _convolutional(
@@ -56,29 +56,29 @@ def fedtsdp_cnn(
 
 
 def femnist_cnn(features: tuple[int, ...], classes: int) -> nn.Sequential:
-    """CNN of FeSEM on FEMNIST: two padded 5x5 convolutions (32, 64), a dense layer of 248 (2.7, B13)."""
+    """CNN of FeSEM on FEMNIST: two padded 5x5 convolutions (32, 64), a dense layer of 248 (LEAF)."""
     size = image("femnist-cnn", features, 4)
     return _convolutional(size, classes, (32, 64), kernel=5, padding=2, hidden=(248,))
 
 
 def lenet(features: tuple[int, ...], classes: int) -> nn.Sequential:
-    """LeNet of DC-PFL on CIFAR-10: 5x5 convolutions (6, 16), dense layers of 120 and 84 (5.5)."""
+    """LeNet of DC-PFL on CIFAR-10: 5x5 convolutions (6, 16), dense layers of 120 and 84."""
     return _convolutional(image("lenet", features, 16), classes, (6, 16), kernel=5, hidden=(120, 84))
 
 
 def lenet_wide(features: tuple[int, ...], classes: int) -> nn.Sequential:
-    """LeNet of DC-PFL on Fashion-MNIST: padded 5x5 convolutions (16, 32), dense layers of 120 and 84 (5.5)."""
+    """LeNet of DC-PFL on Fashion-MNIST: padded 5x5 convolutions (16, 32), dense layers of 120 and 84."""
     size = image("lenet-wide", features, 4)
     return _convolutional(size, classes, (16, 32), kernel=5, padding=2, hidden=(120, 84))
 
 
 def fedcr_cnn(features: tuple[int, ...], classes: int) -> nn.Sequential:
-    """CNN of FedCR and FedCPS on CIFAR: 5x5 convolutions (64, 64), two dense layers of 1024 (3.3)."""
+    """CNN of FedCR and FedCPS on CIFAR: 5x5 convolutions (64, 64), two dense layers of 1024."""
     return _convolutional(image("fedcr-cnn", features, 16), classes, (64, 64), kernel=5, hidden=(1024, 1024))
 
 
 def fedcr_cnn_small(features: tuple[int, ...], classes: int) -> nn.Sequential:
-    """CNN of FedCR and FedCPS on MNIST: 5x5 convolutions (4, 12), two dense layers of 1024 (3.3)."""
+    """CNN of FedCR and FedCPS on MNIST: 5x5 convolutions (4, 12), two dense layers of 1024."""
     size = image("fedcr-cnn-small", features, 16)
     return _convolutional(size, classes, (4, 12), kernel=5, hidden=(1024, 1024))
 

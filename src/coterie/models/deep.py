@@ -77,7 +77,7 @@ def resnet18(
     *,
     width: Annotated[int, Field(ge=1, description="channels of the first stage; each next one doubles them")] = 64,
 ) -> nn.Sequential:
-    """ResNet-18 with a 3x3 stem, four stages and batch normalisation (FedTSDP, specification 1.6, A20)."""
+    """ResNet-18 with a 3x3 stem, four stages and batch normalisation (FedTSDP)."""
     _, _, channels = image("resnet18", features, 8)
     modules: OrderedDict[str, nn.Module] = OrderedDict()
     modules["conv1"] = HeConv2d(channels, width, 3, padding=1, bias=False)
@@ -109,7 +109,7 @@ def vgg16(
     batch_norm: Annotated[bool, Field(description="batch normalisation after every convolution")] = False,
     dropout: Annotated[Rate, Field(description="dropout rate in the head")] = 0.5,
 ) -> nn.Sequential:
-    """VGG-16 for images from 28x28, padded to 32x32 where smaller (LayerCFL, specification 4.5 and D17)."""
+    """VGG-16 for images from 28x28, padded to 32x32 where smaller (LayerCFL)."""
     height, width, inputs = image("vgg16", features, 28)
     modules: OrderedDict[str, nn.Module] = OrderedDict()
     down, across = max(0, 32 - height), max(0, 32 - width)
