@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.clients import Order, Score, Train
+from coterie.clients import ChooseThenTrain, LocalUpdate, Order, Score, Train
 from coterie.engine.engine import Engine
 from coterie.methods import IFCA, FedAvg, LocalOnly
 from coterie.models.networks import initialise
@@ -28,8 +28,6 @@ def _engine(run: Trained) -> Engine:
 def _trained(run: Trained, client: int, round: int, start: torch.Tensor) -> torch.Tensor:
     """What a client makes of a model, asked of the engine directly."""
     engine = _engine(run)
-    from coterie.clients import LocalUpdate
-
     me = engine.client(Order(client, round, LocalUpdate(), {}), {})
     (result,) = engine.answer([me], [Train(start)])
     return result.model  # type: ignore[union-attr]  # a Train is answered by a Trained
@@ -62,17 +60,11 @@ def test_ifca_6_11_choice_is_the_smallest_loss() -> None:
     before = run.states[1].models
     ((_, replies),) = run.asked[1]
     for client in range(20):
-        me = engine.client(Order(client, 2, replace_rule(), {}), {})
+        me = engine.client(Order(client, 2, ChooseThenTrain(), {}), {})
         losses = [engine.answer([me], [Score(m, "train")])[0].loss for m in before]  # type: ignore[union-attr]
         assert replies.numbers["choice"][client] == int(np.argmin(losses))
     groups = replies.numbers["choice"].astype(np.int64)
     assert torch.equal(run.state.models, group_means(replies.models, groups, before))
-
-
-def replace_rule():  # type: ignore[no-untyped-def]
-    from coterie.clients import ChooseThenTrain
-
-    return ChooseThenTrain()
 
 
 def test_ifca_6_11_hypcluster_weighs_by_samples() -> None:

@@ -52,9 +52,9 @@ def pairwise_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
 def cosines(updates: Tensor) -> NDArray[np.float64]:
     """Cosine similarities `[n, n]` of updates `[n, P]`; 0 where an update is 0 (specification 4.3)."""
     rows = updates.double()
-    norms = rows.norm(dim=1, keepdim=True)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     units = torch.where(norms > 0, rows / norms, torch.zeros_like(rows))
-    return np.clip((units @ units.T).numpy(), -1.0, 1.0)
+    return np.asarray((units @ units.T).clamp_(-1.0, 1.0).numpy())
 
 
 def js_divergences(outputs: Tensor) -> NDArray[np.float64]:
@@ -66,7 +66,7 @@ def js_divergences(outputs: Tensor) -> NDArray[np.float64]:
     q = outputs.double()
 
     def entropy(p: Tensor) -> Tensor:
-        return -torch.special.xlogy(p, p).sum(-1).mean(-1)
+        return -torch.xlogy(p, p).sum(-1).mean(-1)
 
     own = entropy(q)
     found = np.zeros((len(q), len(q)))
