@@ -49,7 +49,9 @@ def _rates(score: Scored) -> tuple[float, float]:
     samples = score.actual.sum()
     occurs = score.actual + score.predicted > 0
     f1 = 2 * score.correct[occurs] / (score.actual + score.predicted)[occurs]
-    return float(score.correct.sum() / samples) if samples else float("nan"), float(f1.mean())
+    if not samples:
+        return float("nan"), float("nan")
+    return float(score.correct.sum() / samples), float(f1.mean())
 
 
 def client_rows(
@@ -103,4 +105,6 @@ def summed_up(found: Evaluated | None, test_samples: NDArray[np.int64]) -> dict[
     """The round's accuracy, F1, worst tenth, spread and loss; None in a round without evaluation."""
     if found is None:
         return dict.fromkeys(MEASURED)
-    return dict(metrics.population(found.accuracy, found.f1, found.loss, test_samples))
+    # Who could not be evaluated weighs nothing; a loss that is NaN all the same is the model's.
+    known = np.where(np.isnan(found.accuracy), 0, test_samples)
+    return dict(metrics.population(found.accuracy, found.f1, found.loss, known))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,33 +29,41 @@ def run(experiment: Experiment, *, observers: Sequence[Observer] = ()) -> Result
         BadInput: the experiment cannot run; nothing has been written then.
     """
     experiment.check()
-    session = Session(experiment)
-    folder = RunFolder.create(experiment.run.folder, experiment.run.name or _name(experiment))
-    folder.write_experiment(session.experiment.to_toml())
-    folder.write_environment(session.environment())
-    folder.write_status("running", 0, experiment.run.rounds)
-    return _finish(session, folder, 0, observers)
+    with closing(Session(experiment)) as session:
+        folder = RunFolder.create(experiment.run.folder, experiment.run.name or _name(experiment))
+        with _alone(folder):
+            folder.write_experiment(session.experiment.to_toml())
+            folder.write_environment(session.environment())
+            folder.write_status("running", 0, experiment.run.rounds)
+            return _finish(session, folder, 0, observers)
 
 
 def resume(folder: RunFolder | Path | str, *, observers: Sequence[Observer] = ()) -> Result:
     """Go on with a run that was interrupted or killed, from its last sound checkpoint.
 
+    A run that is finished stays as it is, and its result is given.
+
     Raises:
-        BadInput: the folder holds no run, it is still running, its data have changed, or no checkpoint is sound.
+        BadInput: the folder holds no run, it is still running, its experiment.toml or its data have changed, or no
+            checkpoint is sound.
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     experiment = Experiment.from_toml(folder.experiment_text() + "\n")
-    experiment.check()
-    if folder.status == "running":
-        raise BadInput(f"run {folder.name} is still running; wait for it, or stop it first")
-    session = Session(experiment)
-    notes = session.differences(folder.environment())
-    done, passed = session.recall(folder)
-    for text in notes + passed:
-        for observer in observers:
-            observer.note(text)
-    folder.forget_after(done)
-    return _finish(session, folder, done, observers)
+    with _alone(folder):
+        progress = folder.progress()
+        if folder.status == "finished" and progress and progress.rounds == experiment.run.rounds:
+            _note(observers, [f"run {folder.name} is finished; there is nothing left to do"])
+            return _result(folder, experiment, "finished", observers)
+        experiment.check()
+        with closing(Session(experiment)) as session:
+            notes = session.differences(folder.environment())
+            done, passed = session.recall(folder)
+            _note(observers, notes + passed)
+            if not folder.environment():  # killed before it was written
+                folder.write_environment(session.environment())
+            folder.write_status("running", done, experiment.run.rounds)
+            folder.forget_after(done)
+            return _finish(session, folder, done, observers)
 
 
 def rounds(
@@ -64,12 +75,13 @@ def rounds(
         BadInput: the experiment cannot run.
     """
     experiment.check()
-    yield from _rounds(Session(experiment), folder, 0, observers)
+    with closing(Session(experiment)) as session:
+        yield from _rounds(session, folder, 0, observers)
 
 
 def _rounds(
     session: Session, folder: RunFolder | None, done: int, observers: Sequence[Observer]
-) -> Iterator[Round]:
+) -> Generator[Round]:
     run = session.experiment.run
     up, down, seconds = _totals(folder)
     checkpoints = session.checkpoints(folder) if folder is not None else None
@@ -104,30 +116,77 @@ def _rounds(
         # clients' own states are neither the old nor the new ones: the last checkpoint holds then.
         if checkpoints is not None and whole and saved < done:
             checkpoints.save(done, session.remembered())
-        session.runtime.close()
 
 
 def _finish(session: Session, folder: RunFolder, done: int, observers: Sequence[Observer]) -> Result:
     """Run the rounds that are left, and close the books."""
     planned = session.experiment.run.rounds
-    status: Status = "finished"
+    status: Status = "interrupted"
+    # Closed before anything else happens, so that the last round is on disk when the run says that it has ended.
+    loop = _rounds(session, folder, done, observers)
     try:
-        for event in _rounds(session, folder, done, observers):
-            done = event.number
-    except KeyboardInterrupt:
-        status = "interrupted"
-    if status == "finished":
+        with closing(loop):
+            for event in loop:
+                done = event.number
         picture = session.picture(done)
         if picture is not None:
             folder.write_picture(picture)
         folder.compact()
-    folder.write_status(status, done, planned)
+        status = "finished"
+    except KeyboardInterrupt:
+        pass
+    finally:  # also where a method or an observer raised
+        folder.write_status(status, done, planned)
+    return _result(folder, session.experiment, status, observers)
+
+
+def _result(folder: RunFolder, experiment: Experiment, status: Status, observers: Sequence[Observer]) -> Result:
     table = folder.rounds()
     summary = metrics.summary(table) if table.height else {}
-    result = Result(folder.path, session.experiment, table, folder.clients(), folder.ledger(), summary, status)
+    result = Result(folder.path, experiment, table, folder.clients(), folder.ledger(), summary, status)
     for observer in observers:
         observer.finished(result)
     return result
+
+
+def _note(observers: Sequence[Observer], texts: Sequence[str]) -> None:
+    for text in texts:
+        for observer in observers:
+            observer.note(text)
+
+
+@contextmanager
+def _alone(folder: RunFolder) -> Iterator[None]:
+    """Be the only process that writes into a run folder.
+
+    The system takes the lock back from a process that ends, however it ends. Worker processes do not inherit it.
+
+    Raises:
+        BadInput: a process is at it, here or, as far as can be known, on another machine.
+    """
+    busy = f"run {folder.name} is still running; wait for it, or stop it first"
+    progress = folder.progress()
+    if progress is not None and progress.state == "running":
+        if progress.pid == os.getpid() and progress.host == platform.node():
+            raise BadInput(busy)  # the lock keeps out other processes only
+        if progress.host != platform.node():
+            raise BadInput(
+                f"run {folder.name} says that it is running on {progress.host}; wait for it, or if it was killed, "
+                f"remove {folder.path / 'status.json'}"
+            )
+    if os.name != "posix":
+        if folder.status == "running":
+            raise BadInput(busy)
+        yield
+        return
+    import fcntl
+
+    with (folder.path / ".lock").open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(busy) from None
+        yield
 
 
 def _totals(folder: RunFolder | None) -> tuple[int, int, float]:

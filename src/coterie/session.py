@@ -6,6 +6,7 @@ import platform
 import sys
 from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -101,6 +102,10 @@ class Session:
         self._took_part = np.zeros(n, np.bool_)
         self._train_loss: dict[int, float] = {}
 
+    def close(self) -> None:
+        """End the worker processes."""
+        self.runtime.close()
+
     def describe(self) -> list[str]:
         """The run in a few lines: who the clients are, what is trained, and how."""
         name = self.experiment.network.name
@@ -123,7 +128,9 @@ class Session:
         everyone = self.people.everyone
         exchange = self.method.evaluation(self.memory.state, self.people, everyone)
         groups = self.method.serving(self.memory.state, self.people).groups
-        return measuring.evaluated(self.runtime.measure(exchange), groups)
+        replies = self.runtime.measure(exchange)
+        self.runtime.failures.extend((c, f"not evaluated: {reason}") for c, reason in replies.missing.items())
+        return measuring.evaluated(replies, groups)
 
     def measured(self, number: int, found: measuring.Evaluated | None, seconds: float) -> dict[str, Any]:
         """The round's row in the table of rounds."""
@@ -183,7 +190,7 @@ class Session:
         map_ = np.zeros((len(clients), 2))
         map_[:, : flat.shape[1]] = flat[:, :2]
         affinity = self.method.affinity(self.memory.state)
-        name, matrix = "distance between the models clients last sent (from sketches)", pairwise_distances(flat)
+        name, matrix = "distance of last sent models (sketched)", pairwise_distances(flat)
         if affinity is not None:
             name = affinity.name
             square = affinity.matrix.shape[0] == affinity.matrix.shape[1]
@@ -226,7 +233,7 @@ class Session:
             "platform": platform.platform(),
             "packages": {name: version(name) for name in PACKAGES},
             "engine": self.engine,
-            "federation": self._fingerprint(),
+            "federation": self._fingerprint,
             "description": self.describe(),
         }
 
@@ -236,7 +243,7 @@ class Session:
         Raises:
             BadInput: the clients' data have changed, so that there is nothing to go on with.
         """
-        if before.get("federation", self._fingerprint()) != self._fingerprint():
+        if before.get("federation", self._fingerprint) != self._fingerprint:
             raise BadInput(
                 f"data.name = {self.experiment.data.name!r} no longer gives the clients the data they had when the "
                 "run began; restore it, or start a new run"
@@ -250,10 +257,12 @@ class Session:
             if old != new
         ]
 
+    @cached_property
     def _fingerprint(self) -> str:
-        found = blake2b(np.ascontiguousarray(self.federation.bounds).tobytes(), digest_size=16)
-        found.update(self.federation.labels.numpy().tobytes())
-        found.update(self.federation.inputs.double().sum().numpy().tobytes())
+        found = blake2b(np.ascontiguousarray(self.federation.bounds).data, digest_size=16)
+        for values in (self.federation.labels, self.federation.inputs, self.federation.public):
+            if values is not None:
+                found.update(values.contiguous().numpy().data)
         return found.hexdigest()
 
     def _drawn(self, number: int) -> NDArray[np.int64]:
@@ -277,7 +286,8 @@ class Session:
                 self._train_loss[int(client)] = float(loss)
         rows, seen = torch.from_numpy(replies.clients), self.layout.trainable
         if "model" in exchange.rule.sends:
-            models = seen.take(replies.models)
+            # Columns that never cross are NaN, and no part of a distance.
+            models = seen.take(replies.models).nan_to_num(0.0)
         elif "model" in exchange.rule.keeps and len(rows):
             models = seen.take(self.runtime.states.kept["model"][rows])
         else:

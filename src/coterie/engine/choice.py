@@ -17,12 +17,12 @@ from coterie.problems import BadInput, unknown
 ENGINES = ("auto", "sequential", "batched")
 
 PARAMETERS = 200_000
-"""Largest perceptron for which batching gains: beyond it, two models no longer share a cache of 1 MiB."""
+"""Largest perceptron for which batching gains: beyond it, one model fills a cache of 1 MiB."""
 
 WORK = 3_000_000
 """Largest product of parameters and minibatch size for which the overhead of a step is worth sharing.
 
-Below it, training is 1.3 times (784-200-10, batches of 10 to 20) to 10 times (64-32-10, batches of 10) as fast.
+Below it, training is 1.3 times (784-200-10, batches of 10) to 10 times (64-32-10, batches of 10) as fast.
 """
 
 CHUNK_SCALARS = 1 << 20

@@ -78,7 +78,8 @@ class Sequential(Engine):
             total, seen = torch.zeros(()), 0
             for a, b in batches(order, self.training.batch_size, keep_single=not self._batch_norm):
                 cost = cross_entropy(self.network(channels_first(xs[a:b])), ys[a:b])
-                step(torch.autograd.grad(cost, parameters))
+                if parameters:  # a part may hold no tensor as a whole
+                    step(torch.autograd.grad(cost, parameters))
                 total += cost.detach() * (b - a)
                 seen += b - a
             loss = float(total) / seen if seen else float("nan")
@@ -118,7 +119,7 @@ class Sequential(Engine):
         if self._dropout:
             torch.manual_seed(address(self.seed, f"dropout/{request.purpose}", client.id, client.round))
         order = client.stream(request.purpose).permutation(len(labels))
-        size = len(order) if request.full else self.training.batch_size
+        size = max(len(order), 1) if request.full else self.training.batch_size
         ranges = batches(order, size, keep_single=not self._batch_norm)[: request.batches]
         found = torch.zeros(len(ranges), self.layout.size)
         for row, (a, b) in zip(found, ranges, strict=True):
@@ -157,7 +158,7 @@ class _Step:
         self._decay = training.weight_decay
         self._momentum = training.momentum
         self._velocity: list[Tensor] | None = None
-        self._adam = torch.optim.Adam(parameters, lr=lr) if training.optimizer == "adam" else None
+        self._adam = torch.optim.Adam(parameters, lr=lr) if training.optimizer == "adam" and parameters else None
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor]) -> None:

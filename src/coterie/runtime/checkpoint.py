@@ -28,6 +28,10 @@ KEEP = 2
 """Checkpoints kept: if the newest is damaged, there is one before it."""
 
 
+class _Foreign(BadInput):
+    """A checkpoint of another experiment."""
+
+
 class Checkpoints:
     """The checkpoints of one run.
 
@@ -69,13 +73,20 @@ class Checkpoints:
             BadInput: there are checkpoints, and none can be used.
         """
         passed: list[str] = []
+        foreign = True
         for path in reversed(self._listed()):
             try:
                 round, memory = self.load(path)
             except BadInput as problem:
                 passed += problem.problems
+                foreign = foreign and isinstance(problem, _Foreign)
                 continue
             return round, memory, passed
+        if passed and foreign:
+            raise BadInput(
+                f"the checkpoints in {self.folder} are of another experiment than the experiment.toml beside them; "
+                "put it back as it was, or start a new run"
+            )
         if passed:
             raise BadInput(passed)
         return None
@@ -98,7 +109,7 @@ class Checkpoints:
         if meta.get("digest") != _digest(meta.get("identity", ""), meta.get("header", ""), tensors):
             raise BadInput(f"checkpoint {path} is damaged (its contents do not match its digest)")
         if meta["identity"] != self._identity:
-            raise BadInput(f"checkpoint {path} is of another experiment; it must be of the one it is resumed for")
+            raise _Foreign(f"checkpoint {path} is of another experiment; it must be of the one it is resumed for")
         header = json.loads(meta["header"])
         try:
             return header["round"], {name: self._rich(value, tensors) for name, value in header["tree"].items()}
@@ -153,10 +164,9 @@ def _plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_plain(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]}
     if isinstance(value, Mapping):
-        pairs = enumerate(value.items())
-        return {
-            "dict": [[_plain(k, f"{path}.{i}/key", tensors), _plain(v, f"{path}.{i}", tensors)] for i, (k, v) in pairs]
-        }
+        keys = [_plain(k, f"{path}.{i}/key", tensors) for i, k in enumerate(value)]
+        values = [_plain(v, f"{path}.{i}", tensors) for i, v in enumerate(value.values())]
+        return {"dict": [list(pair) for pair in zip(keys, values, strict=True)]}
     if is_dataclass(value) and not isinstance(value, type):
         own = {f.name: _plain(getattr(value, f.name), f"{path}.{f.name}", tensors) for f in fields(value)}
         return {type(value).__name__: own}

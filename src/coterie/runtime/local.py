@@ -19,7 +19,7 @@ from coterie.engine.engine import Data, Engine, one_thread
 from coterie.engine.sequential import Sequential
 from coterie.models.layout import Layout
 from coterie.models.networks import build, initialise
-from coterie.runtime.runtime import Failure, Runtime, unsound
+from coterie.runtime.runtime import Failure, Runtime, carried_out
 from coterie.runtime.workers import Pool, cores
 
 
@@ -69,7 +69,7 @@ class LocalRuntime(Runtime):
         super().__init__(self.engine.layout, samples, spec.seed, dropout)
         self.states = ClientStates(len(samples), self.layout)
         batched = isinstance(self.engine, Batched)
-        self._chunk = chunk_size(self.layout) if batched else 1
+        self._chunk = chunk_size(self.layout, spec.training.batch_size) if batched else 1
         count = cores() if workers is None else workers
         alone = count == 1 and timeout is None
         self._pool = None if alone else Pool(spec.build, self.layout, count, timeout)
@@ -83,22 +83,19 @@ class LocalRuntime(Runtime):
         return self.engine.outputs(models, inputs)
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
-        # Chunks depend on who takes part alone, never on the number of workers: the kernels' last digits may
-        # depend on who shares one.
-        chunks = [list(range(a, min(a + self._chunk, len(orders)))) for a in range(0, len(orders), self._chunk)]
+        # Chunks depend on who takes part alone, never on the number of workers: a kernel's last digits may
+        # depend on who shares it. Eight chunks or so keep the usual number of cores busy.
+        size = min(self._chunk, max(8, -(-len(orders) // 8)))
+        chunks = [list(range(a, min(a + size, len(orders)))) for a in range(0, len(orders), size)]
         states = [self.states.of(order.client) for order in orders]
         if self._pool is None:
             found = self._here(orders, states, chunks)
         else:
             weights = [int(sum(self.samples[orders[i].client] for i in chunk)) for chunk in chunks]
             found = self._pool.carry_out(orders, states, chunks, weights)
-        for i, (order, answer) in enumerate(zip(orders, found, strict=True)):
-            if isinstance(answer, Answer):
-                wrong = unsound(order, answer)
-                if wrong is not None:
-                    found[i] = Failure(wrong)
-                elif keep:
-                    self.states.update(order.client, answer.keep)
+        for order, answer in zip(orders, found, strict=True):
+            if keep and isinstance(answer, Answer):
+                self.states.update(order.client, answer.keep)
         return found
 
     def _here(
@@ -109,12 +106,12 @@ class LocalRuntime(Runtime):
         while queue:
             chunk = queue.pop(0)
             try:
-                answers = self.engine.carry_out([orders[i] for i in chunk], [states[i] for i in chunk])
+                answers = carried_out(self.engine, [orders[i] for i in chunk], [states[i] for i in chunk])
             except Exception as error:  # noqa: BLE001  # whatever a client's rule does, the round goes on
                 if len(chunk) > 1:  # one of them failed: find out which, and keep the others
                     queue[:0] = [[i] for i in chunk]
                     continue
-                answers = [Failure(f"{type(error).__name__}: {error}")]  # type: ignore[list-item]
+                answers = [Failure(f"{type(error).__name__}: {error}")]
             for i, answer in zip(chunk, answers, strict=True):
                 found[i] = answer
         return found

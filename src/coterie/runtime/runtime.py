@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.rule import Answer, Order
+from coterie.engine.engine import Engine
 from coterie.exchange import Ask, Exchange, Outputs, Replies
 from coterie.models.layout import Layout
 from coterie.runtime.ledger import Ledger
@@ -51,7 +52,8 @@ class Runtime(ABC):
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
         """Bring each order to its client and its answer back, in the same order.
 
-        With `keep`, what a sound answer keeps becomes the client's state; see `sound`.
+        With `keep`, what an answer keeps becomes the client's state. An answer that is not sound (see `unsound`)
+        is a failure and changes nothing.
         """
 
     @abstractmethod
@@ -77,16 +79,20 @@ class Runtime(ABC):
     def measure(self, exchange: Exchange) -> Replies:
         """Answer an exchange that belongs to the evaluation: nothing is counted, kept or lost."""
         orders = [exchange.order(position, self._round) for position in range(len(exchange.clients))]
-        return self._replies(exchange, orders, self.carry(orders, keep=False), {})
+        answers = self.carry(orders, keep=False)
+        missing = {o.client: a.reason for o, a in zip(orders, answers, strict=True) if isinstance(a, Failure)}
+        return self._replies(exchange, orders, answers, missing)
 
     def _exchange(self, exchange: Exchange) -> Replies:
         self._exchanges += 1
         orders = [exchange.order(position, self._round) for position in range(len(exchange.clients))]
         missing: dict[int, str] = {}
+        away: dict[int, str] = {}
         present = []
         for order in orders:
             if order.client in self._vanished:
-                continue  # it left in an earlier exchange of this round and hears nothing more
+                away[order.client] = "left earlier in the round"  # hears nothing more, and is counted once
+                continue
             self.ledger.order(order)
             if self._vanishes(order.client):
                 self._vanished.add(order.client)
@@ -101,7 +107,7 @@ class Runtime(ABC):
             else:
                 self.ledger.answer(order, answer)
         self.failures.extend(sorted(missing.items()))
-        return self._replies(exchange, present, answers, missing)
+        return self._replies(exchange, present, answers, missing | away)
 
     def _vanishes(self, client: int) -> bool:
         if not self.dropout:
@@ -128,7 +134,7 @@ class Runtime(ABC):
             sent,
             {name: np.array(values, np.float64) for name, values in numbers.items()},
             report,
-            dict(missing),
+            dict(sorted(missing.items())),
         )
 
     def _lined_up(self, name: str, good: Sequence[tuple[Order, Answer]]) -> Tensor:
@@ -144,8 +150,36 @@ class Runtime(ABC):
         return rows
 
 
-def unsound(order: Order, answer: Answer) -> str | None:
-    """What is wrong with an answer, or None: every number that crosses or is kept must be finite."""
+def carried_out(
+    engine: Engine, orders: Sequence[Order], states: Sequence[Mapping[str, Tensor]]
+) -> list[Answer | Failure]:
+    """The engine's answers, one an order; a failure stands for one that is not sound.
+
+    Raises:
+        TypeError: a rule returned something else than an answer.
+        Exception: whatever else a rule raised.
+    """
+    answers = engine.carry_out(orders, states)
+    if len(answers) != len(orders) or not all(isinstance(a, Answer) for a in answers):
+        raise TypeError("a rule must return an Answer")
+    wrong = [unsound(order, answer, engine.layout.size) for order, answer in zip(orders, answers, strict=True)]
+    return [a if w is None else Failure(w) for a, w in zip(answers, wrong, strict=True)]
+
+
+def unsound(order: Order, answer: Answer, size: int) -> str | None:
+    """What is wrong with an answer, or None.
+
+    Its vectors must be those the rule declares, each `[size]`, and every number that crosses or is kept finite.
+    """
+    for verb, vectors, declared in (
+        ("sent", answer.send, order.rule.sends),
+        ("kept", answer.keep, order.rule.keeps),
+    ):
+        for name, values in vectors.items():
+            if name not in declared:
+                return f"{verb} a {name}, which its rule does not declare"
+            if values.shape != (size,):
+                return f"{verb} a {name} of the shape {tuple(values.shape)}; it must be ({size},)"
     for name, values in answer.send.items():
         part = order.back.get(name)
         if not torch.isfinite(values if part is None else part.take(values)).all():

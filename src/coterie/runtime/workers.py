@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +30,11 @@ from torch import Tensor
 from coterie.clients.rule import Answer, Order
 from coterie.engine.engine import Engine, one_thread
 from coterie.models.layout import Layout
-from coterie.runtime.runtime import Failure
+from coterie.runtime.runtime import Failure, carried_out
 
 _DIED = "its worker process died"
+_FORKS = sys.platform == "linux"
+"""Forked workers share the federation's memory as it is; where there is no fork they get a copy each."""
 
 
 def cores() -> int:
@@ -75,8 +78,7 @@ class Pool:
     def __init__(
         self, build: Callable[[], Engine], layout: Layout, workers: int, timeout: float | None = None
     ) -> None:
-        # Forked workers share the federation's memory as it is; where there is no fork they get a copy each.
-        self._forks = sys.platform == "linux"
+        self._forks = _FORKS
         self._context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
         self._build = build
         self._layout = layout
@@ -100,6 +102,8 @@ class Pool:
         weights: Sequence[int],
     ) -> list[Answer | Failure]:
         """Have every order answered. `weights` are the chunks' sizes: the largest goes first."""
+        if not self._workers:
+            raise RuntimeError("the worker processes have ended; a runtime that is closed cannot be asked")
         tasks = self._lay_out(orders, states)
         found: list[Answer | Failure] = [Failure("was not asked")] * len(orders)
         first = sorted(range(len(chunks)), key=lambda c: -weights[c])
@@ -141,18 +145,18 @@ class Pool:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send([tasks[i] for i in chunk])
 
-    def _replies(self) -> list[tuple[_Worker, list[Answer] | str]]:
+    def _replies(self) -> list[tuple[_Worker, list[Answer | Failure] | str]]:
         """Wait until a busy worker has something to say, has died, or is late."""
         busy = [w for w in self._workers if w.chunk]
         deadlines = [w.deadline for w in busy if w.deadline is not None]
         patience = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         ready = set(wait([w.pipe for w in busy], patience))
-        found: list[tuple[_Worker, list[Answer] | str]] = []
+        found: list[tuple[_Worker, list[Answer | Failure] | str]] = []
         for worker in busy:
             if worker.pipe in ready:
                 try:
                     found.append((worker, worker.pipe.recv()))
-                except (EOFError, ConnectionResetError):
+                except (EOFError, OSError):  # also in the middle of a message
                     found.append((worker, _DIED))
                     self._replace(worker)
             elif worker.deadline is not None and time.monotonic() >= worker.deadline:
@@ -206,17 +210,17 @@ class Pool:
         directory = Path("/dev/shm")
         if not (directory.is_dir() and shutil.disk_usage(directory).free > 2 * 4 * size):
             directory = Path(tempfile.gettempdir())
-        handle, name = tempfile.mkstemp(prefix="coterie-", dir=directory)
-        os.close(handle)
-        os.truncate(name, 4 * size)
         self._forget_file()
+        handle, name = tempfile.mkstemp(prefix="coterie-", dir=directory)
         self._file = Path(name)
+        os.truncate(handle, 4 * size)
+        os.close(handle)
         self._arena = torch.from_file(name, shared=True, size=size)
         for worker in self._workers:
             try:
                 worker.pipe.send((self._file, size))
                 worker.pipe.recv()
-            except (EOFError, BrokenPipeError, ConnectionResetError):
+            except (EOFError, OSError):
                 self._replace(worker)
         if self._forks:
             self._forget_file()  # every process has it mapped: a kill leaves nothing behind
@@ -226,8 +230,10 @@ class Pool:
             self._file.unlink(missing_ok=True)
             self._file = None
 
-    def _unpacked(self, task: _Task, answer: Answer) -> Answer:
+    def _unpacked(self, task: _Task, answer: Answer | Failure) -> Answer | Failure:
         """The answer with the vectors its worker left in the arena."""
+        if isinstance(answer, Failure):
+            return answer
         send = {n: task.out[f"send/{n}"].view(self._arena) for n in answer.send}
         keep = {n: task.out[f"keep/{n}"].view(self._arena) for n in answer.keep}
         return replace(answer, send=send, keep=keep)
@@ -245,19 +251,18 @@ def _serve(
     """A worker's life: build an engine, then answer lists of tasks until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    files: list[Path | None] = [None if isinstance(arena, Tensor) else arena[0]]
+    threading.Thread(target=_end_with, args=(parent, files), daemon=True).start()
     one_thread()
     shared = arena if isinstance(arena, Tensor) else _mapped(*arena)
     engine = build()
     while True:
-        while not pipe.poll(1.0):
-            if os.getppid() != parent:
-                return
         try:
             message = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         if isinstance(message, tuple):
-            shared = _mapped(*message)
+            files[0], shared = message[0], _mapped(*message)
             pipe.send("mapped")
             continue
         try:
@@ -266,18 +271,30 @@ def _serve(
             pipe.send(f"{type(error).__name__}: {error}")
 
 
+def _end_with(parent: int, files: list[Path | None]) -> None:
+    """End this process once its parent is gone, whatever it is doing, and the file that nobody will remove."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    if files[0] is not None:
+        files[0].unlink(missing_ok=True)
+    os._exit(1)
+
+
 def _mapped(file: Path | None, scalars: int) -> Tensor:
     return torch.empty(0) if file is None else torch.from_file(str(file), shared=True, size=scalars)
 
 
-def _answers(engine: Engine, tasks: list[_Task], arena: Tensor) -> list[Answer]:
+def _answers(engine: Engine, tasks: list[_Task], arena: Tensor) -> list[Answer | Failure]:
     orders = [
         replace(t.order, items={n: replace(i, values=t.items[n].view(arena)) for n, i in t.order.items.items()})
         for t in tasks
     ]
     states = [{n: p.view(arena) for n, p in t.state.items()} for t in tasks]
-    answers = []
-    for task, answer in zip(tasks, engine.carry_out(orders, states), strict=True):
+    answers: list[Answer | Failure] = []
+    for task, answer in zip(tasks, carried_out(engine, orders, states), strict=True):
+        if isinstance(answer, Failure):
+            answers.append(answer)
+            continue
         for name, values in answer.send.items():
             task.out[f"send/{name}"].view(arena).copy_(values)
         for name, values in answer.keep.items():

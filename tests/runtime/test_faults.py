@@ -1,0 +1,220 @@
+"""Clients that fail: whoever answers well gets the bits of a run without the fault, and nobody else is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.clients import Answer, Client, Order, Rule, Train, Work, rule
+from coterie.exchange import Exchange, Replies, Send
+from coterie.runtime.local import EngineSpec, LocalRuntime
+from coterie.runtime.loopback import LoopbackRuntime
+from coterie.runtime.runtime import Runtime
+from tests.federated import TRAINING, planted
+
+CLIENTS = 9
+BAD = 3
+NAN = float("nan")
+
+
+@rule("test-keeping")
+@dataclass(frozen=True)
+class Keeping(Rule):
+    """Train the received model, send it, keep it; where `fault` says so, client `BAD` does something else.
+
+    A fault ends after the first time in the folder `once`, where one is given.
+    """
+
+    fault: str = ""
+    once: str = ""
+    sends, keeps = ("model",), ("model",)
+
+    def run(self, me: Client, got: Order) -> Work:
+        trained = (yield Train(got.items["model"].values)).model
+        sent, kept, numbers = trained, trained, {"rounds": float(me.round)}
+        if me.id == BAD and self.fault and self._due():
+            match self.fault:
+                case "raise":
+                    raise RuntimeError("no electricity")
+                case "sleep":
+                    time.sleep(60)
+                case "die":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "die in mid-message":
+                    _cut_off_in_mid_message()
+                case "nothing":
+                    return None  # type: ignore[return-value]  # that is the fault
+                case "nan model":
+                    sent = trained.clone().index_fill_(0, torch.tensor([7]), NAN)
+                case "infinite model":
+                    sent = trained / 0.0
+                case "nan state":
+                    kept = trained.clone().index_fill_(0, torch.tensor([7]), NAN)
+                case "nan number":
+                    numbers = {"rounds": NAN}
+                case "short model":
+                    sent = trained[:10]
+                case "other name":
+                    return Answer({"model": sent, "diary": sent}, numbers, {"model": kept})
+        return Answer({"model": sent}, numbers, {"model": kept})
+
+    def _due(self) -> bool:
+        if not self.once:
+            return True
+        mark = Path(self.once) / "done"
+        if mark.exists():
+            return False
+        mark.touch()
+        return True
+
+
+def _cut_off_in_mid_message() -> None:
+    """Promise a message of 1000 bytes, send 10 of them, and die."""
+    frame = sys._getframe()
+    while frame.f_code.co_name != "_serve":
+        assert frame.f_back is not None
+        frame = frame.f_back
+    os.write(frame.f_locals["pipe"].fileno(), (1000).to_bytes(4, "big") + bytes(10))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+REASONS = {
+    "raise": "RuntimeError: no electricity",
+    "sleep": "took longer than 0.4 s",
+    "die": "its worker process died",
+    "die in mid-message": "its worker process died",
+    "nothing": "TypeError: a rule must return an Answer",
+    "nan model": "sent a model with NaN or infinite values",
+    "infinite model": "sent a model with NaN or infinite values",
+    "nan state": "made a model of its own with NaN or infinite values",
+    "nan number": "sent rounds = nan",
+    "short model": "sent a model of the shape (10,); it must be (2410,)",
+    "other name": "sent a diary, which its rule does not declare",
+}
+KILLING = {"sleep", "die", "die in mid-message"}
+HOW = [("sequential", 1), ("batched", 1), ("sequential", 2), ("batched", 2)]
+CASES = [(f, e, w) for f in REASONS for e, w in HOW if w > 1 or f not in KILLING]
+
+
+def local(engine: str, workers: int, timeout: float | None = None) -> LocalRuntime:
+    federation = planted(clients=CLIENTS, samples=40)
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, engine)
+    runtime = LocalRuntime(spec, federation.samples, workers=workers, timeout=timeout)
+    if engine == "batched":
+        runtime._chunk = 4  # several chunks of several clients
+    return runtime
+
+
+def ask(runtime: Runtime, number: int, faulty: Rule, clients: int = CLIENTS) -> Replies:
+    runtime.begin(number)
+    who = np.arange(clients)
+    start = torch.linspace(-0.1, 0.1, runtime.layout.size)
+    replies = runtime.answer(Exchange(who, faulty, {"model": Send.same(start, who)}))
+    assert isinstance(replies, Replies)
+    return replies
+
+
+def state_of(runtime: LocalRuntime, client: int) -> torch.Tensor:
+    return runtime.states.of(client)["model"].clone()
+
+
+@pytest.mark.parametrize(("fault", "engine", "workers"), CASES)
+def test_a_faulty_client_is_left_out_and_comes_back(fault: str, engine: str, workers: int) -> None:
+    sound = local(engine, 1)
+    expected = [ask(sound, number, Keeping()) for number in (1, 2, 3)]
+    others = [c for c in range(CLIENTS) if c != BAD]
+    runtime = local(engine, workers, timeout=0.4 if fault == "sleep" else None)
+    try:
+        first = ask(runtime, 1, Keeping())
+        before = state_of(runtime, BAD)
+        second = ask(runtime, 2, Keeping(fault))
+        assert dict(second.missing) == {BAD: REASONS[fault]}
+        assert runtime.failures == [(BAD, REASONS[fault])]
+        assert second.clients.tolist() == others
+        assert torch.equal(second.models, expected[1].models[others])
+        assert second.numbers["rounds"].tolist() == [2.0] * len(others)
+        assert torch.equal(state_of(runtime, BAD), before)
+        up = {client for client, way, _, _ in runtime.ledger.rows if way == "up"}
+        assert up == set(others)
+        third = ask(runtime, 3, Keeping())
+        assert runtime.failures == []
+        assert dict(third.missing) == {}
+        assert torch.equal(first.models, expected[0].models)
+        assert torch.equal(third.models, expected[2].models)
+        for client in range(CLIENTS):
+            assert torch.equal(state_of(runtime, client), state_of(sound, client))
+    finally:
+        runtime.close()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_a_worker_that_dies_once_costs_nobody_the_round(engine: str, tmp_path: Path) -> None:
+    expected = ask(local(engine, 1), 1, Keeping())
+    runtime = local(engine, 2)
+    try:
+        replies = ask(runtime, 1, Keeping("die", str(tmp_path)))
+        assert (tmp_path / "done").exists()
+        assert dict(replies.missing) == {}
+        assert runtime.failures == []
+        assert torch.equal(replies.models, expected.models)
+    finally:
+        runtime.close()
+
+
+@pytest.mark.parametrize("fault", [f for f in REASONS if f not in KILLING])
+def test_a_faulty_client_at_the_other_end_of_a_wire(fault: str) -> None:
+    engine = local("sequential", 1).engine
+    runtime = LoopbackRuntime(engine, np.full(CLIENTS, 40))
+    first = ask(runtime, 1, Keeping())
+    before = runtime._homes[BAD]["model"].clone()
+    second = ask(runtime, 2, Keeping(fault))
+    assert dict(second.missing) == {BAD: REASONS[fault]}
+    assert torch.equal(runtime._homes[BAD]["model"], before)
+    third = ask(runtime, 3, Keeping())
+    assert len(first) == len(third) == CLIENTS
+
+
+def test_who_left_in_one_exchange_is_away_in_the_next() -> None:
+    runtime = local("sequential", 1)
+    ask(runtime, 1, Keeping("raise"))
+    sent = len(runtime.ledger.rows)
+    who = np.arange(CLIENTS)
+    start = torch.zeros(runtime.layout.size)
+    replies = runtime.answer(Exchange(who, Keeping(), {"model": Send.same(start, who)}))
+    assert isinstance(replies, Replies)
+    assert BAD not in replies.clients
+    assert dict(replies.missing) == {BAD: "left earlier in the round"}
+    assert runtime.failures == [(BAD, REASONS["raise"])]
+    assert BAD not in {client for client, *_ in runtime.ledger.rows[sent:]}
+
+
+def test_a_measurement_says_who_is_missing_and_keeps_and_counts_nothing() -> None:
+    runtime = local("sequential", 1)
+    ask(runtime, 1, Keeping())
+    before, rows = [state_of(runtime, c) for c in range(CLIENTS)], list(runtime.ledger.rows)
+    who = np.arange(CLIENTS)
+    start = torch.zeros(runtime.layout.size)
+    replies = runtime.measure(Exchange(who, Keeping("raise"), {"model": Send.same(start, who)}))
+    assert dict(replies.missing) == {BAD: REASONS["raise"]}
+    assert runtime.failures == []
+    assert runtime.ledger.rows == rows
+    assert all(torch.equal(state_of(runtime, c), before[c]) for c in range(CLIENTS))
+    assert len(ask(runtime, 2, Keeping())) == CLIENTS
+
+
+def test_nobody_answers() -> None:
+    runtime = local("sequential", 1)
+    runtime.dropout = 1.0
+    replies = ask(runtime, 1, Keeping())
+    assert replies.models.shape == (0, runtime.layout.size)
+    assert replies.clients.shape == replies.samples.shape == (0,)
+    assert set(replies.missing.values()) == {"vanished in mid-round"}
+    assert len(replies.missing) == CLIENTS

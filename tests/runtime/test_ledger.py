@@ -1,0 +1,124 @@
+"""Every transfer is counted, once for each client and from the message itself (specification 0.2, 10 and 11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.clients import Answer, Client, Order, Rule, Work, rule
+from coterie.exchange import Exchange, Replies, Send
+from coterie.models.layout import Part
+from coterie.runtime.ledger import Ledger
+from coterie.runtime.local import EngineSpec, LocalRuntime
+from coterie.runtime.loopback import LoopbackRuntime
+from coterie.runtime.runtime import Runtime
+from tests.federated import TRAINING, planted
+
+CLIENTS = 4
+EVERYONE = np.arange(CLIENTS)
+
+
+@rule("test-echo")
+@dataclass(frozen=True)
+class Echo(Rule):
+    """Send one model, keep another, and report two numbers, the second from odd clients only."""
+
+    sends, keeps = ("model", "second"), ("diary",)
+
+    def run(self, me: Client, got: Order) -> Work:
+        yield from ()
+        size = me.layout.size
+        vectors = {"model": torch.arange(float(size)) + me.id, "second": torch.full((size,), 2.0)}
+        numbers = {"loss": 1.0, **({"odd": 3.0} if me.id % 2 else {})}
+        return Answer(vectors, numbers, {"diary": torch.ones(size)}, {"remark": 5})
+
+
+@pytest.fixture(params=["local", "workers", "loopback"])
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    federation = planted(clients=CLIENTS, samples=20)
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
+    if request.param == "loopback":
+        return LoopbackRuntime(spec.build(), federation.samples)
+    runtime = LocalRuntime(spec, federation.samples, workers=2 if request.param == "workers" else 1)
+    request.addfinalizer(runtime.close)
+    return runtime
+
+
+def ask(runtime: Runtime, exchange: Exchange) -> Replies:
+    replies = runtime.answer(exchange)
+    assert isinstance(replies, Replies)
+    return replies
+
+
+def test_every_transfer_is_a_row(runtime: Runtime) -> None:
+    """One row for all is counted for each; a row of -1 is nothing; parts count their own size, numbers one."""
+    size = runtime.layout.size
+    matrix = torch.zeros(3, size)
+    head = runtime.layout.last_layers(1)
+    parts = [Part.of([(0, 10 * (c + 1))]) for c in EVERYONE]
+    send = {
+        "model": Send.same(matrix[0], EVERYONE),
+        "heads": Send.all(matrix, EVERYONE, head),
+        "some": Send(matrix, np.array([0, -1, 2, -1]), parts),
+        "pairs": Send(matrix, np.array([[0, 1], [1, 2], [-1, -1], [2, 2]])),
+    }
+    back = {"second": [Part.of([(5, 6 + c), (50, 60)]) for c in EVERYONE]}
+    runtime.begin(1)
+    ask(runtime, Exchange(EVERYONE, Echo(), send, {"steer": np.ones(CLIENTS)}, back))
+    down = [
+        [("model", size), ("heads", 3 * head.size), ("some", 10), ("pairs", 2 * size)],
+        [("model", size), ("heads", 3 * head.size), ("pairs", 2 * size)],
+        [("model", size), ("heads", 3 * head.size), ("some", 30)],
+        [("model", size), ("heads", 3 * head.size), ("pairs", 2 * size)],
+    ]
+    up = [
+        [("model", size), ("second", 11 + c), ("loss", 1), *([("odd", 1)] if c % 2 else [])] for c in EVERYONE
+    ]
+    expected = [(c, "down", what, n) for c in EVERYONE for what, n in down[c]]
+    expected += [(c, "up", what, n) for c in EVERYONE for what, n in up[c]]
+    assert runtime.ledger.rows == expected
+    assert runtime.ledger.bytes("up") == {c: 4 * sum(n for _, n in up[c]) for c in EVERYONE}
+    assert runtime.ledger.bytes("down") == {c: 4 * sum(n for _, n in down[c]) for c in EVERYONE}
+
+
+def test_what_did_not_cross_is_nan(runtime: Runtime) -> None:
+    parts = [Part.of([(c, c + 2), (50, 60)]) for c in EVERYONE]
+    runtime.begin(1)
+    replies = ask(runtime, Exchange(EVERYONE, Echo(), back={"model": parts}))
+    for c in EVERYONE:
+        row = replies.models[c]
+        assert row.isfinite().nonzero().flatten().tolist() == [c, c + 1, *range(50, 60)]
+        assert torch.equal(parts[c].take(row), parts[c].take(torch.arange(float(len(row))) + c))
+    assert replies.sent["second"].isfinite().all()
+    assert np.isnan(replies.numbers["odd"]).tolist() == [True, False, True, False]
+    assert replies.report["remark"] == [5] * CLIENTS
+
+
+def test_who_vanishes_was_sent_something_and_sends_nothing(runtime: Runtime) -> None:
+    runtime.dropout = 0.5
+    lost: set[int] = set()
+    for number in range(1, 9):
+        runtime.begin(number)
+        assert runtime.ledger.rows == []
+        replies = ask(runtime, Exchange(EVERYONE, Echo(), {"model": Send.same(torch.zeros(8), EVERYONE)}))
+        ways = [(client, way) for client, way, _, _ in runtime.ledger.rows]
+        assert {client for client, way in ways if way == "down"} == set(EVERYONE)
+        assert {client for client, way in ways if way == "up"} == set(replies.clients)
+        assert set(replies.missing) == set(EVERYONE) - set(replies.clients)
+        assert runtime.failures == [(c, "vanished in mid-round") for c in sorted(replies.missing)]
+        lost |= set(replies.missing)
+    assert lost == set(EVERYONE)
+
+
+def test_simulated_seconds() -> None:
+    """T = max_i [T_cmp,i + 8 up_i / R + 8 down_i / R]: one client computes long, another sends much."""
+    ledger = Ledger([(0, "down", "model", 1000), (0, "up", "model", 250), (1, "down", "model", 1000)])
+    # R = 0.1 Mbit/s: client 0 moves 5000 bytes in 0.4 s, client 1 4000 bytes in 0.32 s.
+    assert ledger.seconds(0.1, {}) == pytest.approx(0.4)
+    assert ledger.seconds(0.1, {0: 1.0, 1: 1.05}) == pytest.approx(1.4)
+    assert ledger.seconds(0.1, {0: 1.0, 1: 1.5}) == pytest.approx(1.82)
+    assert ledger.seconds(1.0, {0: 1.0, 2: 7.0}) == pytest.approx(7.0)
+    assert Ledger().seconds(1.0, {}) == 0.0
