@@ -10,6 +10,7 @@ import polars as pl
 from scipy.optimize import linear_sum_assignment
 
 from coterie.problems import BadInput
+from coterie.tables import MEASURED
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer[Any]]
@@ -152,9 +153,9 @@ def summary(rounds: pl.DataFrame) -> dict[str, Any]:
         rounds: the table `coterie.runs.ROUNDS`, ascending, at least one row.
 
     Returns:
-        Every measured column at its last round; `rounds` (how many), `best_round` and `best_macro_accuracy`
-        (the earliest of the best); and `up_bytes`, `down_bytes`, `simulated_seconds`, `seconds`, `moved`
-        and `failed` summed.
+        Every column at its last round, and what only an evaluation gives at the last one that was evaluated;
+        `rounds` (how many), `best_round` and `best_macro_accuracy` (the earliest of the best); and `up_bytes`,
+        `down_bytes`, `simulated_seconds`, `seconds`, `moved` and `failed` summed.
 
     Raises:
         BadInput: no round is finished.
@@ -162,6 +163,9 @@ def summary(rounds: pl.DataFrame) -> dict[str, Any]:
     if not rounds.height:
         raise BadInput("the run has no finished round; there is nothing to sum up yet")
     last: dict[str, Any] = rounds.row(-1, named=True)
+    evaluated = rounds.filter(pl.col("macro_accuracy").is_not_null())
+    if evaluated.height:
+        last |= {column: evaluated[column][-1] for column in MEASURED}
     accuracy = rounds["macro_accuracy"].fill_nan(None)
     best = accuracy.arg_max()
     best = rounds.height - 1 if best is None else best

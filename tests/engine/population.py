@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,18 +53,21 @@ class Population:
 def population(
     kind: type[Sequential] | type[Batched],
     training: Training,
-    name: str = "mlp",
+    name: str | nn.Module = "mlp",
     counts: Sequence[int] = COUNTS,
     features: tuple[int, ...] = (8, 8, 1),
     classes: int = 4,
     **settings: Any,
 ) -> Population:
-    """The same clients, samples and models for either kind of engine."""
+    """The same clients, samples and models for either kind of engine; the network by name, or one to copy."""
     if name == "mlp":
         settings = {"hidden": (16,), **settings}
     data = Samples(counts, features, classes)
-    own, layout = build(name, settings, features, classes, SEED)
-    other, _ = build(name, settings, features, classes, SEED)
+    if isinstance(name, str):
+        own, layout = build(name, settings, features, classes, SEED)
+    else:
+        own, layout = deepcopy(name), Layout.of(name)
+    other = deepcopy(own)
     initial = layout.flatten(own)
     engine = kind(own, layout, data, training, SEED, initial)
     noise = torch.Generator().manual_seed(12)

@@ -1,4 +1,4 @@
-"""Many clients in one kernel: the answers of `Sequential`, and to the bit the same whoever shares the kernel."""
+"""Perceptrons of many clients in one kernel: the answers of `Sequential`, whoever shares the kernel."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from coterie.clients.work import Request, Result
 from coterie.engine.batched import Batched
 from coterie.engine.choice import LARGEST_CHUNK, chunk_size
 from coterie.engine.sequential import Sequential
-from coterie.models.networks import build
-from coterie.problems import BadInput
+from coterie.models.layout import Part
 from tests.engine.population import COUNTS, Population, population
 
 SOLVERS = {
@@ -223,16 +222,10 @@ def test_rules_in_step() -> None:
                 torch.testing.assert_close(value, expected[name], atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "features", "says"),
-    [
-        ("cnn", (8, 8, 1), "conv1 is a Conv2d"),
-        ("resnet18", (8, 8, 1), "conv1 is a HeConv2d"),
-    ],
-)
-def test_only_perceptrons(name: str, features: tuple[int, ...], says: str) -> None:
-    network, layout = build(name, {}, features, 3, 0)
-    data = population(Sequential, Training()).data
-    with pytest.raises(BadInput, match=says) as error:
-        Batched(network, layout, data, Training(), 0, layout.flatten(network))
-    assert len(error.value.problems) == 1
+@pytest.mark.parametrize("engine", [Sequential, Batched])
+def test_a_part_trains_whole_tensors(engine: type[Sequential] | type[Batched]) -> None:
+    people = population(engine, Training())
+    bias = people.layout.tensors[1]
+    part = Part.of([(0, people.layout.tensors[0].stop + 3)])
+    with pytest.raises(ValueError, match=f"holds 3 of the {bias.size} scalars of {bias.name}; it must hold all or"):
+        people.engine.answer(people.clients[:2], [Train(m, part=part) for m in people.models[:2]])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from coterie.clients import Training
-from coterie.engine.choice import LARGEST_CHUNK, choose_engine, chunk_size
+from coterie.engine.choice import LARGEST_CHUNK, choose_engine, chunk_size, is_perceptron
+from coterie.engine.convolution import cost
 from coterie.models.layout import Layout
 from coterie.models.networks import build
 from coterie.problems import BadInput
@@ -42,43 +46,113 @@ def test_perceptrons_by_size(
     assert choice("mlp", features, batch_size, "batched", hidden=hidden) == "batched"
 
 
-@pytest.mark.parametrize("name", ["cnn", "lenet", "resnet18", "fedtsdp-cnn"])
+@pytest.mark.parametrize(
+    ("name", "features", "batch_size", "engine"),
+    [
+        ("cnn", (8, 8, 1), 32, "batched"),
+        ("cnn", (12, 12, 1), 32, "batched"),
+        ("cnn", (12, 12, 1), 64, "sequential"),
+        ("cnn", IMAGE, 10, "sequential"),
+        ("har-cnn", (32, 6), 32, "batched"),
+        ("har-cnn", (128, 9), 10, "sequential"),
+        ("lenet", IMAGE, 20, "batched"),
+        ("lenet", IMAGE, 32, "sequential"),
+        ("femnist-cnn", IMAGE, 1, "sequential"),
+    ],
+)
+def test_convolutions_by_work(name: str, features: tuple[int, ...], batch_size: int, engine: str) -> None:
+    assert choice(name, features, batch_size) == engine
+    assert choice(name, features, batch_size, "sequential") == "sequential"
+    assert choice(name, features, batch_size, "batched") == "batched"
+
+
+@pytest.mark.parametrize("name", ["resnet18", "fedtsdp-cnn"])
 def test_other_networks_go_one_by_one(name: str) -> None:
     assert choice(name, IMAGE, 10) == "sequential"
     with pytest.raises(
-        BadInput, match=r"^engine = 'batched' is not possible: only .*; it must be sequential or auto$"
+        BadInput,
+        match=r"^engine = 'batched' is not possible: .* cannot be batched; it must be sequential or auto$",
     ):
         choice(name, IMAGE, 10, "batched")
 
 
+class Residual(nn.Sequential):
+    """Its own kind of sequence, which adds what came in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + cast(Tensor, super().forward(x))
+
+
+class Squared(nn.Linear):
+    """A dense layer that is none."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).square()
+
+
 @pytest.mark.parametrize(
-    ("modules", "says"),
+    ("features", "modules", "says"),
     [
-        ([nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)], "1 is a BatchNorm1d"),
-        ([nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2)], "2 is a Dropout"),
-        ([nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)], "1 is a Tanh"),
-        ([nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 2)], "0 has none"),
-        ([nn.Linear(4, 8), nn.Linear(8, 2)], "one ReLU between each two"),
-        ([nn.Linear(4, 2), nn.ReLU()], "one ReLU between each two"),
-        ([nn.Linear(4, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)], "one ReLU between each two"),
+        (
+            (4,),
+            [nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)],
+            "1 is a BatchNorm1d, which cannot",
+        ),
+        ((4,), [nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)], "1 drops units at a rate of 0.5, which cannot"),
+        ((4,), [Residual(nn.Linear(4, 4)), nn.Linear(4, 2)], "0 is a Residual, which cannot be batched"),
+        ((4,), [Squared(4, 2)], "0 is a Squared, which cannot be batched"),
+        ((4,), [nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)], "1 is a GELU, which cannot be batched"),
+        ((4,), [weight_norm(nn.Linear(4, 2))], "which cannot be batched"),
+        ((6, 4), [nn.Linear(4, 3), nn.Flatten()], "0 is a Linear, which takes flat vectors, and gets signals"),
+        (
+            (6, 6, 1),
+            [nn.Conv2d(1, 2, 3), nn.Linear(4, 3)],
+            "1 is a Linear, which takes flat vectors, and gets images",
+        ),
+        ((6, 4), [nn.Conv2d(1, 2, 3), nn.Flatten()], "0 is a Conv2d, which takes images, and gets signals"),
+        ((6, 6, 1), [nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1)], "ends without having flattened its samples"),
+        (
+            (6, 6, 1),
+            [nn.Conv2d(1, 2, 3), nn.Flatten(2)],
+            "1 flattens some dimensions only, which cannot be batched",
+        ),
+        ((6, 6, 1), [nn.Conv2d(1, 2, 3, 1, 1, padding_mode="circular"), nn.Flatten()], "0 pads with padding_mode"),
+        ((6, 6, 1), [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, return_indices=True), nn.Flatten()], "1 returns indices"),
     ],
 )
-def test_what_cannot_be_batched(modules: list[nn.Module], says: str) -> None:
+def test_what_cannot_be_batched(features: tuple[int, ...], modules: list[nn.Module], says: str) -> None:
     network = nn.Sequential(*modules)
     layout = Layout.of(network)
-    engine, reason = choose_engine(network, layout, Training(), (4,), "auto")
+    engine, reason = choose_engine(network, layout, Training(), features, "auto")
     assert engine == "sequential"
     assert says in reason
     with pytest.raises(BadInput, match=says) as error:
-        choose_engine(network, layout, Training(), (4,), "batched")
+        choose_engine(network, layout, Training(), features, "batched")
     assert len(error.value.problems) == 1
 
 
-def test_a_network_that_does_not_flatten_needs_flat_samples() -> None:
-    network = nn.Sequential(nn.Linear(4, 3))
-    layout = Layout.of(network)
-    assert choose_engine(network, layout, Training(), (4,), "auto")[0] == "batched"
-    assert choose_engine(network, layout, Training(), (6, 4), "auto")[0] == "sequential"
+def test_the_cost_of_a_sample() -> None:
+    network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 5, bias=False))
+    found = cost(network, (6, 7, 2))
+    assert found.work == 3 * 4 * 5 * (2 * 9) + 5 * 12
+    assert found.activations == 6 * 7 * 2 + 3 * 4 * 5 + 12 + 12 + 5
+
+
+def test_perceptrons() -> None:
+    first, last, twice = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(4, 4)
+    assert is_perceptron(nn.Sequential(nn.Flatten(), first, nn.ReLU(), last))
+    assert is_perceptron(nn.Sequential(last))
+    for modules in (
+        [first, nn.Tanh(), last],
+        [first, last],
+        [first, nn.ReLU()],
+        [first, nn.ReLU(), nn.Flatten(), last],
+        [nn.Linear(4, 2, bias=False)],
+        [twice, nn.ReLU(), twice],
+        [nn.Flatten()],
+        [],
+    ):
+        assert not is_perceptron(nn.Sequential(*modules))
 
 
 def test_an_engine_that_is_none() -> None:
@@ -94,3 +168,5 @@ def test_chunks_shrink_as_models_and_minibatches_grow() -> None:
     assert sizes[0] == LARGEST_CHUNK
     assert sizes[-1] == 2
     assert sizes == [64, 17, 3, 6, 2]
+    _, layout = build("cnn", {}, (8, 8, 1), 10, 0)
+    assert chunk_size(layout, 10, 2000) == 2**20 // (layout.size + 20000)

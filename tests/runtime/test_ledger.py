@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests.federated import TRAINING, planted
 
 CLIENTS = 4
 EVERYONE = np.arange(CLIENTS)
+IDS = range(CLIENTS)
 
 
 @rule("test-echo")
@@ -37,14 +39,15 @@ class Echo(Rule):
 
 
 @pytest.fixture(params=["local", "workers", "loopback"])
-def runtime(request: pytest.FixtureRequest) -> Runtime:
+def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
     federation = planted(clients=CLIENTS, samples=20)
     spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
     if request.param == "loopback":
-        return LoopbackRuntime(spec.build(), federation.samples)
-    runtime = LocalRuntime(spec, federation.samples, workers=2 if request.param == "workers" else 1)
-    request.addfinalizer(runtime.close)
-    return runtime
+        runtime: Runtime = LoopbackRuntime(spec.build(), federation.samples)
+    else:
+        runtime = LocalRuntime(spec, federation.samples, workers=2 if request.param == "workers" else 1)
+    yield runtime
+    runtime.close()
 
 
 def ask(runtime: Runtime, exchange: Exchange) -> Replies:
@@ -58,14 +61,14 @@ def test_every_transfer_is_a_row(runtime: Runtime) -> None:
     size = runtime.layout.size
     matrix = torch.zeros(3, size)
     head = runtime.layout.last_layers(1)
-    parts = [Part.of([(0, 10 * (c + 1))]) for c in EVERYONE]
+    parts = [Part.of([(0, 10 * (c + 1))]) for c in IDS]
     send = {
         "model": Send.same(matrix[0], EVERYONE),
         "heads": Send.all(matrix, EVERYONE, head),
         "some": Send(matrix, np.array([0, -1, 2, -1]), parts),
         "pairs": Send(matrix, np.array([[0, 1], [1, 2], [-1, -1], [2, 2]])),
     }
-    back = {"second": [Part.of([(5, 6 + c), (50, 60)]) for c in EVERYONE]}
+    back = {"second": [Part.of([(5, 6 + c), (50, 60)]) for c in IDS]}
     runtime.begin(1)
     ask(runtime, Exchange(EVERYONE, Echo(), send, {"steer": np.ones(CLIENTS)}, back))
     down = [
@@ -74,21 +77,19 @@ def test_every_transfer_is_a_row(runtime: Runtime) -> None:
         [("model", size), ("heads", 3 * head.size), ("some", 30)],
         [("model", size), ("heads", 3 * head.size), ("pairs", 2 * size)],
     ]
-    up = [
-        [("model", size), ("second", 11 + c), ("loss", 1), *([("odd", 1)] if c % 2 else [])] for c in EVERYONE
-    ]
-    expected = [(c, "down", what, n) for c in EVERYONE for what, n in down[c]]
-    expected += [(c, "up", what, n) for c in EVERYONE for what, n in up[c]]
+    up = [[("model", size), ("second", 11 + c), ("loss", 1), *([("odd", 1)] if c % 2 else [])] for c in IDS]
+    expected = [(c, "down", what, n) for c in IDS for what, n in down[c]]
+    expected += [(c, "up", what, n) for c in IDS for what, n in up[c]]
     assert runtime.ledger.rows == expected
-    assert runtime.ledger.bytes("up") == {c: 4 * sum(n for _, n in up[c]) for c in EVERYONE}
-    assert runtime.ledger.bytes("down") == {c: 4 * sum(n for _, n in down[c]) for c in EVERYONE}
+    assert runtime.ledger.bytes("up") == {c: 4 * sum(n for _, n in up[c]) for c in IDS}
+    assert runtime.ledger.bytes("down") == {c: 4 * sum(n for _, n in down[c]) for c in IDS}
 
 
 def test_what_did_not_cross_is_nan(runtime: Runtime) -> None:
-    parts = [Part.of([(c, c + 2), (50, 60)]) for c in EVERYONE]
+    parts = [Part.of([(c, c + 2), (50, 60)]) for c in IDS]
     runtime.begin(1)
     replies = ask(runtime, Exchange(EVERYONE, Echo(), back={"model": parts}))
-    for c in EVERYONE:
+    for c in IDS:
         row = replies.models[c]
         assert row.isfinite().nonzero().flatten().tolist() == [c, c + 1, *range(50, 60)]
         assert torch.equal(parts[c].take(row), parts[c].take(torch.arange(float(len(row))) + c))

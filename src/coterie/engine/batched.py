@@ -1,39 +1,38 @@
-"""Many clients in one kernel, for perceptrons, whose work is dominated by overhead.
+"""Many clients in one kernel, for networks whose work is dominated by overhead.
 
 The models of a chunk of clients are the rows of one matrix, and a step is taken by all of them together. Every
 client meets the same minibatches as under `Sequential`; a short one is padded, and what pads it weighs nothing.
 The last digits differ from those of `Sequential` (1e-5 over a short run).
 
-A client's result does not depend, to the bit, on who shares its kernel. The order of additions inside a matrix
-product depends on its shape and on where its operands lie, so every operand of every client starts at a multiple
-of 64 bytes, the padded width of a minibatch depends on the client's own samples alone, and a product of one,
-for which PyTorch takes another kernel than for many, never occurs. A convolution's kernel keeps no such promise,
-and gains little; `choice` has the networks that qualify.
+With a perceptron, a client's result does not depend, to the bit, on who shares its kernel. The order of additions
+inside a matrix product depends on its shape and on where its operands lie, so every operand of every client starts
+at a multiple of 64 bytes, the padded width of a minibatch depends on the client's own samples alone, and a product
+of one, for which PyTorch takes another kernel than for many, never occurs. A convolution's kernel keeps no such
+promise: with any other network, a client's last digits may depend on who shares its kernel. Who does is decided by
+what is answered together and by nothing else, so that the same clients and requests give the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.clients.rule import Client
 from coterie.clients.training import Training
 from coterie.clients.work import Gradients, Losses, Request, Result, Score, Split, Train, Trained
-from coterie.engine.choice import chunk_size, refuse_unbatchable
+from coterie.engine.choice import chunk_size, is_perceptron, refuse_unbatchable
+from coterie.engine.convolution import Convolutional
 from coterie.engine.engine import Data, Engine
-from coterie.engine.perceptron import FEWEST, LINE, backward, block, cross_entropy, height, layers, whole
+from coterie.engine.minibatches import Blocks, Pool, Stacked, width_of
+from coterie.engine.perceptron import LINE, Perceptron, block, cross_entropy, whole
 from coterie.engine.sequential import scored, trained_tensors
 from coterie.models.layout import Layout, Part
-from coterie.models.networks import channels_first
-
-NARROW = 32
-"""Smallest width that a minibatch is padded to, unless minibatches are smaller."""
 
 EVALUATION_WIDTH = 64
 
@@ -43,7 +42,7 @@ Job = tuple[Client, R]
 
 
 class Batched(Engine):
-    """Answers one request of many clients at once, for networks of dense layers with ReLU between them.
+    """Answers one request of many clients at once, for perceptrons and chains of plain modules (`obstacle`).
 
     Raises:
         BadInput: any other network.
@@ -54,7 +53,8 @@ class Batched(Engine):
     ) -> None:
         super().__init__(network, layout, data, training, seed, initial)
         refuse_unbatchable(network)
-        self._chunk = chunk_size(layout, training.batch_size)
+        self._model: Stacked = Perceptron(layout) if is_perceptron(network) else Convolutional(network, layout)
+        self._chunk = cache(lambda f: chunk_size(layout, training.batch_size, self._model.activations(f)))
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
         """Answer one request for each client, in order; like requests share a kernel."""
@@ -65,25 +65,25 @@ class Batched(Engine):
         for members in groups.values():
             # Whoever runs out of minibatches first stands last, so that those still at work are the first rows.
             members.sort(key=lambda i: -self._count(clients[i], requests[i]))
-            for a in range(0, len(members), self._chunk):
-                some = members[a : a + self._chunk]
+            first = self.data.slice(clients[members[0]].id, "train")[0]
+            for rows in _evenly(len(members), self._chunk(tuple(first.shape[1:]))):
+                some = members[rows]
                 for i, result in zip(some, self._together([(clients[i], requests[i]) for i in some]), strict=False):
                     results[i] = result
         return [r for r in results if r is not None]
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Softmax outputs `[n, samples, classes]`."""
-        samples = channels_first(inputs).flatten(1)
-        classes = self.layout.tensors[-1].size
-        found = torch.empty(len(models), len(samples), classes)
-        for a in range(0, len(models), self._chunk):
-            stack = self._stack(_at_least(FEWEST, list(models[a : a + self._chunk])))
+        samples = self._model.prepare(inputs)
+        found = torch.empty(len(models), len(samples), self.data.classes)
+        for rows in _evenly(len(models), self._chunk(tuple(inputs.shape[1:]))):
+            stack = self._stack(_at_least(self._model.fewest, list(models[rows])))
             views = self._views(stack)
             for s in range(0, len(samples), EVALUATION_WIDTH):
                 some = samples[s : s + EVALUATION_WIDTH]
                 x = block(len(stack), *some.shape).copy_(some)
-                into = found[a : a + self._chunk, s : s + EVALUATION_WIDTH]
-                into.copy_(layers(views, x)[-1][: len(into)].softmax(2))
+                into = found[rows, s : s + EVALUATION_WIDTH]
+                into.copy_(self._model.logits(views, x)[: len(into)].softmax(2))
         return found
 
     def _alike(self, client: Client, request: Request) -> tuple[Hashable, ...]:
@@ -91,15 +91,15 @@ class Batched(Engine):
         count = self._count(client, request)
         match request:
             case Train(epochs=epochs, part=part, linear=linear):
-                width = _width(count, self.training.batch_size)
+                width = width_of(count, self.training.batch_size)
                 return width, client.round, epochs, part, bool(request.pull), linear is None
             case Losses():
-                return _width(count, EVALUATION_WIDTH), len(request.models), request.split
+                return width_of(count, EVALUATION_WIDTH), len(request.models), request.split
             case Gradients(full=full):
                 limit = EVALUATION_WIDTH if full else self.training.batch_size
-                return _width(count, limit), full, request.batches
+                return width_of(count, limit), full, request.batches
             case Score():
-                return _width(count, EVALUATION_WIDTH), request.split
+                return width_of(count, EVALUATION_WIDTH), request.split
 
     def _count(self, client: Client, request: Request) -> int:
         """The client's samples that the request looks at."""
@@ -109,8 +109,8 @@ class Batched(Engine):
         return count if limit is None else min(count, limit)
 
     def _together(self, jobs: Sequence[Job[Request]]) -> Sequence[Result]:
-        """Answer requests that are alike; a chunk of one is doubled."""
-        jobs = _at_least(FEWEST, jobs)
+        """Answer requests that are alike; a chunk too small is filled up."""
+        jobs = _at_least(self._model.fewest, jobs)
         match jobs[0][1]:
             case Train():
                 return self._train([(c, r) for c, r in jobs if isinstance(r, Train)])
@@ -123,8 +123,8 @@ class Batched(Engine):
 
     def _train(self, jobs: Sequence[Job[Train]]) -> list[Trained]:
         clients, requests = [c for c, _ in jobs], [r for _, r in jobs]
-        pool = _Pool(self.data, clients, "train")
-        blocks = _Blocks(pool.counts, _width(pool.counts[0], self.training.batch_size))
+        pool = Pool(self._model, self.data, clients, "train")
+        blocks = Blocks(self._model, pool.counts, width_of(pool.counts[0], self.training.batch_size))
         entries = trained_tensors(self.layout, requests[0].part)
         wanted = [e in entries for e in self.layout.tensors]
         stack = self._stack([r.start for r in requests])
@@ -140,9 +140,9 @@ class Batched(Engine):
         for _ in range(epochs):
             picks = blocks.picks(pool, [rng.permutation(n) for rng, n in zip(rngs, pool.counts, strict=True)])
             total = torch.zeros(len(jobs))
-            for s, active, rows in blocks:
-                x, y = pool.take(picks[:rows, s], blocks.width)
-                losses = backward(views(rows), x, y, weights[:rows, s], slots(rows), wanted)
+            for s, active, rows, width in blocks:
+                x, y = pool.take(picks[:rows, s], width)
+                losses = self._model.backward(views(rows), x, y, weights[:rows, s, :width], slots(rows), wanted)
                 step(active)
                 total[:active] += losses[:active] * blocks.sizes[:active, s]
         means = [loss / n if n else float("nan") for loss, n in zip(total.tolist(), pool.counts, strict=True)]
@@ -150,8 +150,8 @@ class Batched(Engine):
 
     def _losses(self, jobs: Sequence[Job[Losses]]) -> list[Tensor]:
         counts = [self._count(c, r) for c, r in jobs]
-        pool = _Pool(self.data, [c for c, _ in jobs], jobs[0][1].split)
-        blocks = _Blocks(counts, _width(counts[0], EVALUATION_WIDTH))
+        pool = Pool(self._model, self.data, [c for c, _ in jobs], jobs[0][1].split)
+        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH))
         orders = []
         for (client, request), count, held in zip(jobs, counts, pool.counts, strict=True):
             fresh = np.arange(count)
@@ -163,19 +163,20 @@ class Batched(Engine):
         for k in range(found.shape[1]):
             stack = self._stack([r.models[k] for _, r in jobs])
             for s, rows, labels, logits in self._logits(stack, pool, blocks, picks):
-                found[:rows, k] += cross_entropy(logits, labels, blocks.weights[:rows, s])
+                found[:rows, k] += cross_entropy(logits, labels, blocks.weights[:rows, s, : labels.shape[1]])
         return list(found / torch.tensor(counts).clamp(min=1)[:, None])
 
     def _score(self, jobs: Sequence[Job[Score]]) -> list[Result]:
         counts = [self._count(c, r) for c, r in jobs]
-        pool = _Pool(self.data, [c for c, _ in jobs], jobs[0][1].split)
-        blocks = _Blocks(counts, _width(counts[0], EVALUATION_WIDTH))
+        pool = Pool(self._model, self.data, [c for c, _ in jobs], jobs[0][1].split)
+        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH))
         picks = blocks.picks(pool, [np.arange(n) for n in counts])
         stack = self._stack([r.model for _, r in jobs])
         total, guesses = torch.zeros(len(jobs)), torch.zeros_like(picks)
         for s, rows, labels, logits in self._logits(stack, pool, blocks, picks):
-            total[:rows] += cross_entropy(logits, labels, blocks.weights[:rows, s])
-            guesses[:rows, s] = logits.argmax(2)
+            width = labels.shape[1]
+            total[:rows] += cross_entropy(logits, labels, blocks.weights[:rows, s, :width])
+            guesses[:rows, s, :width] = logits.argmax(2)
         return [
             scored(
                 float(loss) / max(n, 1), self.data.slice(client.id, request.split)[1], guess[:n], self.data.classes
@@ -186,9 +187,9 @@ class Batched(Engine):
     def _gradients(self, jobs: Sequence[Job[Gradients]]) -> list[Tensor]:
         first = jobs[0][1]
         counts = [self._count(c, r) for c, r in jobs]
-        pool = _Pool(self.data, [c for c, _ in jobs], "train")
+        pool = Pool(self._model, self.data, [c for c, _ in jobs], "train")
         limit = EVALUATION_WIDTH if first.full else self.training.batch_size
-        blocks = _Blocks(counts, _width(counts[0], limit))
+        blocks = Blocks(self._model, counts, width_of(counts[0], limit))
         picks = blocks.picks(
             pool, [c.stream(r.purpose).permutation(n) for (c, r), n in zip(jobs, counts, strict=True)]
         )
@@ -200,23 +201,24 @@ class Batched(Engine):
         if first.batches is not None:
             asked = [min(q, first.batches) for q in asked]
         found = torch.zeros(len(jobs), max(asked), self.layout.size)
-        for s, active, rows in blocks:
+        for s, active, rows, width in blocks:
             row = 0 if first.full else s
             if row >= found.shape[1]:
                 break
-            x, y = pool.take(picks[:rows, s], blocks.width)
+            x, y = pool.take(picks[:rows, s], width)
             wanted = [True] * len(self.layout.tensors)
-            backward(self._views(stack[:rows]), x, y, weights[:rows, s], self._views(gradients[:rows]), wanted)
+            views, slots = self._views(stack[:rows]), self._views(gradients[:rows])
+            self._model.backward(views, x, y, weights[:rows, s, :width], slots, wanted)
             found[:active, row] += gradients[:active, : self.layout.size]
         return [rows[:q] for rows, q in zip(found, asked, strict=True)]
 
     def _logits(
-        self, stack: Tensor, pool: _Pool, blocks: _Blocks, picks: Tensor
+        self, stack: Tensor, pool: Pool, blocks: Blocks, picks: Tensor
     ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Block number, rows at work, their labels `[rows, width]` and logits `[rows, width, classes]`."""
-        for s, _, rows in blocks:
-            x, y = pool.take(picks[:rows, s], blocks.width)
-            yield s, rows, y, layers(self._views(stack[:rows]), x)[-1]
+        for s, _, rows, width in blocks:
+            x, y = pool.take(picks[:rows, s], width)
+            yield s, rows, y, self._model.logits(self._views(stack[:rows]), x)
 
     def _stack(self, models: Sequence[Tensor]) -> Tensor:
         """Models `[P]` as rows of a matrix, each padded to whole lines."""
@@ -227,58 +229,6 @@ class Batched(Engine):
 
     def _views(self, stack: Tensor) -> list[Tensor]:
         return [e.views(stack) for e in self.layout.tensors]
-
-
-class _Pool:
-    """The samples of some clients, one after another, flattened."""
-
-    def __init__(self, data: Data, clients: Sequence[Client], split: Split) -> None:
-        slices = [data.slice(c.id, split) for c in clients]
-        self._inputs = channels_first(torch.cat([x for x, _ in slices])).flatten(1)
-        self._labels = torch.cat([y for _, y in slices])
-        self.counts = [len(y) for _, y in slices]
-        self.starts = np.cumsum([0, *self.counts[:-1]])
-        self.features = self._inputs.shape[1]
-
-    def take(self, picks: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Inputs `[rows, width, features]` and labels `[rows, width]` at those places `[rows, >= width]`."""
-        x, y = (t.index_select(0, picks.flatten()) for t in (self._inputs, self._labels))
-        return x.view(*picks.shape, -1)[:, :width], y.view(picks.shape)[:, :width]
-
-
-class _Blocks:
-    """Minibatches of several clients side by side, `[clients, steps, width]`; most samples first.
-
-    Attributes:
-        weights: 1 for a sample, 0 for what pads a short minibatch.
-        sizes: samples in each minibatch, `[clients, steps]`.
-        steps: minibatches of each client.
-    """
-
-    def __init__(self, counts: Sequence[int], width: int) -> None:
-        self.width = width
-        self.steps = [-(-n // width) for n in counts]
-        places = torch.arange(max(self.steps) * width).view(-1, width)
-        self.weights = (places < torch.tensor(counts)[:, None, None]).float()
-        self.sizes = self.weights.sum(2)
-
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Step, how many clients take it, and how many rows the kernel must have for that."""
-        for s in range(self.weights.shape[1]):
-            active = sum(steps > s for steps in self.steps)
-            yield s, active, max(active, FEWEST)
-
-    def picks(self, pool: _Pool, orders: Sequence[NDArray[np.int64]]) -> Tensor:
-        """Places in the pool `[clients, steps, >= width]`, whole lines for each client; own first sample pads."""
-        clients, steps, width = self.weights.shape
-        places = np.zeros((clients, steps, height(width, pool.features)), np.int64)
-        flat = np.zeros((clients, steps * width), np.int64)
-        for row, order in zip(flat, orders, strict=True):
-            row[: len(order)] = order
-        places[:, :, :width] = flat.reshape(clients, steps, width)
-        # A client without samples takes no step, but its row may be there to make up the number.
-        starts = np.minimum(pool.starts, max(sum(pool.counts) - 1, 0))
-        return torch.from_numpy(places + starts[:, None, None])
 
 
 class _Step:
@@ -346,9 +296,11 @@ class _Step:
         parameter.sub_(size * first / (second.sqrt() / root).add_(eps))
 
 
-def _width(samples: int, limit: int) -> int:
-    """What a client's minibatches of `limit` samples are padded to: a power of two for those who have fewer."""
-    return min(limit, max(NARROW, 1 << max(samples - 1, 0).bit_length()))
+def _evenly(count: int, most: int) -> list[slice]:
+    """Runs of at most `most` that cover `count`, none more than one longer than another."""
+    runs = -(-count // most)
+    edges = [i * count // runs for i in range(runs + 1)] if runs else [0]
+    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def _at_least(fewest: int, rows: Sequence[T]) -> list[T]:

@@ -6,11 +6,11 @@ or that runs elsewhere, chooses what it chose before. The limits were measured o
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from torch import nn
 
 from coterie.clients.training import Training
+from coterie.engine.convolution import chain, cost, obstacle
+from coterie.engine.perceptron import units
 from coterie.models.layout import Layout
 from coterie.problems import BadInput, unknown
 
@@ -23,6 +23,12 @@ WORK = 3_000_000
 """Largest product of parameters and minibatch size for which the overhead of a step is worth sharing.
 
 Below it, training is 1.3 times (784-200-10, batches of 10) to 10 times (64-32-10, batches of 10) as fast.
+"""
+
+CONVOLUTIONS = 8_000_000
+"""Most multiply-accumulates of a minibatch's forward pass for which a network with convolutions gains.
+
+TODO
 """
 
 CHUNK_SCALARS = 1 << 20
@@ -50,53 +56,57 @@ def choose_engine(
         raise BadInput(unknown("engine", wanted, ENGINES))
     if wanted == "sequential":
         return "sequential", "as asked"
-    obstacle = _obstacle(network, features)
+    hindrance = obstacle(network, features)
     if wanted == "batched":
-        _refuse(obstacle)
+        _refuse(hindrance)
         return "batched", "as asked"
-    if obstacle:
-        return "sequential", obstacle
-    size, work = layout.size, layout.size * training.batch_size
+    if hindrance:
+        return "sequential", hindrance
+    size, batch_size = layout.size, training.batch_size
     if size > PARAMETERS:
         return "sequential", f"a model of {size} parameters keeps a core busy by itself"
-    if work > WORK:
-        return "sequential", f"{size} parameters and minibatches of {training.batch_size} keep a core busy"
-    return "batched", f"{size} parameters and minibatches of {training.batch_size} are mostly overhead"
+    if any(e.kind == "conv" for e in layout.tensors):
+        work = cost(network, features).work * batch_size
+        sizes, busy = f"{work} multiply-accumulates a minibatch", work > CONVOLUTIONS
+    else:
+        sizes, busy = f"{size} parameters and minibatches of {batch_size}", size * batch_size > WORK
+    return ("sequential", f"{sizes} keep a core busy") if busy else ("batched", f"{sizes} are mostly overhead")
 
 
-def chunk_size(layout: Layout, batch_size: int = 32) -> int:
-    """How many clients one kernel of a perceptron takes, so that what it touches stays in the cache."""
-    units = sum(sum(e.shape) for e in layout.tensors if e.role == "weight")
-    return max(2, min(LARGEST_CHUNK, CHUNK_SCALARS // max(layout.size + batch_size * units, 1)))
+def chunk_size(layout: Layout, batch_size: int = 32, activations: int | None = None) -> int:
+    """How many clients one kernel takes, so that what it touches stays in the cache.
+
+    Args:
+        layout: of the network.
+        batch_size: samples in a minibatch.
+        activations: scalars that one sample leaves behind in a forward pass; those of a perceptron, unless given.
+    """
+    activations = units(layout) if activations is None else activations
+    return max(2, min(LARGEST_CHUNK, CHUNK_SCALARS // max(layout.size + batch_size * activations, 1)))
+
+
+def is_perceptron(network: nn.Module) -> bool:
+    """Whether a network is nothing but dense layers with a bias and one ReLU between each two, after a flatten."""
+    modules = [m for _, m in chain(network)]
+    modules = modules[isinstance(modules[0], nn.Flatten) :] if modules else []
+    dense, between = modules[::2], modules[1::2]
+    return (
+        len(dense) == len(between) + 1
+        and all(isinstance(m, nn.Linear) and m.bias is not None for m in dense)
+        and all(isinstance(m, nn.ReLU) for m in between)
+        and len(set(dense)) == len(dense)
+    )
 
 
 def refuse_unbatchable(network: nn.Module) -> None:
-    """Let a network pass that is nothing but dense layers with ReLU between them.
+    """Let a network pass that can be computed for many models at once.
 
     Raises:
         BadInput: any other network.
     """
-    _refuse(_obstacle(network))
+    _refuse(obstacle(network))
 
 
-def _refuse(obstacle: str) -> None:
-    if obstacle:
-        raise BadInput(f"engine = 'batched' is not possible: {obstacle}; it must be sequential or auto")
-
-
-def _obstacle(network: nn.Module, features: tuple[int, ...] = ()) -> str:
-    """What keeps a network from being batched, in one clause; empty where nothing does."""
-    modules = [(path, m) for path, m in network.named_modules() if type(m) is not nn.Sequential]
-    for path, module in modules:
-        if not isinstance(module, nn.Linear | nn.ReLU | nn.Flatten):
-            return f"only dense layers can be batched, and {path or 'the network'} is a {type(module).__name__}"
-        if isinstance(module, nn.Linear) and module.bias is None:
-            return f"only dense layers with a bias can be batched, and {path} has none"
-    flattened = bool(modules) and isinstance(modules[0][1], nn.Flatten)
-    if len(features) > 1 and not flattened:
-        return "only networks that begin by flattening the samples can be batched"
-    kinds = [type(m) is nn.ReLU for _, m in modules[flattened:]]
-    alternating = all(a != b for a, b in pairwise(kinds)) and kinds[:1] == kinds[-1:] == [False]
-    if not alternating or any(isinstance(m, nn.Flatten) for _, m in modules[flattened:]):
-        return "only dense layers with one ReLU between each two can be batched"
-    return ""
+def _refuse(hindrance: str) -> None:
+    if hindrance:
+        raise BadInput(f"engine = 'batched' is not possible: {hindrance}; it must be sequential or auto")

@@ -2,48 +2,83 @@
 
 The last digits of a product depend on its shape, on where its operands lie, and on whether there is one of it or
 there are several. A model's results are to be the same to the bit whatever the others of its stack are, so every
-operand of every model starts at a multiple of 64 bytes (`block`, `whole`), and a stack has at least `FEWEST` rows.
+operand of every model starts at a multiple of 64 bytes (`block`, `whole`), and a stack has at least `fewest` rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 
 import torch
 from torch import Tensor, nn
 
+from coterie.models.layout import Layout
+from coterie.models.networks import channels_first
+
 LINE = 16
 """Scalars in 64 bytes: a line of cache, an AVX-512 register."""
 
-FEWEST = 2
-"""Rows below which PyTorch takes another kernel."""
+
+class Perceptron:
+    """Dense layers with one ReLU between each two, computed for many models at once."""
+
+    fewest = 2
+    """Rows below which PyTorch takes another kernel."""
+
+    fixed_width = True
+    """A minibatch is as wide as its client's own samples make it, whoever else is there."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def activations(self, features: tuple[int, ...]) -> int:
+        """Scalars that one sample leaves behind in a forward pass, by way of an upper bound."""
+        return units(self._layout)
+
+    def prepare(self, inputs: Tensor) -> Tensor:
+        """Stored samples `[s, *features]`, flattened with the channels first."""
+        return channels_first(inputs).flatten(1)
+
+    def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Logits `[n, width, classes]` of the samples `[n, width, features]`."""
+        return layers(views, x)[-1]
+
+    @torch.no_grad()
+    def backward(
+        self,
+        views: Sequence[Tensor],
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor,
+        into: Sequence[Tensor],
+        wanted: Sequence[bool],
+    ) -> Tensor:
+        """Weighted cross-entropy `[n]`; its gradients in the wanted tensors overwrite those of `into`.
+
+        Forward and backward are plain products written out: what autograd adds would take as long as they do.
+        """
+        *inputs, logits = layers(views, x)
+        chosen = y.unsqueeze(2)
+        log = logits.log_softmax(2)
+        losses = (log.gather(2, chosen).squeeze(2) * weights).sum(1).neg_()
+        delta = torch.exp(log, out=logits).scatter_add_(2, chosen, torch.tensor(-1.0).expand(chosen.shape))
+        delta *= weights.unsqueeze(2)
+        for number in reversed(range(len(inputs))):
+            if wanted[2 * number]:
+                torch.bmm(delta.mT, inputs[number], out=into[2 * number])
+            if wanted[2 * number + 1]:
+                torch.sum(delta, 1, out=into[2 * number + 1])
+            if not any(wanted[: 2 * number]):
+                break
+            below = torch.bmm(delta, views[2 * number], out=block(*inputs[number].shape))
+            delta = below.mul_(inputs[number] > 0)
+        return losses
 
 
-@torch.no_grad()
-def backward(
-    views: Sequence[Tensor], x: Tensor, y: Tensor, weights: Tensor, into: Sequence[Tensor], wanted: Sequence[bool]
-) -> Tensor:
-    """Weighted cross-entropy `[n]`; its gradients in the wanted tensors overwrite those of `into`.
-
-    Forward and backward are plain products written out: what autograd adds would take as long as they do.
-    """
-    *inputs, logits = layers(views, x)
-    chosen = y.unsqueeze(2)
-    log = logits.log_softmax(2)
-    losses = (log.gather(2, chosen).squeeze(2) * weights).sum(1).neg_()
-    delta = torch.exp(log, out=logits).scatter_add_(2, chosen, torch.tensor(-1.0).expand(chosen.shape))
-    delta *= weights.unsqueeze(2)
-    for number in reversed(range(len(inputs))):
-        if wanted[2 * number]:
-            torch.bmm(delta.mT, inputs[number], out=into[2 * number])
-        if wanted[2 * number + 1]:
-            torch.sum(delta, 1, out=into[2 * number + 1])
-        if not any(wanted[: 2 * number]):
-            break
-        below = torch.bmm(delta, views[2 * number], out=block(*inputs[number].shape))
-        delta = below.mul_(inputs[number] > 0)
-    return losses
+def units(layout: Layout) -> int:
+    """Inputs and outputs of all layers of a perceptron."""
+    return sum(sum(e.shape) for e in layout.tensors if e.role == "weight")
 
 
 @torch.no_grad()
@@ -58,9 +93,9 @@ def layers(views: Sequence[Tensor], x: Tensor) -> list[Tensor]:
     return found
 
 
-def block(rows: int, width: int, units: int) -> Tensor:
-    """Room for `[rows, width, units]` in which every row starts a line."""
-    return torch.empty(rows, height(width, units), units)[:, :width]
+def block(rows: int, width: int, *shape: int) -> Tensor:
+    """Room for `[rows, width, *shape]` in which every row starts a line."""
+    return torch.empty(rows, height(width, prod(shape)), *shape)[:, :width]
 
 
 def height(width: int, units: int) -> int:

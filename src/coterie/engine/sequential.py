@@ -78,7 +78,7 @@ class Sequential(Engine):
             total, seen = torch.zeros(()), 0
             for a, b in batches(order, self.training.batch_size, keep_single=not self._batch_norm):
                 cost = cross_entropy(self.network(channels_first(xs[a:b])), ys[a:b])
-                if parameters:  # a part may hold no tensor as a whole
+                if parameters:  # a part may hold no tensor
                     step(torch.autograd.grad(cost, parameters))
                 total += cost.detach() * (b - a)
                 seen += b - a
@@ -187,10 +187,20 @@ class _Step:
 
 
 def trained_tensors(layout: Layout, part: Part | None) -> list[Entry]:
-    """The tensors that training restricted to `part` trains: those that lie in it as a whole."""
+    """The tensors that training restricted to `part` trains; buffers are not its matter.
+
+    Raises:
+        ValueError: the part holds some scalars of a tensor and leaves out others; a tensor is trained as a whole.
+    """
     if part is None:
         return list(layout.tensors)
-    return [e for e in layout.tensors if Part.of([(e.start, e.stop)]) - part == layout.nothing]
+    held = {e: (Part.of([(e.start, e.stop)]) & part).size for e in layout.tensors}
+    cut = [f"{size} of the {e.size} scalars of {e.name}" for e, size in held.items() if 0 < size < e.size]
+    if cut:
+        raise ValueError(
+            f"the part to train holds {', '.join(cut)}; it must hold all or none of a tensor's scalars"
+        )
+    return [e for e, size in held.items() if size]
 
 
 def scored(loss: float, labels: Tensor, guesses: Tensor, classes: int) -> Scored:

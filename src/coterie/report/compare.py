@@ -105,9 +105,11 @@ def show(folder: RunFolder) -> Table:
         shown.add_row(*(_cell(row[column], form) for column, (_, form) in forms.items()))
     if run.rounds.height:
         end = run.summary
+        best = "not evaluated yet"
+        if end["best_macro_accuracy"] is not None:
+            best = f"best accuracy {_percent(end['best_macro_accuracy'])} in round {end['best_round']}"
         shown.caption = (
-            f"{end['rounds']} rounds; best accuracy {_percent(end['best_macro_accuracy'])} in round "
-            f"{end['best_round']}; {end['up_bytes'] / MEGABYTE:,.1f} MB up, "
+            f"{end['rounds']} rounds; {best}; {end['up_bytes'] / MEGABYTE:,.1f} MB up, "
             f"{end['down_bytes'] / MEGABYTE:,.1f} MB down; {end['failed']} failures; {end['seconds']:,.1f} s"
         )
     else:

@@ -49,9 +49,10 @@ def thinned(frame: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
 def accuracy(run: Run, against: Sequence[Run]) -> Figure:
     """Mean accuracy over the clients, round by round, with the range of the middle 80% of them."""
     name, title = "accuracy", "Accuracy over rounds"
-    if not run.rounds.height:
-        return Figure(name, title, "No round is finished yet, so there is nothing to draw.")
-    runs = [r for r in (run, *against) if r.rounds.height]
+    runs = [r for r in (run, *against) if _line(r).height]
+    if run not in runs:
+        missing = "evaluated" if run.rounds.height else "finished"
+        return Figure(name, title, f"No round is {missing} yet, so there is nothing to draw.")
     lines = pl.concat([_line(r) for r in runs])
     band = run.clients.group_by("round", maintain_order=True).agg(
         pl.col("accuracy").quantile(0.1, "linear").alias("low"),
@@ -126,9 +127,14 @@ def distribution(run: Run, against: Sequence[Run]) -> Figure:
 def traffic(run: Run, against: Sequence[Run]) -> Figure:
     """Mean accuracy against the megabytes sent so far."""
     name, title = "traffic", "Accuracy for the bytes sent"
-    spent = [r for r in (run, *against) if r.rounds.height and _megabytes(r) > 0]
+    spent = [r for r in (run, *against) if _line(r).height and _megabytes(r) > 0]
     if run not in spent:
-        return Figure(name, title, "Nothing was sent between server and clients, so there is no cost to draw.")
+        nothing = (
+            "No round was evaluated yet"
+            if run.rounds.height and _megabytes(run) > 0
+            else ("Nothing was sent between server and clients")
+        )
+        return Figure(name, title, f"{nothing}, so there is no cost to draw.")
     lines = pl.concat([_line(r) for r in spent])
     base = alt.Chart(rows(lines)).encode(
         x=alt.X("megabytes:Q").title("megabytes sent so far, up and down").scale(zero=True),
@@ -161,7 +167,7 @@ def _line(run: Run) -> pl.DataFrame:
     return thinned(
         run.rounds.select(
             "round", pl.col("macro_accuracy").alias("accuracy"), sent.alias("megabytes"), run=pl.lit(run.label)
-        )
+        ).drop_nulls("accuracy")  # a round without an evaluation would break the line
     )
 
 

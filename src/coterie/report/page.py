@@ -74,12 +74,17 @@ def _tiles(run: Run, others: Sequence[Run]) -> str:
     end = run.summary
     other = next((o for o in others if o.rounds.height), None)
     versus = ""
-    if other is not None:
+    evaluated = end["macro_accuracy"] is not None
+    if other is not None and evaluated and other.summary["macro_accuracy"] is not None:
         gain = 100 * (end["macro_accuracy"] - other.summary["macro_accuracy"])
         versus = f"{gain:+.1f} points to {other.label}"
-    tiles = [
-        ("Accuracy, mean over clients", _percent(end["macro_accuracy"]), versus or f"F1 {end['macro_f1']:.3f}"),
-        ("Accuracy, worst 10%", _percent(end["worst10"]), f"spread {100 * end['spread']:.1f} points"),
+    tiles = [("Accuracy", "–", "no round was evaluated yet")]
+    if evaluated:
+        tiles = [
+            ("Accuracy, mean over clients", _percent(end["macro_accuracy"]), versus or f"F1 {end['macro_f1']:.3f}"),
+            ("Accuracy, worst 10%", _percent(end["worst10"]), f"spread {100 * end['spread']:.1f} points"),
+        ]
+    tiles += [
         ("Groups", str(end["groups"]), f"{_count(end['moved'], 'change')} in all"),
         ("Agreement with planted groups", *_agreement(end)),
         ("Sent up", _size(end["up_bytes"]), "clients to server"),

@@ -122,7 +122,7 @@ def _readable(message: bytes) -> Iterator[None]:
 
 
 def _ranges(part: Part | None) -> list[tuple[int, int]] | None:
-    return None if part is None else list(part.ranges)
+    return None if part is None else [(int(a), int(b)) for a, b in part.ranges]
 
 
 def _part(ranges: list[list[int]] | None) -> Part | None:
