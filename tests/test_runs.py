@@ -134,14 +134,14 @@ def test_a_table_of_other_columns_is_damaged(folder: RunFolder) -> None:
 
 def test_everything_wrong_with_a_round_is_said_at_once(folder: RunFolder) -> None:
     frames = a_round(2)
-    frames["rounds"] = frames["rounds"].with_columns(loss=None)
+    frames["rounds"] = frames["rounds"].with_columns(seconds=None)
     frames["clients"] = frames["clients"].with_columns(group=pl.lit(0.5))
     frames["ledger"] = frames["ledger"].drop("bytes").with_columns(size=1)
     frames["failures"] = a_round(1)["failures"]
     with pytest.raises(BadInput) as raised:
         folder.write_round(2, **frames)
     said = "\n".join(raised.value.problems)
-    assert "rounds.loss has 1 missing values; it must have none" in said
+    assert "rounds.seconds has 1 missing values; it must have none" in said
     assert "clients.group has the type Float64; it must be Int32" in said
     assert "ledger lacks bytes" in said
     assert "ledger has size" in said

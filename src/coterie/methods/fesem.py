@@ -46,9 +46,7 @@ class FeSEM(Method[FeSEMState]):
     """
 
     clusters: Annotated[int, Field(ge=1, description="number of centres K")] = 4
-    mu: Annotated[
-        float, Field(ge=0, description="pull to the centre in local training, twice the paper's lambda")
-    ] = 0.1
+    mu: Annotated[float, Field(ge=0, description="pull to the centre in training, twice the paper's lambda")] = 0.1
     mu_mode: Annotated[
         Literal["eq7", "uniform"],
         Field(description="scale the pull by mean samples / own samples, as Eq. 7 has it, or the same for all"),
@@ -58,16 +56,14 @@ class FeSEM(Method[FeSEMState]):
         Literal["all", "last_kernel"],
         Field(description="what the distance sees: all weights (the paper), or the output layer's (its code)"),
     ] = "all"
-    weights: Annotated[
-        Literal["uniform", "samples"], Field(description="a client's weight in its centre (Eq. 9: uniform)")
-    ] = "uniform"
+    weights: Annotated[Literal["uniform", "samples"], Field(description="a client's weight in its centre")] = (
+        "uniform"
+    )
     members: Annotated[
         Literal["all", "participants"],
         Field(description="whose models make a centre: all clients' last ones, or this round's only"),
     ] = "all"
-    reseed: Annotated[
-        bool, Field(description="move a centre that was empty for 5 rounds to the client farthest from its own")
-    ] = False
+    reseed: Annotated[bool, Field(description="move a centre empty for 5 rounds to the farthest client")] = False
 
     def start(self, people: People) -> FeSEMState:
         w0 = people.initial(0)[None]
