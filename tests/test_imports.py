@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "coterie"
 ANYTHING = "coterie"
 
-GROUND = ("problems", "streams", "catalog")
+GROUND = ("problems", "streams", "catalog", "labels")
 """Small modules that every part may import."""
 
 MACHINERY = (
@@ -80,6 +80,7 @@ TABLE: dict[str, May] = {
     "problems": May((), TORCH | REMOTE),
     "streams": May((), TORCH | REMOTE),
     "catalog": May((), TORCH | REMOTE),
+    "labels": May((), TORCH | REMOTE),
 }
 
 

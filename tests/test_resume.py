@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from coterie.cli import main
 from coterie.experiment import Experiment
 from coterie.problems import BadInput
 from coterie.runs import RunFolder
+from coterie.session import Session
 from coterie.streams import stream
 from tests.processes import Call, Processes
 
@@ -253,14 +255,39 @@ def test_changed_data_are_refused(interrupted: RunFolder, capsys: pytest.Capture
 
 def test_an_edited_experiment_is_refused(interrupted: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     text = interrupted.experiment_text()
-    for old, new in (("rounds = 4", "rounds = 40"), ("lr = 0.05", "lr = 0.5")):
+    for old, new in (("momentum = 0.0", "momentum = 0.5"), ("lr = 0.05", "lr = 0.5")):
         assert old in text
         interrupted.write_experiment(text.replace(old, new))
         assert "of another experiment than the experiment.toml beside them; put it back" in refused("own", capsys)
     interrupted.write_experiment("# A remark changes nothing.\n" + text)
     assert coterie.resume(interrupted).status == "finished"
-    interrupted.write_experiment(text.replace("rounds = 4", "rounds = 40"))
-    assert "of another experiment than the experiment.toml beside them; put it back" in refused("own", capsys)
+
+
+def test_what_changes_no_bit_may_be_edited(interrupted: RunFolder) -> None:
+    """A finished run may also be given more rounds; they are those it would have had at once."""
+    text = interrupted.experiment_text()
+    assert coterie.resume(interrupted).status == "finished"
+    interrupted.write_experiment(
+        text.replace("rounds = 4", "rounds = 6").replace("checkpoint_every = 1", "checkpoint_every = 2")
+    )
+    longer = coterie.resume(interrupted)
+    assert (longer.status, longer.rounds.height) == ("finished", 6)
+    whole = coterie.run(longer.experiment.updated({"run.name": "whole"}))
+    assert longer.clients.equals(whole.clients)
+
+
+def test_a_newer_version_with_another_setting_resumes_older_runs(interrupted: RunFolder) -> None:
+    """What is not written in experiment.toml had its default then, and has it now."""
+    lines = interrupted.experiment_text().splitlines()
+    older = [line for line in lines if not line.startswith("weight_decay")]
+    assert len(older) == len(lines) - 1
+    interrupted.write_experiment("\n".join(older))
+    with closing(Session(coterie.Experiment.from_toml("\n".join(older)))) as session:
+        path = interrupted.path / "checkpoints"
+        for old in path.glob("*"):
+            old.unlink()
+        session.checkpoints(interrupted).save(2, session.remembered())
+    assert coterie.resume(interrupted).status == "finished"
 
 
 def test_damaged_checkpoints_are_passed_over_or_refused(interrupted: RunFolder) -> None:
@@ -278,7 +305,6 @@ def test_damaged_checkpoints_are_passed_over_or_refused(interrupted: RunFolder) 
 
 def test_a_run_elsewhere_is_refused(interrupted: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     interrupted.write_status("running", 2, 4)
-    assert refused("own", capsys) == "coterie: run own is still running; wait for it, or stop it first"
     status = interrupted.path / "status.json"
     progress = interrupted.progress()
     assert progress is not None

@@ -74,6 +74,11 @@ class Catalog:
         """Decorator: list `target` under `name`. Only keyword settings count; the summary is its first line."""
 
         def keep(target: T) -> T:
+            former = self._entries.get(name)
+            if former is not None and _place(former.target) != _place(target):
+                raise ValueError(
+                    f"{self.kind} {name!r} exists already, in {_place(former.target)}; take another name"
+                )
             self._entries[name] = Entry(name, target, _summary(target), _schema(name, target))
             return target
 
@@ -92,6 +97,10 @@ class Catalog:
 
     def names(self) -> list[str]:
         return list(self._entries)
+
+
+def _place(target: Callable[..., Any]) -> str:
+    return f"{target.__module__}.{target.__qualname__}"
 
 
 def _summary(target: Callable[..., Any]) -> str:

@@ -48,7 +48,6 @@ def problems(sections: Mapping[str, Any]) -> list[str]:
         found += _data(sections["data"])
     if "run" in sections:
         found += _folder(sections["run"])
-    found += _cohort(sections.get("data"), sections.get("run"))
     found += _clusters(sections.get("data"), sections.get("method"))
     return found
 
@@ -180,20 +179,15 @@ def _folder(run: Run) -> list[str]:
     return []
 
 
-def _cohort(data: Data | None, run: Run | None) -> list[str]:
-    # A cohort is rounded to the nearest whole number (specification 0.2, convention 8).
-    if data is None or run is None or data.clients is None or run.participation * data.clients >= 0.5:
-        return []
-    return [
-        f"run.participation = {run.participation} of data.clients = {data.clients} is less than one client; "
-        f"it must be at least {1 / data.clients:.3g}"
-    ]
-
-
 def _clusters(data: Data | None, method: MethodChoice | None) -> list[str]:
-    if data is None or method is None or data.clients is None or _refused(method):
+    if data is None or method is None or _refused(method):
         return []
+    from coterie.federation.partition import DEFAULT_CLIENTS
+
+    clients = data.clients
+    if clients is None and "by-user" not in data.split:
+        clients = DEFAULT_CLIENTS
     clusters = _bound(method).get("clusters")
-    if not isinstance(clusters, int) or clusters <= data.clients:
+    if not isinstance(clusters, int) or clients is None or clusters <= clients:
         return []
-    return [f"method.clusters = {clusters} is more than data.clients = {data.clients}; it must be at most that"]
+    return [f"method.clusters = {clusters} is more than data.clients = {clients}; it must be at most that"]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from coterie import metrics
 from coterie.clients.work import Scored
 from coterie.exchange import Replies
+from coterie.labels import canonical
 from coterie.methods.method import UNKNOWN
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runs import CLIENTS, FAILURES, LEDGER
@@ -30,28 +31,23 @@ class Evaluated:
 
 
 def evaluated(replies: Replies, groups: NDArray[np.int64]) -> Evaluated:
-    """Read the replies to an evaluation; clients without a group get the one they chose there."""
+    """Read the replies to an evaluation; clients without a group get the one they chose there.
+
+    Groups are numbered by their smallest member (specification 0.2, convention 6).
+    """
     n = len(groups)
     accuracy, loss, f1 = (np.full(n, np.nan) for _ in range(3))
     groups = groups.copy()
-    for client, score, choice in zip(
-        replies.clients, replies.report.get("score", []), replies.report.get("choice", []), strict=True
-    ):
-        accuracy[client], f1[client] = _rates(score)
-        loss[client] = score.loss
+    nothing = [None] * len(replies)
+    scores, choices = replies.report.get("score", nothing), replies.report.get("choice", nothing)
+    for client, score, choice in zip(replies.clients, scores, choices, strict=True):
+        if isinstance(score, Scored) and score.actual.any():
+            accuracy[client] = score.correct.sum() / score.actual.sum()
+            f1[client] = metrics.client_f1(score.actual, score.predicted, score.correct)
+            loss[client] = score.loss
         if groups[client] == UNKNOWN and choice is not None:
             groups[client] = choice
-    return Evaluated(accuracy, loss, f1, groups)
-
-
-def _rates(score: Scored) -> tuple[float, float]:
-    """Accuracy, and F1 averaged over the classes that occur in labels or predictions (specification 0.2, 9)."""
-    samples = score.actual.sum()
-    occurs = score.actual + score.predicted > 0
-    f1 = 2 * score.correct[occurs] / (score.actual + score.predicted)[occurs]
-    if not samples:
-        return float("nan"), float("nan")
-    return float(score.correct.sum() / samples), float(f1.mean())
+    return Evaluated(accuracy, loss, f1, canonical(groups))
 
 
 def client_rows(

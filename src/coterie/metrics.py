@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 from scipy.optimize import linear_sum_assignment
 
+from coterie.labels import canonical
 from coterie.problems import BadInput
 from coterie.tables import MEASURED
 
@@ -16,30 +17,20 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer[Any]]
 
 
-def client_f1(confusion: npt.ArrayLike) -> Floats:
-    """Class-macro F1 of each client, over the classes that occur in its labels or its predictions.
+def client_f1(actual: npt.ArrayLike, predicted: npt.ArrayLike, correct: npt.ArrayLike) -> float:
+    """A client's F1, averaged over the classes that occur in its labels or its predictions.
 
     Args:
-        confusion: counts `[clients, classes, classes]`, or `[classes, classes]` for one client; rows are
-            labels, columns predictions.
+        actual: test samples of each class `[classes]`.
+        predicted: how often each class was predicted `[classes]`.
+        correct: how often rightly `[classes]`.
 
     Returns:
-        `[clients]` (or one number), in 0 … 1; NaN for a client without test samples.
-
-    Raises:
-        BadInput: the last two axes differ.
+        In 0 … 1; NaN for a client without test samples.
     """
-    counts = np.asarray(confusion, np.float64)
-    if counts.ndim < 2 or counts.shape[-1] != counts.shape[-2]:
-        raise BadInput(f"confusion has the shape {counts.shape}; it must be (clients, classes, classes)")
-    hits = np.diagonal(counts, axis1=-2, axis2=-1)
-    occurrences = counts.sum(-1) + counts.sum(-2)
+    occurrences = np.asarray(actual, np.float64) + np.asarray(predicted, np.float64)
     occurs = occurrences > 0
-    f1 = np.divide(2 * hits, occurrences, out=np.zeros_like(hits), where=occurs)
-    classes = occurs.sum(-1)
-    return np.asarray(
-        np.divide(f1.sum(-1), classes, out=np.full(classes.shape, np.nan), where=classes > 0), np.float64
-    )
+    return float((2 * np.asarray(correct)[occurs] / occurrences[occurs]).mean()) if occurs.any() else float("nan")
 
 
 def micro(values: npt.ArrayLike, samples: npt.ArrayLike) -> float:
@@ -106,22 +97,6 @@ def agreement(groups: npt.ArrayLike, planted: npt.ArrayLike | None) -> tuple[flo
         float(adjusted_rand_score(true[both], found[both])),
         float(normalized_mutual_info_score(true[both], found[both])),
     )
-
-
-def canonical(groups: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """The groups `[clients]` numbered 0, 1, … by their smallest member; -1 (no group) stays.
-
-    Example:
-        >>> canonical([7, -1, 2, 7]).tolist()
-        [0, -1, 1, 0]
-    """
-    given = np.asarray(groups, np.int64)
-    result = np.full(given.shape, -1, np.int64)
-    member = given >= 0
-    if member.any():
-        _, first, inverse = np.unique(given[member], return_index=True, return_inverse=True)
-        result[member] = np.argsort(np.argsort(first))[inverse]
-    return result
 
 
 def moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:

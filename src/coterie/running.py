@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,12 @@ from coterie.experiment import Experiment
 from coterie.problems import BadInput
 from coterie.runs import RunFolder
 from coterie.session import Session
+
+PATIENCE = 3
+"""Rounds in a row in which nobody answers, after which a run stops."""
+
+_HERE: set[Path] = set()
+"""Run folders that this process is writing into."""
 
 
 def run(experiment: Experiment, *, observers: Sequence[Observer] = ()) -> Result:
@@ -34,6 +40,7 @@ def run(experiment: Experiment, *, observers: Sequence[Observer] = ()) -> Result
         with _alone(folder):
             folder.write_experiment(session.experiment.to_toml())
             folder.write_environment(session.environment())
+            folder.write_people(session.people_rows())
             folder.write_status("running", 0, experiment.run.rounds)
             return _finish(session, folder, 0, observers)
 
@@ -61,22 +68,21 @@ def resume(folder: RunFolder | Path | str, *, observers: Sequence[Observer] = ()
             _note(observers, notes + passed)
             if not folder.environment():  # killed before it was written
                 folder.write_environment(session.environment())
+            folder.write_people(session.people_rows())
             folder.write_status("running", done, experiment.run.rounds)
             folder.forget_after(done)
             return _finish(session, folder, done, observers)
 
 
-def rounds(
-    experiment: Experiment, folder: RunFolder | None = None, observers: Sequence[Observer] = ()
-) -> Iterator[Round]:
-    """The loop itself: one `Round` after each round. Without a folder nothing is written.
+def rounds(experiment: Experiment, observers: Sequence[Observer] = ()) -> Iterator[Round]:
+    """The loop itself: one `Round` after each round. Nothing is written.
 
     Raises:
         BadInput: the experiment cannot run.
     """
     experiment.check()
     with closing(Session(experiment)) as session:
-        yield from _rounds(session, folder, 0, observers)
+        yield from _rounds(session, None, 0, observers)
 
 
 def _rounds(
@@ -85,13 +91,12 @@ def _rounds(
     run = session.experiment.run
     up, down, seconds = _totals(folder)
     checkpoints = session.checkpoints(folder) if folder is not None else None
-    saved, whole = done, True
+    saved, silent, whole = done, 0, True
     for observer in observers:
         observer.started(session.experiment, session.describe())
     try:
         for number in range(done + 1, run.rounds + 1):
             started = time.perf_counter()
-            whole = False
             session.round(number)
             due = number % session.experiment.evaluation.every == 0 or number == run.rounds
             found = session.evaluate() if due else None
@@ -100,7 +105,10 @@ def _rounds(
             up, down, seconds = up + row["up_bytes"], down + row["down_bytes"], seconds + took
             if folder is not None and checkpoints is not None:
                 session.write(folder, number, row, found)
-                done, whole = number, True
+            whole = False
+            session.commit()
+            done, whole = number, True
+            if folder is not None and checkpoints is not None:
                 if number % run.checkpoint_every == 0 or number == run.rounds:
                     checkpoints.save(number, session.remembered())
                     saved = number
@@ -111,9 +119,17 @@ def _rounds(
             for observer in observers:
                 observer.round(event)
             yield event
+            silence = session.silence()
+            silent = 0 if silence is None else silent + 1
+            if silent == PATIENCE:
+                raise BadInput(
+                    f"nobody answered in rounds {number - PATIENCE + 1} to {number}, and nothing was learnt: "
+                    f"{silence}; training.lr may be too large, or run.client_timeout too short"
+                )
     finally:
-        # Whatever ends the loop between two rounds, the last of them is on disk. In the middle of a round the
-        # clients' own states are neither the old nor the new ones: the last checkpoint holds then.
+        # Whatever ends the loop, the last whole round is on disk; unless its very commit was cut off, when the last
+        # checkpoint holds.
+        session.roll_back()
         if checkpoints is not None and whole and saved < done:
             checkpoints.save(done, session.remembered())
 
@@ -166,26 +182,27 @@ def _alone(folder: RunFolder) -> Iterator[None]:
     """
     busy = f"run {folder.name} is still running; wait for it, or stop it first"
     progress = folder.progress()
-    if progress is not None and progress.state == "running":
-        if progress.pid == os.getpid() and progress.host == platform.node():
-            raise BadInput(busy)  # the lock keeps out other processes only
-        if progress.host != platform.node():
-            raise BadInput(
-                f"run {folder.name} says that it is running on {progress.host}; wait for it, or if it was killed, "
-                f"remove {folder.path / 'status.json'}"
-            )
-    if os.name != "posix":
-        if folder.status == "running":
-            raise BadInput(busy)
-        yield
-        return
-    import fcntl
+    place = folder.path.resolve()
+    if place in _HERE:
+        raise BadInput(busy)  # the lock keeps out other processes only
+    if progress is not None and progress.state == "running" and progress.host != platform.node():
+        raise BadInput(
+            f"run {folder.name} says that it is running on {progress.host}; wait for it, or if it was killed, "
+            f"remove {folder.path / 'status.json'}"
+        )
+    with ExitStack() as held:
+        if os.name == "posix":
+            import fcntl
 
-    with (folder.path / ".lock").open("w") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(busy) from None
+            file = held.enter_context((folder.path / ".lock").open("w"))
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BadInput(busy) from None
+        elif folder.status == "running":
+            raise BadInput(busy)
+        _HERE.add(place)
+        held.callback(_HERE.discard, place)
         yield
 
 
@@ -202,4 +219,4 @@ def _name(experiment: Experiment) -> str:
     data = Path(experiment.data.name).stem if "/" in experiment.data.name else experiment.data.name
     words = f"{experiment.method.name}-{data}-{experiment.data.split}-s{experiment.run.seed}"
     plain = "".join(c if c.isalnum() or c == "." else "-" for c in words)
-    return "-".join(word for word in plain.split("-") if word).lower()
+    return "-".join(word for word in plain.split("-") if word).lower()[:80].rstrip("-")

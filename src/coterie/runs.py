@@ -28,7 +28,7 @@ from coterie.tables import CLIENTS as CLIENTS
 from coterie.tables import FAILURES as FAILURES
 from coterie.tables import LEDGER as LEDGER
 from coterie.tables import ROUNDS as ROUNDS
-from coterie.tables import SCHEMAS, damaged, decode, encode, encode_json, mismatches, read_json, write_whole
+from coterie.tables import PEOPLE, SCHEMAS, damaged, decode, encode, encode_json, mismatches, read_json, write_whole
 
 State = Literal["running", "finished", "interrupted"]
 
@@ -170,6 +170,19 @@ class RunFolder:
     def environment(self) -> dict[str, Any]:
         """Versions, seed, command and start time; empty where none was kept."""
         return read_json(self.path / "environment.json") or {}
+
+    def write_people(self, people: pl.DataFrame) -> None:
+        """Keep who the clients are; columns `PEOPLE`."""
+        write_whole(self.path / "people.parquet", encode(people, PEOPLE))
+
+    def people(self) -> pl.DataFrame | None:
+        """One row a client, ascending: name, planted group, samples, labels; None where none was kept.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        path = self.path / "people.parquet"
+        return decode(path, PEOPLE) if path.exists() else None
 
     def write_round(
         self,

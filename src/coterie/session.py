@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import blake2b
@@ -23,22 +24,32 @@ from coterie.engine.choice import choose_engine
 from coterie.exchange import Ask, Exchange, Replies
 from coterie.experiment import Experiment
 from coterie.experiment_check import resolved
+from coterie.federation.datasets import DATASETS
 from coterie.federation.description import describe
 from coterie.federation.federation import Federation, build
 from coterie.grouping.affinity import Sketch, gram_coordinates, pairwise_distances
+from coterie.labels import canonical
 from coterie.methods import METHODS, Cohort, Method, People
 from coterie.methods.method import UNKNOWN
-from coterie.models.networks import initialise
+from coterie.models.networks import default_network, initialise
 from coterie.problems import BadInput
 from coterie.runs import CLIENTS, ROUNDS, Picture, RunFolder
-from coterie.runtime.checkpoint import Checkpoints
+from coterie.runtime.checkpoint import Checkpoints, check_state
 from coterie.runtime.drive import drive
 from coterie.runtime.local import EngineSpec, LocalRuntime
+from coterie.runtime.runtime import VANISHED
 from coterie.streams import stream
+from coterie.tables import PEOPLE
 
 PACKAGES = ("coterie", "torch", "numpy", "scipy", "scikit-learn", "polars", "safetensors", "pydantic")
 PICTURED = 1000
 """Clients in the picture of the last regrouping, at most."""
+
+FREE = frozenset(
+    f"run.{key}"
+    for key in ("rounds", "workers", "client_timeout", "link_mbit", "seconds_per_sample", "checkpoint_every")
+) | {"run.folder", "run.name"}
+"""Keys that may be changed between a checkpoint and its resumption: no bit of the training depends on them."""
 
 
 @dataclass
@@ -55,7 +66,7 @@ class Session:
     """An experiment with everything built that it needs: federation, method, runtime, and what is remembered."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment = resolved(experiment)
+        self.experiment = experiment = _anchored(resolved(experiment))
         data, settings = experiment.data, experiment.run
         self.federation: Federation = build(
             data.name,
@@ -99,6 +110,11 @@ class Session:
         self.memory = Memory(
             self.method.start(self.people), None, torch.zeros(n, self.sketch.width), np.zeros(n, np.bool_)
         )
+        check_state(self.memory.state)
+        # A round is remembered when it is whole and written; until then it is here.
+        self._state = self.memory.state
+        self._groups: NDArray[np.int64] | None = None
+        self._sketched: list[tuple[NDArray[np.int64], Tensor]] = []
         self._took_part = np.zeros(n, np.bool_)
         self._train_loss: dict[int, float] = {}
 
@@ -109,6 +125,7 @@ class Session:
     def describe(self) -> list[str]:
         """The run in a few lines: who the clients are, what is trained, and how."""
         name = self.experiment.network.name
+        name = default_network(self.federation.features) if name == "auto" else name
         return [
             *describe(self.federation).lines(),
             f"network {name}: {self.layout.size:,} parameters in {len(self.layout.layers)} layers; "
@@ -116,18 +133,42 @@ class Session:
         ]
 
     def round(self, number: int) -> None:
-        """One round of the method."""
+        """One round of the method; it counts once it is committed."""
         self.runtime.begin(number)
         self._took_part[:] = False
         self._train_loss.clear()
+        self._sketched.clear()
         cohort = Cohort(number, self._drawn(number), self.people)
-        self.memory.state = drive(self.method.round(self.memory.state, cohort), self._answered)
+        self._state = drive(self.method.round(self.memory.state, cohort), self._answered)
+
+    def commit(self) -> None:
+        """Remember the round that was just run."""
+        self.memory.state, self.memory.groups = self._state, self._groups
+        for clients, sketches in self._sketched:
+            self.memory.sketches[torch.from_numpy(clients)] = sketches
+            self.memory.sketched[clients] = True
+        self._sketched.clear()
+        self.runtime.states.commit()
+
+    def roll_back(self) -> None:
+        """Forget a round that was cut off: what is remembered is the state after the last whole one."""
+        self._state, self._groups = self.memory.state, self.memory.groups
+        self._sketched.clear()
+        self.runtime.states.roll_back()
+
+    def silence(self) -> str | None:
+        """Why nobody answered in this round, though somebody was there; None where somebody did."""
+        reasons = [(client, r) for client, r in self.runtime.failures if r != VANISHED]
+        if self._took_part.any() or not reasons:
+            return None
+        client, reason = reasons[0]
+        return f"{self.federation.names[client]} {reason}"
 
     def evaluate(self) -> measuring.Evaluated:
         """Every client's test with what it is served now."""
         everyone = self.people.everyone
-        exchange = self.method.evaluation(self.memory.state, self.people, everyone)
-        groups = self.method.serving(self.memory.state, self.people).groups
+        exchange = self.method.evaluation(self._state, self.people, everyone)
+        groups = self.method.serving(self._state, self.people).groups
         replies = self.runtime.measure(exchange)
         self.runtime.failures.extend((c, f"not evaluated: {reason}") for c, reason in replies.missing.items())
         return measuring.evaluated(replies, groups)
@@ -137,8 +178,9 @@ class Session:
         if found is not None:
             groups = found.groups
         else:  # who has no group without an evaluation keeps the one it was last seen in
-            groups, last = self.method.serving(self.memory.state, self.people).groups, self.memory.groups
-            groups = groups if last is None else np.where(groups == UNKNOWN, last, groups)
+            groups = canonical(self.method.serving(self._state, self.people).groups)
+            if self.memory.groups is not None:
+                groups = np.where(groups == UNKNOWN, self.memory.groups, groups)
         ari, nmi = metrics.agreement(groups, self.federation.planted)
         run = self.experiment.run
         per_epoch = run.seconds_per_sample * self.experiment.training.epochs
@@ -160,7 +202,7 @@ class Session:
             "participants": int(self._took_part.sum()),
             "failed": len({client for client, _ in self.runtime.failures}),
         }
-        self.memory.groups = groups
+        self._groups = groups
         return row
 
     def write(self, folder: RunFolder, number: int, row: dict[str, Any], found: measuring.Evaluated | None) -> None:
@@ -189,20 +231,40 @@ class Session:
         flat = gram_coordinates(self.memory.sketches[torch.from_numpy(clients)])
         map_ = np.zeros((len(clients), 2))
         map_[:, : flat.shape[1]] = flat[:, :2]
-        affinity = self.method.affinity(self.memory.state)
+        affinity = self.method.affinity(self.memory.state, self.people, clients)
         name, matrix = "distance of last sent models (sketched)", pairwise_distances(flat)
         if affinity is not None:
-            name = affinity.name
-            square = affinity.matrix.shape[0] == affinity.matrix.shape[1]
-            matrix = affinity.matrix[np.ix_(clients, clients)] if square else affinity.matrix[clients]
+            name, matrix = affinity.name, affinity.matrix
         return Picture(matrix, name, self.memory.groups[clients], map_, clients, number)
 
     def checkpoints(self, folder: RunFolder) -> Checkpoints:
         """Where this run's checkpoints are, and what they may hold."""
-        module = sys.modules[type(self.method).__module__]
-        classes = [c for c in vars(module).values() if isinstance(c, type) and is_dataclass(c)]
-        identity = blake2b(self.experiment.to_toml().encode(), digest_size=16).hexdigest()
-        return Checkpoints(folder.path / "checkpoints", identity, classes)
+        written = {
+            title: {k: v for k, v in section.items() if f"{title}.{k}" not in FREE}
+            for title, section in folder.experiment().items()
+        }
+        identity = blake2b(json.dumps(written, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return Checkpoints(folder.path / "checkpoints", identity)
+
+    def people_rows(self) -> pl.DataFrame:
+        """The table of who the clients are."""
+        federation = self.federation
+        sizes = np.diff(federation.bounds, axis=1)
+        histograms = describe(federation).histograms
+        n = federation.n
+        return pl.DataFrame(
+            {
+                "client": np.arange(n),
+                "name": federation.names,
+                "planted": [None] * n if federation.planted is None else federation.planted,
+                "few_shot": [None] * n if federation.few_shot is None else federation.few_shot,
+                "train": sizes[:, 0],
+                "validation": sizes[:, 1],
+                "test": sizes[:, 2],
+                "labels": histograms.tolist(),
+            },
+            schema_overrides=PEOPLE,
+        )
 
     def remembered(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -280,17 +342,25 @@ class Session:
 
     def _seen(self, exchange: Exchange, replies: Replies) -> None:
         """Note who took part, how training went, and what each client's model looks like."""
-        self._took_part[replies.clients] = True
+        if exchange.rule.sends or exchange.rule.keeps:  # who was only asked something did not take part
+            self._took_part[replies.clients] = True
         for client, loss in zip(replies.clients, replies.report.get("train_loss", []), strict=False):
             if loss is not None:
                 self._train_loss[int(client)] = float(loss)
-        rows, seen = torch.from_numpy(replies.clients), self.layout.trainable
+        seen = self.layout.trainable
         if "model" in exchange.rule.sends:
             # Columns that never cross are NaN, and no part of a distance.
             models = seen.take(replies.models).nan_to_num(0.0)
-        elif "model" in exchange.rule.keeps and len(rows):
-            models = seen.take(self.runtime.states.kept["model"][rows])
+        elif "model" in exchange.rule.keeps and len(replies):
+            models = seen.take(self.runtime.states.kept["model"][torch.from_numpy(replies.clients)])
         else:
             return
-        self.memory.sketches[rows] = self.sketch(models)
-        self.memory.sketched[replies.clients] = True
+        self._sketched.append((replies.clients, self.sketch(models)))
+
+
+def _anchored(experiment: Experiment) -> Experiment:
+    """The experiment with a path to data written out whole, so that the run can be resumed from anywhere."""
+    path = Path(experiment.data.name)
+    if experiment.data.name in DATASETS or not path.exists():
+        return experiment
+    return experiment.updated({"data.name": str(path.resolve())})

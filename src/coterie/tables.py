@@ -70,6 +70,20 @@ LEDGER = pl.Schema(
 FAILURES = pl.Schema({"round": pl.Int32, "client": pl.Int32, "reason": pl.String})
 """One row a client that was asked and did not answer."""
 
+PEOPLE = pl.Schema(
+    [
+        ("client", pl.Int32()),
+        ("name", pl.String()),
+        ("planted", pl.Int32()),
+        ("few_shot", pl.Boolean()),
+        ("train", pl.Int32()),
+        ("validation", pl.Int32()),
+        ("test", pl.Int32()),
+        ("labels", pl.List(pl.Int32())),
+    ]
+)
+"""One row a client: who it is, its planted group (null where nobody knows), its samples, and its training labels."""
+
 SCHEMAS: dict[str, pl.Schema] = {
     "rounds": ROUNDS,
     "clients": CLIENTS,

@@ -16,7 +16,7 @@ from coterie.engine.batched import Batched
 from coterie.engine.engine import Engine
 from coterie.engine.sequential import Sequential
 from coterie.models.layout import Layout
-from coterie.models.networks import build
+from coterie.models.networks import build, initialise
 
 SEED = 3
 COUNTS = (50, 23, 33, 1, 64, 5, 20)
@@ -67,6 +67,7 @@ def population(
         own, layout = build(name, settings, features, classes, SEED)
     else:
         own, layout = deepcopy(name), Layout.of(name)
+        layout.bind(own, initialise(own, layout, SEED))
     other = deepcopy(own)
     initial = layout.flatten(own)
     engine = kind(own, layout, data, training, SEED, initial)

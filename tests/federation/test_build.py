@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.federation import Federation, build, check_build, load
 from coterie.federation.holdout import hold_out
-from coterie.federation.partition import canonical
+from coterie.labels import canonical
 from coterie.problems import BadInput
 
 SPLITS = [

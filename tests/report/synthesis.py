@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from coterie import metrics
+from coterie.labels import canonical
 from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, Picture, RunFolder
 from coterie.streams import stream
 
@@ -60,7 +61,7 @@ def synthesise(
     for number in range(1, rounds + 1):
         lost = rng.random(clients) < 0.8 * np.exp(-4 * number / rounds) - 0.05
         group = np.where(lost, rng.integers(0, max(groups, 1), clients), true) if groups > 1 else true
-        group = metrics.canonical(group) if groups else np.full(clients, -1)
+        group = canonical(group) if groups else np.full(clients, -1)
         progress = 1 - 0.85 * np.exp(-5 * number / rounds)
         noise = rng.normal(0, 0.012, clients)
         accuracy = np.clip(ceiling * progress + talent - 0.06 * lost + noise, 0.02, 1)

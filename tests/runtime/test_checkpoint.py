@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from safetensors.torch import save_file
 
 from coterie.problems import BadInput
 from coterie.runtime import checkpoint
-from coterie.runtime.checkpoint import KEEP, Checkpoints
+from coterie.runtime.checkpoint import KEEP, Checkpoints, check_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Checkpoints:
-    return Checkpoints(tmp_path / "checkpoints", "mine", [Inner, Outer])
+    return Checkpoints(tmp_path / "checkpoints", "mine")
 
 
 def there_and_back(kept: Checkpoints, value: Any) -> Any:
@@ -140,7 +141,7 @@ nested = st.recursive(
 @given(nested)
 def test_whatever_is_nested(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     folder = tmp_path_factory.mktemp("nested")
-    assert same(there_and_back(Checkpoints(folder, "mine", []), value), value)
+    assert same(there_and_back(Checkpoints(folder, "mine"), value), value)
     shutil.rmtree(folder)
 
 
@@ -235,7 +236,7 @@ def test_a_kill_between_any_two_operations_leaves_a_checkpoint(
 
 
 def two(folder: Path) -> Checkpoints:
-    kept = Checkpoints(folder, "mine", [Inner])
+    kept = Checkpoints(folder, "mine")
     for number in (1, 2):
         kept.save(
             number, {"number": number, "inner": Inner(torch.randn(5), np.float32(2)), "who": np.arange(3) > 0}
@@ -309,22 +310,36 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 def test_another_experiments_checkpoint_is_refused(tmp_path: Path) -> None:
     kept = two(tmp_path)
-    Checkpoints(tmp_path / "theirs", "yours", [Inner]).save(2, {"number": 2})
+    Checkpoints(tmp_path / "theirs", "yours").save(2, {"number": 2})
     (tmp_path / "theirs/000002.safetensors").replace(tmp_path / "000002.safetensors")
     assert_passed_over(kept, "is of another experiment; it must be of the one it is resumed for")
     with pytest.raises(BadInput) as raised:
-        Checkpoints(tmp_path, "nobody's", [Inner]).latest()
+        Checkpoints(tmp_path, "nobody's").latest()
     (sentence,) = raised.value.problems
     assert "are of another experiment than the experiment.toml beside them; put it back" in sentence
 
 
-def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_state_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = two(tmp_path)
     path = tmp_path / "000002.safetensors"
-    for classes in ([], [type("Inner", (Unknown,), {})]):
-        with pytest.raises(BadInput, match="was written by another version of the method"):
-            Checkpoints(tmp_path, "mine", classes).load(path)
+    for other in (Unknown, None):
+        with monkeypatch.context() as changed:
+            changed.setattr(sys.modules[__name__], "Inner", other)
+            with pytest.raises(BadInput, match="was written by another version of the method"):
+                kept.load(path)
     assert kept.load(path)[0] == 2
+
+
+def test_a_state_that_could_not_come_back_is_refused_before_it_is_needed() -> None:
+    @dataclass(frozen=True)
+    class Local:
+        number: int
+
+    with pytest.raises(TypeError, match="must be found by name"):
+        check_state(Local(3))
+    with pytest.raises(TypeError, match="is a set; a state holds"):
+        check_state({"names": {1, 2}})
+    check_state(Inner(torch.ones(2), np.float32(0.5)))
 
 
 def test_no_sound_checkpoint_is_said_for_each(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.federation.federation import Federation
 from coterie.grouping.affinity import cosines, scaled_l1
-from coterie.grouping.cluster import bipartition, canonical, cut, dendrogram, kmeans
+from coterie.grouping.cluster import bipartition, cut, dendrogram, kmeans
+from coterie.labels import canonical
 from coterie.methods import IFCA, FedAvg, FeSEM, LocalOnly, Method
 from tests.federated import TRAINING, planted, same, train, without_client
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from coterie.clients import Answer, Client, Order, Rule, Train, Training, Work
 from coterie.engine.sequential import Sequential
-from coterie.methods import FedAvg, FeSEM, LocalOnly
+from coterie.methods import Cohort, FedAvg, FeSEM, LocalOnly
 from coterie.models.layout import Layout
+from coterie.runtime.drive import drive
 from coterie.sharing.aggregate import group_means
 from tests.federated import TRAINING, Trained, planted, train
 
@@ -45,14 +46,12 @@ def _objective(models: Tensor, centres: Tensor, groups: np.ndarray) -> float:
 def test_fesem_2_10_3(participation: float) -> None:
     """For fixed models neither step increases the distances, and the M-step is their exact minimiser."""
     run = train(FeSEM(clusters=4), planted("iid"), 6, participation=participation)
-    moved = 0
     for before, after in zip(run.states[1:], run.states[2:], strict=False):
         start = _objective(after.models, before.centres, before.groups)
         e_step = _objective(after.models, before.centres, after.groups)
         m_step = _objective(after.models, after.centres, after.groups)
         assert start >= e_step - 1e-9
         assert e_step > m_step
-        moved += int((before.groups != after.groups).sum())
         for k in range(4):
             members = after.models[torch.from_numpy(after.groups == k)]
             if len(members):
@@ -60,6 +59,20 @@ def test_fesem_2_10_3(participation: float) -> None:
             nudged = after.centres.clone()
             nudged[k] += 1e-3
             assert _objective(after.models, nudged, after.groups) >= m_step
+
+
+def test_fesem_e_step_moves_whoever_is_nearer_to_another_centre() -> None:
+    """Eq. 8 in a real round: after the centres are swapped, the absent stay with their models and change group."""
+    federation = planted("feature", 2)
+    run = train(FeSEM(clusters=2), federation, 2)
+    swapped = dataclasses.replace(run.state, centres=run.state.centres.flip(0))
+    present = np.array([0, 1])
+    run.runtime.begin(3)
+    after = drive(run.method.round(swapped, Cohort(3, present, run.people)), run.runtime.answer)
+    absent = np.arange(2, 20)
+    assert after.groups[absent].tolist() == (1 - run.state.groups[absent]).tolist()
+    distances = (after.models[:, None].double() - swapped.centres.double()).square().sum(2)
+    assert after.groups.tolist() == distances.argmin(1).tolist()
 
 
 def test_fesem_2_10_4() -> None:
@@ -163,12 +176,38 @@ def test_fesem_members_participants() -> None:
 
 
 def test_fesem_last_kernel_sees_only_the_output_layer() -> None:
-    """The released code's signal groups label-permuted clients too, by other distances."""
-    federation = planted("incongruent", 2)
-    run = train(FeSEM(clusters=2, signal="last_kernel"), federation, 2)
+    """The released code's signal: distances between output kernels, whatever the other weights are."""
+    run = train(FeSEM(clusters=2, signal="last_kernel"), planted("incongruent", 2), 2)
     assert run.ari() == 1.0
-    layout = run.people.layout
-    assert layout.output_kernel.size == 320
+    kernel = run.people.layout.output_kernel
+    assert kernel.size == 320
+    far = run.state.centres + 100.0  # every other weight says: the other centre
+    centres = kernel.copy(far, run.state.centres)
+    models = run.state.models.clone()
+    models[run.state.groups == 0] += 100.0
+    kernel.copy(models, run.state.models)
+    near = FeSEM(clusters=2, signal="last_kernel")._nearest(models, centres, run.people)
+    assert near.tolist() == run.state.groups.tolist()
+    swapped = kernel.copy(models.clone(), run.state.centres[torch.from_numpy(1 - run.state.groups)])
+    near = FeSEM(clusters=2, signal="last_kernel")._nearest(swapped, centres, run.people)
+    assert near.tolist() == (1 - run.state.groups).tolist()
+
+
+def test_fesem_who_missed_the_warm_up_starts_from_the_mean_of_the_centres() -> None:
+    """B11, and B3: started from any one centre, such a client would never leave it."""
+    for seed in range(3):
+        run = train(FeSEM(clusters=4), planted("feature", clients=40, seed=seed), 6, dropout=0.25, seed=seed)
+        missed = np.flatnonzero(~run.states[1].known)
+        assert len(missed)
+        ((exchange, _),) = run.asked[1]
+        starts = exchange.send["model"]
+        expected = run.states[1].centres.mean(0)
+        for client in missed:
+            item = starts.item(int(client))
+            assert item is not None
+            assert torch.equal(item.values, expected)
+        assert exchange.tell["mu"][missed].tolist() == [0.0] * len(missed)
+        assert run.ari() == 1.0
 
 
 def test_fesem_reseed_moves_an_empty_centre() -> None:
@@ -189,8 +228,6 @@ def test_fesem_newcomer() -> None:
     """B11: a newcomer trains once from the mean of the centres and joins the nearest one."""
     federation = planted("feature", 4)
     run = train(FeSEM(clusters=4), federation, 4, training=dataclasses.replace(TRAINING, epochs=5))
-    from coterie.runtime.drive import drive
-
     clients = np.array([1, 6, 11])
     run.runtime.begin(9)
     groups, models = drive(run.method.newcomer(run.state, clients, run.people), run.runtime.answer)

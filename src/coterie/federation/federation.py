@@ -14,9 +14,10 @@ from torch import Tensor
 from coterie.federation import datasets, flower
 from coterie.federation.datasets import Dataset
 from coterie.federation.holdout import hold_out
-from coterie.federation.partition import SPLITS, Partition, Pool, canonical, without_users
+from coterie.federation.partition import SPLITS, Partition, Pool, without_users
 from coterie.federation.skew import Rows
 from coterie.federation.split import Call, check_split, parse
+from coterie.labels import canonical
 from coterie.problems import BadInput
 from coterie.streams import stream
 

@@ -17,6 +17,7 @@ from pydantic import Field
 from coterie.catalog import Catalog
 from coterie.federation.datasets import WITH_USERS
 from coterie.federation.description import label_divergence
+from coterie.labels import canonical
 from coterie.problems import BadInput
 from coterie.streams import stream
 
@@ -277,14 +278,6 @@ def deal(pool: Pool, counts: NDArray[Any], rng: np.random.Generator) -> list[Ind
         np.concatenate([order[stop - count : stop] for stop, count in zip(row, own, strict=True)])
         for row, own in zip(stops, counts, strict=True)
     ]
-
-
-def canonical(groups: NDArray[Any]) -> Indices:
-    """The same grouping with groups numbered by their smallest member (specification 0.2, convention 6)."""
-    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse]
 
 
 def _by_class(pool: Pool, rng: np.random.Generator) -> Indices:

@@ -10,14 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.grouping.affinity import gram_coordinates, squared_distances
+from coterie.labels import canonical
+from coterie.models.layout import Part
 
 Linkage = Literal["single", "complete", "average"]
-
-
-def canonical(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same partition with groups numbered by their smallest member (specification 0.2, convention 6)."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    return np.asarray(np.argsort(np.argsort(first))[inverse], np.int64)
 
 
 def kmeans(models: Tensor, clusters: int, restarts: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -88,20 +84,21 @@ def _members(tree: NDArray[np.float64], n: int) -> tuple[list[int], list[int]]:
 
 
 def reseeded(
-    centres: Tensor, models: Tensor, empty: NDArray[np.int64], after: int = 5
+    centres: Tensor, models: Tensor, empty: NDArray[np.int64], seen: Part, after: int = 5
 ) -> tuple[Tensor, NDArray[np.int64]]:
-    """Move every centre that was empty for `after` rounds to the model farthest from its own centre.
+    """Move every centre that was empty for `after` rounds to the model farthest from its nearest centre.
 
     Args:
         centres: `[K, P]`.
         models: `[n, P]`.
         empty: for how many rounds each centre has had no member `[K]`.
+        seen: the parameters that distances look at.
 
     Returns:
         The centres and the counts, new; one centre after the other, so that two never move to one model.
     """
     centres, empty = centres.clone(), empty.copy()
     for k in np.flatnonzero(empty >= after):
-        centres[k] = models[int(squared_distances(models, centres).min(1).argmax())]
+        centres[k] = models[int(squared_distances(seen.take(models), seen.take(centres)).min(1).argmax())]
         empty[k] = 0
     return centres, empty

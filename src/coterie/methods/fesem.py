@@ -52,17 +52,11 @@ class FeSEM(Method[FeSEMState]):
         Field(description="scale the pull by mean samples / own samples, as Eq. 7 has it, or the same for all"),
     ] = "eq7"
     restarts: Annotated[int, Field(ge=1, description="K-means runs after the warm-up, the best is taken")] = 20
-    signal: Annotated[
-        Literal["all", "last_kernel"],
-        Field(description="what the distance sees: all weights (the paper), or the output layer's (its code)"),
-    ] = "all"
+    signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that distances see")] = "all"
     weights: Annotated[Literal["uniform", "samples"], Field(description="a client's weight in its centre")] = (
         "uniform"
     )
-    members: Annotated[
-        Literal["all", "participants"],
-        Field(description="whose models make a centre: all clients' last ones, or this round's only"),
-    ] = "all"
+    members: Annotated[Literal["all", "participants"], Field(description="whose models make a centre")] = "all"
     reseed: Annotated[bool, Field(description="move a centre empty for 5 rounds to the farthest client")] = False
 
     def start(self, people: People) -> FeSEMState:
@@ -79,11 +73,14 @@ class FeSEM(Method[FeSEMState]):
         people = cohort.people
         if not state.known.any():
             return (yield from self._warm_up(state, cohort))
-        # A client that has yet to upload starts from the first centre, as good as any.
-        rows = np.maximum(state.groups[cohort.clients], 0)
-        replies: Replies = yield Exchange(
-            cohort.clients, LocalUpdate(), {"model": Send(state.centres, rows)}, tell={"mu": self._mu(cohort)}
+        # Who missed the warm-up has it now, from the mean of the centres: from any one centre it would stay there.
+        starts = torch.cat([state.centres, state.centres.mean(0, keepdim=True)])
+        late = state.groups[cohort.clients] == UNKNOWN
+        rows, mu = (
+            np.where(late, self.clusters, state.groups[cohort.clients]),
+            np.where(late, 0.0, self._mu(cohort)),
         )
+        replies: Replies = yield Exchange(cohort.clients, LocalUpdate(), {"model": Send(starts, rows)}, {"mu": mu})
         state = _stored(state, replies)
         near = self._nearest(state.models, state.centres, people)
         groups = np.where(state.known, near, UNKNOWN)
@@ -100,13 +97,13 @@ class FeSEM(Method[FeSEMState]):
         groups[np.isin(clients, replies.clients)] = self._nearest(replies.models, state.centres, people)
         return groups, state.centres
 
-    def affinity(self, state: FeSEMState) -> Affinity:
-        return Affinity("distance between client models", pairwise_distances(gram_coordinates(state.models)))
+    def affinity(self, state: FeSEMState, people: People, clients: Ids) -> Affinity:
+        points = gram_coordinates(self._seen(people).take(state.models[torch.from_numpy(clients)]))
+        return Affinity("distance between client models", pairwise_distances(points))
 
     def _warm_up(self, state: FeSEMState, cohort: Cohort) -> Round[FeSEMState]:
         """Everybody trains once from the same model; K-means on the models that come back."""
-        people = cohort.people
-        everyone = people.everyone
+        people, everyone = cohort.people, cohort.people.everyone
         replies: Replies = yield Exchange(everyone, LocalUpdate(), {"model": Send.same(state.centres[0], everyone)})
         if not len(replies):
             return state
@@ -131,7 +128,8 @@ class FeSEM(Method[FeSEMState]):
         members = np.bincount(state.groups[state.known], minlength=self.clusters)
         state = replace(state, centres=centres, empty=np.where(members == 0, state.empty + 1, 0))
         if self.reseed:
-            centres, empty = reseeded(centres, state.models[torch.from_numpy(state.known)], state.empty)
+            known = state.models[torch.from_numpy(state.known)]
+            centres, empty = reseeded(centres, known, state.empty, self._seen(people))
             state = replace(state, centres=centres, empty=empty)
         return state
 

@@ -42,7 +42,7 @@ class IFCA(Method[IFCAState]):
     `m (P b + 4)` bytes (specification 6.11).
 
     Independent initial models can leave a cluster that nobody ever picks. `init="redraw"` draws anew, as the
-    authors' code does, until each model is picked by `min_share / K` of the first cohort, at most 100 times;
+    authors' code does, until each model is picked by a share of the first cohort, at most 100 times;
     `init="kmeans"` clusters the clients' models after one local round of everybody, as FeSEM does.
     """
 
@@ -57,8 +57,14 @@ class IFCA(Method[IFCAState]):
         ),
     ] = "redraw"
     min_share: Annotated[
-        float, Field(gt=0, le=1, description="redraw until each model is picked by this / K of the first cohort")
-    ] = 0.4
+        float | None,
+        Field(
+            gt=0,
+            le=1,
+            description="redraw until each model is picked by this share of the first cohort; "
+            "without it 0.35 for two models, 0.4 / K for others, as in the authors' code",
+        ),
+    ] = None
     restarts: Annotated[int, Field(ge=1, description="K-means runs, the best is taken (init = kmeans)")] = 20
 
     def start(self, people: People) -> IFCAState:
@@ -96,6 +102,8 @@ class IFCA(Method[IFCAState]):
 
     def _redraw(self, state: IFCAState, cohort: Cohort) -> Round[IFCAState]:
         """Draw until each model is picked by its share of the cohort; the best draw if none is good enough."""
+        usual = 0.35 if self.clusters == 2 else 0.4 / self.clusters
+        wanted = usual if self.min_share is None else self.min_share
         best, best_share = state.models, -1.0
         for attempt in range(_REDRAWS):
             models = self._draw(cohort.people, attempt)
@@ -106,7 +114,7 @@ class IFCA(Method[IFCAState]):
             share = float(counts.min() / max(len(replies), 1))
             if share > best_share:
                 best, best_share = models, share
-            if share >= self.min_share / self.clusters:
+            if share >= wanted or not len(replies):
                 break
         return IFCAState(best, state.groups)
 
@@ -117,7 +125,12 @@ class IFCA(Method[IFCAState]):
         replies: Replies = yield Exchange(everyone, LocalUpdate(), {"model": Send.same(state.models[0], everyone)})
         if not len(replies):
             return state
-        labels = kmeans(replies.models, self.clusters, self.restarts, people.stream("kmeans", cohort.round))
+        labels = kmeans(
+            people.layout.trainable.take(replies.models),
+            self.clusters,
+            self.restarts,
+            people.stream("kmeans", cohort.round),
+        )
         groups = np.full(people.n, UNKNOWN, np.int64)
         groups[replies.clients] = labels
         weights = replies.samples if self.weights == "samples" else None

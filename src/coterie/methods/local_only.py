@@ -26,7 +26,7 @@ class LocalOnlyState:
 class LocalOnly(Method[LocalOnlyState]):
     """Every client trains alone on its own data; nothing is ever sent (also: Standalone, NoFed).
 
-    A client trains in the rounds it takes part in, so that R rounds of E epochs make R E epochs in all
+    Every client trains in every round, whatever the participation, so that R rounds of E epochs make R E epochs
     (specification 6.20).
     """
 
@@ -34,7 +34,7 @@ class LocalOnly(Method[LocalOnlyState]):
         return LocalOnlyState(people.initial(0)[None])
 
     def round(self, state: LocalOnlyState, cohort: Cohort) -> Round[LocalOnlyState]:
-        yield Exchange(cohort.clients, TrainOwn())
+        yield Exchange(cohort.people.everyone, TrainOwn())
         return state
 
     def serving(self, state: LocalOnlyState, people: People) -> Serving:

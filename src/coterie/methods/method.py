@@ -77,7 +77,7 @@ class Serving:
 
 @dataclass(frozen=True, eq=False)
 class Affinity:
-    """How far apart clients were when they were last regrouped: `matrix` is `[n, n]` or `[n, K]`."""
+    """How far apart some clients were when they were last regrouped: `matrix` is `[r, r]` or `[r, K]`."""
 
     name: str
     matrix: NDArray[np.float64]
@@ -121,6 +121,6 @@ class Method(ABC, Generic[S]):
             send["models"] = Send(serving.models, np.where(rows[:, None] == UNKNOWN, every, -1))
         return Exchange(clients, Evaluate(split), send)
 
-    def affinity(self, state: S) -> Affinity | None:
-        """The affinities behind the last regrouping, where the method has any."""
+    def affinity(self, state: S, people: People, clients: Ids) -> Affinity | None:
+        """How far apart `clients` were at the last regrouping, where the method knows it: `[r, r]` or `[r, K]`."""
         return None

@@ -2,14 +2,15 @@
 
 A checkpoint is written under a new name, flushed to the disk and renamed, so that a kill at any moment leaves
 the previous one. Its header carries a digest of all it holds; a damaged or foreign file is refused. Nothing is
-pickled, and only the method's own dataclasses are built again.
+pickled and nothing imported: what is built again are tensors, plain values and dataclasses already loaded.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -38,13 +39,11 @@ class Checkpoints:
     Args:
         folder: where they are; made when first needed.
         identity: of the experiment. A checkpoint of another one is refused.
-        classes: dataclasses that may be part of what is remembered.
     """
 
-    def __init__(self, folder: Path, identity: str, classes: Iterable[type]) -> None:
+    def __init__(self, folder: Path, identity: str) -> None:
         self.folder = folder
         self._identity = identity
-        self._classes = {cls.__name__: cls for cls in classes}
 
     def save(self, round: int, memory: Mapping[str, Any]) -> Path:
         """Write what is remembered after `round`, and drop all but the last few checkpoints."""
@@ -141,7 +140,7 @@ class Checkpoints:
             case "dict":
                 return {self._rich(k, tensors): self._rich(v, tensors) for k, v in inner}
             case _:
-                return self._classes[kind](**{k: self._rich(v, tensors) for k, v in inner.items()})
+                return _dataclass(kind)(**{k: self._rich(v, tensors) for k, v in inner.items()})
 
 
 def _plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -169,8 +168,41 @@ def _plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"dict": [list(pair) for pair in zip(keys, values, strict=True)]}
     if is_dataclass(value) and not isinstance(value, type):
         own = {f.name: _plain(getattr(value, f.name), f"{path}.{f.name}", tensors) for f in fields(value)}
-        return {type(value).__name__: own}
+        name = f"{type(value).__module__}:{type(value).__qualname__}"
+        if _found(name) is not type(value):
+            raise TypeError(f"{path} is a {type(value).__qualname__}; a state's dataclasses must be found by name")
+        return {name: own}
     raise TypeError(f"{path} is a {type(value).__name__}; a state holds tensors, arrays and plain values only")
+
+
+def _found(name: str) -> Any:
+    """What is loaded as `module:name`, or None: a checkpoint imports nothing."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _dataclass(name: str) -> Any:
+    """The dataclass of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    found = _found(name)
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise KeyError(f"{name} is no dataclass that is loaded")
+    return found
+
+
+def check_state(state: Any) -> None:
+    """Refuse a state that a checkpoint could not hold, before any work is done with it.
+
+    Raises:
+        TypeError: something in it is no tensor, array, plain value, or dataclass that can be found by name.
+    """
+    _plain(state, "state", {})
 
 
 def _digest(identity: str, header: str, tensors: Mapping[str, Tensor]) -> str:

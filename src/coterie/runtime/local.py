@@ -125,6 +125,18 @@ class ClientStates:
         self._width = layout.size
         self.kept: dict[str, Tensor] = {}
         self.has: dict[str, Tensor] = {}
+        self._before: dict[tuple[str, int], Tensor | None] = {}
+
+    def commit(self) -> None:
+        """Keep what was updated since the last commit for good."""
+        self._before.clear()
+
+    def roll_back(self) -> None:
+        """Undo every update since the last commit."""
+        for (name, client), values in self._before.items():
+            self.has[name][client] = values is not None
+            self.kept[name][client] = 0.0 if values is None else values
+        self._before.clear()
 
     def of(self, client: int) -> dict[str, Tensor]:
         """The state of one client, as views."""
@@ -136,5 +148,7 @@ class ClientStates:
             if name not in self.kept:
                 self.kept[name] = torch.zeros(self._clients, self._width)
                 self.has[name] = torch.zeros(self._clients, dtype=torch.bool)
+            if (name, client) not in self._before:
+                self._before[name, client] = self.kept[name][client].clone() if self.has[name][client] else None
             self.kept[name][client] = values
             self.has[name][client] = True

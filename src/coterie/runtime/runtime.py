@@ -18,6 +18,9 @@ from coterie.models.layout import Layout
 from coterie.runtime.ledger import Ledger
 from coterie.streams import stream
 
+VANISHED = "vanished in mid-round"
+"""The reason of a client that `dropout` took away."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -96,7 +99,7 @@ class Runtime(ABC):
             self.ledger.order(order)
             if self._vanishes(order.client):
                 self._vanished.add(order.client)
-                missing[order.client] = "vanished in mid-round"
+                missing[order.client] = VANISHED
             else:
                 present.append(order)
         answers = self.carry(present, keep=True)
