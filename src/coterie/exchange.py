@@ -22,15 +22,35 @@ S = TypeVar("S")
 Ids = NDArray[np.int64]
 Parts = Part | Sequence[Part] | None
 """A part for everybody, one for each client of the exchange, or None for all columns."""
+Key = tuple[Any, ...]
+"""Which memory, seen how, which rows of it and which part."""
 
 
 @dataclass(frozen=True, eq=False)
 class Send:
-    """Rows of `matrix` `[K, P]`: `rows` is `[m]` (one each, -1 for nothing) or `[m, k]` (k each, -1 likewise)."""
+    """Rows of `matrix` `[K, P]`: `rows` is `[m]` (one each, -1 for nothing) or `[m, k]` (k each, -1 likewise).
+
+    Raises:
+        ValueError: `matrix` is not a float32 matrix, or `rows` names a row that it does not have.
+    """
 
     matrix: Tensor
     rows: Ids
     part: Parts = None
+
+    def __post_init__(self) -> None:
+        # Processes and messages carry float32 alone: another type would give other digits there than here.
+        if self.matrix.dtype != torch.float32 or self.matrix.dim() != 2:
+            shape = tuple(self.matrix.shape)
+            raise ValueError(f"what is sent is {self.matrix.dtype} of shape {shape}; it must be torch.float32 [K, P]")
+        rows = self.rows
+        if rows.ndim not in (1, 2) or not np.issubdtype(rows.dtype, np.integer):
+            raise ValueError(f"rows are {rows.dtype} of shape {rows.shape}; they must be integers [m] or [m, k]")
+        if rows.size and not -1 <= rows.min() <= rows.max() < len(self.matrix):
+            raise ValueError(
+                f"rows go from {rows.min()} to {rows.max()}; they must be rows of a matrix of {len(self.matrix)}, "
+                "or -1 for nothing"
+            )
 
     @classmethod
     def all(cls, matrix: Tensor, clients: Ids, part: Parts = None) -> Send:
@@ -42,22 +62,29 @@ class Send:
         """One vector `[P]` to every client."""
         return cls(vector[None], np.zeros(len(clients), np.int64), part)
 
-    def item(self, position: int) -> Item | None:
-        """What the client at `position` of the exchange is sent, or None."""
+    def item(self, position: int, made: dict[Key, Item]) -> Item | None:
+        """What the client at `position` of the exchange is sent, or None.
+
+        `made` holds the items made so far: equal rows of equal parts are one item, and one piece of memory.
+        """
         row = self.rows[position]
         if np.any(row < 0):
             return None
         part = _part(self.part, position)
         # Where the rows begin is not enough: one memory may be seen as several matrices, and one row as `[size]`
         # or as `[1, size]`.
-        key = (self.matrix.data_ptr(), self.matrix.shape[1:], self.matrix.stride(), row.ndim, *row.flat, part)
+        memory = (self.matrix.data_ptr(), self.matrix.shape[1:], self.matrix.stride())
+        key: Key = (*memory, row.shape, row.tobytes(), part)
+        if key not in made:
+            made[key] = Item(self._picked(row) if part is None else part.take(self._picked(row)), part, key)
+        return made[key]
+
+    def _picked(self, row: Ids) -> Tensor:
         if row.ndim == 0:
-            picked = self.matrix[int(row)]
-        elif np.array_equal(row, np.arange(len(self.matrix))):
-            picked = self.matrix  # all rows: a view, not a copy per client
-        else:
-            picked = self.matrix[torch.as_tensor(row)]
-        return Item(picked if part is None else part.take(picked), part, key)
+            return self.matrix[int(row)]
+        if np.array_equal(row, np.arange(len(self.matrix))):
+            return self.matrix  # all rows: a view, not a copy
+        return self.matrix[torch.as_tensor(row)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +98,9 @@ class Exchange:
         tell: numbers that steer the rule, one a client `[m]`, by name; like the rule's settings they are part of
             the order and not counted as traffic.
         back: which part of each sent-back vector crosses, by name; everything where nothing is said.
+
+    Raises:
+        ValueError: something is not there once for each client, or `back` names what the rule does not send.
     """
 
     clients: Ids
@@ -79,9 +109,26 @@ class Exchange:
     tell: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     back: Mapping[str, Parts] = field(default_factory=dict)
 
-    def order(self, position: int, round: int) -> Order:
-        """The order for the client at `position`."""
-        items = {name: send.item(position) for name, send in self.send.items()}
+    def __post_init__(self) -> None:
+        lengths = {f"send[{name!r}].rows": len(send.rows) for name, send in self.send.items()}
+        lengths |= {f"tell[{name!r}]": len(values) for name, values in self.tell.items()}
+        parts = {f"send[{name!r}].part": send.part for name, send in self.send.items()}
+        parts |= {f"back[{name!r}]": part for name, part in self.back.items()}
+        lengths |= {what: len(part) for what, part in parts.items() if isinstance(part, Sequence)}
+        for what, length in lengths.items():
+            if length != len(self.clients):
+                raise ValueError(f"{what} has the length {length}; it must be that of clients, {len(self.clients)}")
+        for name in self.back:
+            if name not in self.rule.sends:
+                raise ValueError(f"back names {name!r}; it must be one of what the rule sends, {self.rule.sends}")
+
+    def orders(self, round: int) -> list[Order]:
+        """The order for each client. What is equal in two orders is one item, and lies in memory once."""
+        made: dict[Key, Item] = {}
+        return [self._order(position, round, made) for position in range(len(self.clients))]
+
+    def _order(self, position: int, round: int, made: dict[Key, Item]) -> Order:
+        items = {name: send.item(position, made) for name, send in self.send.items()}
         back = {name: _part(part, position) for name, part in self.back.items()}
         return Order(
             int(self.clients[position]),
@@ -100,8 +147,8 @@ class Replies:
     Attributes:
         clients: their ids `[r]`.
         samples: their numbers of training samples `[r]`.
-        sent: vectors by name, `[r, P]`. Columns outside the part that crossed are NaN, so that using one by
-            mistake shows at once.
+        sent: vectors by name, `[r, P]`, or `[r, *shape]` where the rule gives what it sends another shape.
+            Columns outside the part that crossed are NaN, so that using one by mistake shows at once.
         numbers: scalars by name, `[r]`; NaN where a client did not give one.
         report: measurements by name, one entry a client.
         missing: why the others did not answer, by client id.

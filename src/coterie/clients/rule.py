@@ -58,15 +58,16 @@ class Answer:
     """What one client gives back.
 
     Attributes:
-        send: model-shaped vectors `[P]` by name; the order's `back` says which part of each crosses.
+        send: vectors `[P]` by name, or of the rule's `shapes`; the order's `back` says which part of each crosses.
         numbers: scalars that cross, 4 bytes each.
-        keep: client state, `[P]` by name; it stays with the client and replaces what it had.
+        keep: client state by name, of the same shapes; it stays with the client and replaces what it had. None
+            in the place of a vector forgets what it had.
         report: measurements for the run's metrics; no part of the method, not counted.
     """
 
     send: Mapping[str, Tensor] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
-    keep: Mapping[str, Tensor] = field(default_factory=dict)
+    keep: Mapping[str, Tensor | None] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -81,7 +82,7 @@ class Client:
     layout: Layout
     training: Training
     state: Mapping[str, Tensor]
-    """What the client kept, `[P]` by name; empty before the first answer that keeps something."""
+    """What the client kept, by name; empty before the first answer that keeps something."""
     initial: Callable[[], Tensor]
     """The common initial model `[P]`, which every client can compute from the seed."""
 
@@ -93,8 +94,8 @@ class Client:
 class Rule:
     """What one client does. A frozen dataclass with plain settings, registered in `RULES`.
 
-    `sends` and `keeps` name the model-shaped vectors that `run` may put into its answer, so that a runtime can
-    make room for them beforehand.
+    `sends` and `keeps` name the vectors that `run` may put into its answer, so that a runtime can make room for
+    them beforehand.
     """
 
     name: ClassVar[str]
@@ -104,6 +105,10 @@ class Rule:
     def run(self, me: Client, got: Order) -> Work:
         """Answer the order. Written for one client, as a generator of requests (see `work`)."""
         raise TypeError(f"{type(self).__name__} does not say what a client does")
+
+    def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of what is sent or kept and is not model-shaped, by name; everything else is `[P]`."""
+        return {}
 
     def settings(self) -> dict[str, Any]:
         """The settings as plain values, from which `RULES` builds the rule again."""

@@ -1,0 +1,67 @@
+"""One thread at a time: results depend on the number of threads, so whoever computes for a run uses one.
+
+The numbers of threads belong to the whole process. They are lowered while anybody computes, whichever thread of
+the interpreter that is, and given back when nobody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+import torch
+from threadpoolctl import threadpool_limits
+
+
+class _Lowered:
+    """Something of the process that is lowered while anybody is inside; `lower` returns what raises it again."""
+
+    def __init__(self, lower: Callable[[], Callable[[], None]]) -> None:
+        self._lower = lower
+        self._lock = Lock()
+        self._inside = 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._restore = self._lower()
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    self._restore()
+
+
+def _lower_torch() -> Callable[[], None]:
+    before = torch.get_num_threads()
+    return lambda: torch.set_num_threads(before)
+
+
+def _lower_blas() -> Callable[[], None]:
+    limits = threadpool_limits(1, user_api="blas")
+    return lambda: limits.restore_original_limits()
+
+
+_torch, _blas = _Lowered(_lower_torch), _Lowered(_lower_blas)
+
+
+@contextmanager
+def one_thread(blas: bool = False) -> Iterator[None]:
+    """PyTorch computes with one thread inside, and as before outside. May be entered again while inside.
+
+    Args:
+        blas: hold NumPy's and SciPy's linear algebra to one thread too. Finding their libraries takes about 1 ms,
+            so that is for whole rounds and for the life of a process; PyTorch alone costs a microsecond.
+    """
+    with _torch():
+        torch.set_num_threads(1)  # each thread of the interpreter has a number of its own besides the process's
+        if not blas:
+            yield
+            return
+        with _blas():
+            yield
