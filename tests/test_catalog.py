@@ -112,8 +112,8 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
         ({"widths": 8}, "method.widths = 8 is not possible; it must be a valid tuple"),
         ({"limit": "x"}, "method.limit = 'x' is not possible; it must be a valid integer"),
         ({"level": "x"}, "method.level = 'x' is not possible; it must be a valid number or 'auto'"),
-        ({"cuont": 1}, "method.cuont is not a setting; did you mean count?"),
-        ({"zz": 1}, "method.zz is not a setting; known: count, rate, mode, widths, limit, level, twice"),
+        ({"cuont": 1}, "method.cuont is not a setting of rich; did you mean count?"),
+        ({"zz": 1}, "method.zz is not a setting of rich; known: count, rate, mode, widths, limit, level, twice"),
     ],
 )
 def test_each_wrong_setting_gets_one_sentence(settings: dict[str, Any], sentence: str) -> None:

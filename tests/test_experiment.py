@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from pydantic import ValidationError
 
@@ -123,6 +124,12 @@ def test_a_run_is_named_like_a_folder(name: str) -> None:
     assert sentence.startswith(f"run.name = {name!r} is not possible; write letters")
 
 
+def test_a_run_s_name_has_room_in_a_folder() -> None:
+    assert Experiment(run="a" * 80).run.name == "a" * 80
+    (sentence,) = problems(Experiment, run="a" * 300)
+    assert sentence == f"run.name = '{'a' * 99}… is not possible; it has 300 characters, and may have 80"
+
+
 @pytest.mark.parametrize("value", [None, float("nan"), [1, float("inf")], {"a": None}, object(), 1j])
 def test_a_setting_is_what_toml_can_hold(value: Any) -> None:
     (sentence,) = problems(Experiment, method={"name": "fesem", "mu": value})
@@ -140,8 +147,10 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         run={"rounds": 0, "sede": 1},
         extra=1,
     )
-    keys = ["data.clients", "method.clusters", "training.lr", "run.rounds", "run.sede", "extra", "network 'mpl'"]
+    keys = ["data.clients", "method.clusters", "training.lr", "run.rounds", "run.sede", "extra", "network 'mpl'",
+            "method 'fesm'", "data 'digts'", "split 'rotatd'"]  # fmt: skip
     assert [sentence for key in keys for sentence in found if sentence.startswith(key)] == found
+    assert len(found) == len(keys)
 
 
 def test_a_section_alone_refuses_too() -> None:
@@ -157,7 +166,10 @@ def test_a_section_alone_refuses_too() -> None:
 CHECK_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"method": "fesm"}, "method 'fesm' is unknown; did you mean fesem?"),
     ({"network": "mpl"}, "network 'mpl' is unknown; did you mean mlp?"),
-    ({"method": {"name": "fesem", "cluster": 4}}, "method.cluster is not a setting; did you mean clusters?"),
+    (
+        {"method": {"name": "fesem", "cluster": 4}},
+        "method.cluster is not a setting of fesem; did you mean clusters?",
+    ),
     (
         {"method": {"name": "fesem", "clusters": 0}},
         "method.clusters = 0 is not possible; it must be greater than or equal to 1",
@@ -175,8 +187,12 @@ CHECK_PROBLEMS: list[tuple[dict[str, Any], str]] = [
         "method.clusters = 6 is more than data.clients = 5; it must be at most that",
     ),
     (
-        {"method": "fedavg", "data": {"clients": 20}, "run": {"participation": 0.02}},
-        "run.participation = 0.02 of data.clients = 20 is less than one client; it must be at least 0.05",
+        {"method": {"name": "fesem", "clusters": 21}},
+        "method.clusters = 21 is more than data.clients = 20; it must be at most that",
+    ),
+    (
+        {"data": {"split": "rotated(4) + dirichlet(0.5) + rotated(2)"}},
+        "split = 'rotated(4) + dirichlet(0.5) + rotated(2)' has rotated 2 times; keep one of them",
     ),
 ]
 
@@ -213,7 +229,63 @@ def test_a_folder_for_runs_can_be_made(tmp_path: Path) -> None:
 
 def test_as_many_clusters_as_clients_can_run() -> None:
     Experiment(method={"name": "fesem", "clusters": 5}, data={"clients": 5}).check()
-    Experiment(data={"clients": 20}, run={"participation": 0.05}).check()
+    Experiment(data={"clients": 20}, run={"participation": 0.001}).check()
+
+
+@pytest.mark.parametrize("what", ["fesem", "experiment.toml", None, 3])
+def test_only_an_experiment_is_checked(what: Any) -> None:
+    (sentence,) = problems(check, what)
+    assert sentence.startswith(f"{what!r} is not an experiment; write coterie.Experiment")
+    assert ("from_toml" in sentence) == (what == "experiment.toml")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder here in which nobody can make one")
+def test_a_folder_that_cannot_be_made_is_refused() -> None:
+    (sentence,) = problems(Experiment(run={"folder": "/proc/here"}).check)
+    assert sentence.startswith("run.folder = '/proc/here' is not possible; no folder can be made in '/proc'")
+    (sentence,) = problems(Experiment(run={"folder": "x" * 300}).check)
+    assert sentence.endswith("name another folder")
+
+
+# ---- the split that fits the data
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("digits", "rotated(4)"),
+        ("cifar10", "rotated(4)"),
+        ("uci-har", "by-user"),
+        ("mnist-writers", "by-user"),
+        ("hub:owner/name", "iid"),
+    ],
+)
+def test_auto_is_the_split_that_fits(name: str, split: str) -> None:
+    experiment = Experiment(data=name)
+    assert experiment.data.split == "auto"
+    assert experiment.resolved().data.split == split
+    assert experiment.resolved().resolved() == experiment.resolved()
+
+
+def test_auto_looks_for_users_in_own_data(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"x": np.ones((40, 3), np.float32), "y": np.arange(40) % 2}
+    users: dict[str, Any] = {"Client": np.arange(40) % 4}
+    np.savez(tmp_path / "plain.npz", **columns)
+    np.savez(tmp_path / "users.npz", **columns, **users)
+    pl.DataFrame({"a": [1.0, 2.0], "y": [0, 1]}).write_parquet(tmp_path / "plain.parquet")
+    pl.DataFrame({"a": [1.0, 2.0], "y": [0, 1], "user": [0, 1]}).write_parquet(tmp_path / "users.parquet")
+    (tmp_path / "folder").mkdir()
+    np.savez(tmp_path / "folder" / "one.npz", **columns)
+    found = {p.name: Experiment(data=str(p)).resolved().data.split for p in tmp_path.iterdir()}
+    assert found == {
+        "plain.npz": "iid",
+        "plain.parquet": "iid",
+        "users.npz": "by-user",
+        "users.parquet": "by-user",
+        "folder": "by-user",
+    }
+    for name in ("plain.npz", "users.npz"):
+        Experiment(method="fedavg", data=str(tmp_path / name)).check()
 
 
 # ---- changes

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.experiment import SECTIONS, Experiment, MethodChoice, Network, field_names, section_settings
-from coterie.experiment_check import catalog, qualified, with_settings
+from coterie.experiment_check import assembled, catalog, qualified
 from coterie.experiment_toml import value_of
 from coterie.problems import BadInput
 
@@ -153,16 +153,17 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_what_a_file_holds_is_checked_like_anything_else() -> None:
     text = "rounds = 3\n[run]\nrounds = 0\nname = 1979-05-27\n[method]\nname = 'fesm'\nstart = 10:00:00\n"
     found = problems(Experiment.from_toml, text)
-    assert [s.split(" ")[0] for s in found] == ["method.start", "run.rounds", "run.name", "rounds"]
+    assert [s.split(" ")[0] for s in found] == ["method.start", "run.rounds", "run.name", "rounds", "method"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local-only", "ifca", "fesem"])
 def test_the_commented_file_has_every_key_with_its_meaning(method: str) -> None:
     experiment = Experiment(method=method)
     text = experiment.commented_toml()
-    assert Experiment.from_toml(text) == experiment.resolved()
+    assert Experiment.from_toml(text) == experiment.resolved().updated({"data.split": "auto"})
     own = [s.name for s in catalog("method")[method].settings]
-    assert list(Experiment.from_toml(text).method.settings) == own
+    kept = [s.name for s in catalog("method")[method].settings if s.default is not None]
+    assert list(Experiment.from_toml(text).method.settings) == kept
     lines = text.splitlines()
     for title in SECTIONS:
         for name in field_names(title) + (own if title == "method" else []):
@@ -175,7 +176,7 @@ def test_the_commented_file_has_every_key_with_its_meaning(method: str) -> None:
 def test_the_commented_file_keeps_what_was_changed() -> None:
     experiment = Experiment(method={"name": "fesem", "clusters": 7}, run={"name": "x", "rounds": 3}, network="mlp")
     text = experiment.commented_toml()
-    assert Experiment.from_toml(text) == experiment.resolved()
+    assert Experiment.from_toml(text) == experiment.resolved().updated({"data.split": "auto"})
     assert "(default 20)\nrounds = 3\n" in text
 
 
@@ -215,8 +216,9 @@ def test_a_value_is_toml_or_else_text(text: str, value: Any) -> None:
 
 
 def test_bare_keys_find_their_section() -> None:
-    experiment = with_settings(
-        Experiment(method="fesem"),
+    experiment = assembled(
+        {"method": "fesem"},
+        {},
         ["mu=0.5", "lr = 0.2", "clients=5", "every=2", "rounds=3", "split=iid + rotated(2)"],
     )
     assert experiment.method == MethodChoice(name="fesem", mu=0.5)
@@ -225,9 +227,9 @@ def test_bare_keys_find_their_section() -> None:
 
 
 def test_dotted_keys_decide_what_bare_ones_mean() -> None:
-    experiment = with_settings(Experiment(method="fedavg"), ["hidden=[8]", "network.name=mlp"])
+    experiment = assembled({"method": "fedavg"}, {}, ["hidden=[8]", "network.name=mlp"])
     assert experiment.network == Network(name="mlp", hidden=(8,))
-    assert with_settings(Experiment(), ["method.name=ifca", "init=plain"]).method.settings == {"init": "plain"}
+    assert assembled({}, {}, ["method.name=ifca", "init=plain"]).method.settings == {"init": "plain"}
 
 
 @pytest.mark.parametrize(
@@ -246,14 +248,34 @@ def test_dotted_keys_decide_what_bare_ones_mean() -> None:
     ],
 )  # fmt: skip
 def test_each_wrong_text_gets_one_sentence(text: str, sentence: str) -> None:
-    assert problems(with_settings, Experiment(method="fesem"), [text]) == [sentence]
+    assert problems(assembled, {"method": "fesem"}, {}, [text]) == [sentence]
 
 
 def test_a_key_that_nothing_resembles_gets_the_keys_of_the_method() -> None:
-    (sentence,) = problems(qualified, "qqqqqq", Experiment(method="ifca"))
+    (sentence,) = problems(qualified, "qqqqqq", "ifca", "auto")
     assert sentence.startswith("qqqqqq is not a setting of ifca or of any section; ifca has name, clusters, ")
 
 
 def test_a_setting_of_an_unknown_method_is_not_the_problem() -> None:
-    experiment = with_settings(Experiment(method="fesm"), ["clusters=3"])
+    experiment = assembled({"method": "fesm"}, {}, ["clusters=3"])
     assert problems(experiment.check) == ["method 'fesm' is unknown; did you mean fesem?"]
+
+
+def test_all_that_is_wrong_with_tables_changes_and_texts_is_said_at_once() -> None:
+    tables = {"method": {"name": "ifca", "foo": 3}, "training": {"lr": -1}, "network": "bar"}
+    found = problems(assembled, tables, {"run.rounds": 0, "data.name": "digts"}, ["odd=3", "clusters", "clients=0"])
+    assert [sentence.split(";")[0].removesuffix(" is not possible") for sentence in found] == [
+        "--set 'clusters'",
+        "odd is not a setting of ifca or of any section",
+        "data.clients = 0",
+        "training.lr = -1",
+        "run.rounds = 0",
+        "method.foo is not a setting of ifca",
+        "network 'bar' is unknown",
+        "data 'digts' is unknown",
+    ]
+
+
+def test_a_text_goes_before_a_change_and_that_before_a_table() -> None:
+    experiment = assembled({"run": {"rounds": 0, "seed": 1}}, {"run.rounds": 3, "run.seed": 2}, ["rounds=5"])
+    assert (experiment.run.rounds, experiment.run.seed) == (5, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from io import StringIO
 from typing import Any
@@ -11,9 +12,10 @@ from rich.console import Console
 
 from coterie.events import Round
 from coterie.experiment import Experiment
-from coterie.live import LiveTable, PlainLines, clock, seconds_left, sizes, volume, watching
+from coterie.live import LiveTable, PlainLines, clock, seconds_left, sizes, watching
+from coterie.report.numbers import decimals, volume
 
-EXPERIMENT = Experiment(method="fesem", run={"name": "trial", "seed": 3})
+EXPERIMENT = Experiment(method="fesem", data={"split": "rotated(4)"}, run={"name": "trial", "seed": 3})
 
 
 def after(number: int, planned: int = 10, failures: Sequence[tuple[int, str]] = (), **metrics: Any) -> Round:
@@ -36,13 +38,14 @@ def test_one_line_a_round_without_a_terminal() -> None:
         lines.round(after(1))
         lines.note("a [remark]")
         lines.round(after(2, failures=[(4, "timed out"), (1, "NaN")]))
-    measured = "accuracy 87.5 %  worst 10 % 50.0 %  loss 0.250  groups 2 (3, 2)"
+    measured = "accuracy 87.5%  worst 10% 50.0%  loss 0.250  groups 2 (3, 2)"
     assert file.getvalue().splitlines() == [
         "trial: fesem on digits, rotated(4), seed 3",
         "  five [clients]",
-        f"round  1/10  {measured}  1.5 MB up, 3.0 MB down  0:18 left",
+        f"round  1/10  {measured}  1.50 MB up, 3.00 MB down  0:18 left",
         "note: a [remark]",
-        f"round  2/10  {measured}  3.0 MB up, 6.0 MB down  0:16 left  left out 2: client 4 (timed out) and 1 more",
+        f"round  2/10  {measured}  3.00 MB up, 6.00 MB down  0:16 left  "
+        "left out 2: client 4 (timed out) and 1 more",
     ]
 
 
@@ -75,10 +78,37 @@ def test_the_table_on_a_terminal_keeps_the_last_measurement() -> None:
         table.round(after(1, failures=[(4, "timed [out]")]))
         table.round(after(2, macro_accuracy=None))
     last = file.getvalue().rsplit("round 2/10", 1)[1]
-    for shown in ("87.5 %", "50.0 %", "0.250", "2 (3, 2)", "3.0 MB up, 6.0 MB down", "0:16 left"):
+    for shown in ("87.5%", "50.0%", "0.250", "2 (3, 2)", "3.00 MB up, 6.00 MB down", "0:16 left"):
         assert shown in last
     assert "1 in all; round 1, client 4 (timed [out])" in last
     assert "five [clients]" in file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_on_a_terminal_fits_and_cuts_nothing(width: int) -> None:
+    file = StringIO()
+    name = "a-rather-long-name-of-a-run-with-many-settings-in-it-and-a-seed-at-the-end"
+    where = Console(file=file, force_terminal=True, width=width, highlight=False, color_system=None)
+    reason = "the answer of this client held values that are not finite, in the model and in the loss"
+    with watching(console=where) as (table,):
+        table.started(EXPERIMENT.updated({"run.name": name}), ["words " * 40])
+        table.round(after(1, loss=2.8e34, failures=[(4, reason)]))
+    printed = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    assert max(len(line) for line in printed.splitlines()) <= width
+    assert "…" not in re.sub(r"round\s+…", "", printed)
+    words = printed.split()
+    assert {"2.8e+34", "87.5%", "0:18", *reason.split()[:-1]} <= set(words)
+    assert words.count("words") == 40
+
+
+def test_what_is_seldom_meant_is_said() -> None:
+    idle = EXPERIMENT.updated({"training.lr": 0, "training.epochs": 0})
+    for terminal in (False, True):
+        where, file = console(terminal)
+        with watching(console=where) as (observer,):
+            observer.started(idle, [])
+        assert "training.lr = 0, so no training changes a model" in file.getvalue()
+        assert "training.epochs = 0, so no client trains" in file.getvalue()
 
 
 def test_an_error_gives_the_terminal_back() -> None:
@@ -109,11 +139,15 @@ def test_quiet_is_nobody() -> None:
 
 
 def test_numbers_as_people_read_them() -> None:
-    assert [volume(n) for n in (0, 40, 123_456, 1_234_567, 99_900_000, 123_456_789)] == [
-        "0.0 kB", "0.0 kB", "123.5 kB", "1.2 MB", "99.9 MB", "123 MB"
+    assert [volume(n) for n in (0, 40, 999, 999.6, 123_456, 999_700, 1_234_567, 99_960_000, 2.5e9, 1e12)] == [
+        "0 B", "40 B", "999 B", "1.00 kB", "123 kB", "1.00 MB", "1.23 MB", "100 MB", "2.50 GB", "1000 GB"
     ]  # fmt: skip
+    assert [decimals(x) for x in (-0.001, 0.125, 1.0, 99_999.0)] == ["0.00", "0.12", "1.00", "99999.00"]
+    assert decimals(2.8e34, 3) == "2.8e+34"
+    assert decimals(float("nan")) == "nan"
     assert [clock(s) for s in (0, 59.6, 61, 3600)] == ["0:00", "1:00", "1:01", "1:00:00"]
     assert sizes([5] * 8) == "8 (5, 5, 5, 5, 5, 5, 5, 5)"
     assert sizes([5] * 9) == "9 (5, 5, 5, 5, 5, 5, 5, 5, …)"
+    assert sizes([4, 0, 0, 2, 1, 0]) == "3 (4, 2, 1)"
     assert seconds_left(after(4)) == 12.0
     assert seconds_left(after(10)) == 0.0

@@ -59,7 +59,8 @@ class Entry:
         try:
             checked = self.schema.model_validate({name: _frozen(value) for name, value in settings.items()})
         except ValidationError as error:
-            raise BadInput(sentences(error, prefix, list(self.schema.model_fields))) from None
+            owner = self.name if prefix and prefix != self.name else ""
+            raise BadInput(sentences(error, prefix, list(self.schema.model_fields), owner)) from None
         return {name: getattr(checked, name) for name in self.schema.model_fields}
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from coterie.problems import BadInput, unknown
 
 if TYPE_CHECKING:
-    from coterie.events import Result
     from coterie.experiment import Experiment
     from coterie.runs import RunFolder
 
@@ -23,17 +21,26 @@ DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 KINDS = ("methods", "datasets", "splits", "networks")
 
+SYNONYMS = {
+    "models": "networks",
+    "model": "networks",
+    "data": "datasets",
+    "partitions": "splits",
+    "skews": "splits",
+}
+"""What else people call what can be listed."""
+
 HELP = """
 Clustered and personalised federated learning: find out which clients belong together, and train for each group.
 
 Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden groups, offline.
 
-  coterie list methods              what there is, with every setting
-  coterie run fesem --name first    train; the run gets a folder, runs/first
-  coterie show first                its rounds as a table, or runs compared
-  coterie report first              its page again: --against RUN, --charts DIR
-  coterie new experiment.toml       every setting in a file to edit, and then
-  coterie run experiment.toml       run it
+  coterie list methods             what there is, with every setting
+  coterie run fesem --name first   train; the run gets a folder, runs/first
+  coterie show first               its rounds as a table, or runs compared
+  coterie report first             its page again, --against RUN, --charts DIR
+  coterie new experiment.toml      every setting in a file to edit, and then
+  coterie run experiment.toml      run it
 
 Every command has its own [bold]--help[/].
 """
@@ -41,13 +48,16 @@ Every command has its own [bold]--help[/].
 RUN_HELP = """
 Train a federation with a method, or as an experiment file says, and write a report page.
 
+Examples:
+
   coterie run fesem --set clusters=4 --set mu=0.1 --rounds 30
   coterie run ifca --data fashion-mnist --clients 40 --participation 0.25
   coterie run fedavg --split 'dirichlet(0.5) + rotated(4)'
   coterie run experiment.toml --seed 1 --name second --against first
 
-An option goes before what the file says, and --set before an option. Ctrl-C saves the state and says how to go on;
-next comes [bold]coterie show RUN[/].
+An option goes before what the file says, and --set before an option.
+
+Ctrl-C saves the state and says how to go on. Next comes [bold]coterie show RUN[/].
 """
 
 app = typer.Typer(
@@ -82,12 +92,14 @@ def coterie(
 @app.command()
 def demo(folder: Folder = "runs") -> None:
     """Find four hidden groups among 20 clients: FedAvg, IFCA and FeSEM side by side, offline."""
-    from coterie.demo import show
+    from coterie.live import interruptible
 
-    with _termination_interrupts():
+    with interruptible("interrupted between two runs; begin again with: coterie demo"):
+        from coterie.demo import show
+
         interrupted = show(folder)
     if interrupted:
-        _say_how_to_resume(interrupted)
+        _say_how_to_resume(interrupted.folder, interrupted.rounds.height)
 
 
 @app.command(help=RUN_HELP)
@@ -122,9 +134,7 @@ def run(
     folder: Annotated[str | None, typer.Option(metavar="DIR", help="Where the run's folder is made.")] = None,
 ) -> None:
     """Train, and write a report page."""
-    from coterie.experiment import Experiment
-    from coterie.experiment_check import with_settings
-    from coterie.experiment_toml import value_of
+    from coterie.live import interruptible
 
     texts = {
         "data.name": data,
@@ -142,13 +152,21 @@ def run(
         "run.seed": seed,
         "run.workers": workers,
     }
-    experiment = Experiment.from_toml(Path(what)) if what.endswith(".toml") else Experiment(method=what)
-    changes: dict[str, Any] = {key: text for key, text in texts.items() if text is not None}
-    changes |= {key: value_of(text) for key, text in numbers.items() if text is not None}
-    experiment = with_settings(experiment.updated(changes), settings or [])
-    experiment.check()
-    others = [_find(text, experiment.run.folder) for text in against or []]
-    _train(experiment, others, quiet)
+    if not what.endswith(".toml") and (Path(what).suffix or "/" in what):
+        raise BadInput(
+            f"{what!r} is neither a method nor an experiment file; such files end in .toml, and coterie new "
+            "experiment.toml writes one"
+        )
+    with interruptible("interrupted before the first round; nothing was written"):
+        from coterie import experiment_toml as toml
+        from coterie.experiment_check import assembled
+
+        tables = toml.load(Path(what)) if what.endswith(".toml") else {"method": what}
+        changes: dict[str, Any] = {key: text for key, text in texts.items() if text is not None}
+        changes |= {key: toml.value_of(text) for key, text in numbers.items() if text is not None}
+        experiment = assembled(tables, changes, settings or [])
+        experiment.check()
+        _train(experiment, _others(against, experiment.run.folder), quiet)
 
 
 @app.command()
@@ -159,7 +177,10 @@ def resume(
     folder: Folder = "runs",
 ) -> None:
     """Go on with a run that was interrupted; the result is the one it would have had without."""
-    _train(_find(run, folder), [_find(text, folder) for text in against or []], quiet)
+    from coterie.live import interruptible
+
+    with interruptible(f"interrupted before a further round; go on with: coterie resume {run}"):
+        _train(_find(run, folder), _others(against, folder), quiet)
 
 
 @app.command()
@@ -171,8 +192,9 @@ def show(
     from coterie.listing import console
     from coterie.report import compare
 
-    found = [_find(text, folder) for text in runs]
-    console().print(compare.show(found[0]) if len(found) == 1 else compare.render(compare.table(found)))
+    found, where = [_find(text, folder) for text in runs], console()
+    one = len(found) == 1
+    where.print(compare.show(found[0], where.width) if one else compare.render(compare.table(found), where.width))
 
 
 @app.command()
@@ -185,20 +207,16 @@ def report(
     folder: Folder = "runs",
 ) -> None:
     """Rebuild a run's page, alone or beside other runs, and save its charts for a paper."""
-    from coterie.report import page
 
-    found, others = _find(run, folder), [_find(text, folder) for text in against or []]
-    print(page.build(found, others))
+    found, others = _find(run, folder), _others(against, folder)
     if charts is not None:
+        charts.mkdir(parents=True, exist_ok=True)  # refused before anything is rewritten
+    print(_paged(found, others))
+    if charts is not None:
+        from coterie.report.against import kept
         from coterie.report.charts import save
 
-        try:
-            written = save(found, charts, others)
-        except OSError as error:
-            raise BadInput(
-                f"--charts {str(charts)!r} cannot be written: {error.strerror}; name another folder"
-            ) from None
-        for path in written:
+        for path in save(found, charts, kept(found)[0]):
             print(path)
 
 
@@ -210,6 +228,8 @@ def list_(
     from coterie.experiment_check import catalog
     from coterie.listing import catalog_lines
 
+    if kind in SYNONYMS:
+        raise BadInput(f"list {kind!r} is unknown; did you mean {SYNONYMS[kind]}?")
     if kind not in KINDS:
         raise BadInput(unknown("list", kind, KINDS))
     for line in catalog_lines(catalog(kind)):
@@ -246,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         return _refuse(error.problems)
     except typer.TyperException as error:
-        return _refuse([_sentence(error.format_message())])
+        return _refuse([_sentence(error)])
     except (KeyboardInterrupt, typer.Abort):
         print("coterie: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -254,58 +274,103 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone; flushing at exit must not complain about it once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _refuse([f"{str(error.filename)!r} cannot be used ({error.strerror}); name another file or folder"])
 
 
-def _train(what: Experiment | RunFolder, others: list[RunFolder], quiet: bool) -> None:
+def _train(what: Experiment | RunFolder, others: list[RunFolder] | None, quiet: bool) -> None:
     """Run an experiment, or go on with a run; then write its page beside those of the others."""
     from coterie import running
     from coterie.experiment import Experiment
-    from coterie.live import watching
-    from coterie.report import page
+    from coterie.live import interruptible, watching
+    from coterie.report import against
     from coterie.runs import RunFolder
 
-    with _termination_interrupts(), watching(quiet) as observers:
-        if isinstance(what, Experiment):
-            result = running.run(what, observers=observers)
-        else:
-            result = running.resume(what.path, observers=observers)
+    before = None if isinstance(what, Experiment) else what.progress()
+    try:
+        with watching(quiet) as observers:
+            if isinstance(what, Experiment):
+                result = running.run(what, observers=observers)
+            else:
+                result = running.resume(what.path, observers=observers)
+    except KeyboardInterrupt:  # a further one, while the tables were read or the state was saved
+        begun = _begun(what.run.folder) if isinstance(what, Experiment) else what
+        if begun is None or (progress := begun.progress()) is None:
+            raise
+        if others:
+            against.keep(begun, others)
+        _say_how_to_resume(begun.path, progress.round)
+    from coterie.listing import outcome, renamed, say, spoken
+
+    folder = RunFolder(result.folder)
+    if isinstance(what, Experiment) and not quiet and (note := renamed(result)):
+        say(note)
     if result.status == "interrupted":
-        _say_how_to_resume(result)
-    written = page.build(RunFolder(result.folder), others)
+        if others:
+            against.keep(folder, others)
+        _say_how_to_resume(folder.path, result.rounds.height)
+    written = folder.path / "report.html"
+    if before is None or folder.progress() != before or others is not None or not written.exists():
+        with interruptible(
+            f"interrupted; the run is finished, and its page comes with: coterie report {spoken(folder.path)}"
+        ):
+            written = _paged(folder, others)
     if quiet:
         print(result.folder)
         return
-    from coterie.listing import outcome
-
     for line in outcome(result, written):
-        print(line)
+        say(line)
 
 
-def _say_how_to_resume(result: Result) -> None:
-    from coterie.listing import spoken
+def _begun(folder: str) -> RunFolder | None:
+    """The run that this process has begun in `folder` and not finished."""
+    from coterie.runs import known_runs
 
-    print(f"interrupted after round {result.rounds.height}; resume with: coterie resume {spoken(result.folder)}")
+    for run in known_runs(folder):
+        progress = run.progress()
+        if progress is not None and progress.pid == os.getpid() and progress.state != "finished":
+            return run
+    return None
+
+
+def _paged(folder: RunFolder, others: list[RunFolder] | None) -> Path:
+    """Write a run's page, and say which run it cannot be compared with any more."""
+    from coterie.report import against, page
+
+    for sentence in [] if others is not None else against.kept(folder)[1]:
+        print(f"note: {sentence}", file=sys.stderr)
+    return page.build(folder, others)
+
+
+def _say_how_to_resume(folder: Path, round: int) -> NoReturn:
+    from coterie.listing import say, spoken
+
+    say(f"interrupted after round {round}; resume with: coterie resume {spoken(folder)}")
     raise typer.Exit(INTERRUPTED)
 
 
+def _others(against: list[str] | None, folder: str) -> list[RunFolder] | None:
+    """The runs to compare with; None where none is named, for then those that were kept stay."""
+    return [_find(text, folder) for text in against] if against else None
+
+
 def _find(text: str, folder: str) -> RunFolder:
-    from coterie.runs import RunFolder
+    from coterie.runs import RunFolder, known_runs
 
-    return RunFolder.find(text, folder)
-
-
-@contextmanager
-def _termination_interrupts() -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does, with its state saved."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    former = signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
+        return RunFolder.find(text, folder)
+    except BadInput:
+        there = next((path for path in (Path(folder) / text, Path(text)) if text and path.is_dir()), None)
+        names = [run.name for run in known_runs(folder)]
+        if there is not None:
+            raise BadInput(
+                f"{str(there)!r} is no run: it holds no experiment.toml; name the folder of a run"
+            ) from None
+        if not names or any(text and name.startswith(text) for name in names):
+            raise
+        raise BadInput(unknown("run", text, names, where=f"in {folder!r}")) from None
 
 
 def _refuse(problems: Sequence[str]) -> int:
@@ -314,7 +379,10 @@ def _refuse(problems: Sequence[str]) -> int:
     return BAD_INPUT
 
 
-def _sentence(message: str) -> str:
+def _sentence(error: typer.TyperException) -> str:
     """A usage error in the style of every other one: it begins small and ends without a full stop."""
-    text = " ".join(message.split()).removesuffix(".")
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    if match := re.match(r"No such command '(.*?)'", text):
+        names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+        return unknown("command", match[1], names)
     return text[:1].lower() + text[1:]

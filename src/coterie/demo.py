@@ -10,9 +10,10 @@ import polars as pl
 from coterie import running
 from coterie.events import Result
 from coterie.experiment import Experiment
-from coterie.listing import console
+from coterie.listing import console, renamed, say
 from coterie.live import watching
 from coterie.report import compare, page
+from coterie.report.numbers import counted
 from coterie.runs import RunFolder
 
 SETTINGS: Mapping[str, Any] = {
@@ -25,6 +26,14 @@ SETTINGS: Mapping[str, Any] = {
 
 METHODS: Mapping[str, Mapping[str, Any]] = {"fedavg": {}, "ifca": {"clusters": 4}, "fesem": {"clusters": 4}}
 """The methods side by side, the one whose report page is shown last, with their own settings."""
+
+
+INTRODUCTION = (
+    "20 clients hold scikit-learn's digits. Each belongs to one of four groups, and",
+    "each group sees the digits rotated by its own multiple of 90 degrees. Nobody",
+    "tells the methods who belongs to which group.",
+)
+"""What is shown, in lines of less than 80 columns."""
 
 
 def experiments(folder: str) -> list[Experiment]:
@@ -48,7 +57,7 @@ def by_group(one: Result, other: Result) -> list[str]:
     means = beside.group_by("group").agg(pl.len(), pl.mean("accuracy"), pl.mean("accuracy_one")).sort("group")
     names = one.experiment.method.name, other.experiment.method.name
     return [
-        f"group {group} ({size} clients): {names[0]} {before:.1%}, {names[1]} {after:.1%}"
+        f"group {group} ({counted(size, 'client')}): {names[0]} {before:.1%}, {names[1]} {after:.1%}"
         for group, size, after, before in means.iter_rows()
     ]
 
@@ -65,24 +74,26 @@ def show(folder: str) -> Result | None:
     planned = experiments(folder)
     for experiment in planned:
         experiment.check()
-    print(
-        "20 clients hold scikit-learn's digits. Each belongs to one of four groups, and each group sees the digits"
-    )
-    print("rotated by its own multiple of 90 degrees. Nobody tells the methods who belongs to which group.\n")
+    for line in INTRODUCTION:
+        print(line)
+    print()
     folders: list[RunFolder] = []
     results: dict[str, Result] = {}
     for experiment in planned:
         with watching(described=not folders) as observers:
             result = running.run(experiment, observers=observers)
+        if note := renamed(result):
+            print(note)
         print()
         if result.status == "interrupted":
             return result
         folders.append(RunFolder(result.folder))
         results[experiment.method.name] = result
     *others, shown = folders
-    console().print(compare.render(compare.table(folders)))
+    where = console()
+    where.print(compare.render(compare.table(folders), where.width))
     for line in by_group(results["fedavg"], results["fesem"]):
-        print(line)
+        say(line)
     print(f"\npage  {page.build(shown, others)}")
     print("next  coterie list methods")
     print("      coterie run fesem --split 'dirichlet(0.5) + rotated(4)' --clients 20")

@@ -26,7 +26,7 @@ class Round:
     metrics: Mapping[str, Any]
     """The round's row of the run's table of rounds; a metric that was not evaluated is None or absent."""
     group_sizes: list[int] = field(default_factory=list)
-    """Clients in each group, by group number; empty for a method without groups."""
+    """Clients in each group, by group number; 0 for one that is empty, none at all for a method without groups."""
     up_bytes_total: int = 0
     """Bytes sent by clients since the run began."""
     down_bytes_total: int = 0
@@ -37,7 +37,7 @@ class Round:
     """(client, reason) for each client that was left out of this round."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A run that ended, and its tables as they lie in its folder."""
 
@@ -52,6 +52,11 @@ class Result:
     summary: Mapping[str, Any]
     """The final metrics of the whole run."""
     status: Status
+
+    def __repr__(self) -> str:
+        accuracy = self.summary.get("macro_accuracy")
+        reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+        return f"<Result {str(self.folder)!r}: {self.status} after round {self.rounds.height}{reached}>"
 
 
 class Observer(Protocol):

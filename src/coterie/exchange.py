@@ -42,7 +42,9 @@ class Send:
         # Processes and messages carry float32 alone: another type would give other digits there than here.
         if self.matrix.dtype != torch.float32 or self.matrix.dim() != 2:
             shape = tuple(self.matrix.shape)
-            raise ValueError(f"what is sent is {self.matrix.dtype} of shape {shape}; it must be torch.float32 [K, P]")
+            raise ValueError(
+                f"what is sent is {self.matrix.dtype} of shape {shape}; it must be torch.float32 [K, P]"
+            )
         rows = self.rows
         if rows.ndim not in (1, 2) or not np.issubdtype(rows.dtype, np.integer):
             raise ValueError(f"rows are {rows.dtype} of shape {rows.shape}; they must be integers [m] or [m, k]")
@@ -62,7 +64,7 @@ class Send:
         """One vector `[P]` to every client."""
         return cls(vector[None], np.zeros(len(clients), np.int64), part)
 
-    def item(self, position: int, made: dict[Key, Item]) -> Item | None:
+    def item(self, position: int, made: dict[Key, Item] | None = None) -> Item | None:
         """What the client at `position` of the exchange is sent, or None.
 
         `made` holds the items made so far: equal rows of equal parts are one item, and one piece of memory.
@@ -75,9 +77,13 @@ class Send:
         # or as `[1, size]`.
         memory = (self.matrix.data_ptr(), self.matrix.shape[1:], self.matrix.stride())
         key: Key = (*memory, row.shape, row.tobytes(), part)
-        if key not in made:
-            made[key] = Item(self._picked(row) if part is None else part.take(self._picked(row)), part, key)
-        return made[key]
+        found = None if made is None else made.get(key)
+        if found is None:
+            picked = self._picked(row)
+            found = Item(picked if part is None else part.take(picked), part, key)
+        if made is not None:
+            made[key] = found
+        return found
 
     def _picked(self, row: Ids) -> Tensor:
         if row.ndim == 0:

@@ -70,9 +70,13 @@ class Data(Section):
     name: Annotated[
         str, Field(description="coterie list datasets, a path to .npz, .parquet or a folder, or hub:owner/name")
     ] = "digits"
-    split: Annotated[str, Field(description="who holds what: coterie list splits; parts combine with +")] = (
-        "rotated(4)"
-    )
+    split: Annotated[
+        str,
+        Field(
+            description="who holds what: coterie list splits; parts combine with +; auto is by-user where the data "
+            "name their users, rotated(4) for named images, else iid"
+        ),
+    ] = "auto"
     clients: Annotated[int | None, Field(ge=1, description="number of clients; without it, the split's own")] = None
     validation: Annotated[float, Field(ge=0, lt=1, description="share of each client's samples for validation")] = (
         0.1
@@ -107,6 +111,8 @@ class Evaluation(Section):
 
 
 _NAME = re.compile(r"[^\W_][\w.+=-]*")
+LONGEST_NAME = 80
+"""Characters of a run's name; a folder's name has room for them and a number on every system."""
 
 
 class Run(Section):
@@ -142,6 +148,8 @@ class Run(Section):
     def _is_a_folder_name(cls, name: str | None) -> str | None:
         if name is not None and not _NAME.fullmatch(name):
             raise ValueError("write letters, digits, '-', '_', '.', '+' or '=', and begin with a letter or a digit")
+        if name is not None and len(name) > LONGEST_NAME:
+            raise ValueError(f"it has {len(name)} characters, and may have {LONGEST_NAME}")
         return name
 
 
@@ -201,16 +209,18 @@ class Experiment(BaseModel):
             **others,
         }
         built: dict[str, Any] = {}
+        broken: dict[str, dict[str, Any]] = {}
         found: list[str] = []
         for name, value in given.items():
             try:
                 built[name] = _section(name, value)
             except BadInput as problem:
                 found += problem.problems
+                broken[name] = _as_table(name, value) or {}
         if found:
             from coterie import experiment_check
 
-            raise BadInput(found + experiment_check.problems(built))
+            raise BadInput(found + experiment_check.problems(built) + experiment_check.unknown_names(broken))
         super().__init__(**built)
 
     @classmethod
@@ -227,15 +237,17 @@ class Experiment(BaseModel):
         return toml.dump(self.tables())
 
     def commented_toml(self) -> str:
-        """Every key with its meaning and its default, as TOML that loads to `resolved()`.
+        """Every key with its meaning and its default, as TOML that loads to `resolved()` with the split as it is.
 
         Raises:
             BadInput: the method or the network is unknown, or its settings are wrong.
         """
         from coterie import experiment_check
 
-        full = self.resolved()
-        return toml.dump_commented(full.tables(), experiment_check.known_settings(full))
+        # The file is there to be edited: with other data, auto still finds the split that fits.
+        full = self.resolved().updated({"data.split": self.data.split})
+        known = experiment_check.known_settings(full.method.name, full.network.name)
+        return toml.dump_commented(full.tables(), known)
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The experiment as plain tables, one a section; keys that are not set (None) are left out."""
@@ -251,25 +263,10 @@ class Experiment(BaseModel):
         Raises:
             BadInput: as for `Experiment`.
         """
-        tables: dict[str, Any] = dict(self.tables())
-        for key in sorted(changes, key=_wholes_then_names):
-            section, _, name = key.partition(".")
-            value = changes[key]
-            if not name:
-                tables[section] = value
-                continue
-            table = _as_table(section, tables.get(section))
-            if table is None:
-                continue  # what stands there is refused below
-            if name == "name" and section in ("method", "network") and value != table.get("name"):
-                table = {}
-            tables[section] = {**table, name: value}
-            if value is None:
-                del tables[section][name]
-        return Experiment(**tables)
+        return Experiment(**changed(self.tables(), changes))
 
     def resolved(self) -> Experiment:
-        """The experiment with the defaults of its method and network written out.
+        """The experiment with the defaults of its method and network written out, and the split that auto means.
 
         Raises:
             BadInput: the method or the network is unknown, or its settings are wrong.
@@ -286,6 +283,26 @@ class Experiment(BaseModel):
         return [(name, getattr(self, name)) for name in SECTIONS]
 
 
+def changed(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of an experiment, in any of their forms, changed as `Experiment.updated` says."""
+    result = dict(tables)
+    for key in sorted(changes, key=_wholes_then_names):
+        section, _, name = key.partition(".")
+        value = changes[key]
+        if not name:
+            result[section] = value
+            continue
+        table = _as_table(section, result.get(section))
+        if table is None:
+            continue  # what stands there is refused when the experiment is built
+        if name == "name" and section in ("method", "network") and value != table.get("name"):
+            table = {}
+        result[section] = {**table, name: value}
+        if value is None:
+            del result[section][name]
+    return result
+
+
 def check(experiment: Experiment) -> None:
     """Find everything that can be known wrong before work starts: names, settings, data, split, folder.
 
@@ -294,6 +311,9 @@ def check(experiment: Experiment) -> None:
     """
     from coterie import experiment_check
 
+    if not isinstance(experiment, Experiment):
+        right = "Experiment.from_toml(path)" if str(experiment).endswith(".toml") else "Experiment(method=...)"
+        raise BadInput(f"{experiment!r} is not an experiment; write coterie.{right}")
     found = experiment_check.problems(dict(experiment._sections()))
     if found:
         raise BadInput(found)

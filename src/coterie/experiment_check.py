@@ -5,18 +5,31 @@ Catalogues are imported when asked for: they bring torch, and an experiment alon
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from coterie import experiment_toml as toml
 from coterie.catalog import Catalog, Setting
-from coterie.experiment import SECTIONS, Choice, Data, Experiment, MethodChoice, Run, section_settings
-from coterie.problems import BadInput, nearest
+from coterie.experiment import (
+    SECTIONS,
+    Choice,
+    Data,
+    Experiment,
+    MethodChoice,
+    Network,
+    Run,
+    changed,
+    section_settings,
+)
+from coterie.problems import BadInput, nearest, unknown
 
 CHOICES = ("method", "network")
 """The sections whose further keys belong to an entry of a catalogue."""
+
+AUTO = "auto"
+"""The network or the split that fits the data."""
 
 LOOKUP = ("method", "network", "training", "data", "evaluation", "run")
 """Where a bare key is looked for."""
@@ -52,10 +65,29 @@ def problems(sections: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def unknown_names(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is wrong with the names in sections that cannot be built, for other keys of them are wrong."""
+    found: list[str] = []
+    for title in (title for title in CHOICES if title in tables):
+        name = tables[title].get("name")
+        if isinstance(name, str) and name not in catalog(title) and (title, name) != ("network", AUTO):
+            found.append(unknown(title, name, catalog(title).names()))
+    from coterie.federation import check_split
+    from coterie.federation.datasets import check
+
+    data, split = (tables.get("data", {}).get(key) for key in ("name", "split"))
+    found += check(data) if isinstance(data, str) else []
+    return found + (check_split(split) if isinstance(split, str) and split != AUTO else [])
+
+
 def resolved(experiment: Experiment) -> Experiment:
-    """The experiment with every setting of its method and network written out; `auto` stays `auto`."""
+    """The experiment with every setting of its method and network written out, and the split that `auto` means.
+
+    The network `auto` stays `auto`, for what fits is known only when the data are loaded.
+    """
     found: list[str] = []
     full: dict[str, Any] = dict(experiment)
+    full["data"] = experiment.data.model_copy(update={"split": split_of(experiment.data)})
     for title in CHOICES:
         choice: Choice = full[title]
         try:
@@ -68,17 +100,23 @@ def resolved(experiment: Experiment) -> Experiment:
     return Experiment(**full)
 
 
-def known_settings(experiment: Experiment) -> dict[str, list[Setting]]:
-    """For each section its settings, with those of the method and network that the experiment names."""
+def split_of(data: Data) -> str:
+    """The split, or what `auto` means for the data."""
+    from coterie.federation.datasets import default_split
+
+    return default_split(data.name) if data.split == AUTO else data.split
+
+
+def known_settings(method: str, network: str) -> dict[str, list[Setting]]:
+    """For each section its settings, with those of a method and a network, where there are such."""
     known = {title: section_settings(title) for title in SECTIONS}
-    for title in CHOICES:
-        name = getattr(experiment, title).name
+    for title, name in (("method", method), ("network", network)):
         if name in catalog(title):
             known[title] = known[title] + catalog(title)[name].settings
     return known
 
 
-def qualified(key: str, experiment: Experiment) -> str:
+def qualified(key: str, method: str, network: str) -> str:
     """The dotted key that a bare one means: `mu` is `method.mu` where the method has such a setting.
 
     Raises:
@@ -86,9 +124,9 @@ def qualified(key: str, experiment: Experiment) -> str:
     """
     if "." in key:
         return key
-    known = {title: [s.name for s in settings] for title, settings in known_settings(experiment).items()}
+    known = {title: [s.name for s in settings] for title, settings in known_settings(method, network).items()}
     owners = [f"{title}.{key}" for title in LOOKUP if key in known[title]]
-    if not owners and experiment.method.name not in catalog("method"):
+    if not owners and method not in catalog("method"):
         return f"method.{key}"  # the unknown method is the problem to report, not what its settings may be
     if len(owners) == 1:
         return owners[0]
@@ -101,20 +139,22 @@ def qualified(key: str, experiment: Experiment) -> str:
         homes = [f"{title}.{close}" for title in LOOKUP if close in known[title]]
         hint = f"did you mean {close if len(homes) == 1 else ' or '.join(homes)}?"
     else:
-        hint = f"{experiment.method.name} has {', '.join(known['method'])}; for all keys see: coterie new"
-    raise BadInput(f"{key} is not a setting of {experiment.method.name} or of any section; {hint}")
+        hint = f"{method} has {', '.join(known['method'])}; for all keys see: coterie new"
+    raise BadInput(f"{key} is not a setting of {method} or of any section; {hint}")
 
 
-def with_settings(experiment: Experiment, texts: Iterable[str]) -> Experiment:
-    """The experiment changed by texts like `clusters=3` or `training.lr=0.1`; values are TOML, or else strings.
+def assembled(tables: Mapping[str, Any], changes: Mapping[str, Any], texts: Iterable[str]) -> Experiment:
+    """The experiment in `tables`, changed by dotted keys and then by texts like `clusters=3` or `training.lr=0.1`.
 
-    Dotted keys count first, so that `network.name=cnn` decides what a bare key can mean.
+    The value in a text is TOML, or else a string. Dotted keys count first, so that `network.name=cnn` decides what
+    a bare key can mean.
 
     Raises:
-        BadInput: a text without `=`, a key that is unknown or ambiguous, a value that is not possible.
+        BadInput: everything that is wrong, one sentence each: a text without `=`, a key that is unknown or
+            ambiguous, a value that is not possible.
     """
     found: list[str] = []
-    dotted: dict[str, Any] = {}
+    dotted: dict[str, Any] = dict(changes)
     bare: dict[str, Any] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
@@ -122,23 +162,30 @@ def with_settings(experiment: Experiment, texts: Iterable[str]) -> Experiment:
             found.append(f"--set {text!r} is not possible; write --set KEY=VALUE")
         else:
             (dotted if "." in key else bare)[key] = toml.value_of(value)
-    try:
-        experiment = experiment.updated(dotted)
-    except BadInput as problem:
-        raise BadInput(found + problem.problems) from None
-    changes = {}
+    whole = changed(tables, dotted)
+    names = [_name(title, whole.get(title)) for title in CHOICES]
     for key, value in bare.items():
         try:
-            changes[qualified(key, experiment)] = value
+            dotted[qualified(key, *names)] = value
         except BadInput as problem:
             found += problem.problems
+    try:
+        experiment = Experiment(**changed(tables, dotted))
+    except BadInput as problem:
+        raise BadInput(found + problem.problems) from None
     if found:
         raise BadInput(found + problems(dict(experiment)))
-    return experiment.updated(changes)
+    return experiment
+
+
+def _name(title: str, given: Any) -> str:
+    """The name in a section that is given in any of its forms; its default where there is none."""
+    name = given.get("name") if isinstance(given, Mapping) else given
+    return str({"method": MethodChoice, "network": Network}[title]().name if name is None else name)
 
 
 def _bound(choice: Choice) -> dict[str, Any]:
-    if choice.title == "network" and choice.name == "auto":
+    if (choice.title, choice.name) == ("network", AUTO):
         if choice.settings:
             keys = ", ".join(f"network.{k}" for k in choice.settings)
             raise BadInput(f"network.name = 'auto' takes no settings, yet there is {keys}; name the network")
@@ -159,7 +206,7 @@ def _data(data: Data) -> list[str]:
 
     return check_build(
         data.name,
-        data.split,
+        split_of(data),
         data.clients,
         validation=data.validation,
         test=data.test,
@@ -171,11 +218,18 @@ def _data(data: Data) -> list[str]:
 
 def _folder(run: Run) -> list[str]:
     folder = Path(run.folder)
-    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    try:
+        there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    except OSError as error:  # a name that no folder can have
+        return [f"run.folder = {run.folder!r} is not possible; {error.strerror}, name another folder"]
     if not there.is_dir():
         return [f"run.folder = {run.folder!r} is not possible; {str(there)!r} is a file, name a folder"]
-    if not os.access(there, os.W_OK | os.X_OK):
-        return [f"run.folder = {run.folder!r} is not possible; {str(there)!r} cannot be written to"]
+    try:
+        # Permissions do not tell: a file system may be read-only, or have no room for folders of users at all.
+        Path(tempfile.mkdtemp(prefix=".coterie-", dir=there)).rmdir()
+    except OSError as error:
+        why = f"no folder can be made in {str(there)!r} ({error.strerror})"
+        return [f"run.folder = {run.folder!r} is not possible; {why}"]
     return []
 
 
@@ -185,7 +239,7 @@ def _clusters(data: Data | None, method: MethodChoice | None) -> list[str]:
     from coterie.federation.partition import DEFAULT_CLIENTS
 
     clients = data.clients
-    if clients is None and "by-user" not in data.split:
+    if clients is None and "by-user" not in split_of(data):
         clients = DEFAULT_CLIENTS
     clusters = _bound(method).get("clusters")
     if not isinstance(clusters, int) or clients is None or clusters <= clients:

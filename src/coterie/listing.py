@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import shutil
 import sys
@@ -13,11 +14,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from coterie.experiment_toml import literal, plain
-from coterie.live import percent, volume
+from coterie.report.numbers import counted, decimals, percent, volume
 
 if TYPE_CHECKING:
     from coterie.catalog import Catalog, Entry
     from coterie.events import Result
+
+NARROWEST = 30
+"""Columns that a text gets at least, where the terminal has not even them."""
 
 
 def catalog_lines(catalog: Catalog, width: int | None = None) -> Iterator[str]:
@@ -25,18 +29,36 @@ def catalog_lines(catalog: Catalog, width: int | None = None) -> Iterator[str]:
 
     Args:
         catalog: methods, datasets, splits or networks.
-        width: columns to wrap the summaries at; without it, the terminal's.
+        width: columns to wrap texts at; without it, the terminal's.
     """
-    width = width or shutil.get_terminal_size((110, 24)).columns
-    margin = max(len(name) for name in catalog.names()) + 2
+    width = width or columns()
+    auto = _auto(catalog.kind)
+    margin = max(len(name) for name in [*catalog.names(), "auto"]) + 2
     for entry in catalog:
-        wrapped = textwrap.wrap(entry.summary, max(width - margin, 30)) or [""]
-        yield f"{entry.name:<{margin}}{wrapped[0]}".rstrip()
-        yield from (" " * margin + line for line in wrapped[1:])
-        yield from _setting_lines(entry, " " * margin)
+        yield from _hanging(entry.name, entry.summary, margin, width)
+        yield from _setting_lines(entry, " " * margin, width)
+    if auto:
+        yield from _hanging("auto", auto, margin, width)
 
 
-def _setting_lines(entry: Entry, indent: str) -> Iterator[str]:
+def _auto(kind: str) -> str:
+    """What `auto` takes, as the function says that decides it; empty where a name must be given."""
+    if kind == "network":
+        from coterie.models.networks import default_network
+
+        return _second_paragraph(default_network.__doc__)
+    if kind == "split":
+        from coterie.federation.datasets import default_split
+
+        return _second_paragraph(default_split.__doc__)
+    return ""
+
+
+def _second_paragraph(text: str | None) -> str:
+    return " ".join(inspect.cleandoc(text or "").split("\n\n")[1].split()).replace("`", "")
+
+
+def _setting_lines(entry: Entry, indent: str, width: int) -> Iterator[str]:
     written = []
     for setting in entry.settings:
         if setting.required:
@@ -45,9 +67,21 @@ def _setting_lines(entry: Entry, indent: str) -> Iterator[str]:
             written.append((f"{setting.name} (not set)", setting.meaning))
         else:
             written.append((f"{setting.name} = {literal(plain(setting.default))}", setting.meaning))
-    margin = max((len(code) for code, _ in written), default=0) + 2
+    margin = len(indent) + 4 + max((len(code) for code, _ in written), default=0)
     for code, meaning in written:
-        yield f"{indent}  {code:<{margin}}{meaning}".rstrip()
+        yield from _hanging(f"{indent}  {code}", meaning, margin, width)
+
+
+def _hanging(head: str, text: str, margin: int, width: int) -> Iterator[str]:
+    """The head and, from column `margin` on, the text, wrapped between words."""
+    first, *more = textwrap.wrap(text, max(width - margin, NARROWEST), break_on_hyphens=False) or [""]
+    yield f"{head:<{margin}}{first}".rstrip()
+    yield from (" " * margin + line for line in more)
+
+
+def columns() -> int:
+    """The width that texts are wrapped at: the terminal's, or 110 where there is none."""
+    return shutil.get_terminal_size((110, 24)).columns
 
 
 def console() -> Console:
@@ -55,19 +89,40 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
+def say(text: str) -> None:
+    """Print a line; on a terminal it is wrapped between words, so that no number and no path is cut in two."""
+    if sys.stdout.isatty():
+        text = textwrap.fill(
+            text,
+            max(columns(), NARROWEST),
+            subsequent_indent="        ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    print(text)
+
+
 def spoken(folder: Path) -> str:
     """What a user writes to name the run in `folder`: its name, or the path where it is not in `runs`."""
     return folder.name if folder.parent == Path("runs") else shlex.quote(str(folder))
 
 
+def renamed(result: Result) -> str:
+    """The sentence for a run whose name was taken by another one; empty where it got the one it asked for."""
+    asked = result.experiment.run.name
+    if asked is None or result.folder.name == asked:
+        return ""
+    return f"note: the name {asked} was taken; this run is {result.folder.name}"
+
+
 def outcome(result: Result, page: Path) -> list[str]:
     """What a run has found, where it lies, and what can be done with it next."""
     last, run = result.summary, spoken(result.folder)
-    groups = f"{last['groups']} groups" if last["groups"] else "no groups"
-    ari = "" if last["ari"] is None else f" (ARI {last['ari']:.2f} to the planted ones)"
+    groups = counted(last["groups"], "group") if last["groups"] else "no groups"
+    ari = "" if last["ari"] is None else f" (ARI {decimals(last['ari'])} to the planted ones)"
     return [
-        f"accuracy {percent(last['macro_accuracy'])}, worst 10 % {percent(last['worst10'])}, {groups}{ari}, "
-        f"{volume(last['up_bytes'])} up, {volume(last['down_bytes'])} down, {last['seconds']:.1f} s",
+        f"accuracy {percent(last['macro_accuracy'])}, worst 10% {percent(last['worst10'])}, {groups}{ari}",
+        f"sent    {volume(last['up_bytes'])} up, {volume(last['down_bytes'])} down, in {last['seconds']:.1f} s",
         f"folder  {result.folder}",
         f"page    {page}",
         f"next    coterie show {run}   or   coterie report {run} --charts charts",

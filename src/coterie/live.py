@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from coterie.report.numbers import decimals, percent, volume
 
 if TYPE_CHECKING:
     from coterie.events import Observer, Result, Round
@@ -34,7 +39,7 @@ def watching(
 
     Leaving the context takes the live table down, also after an error.
     """
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or Console(highlight=False)
     if quiet:
         yield []
     elif console.is_terminal:
@@ -45,6 +50,34 @@ def watching(
             table.stop()
     else:
         yield [PlainLines(console, described)]
+
+
+@contextmanager
+def interruptible(sentence: str) -> Iterator[None]:
+    """Print `sentence` and end with code 130 where Ctrl-C or SIGTERM interrupts what is done here.
+
+    A run that has begun catches the interruption itself, and saves its state; a second one does not disturb it.
+    """
+    # Who ignores a signal, as a process in the background does, goes on ignoring it.
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+    count = 0
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal count
+        count += 1
+        if count != 2:
+            raise KeyboardInterrupt
+        os.write(2, b"the state is being saved; once more gives up\n")
+
+    former = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(sentence)
+        raise typer.Exit(128 + signal.SIGINT) from None
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 class PlainLines:
@@ -59,6 +92,8 @@ class PlainLines:
         self._print(headline(experiment))
         for line in description_lines if self._described else ():
             self._print(f"  {line}")
+        for text in remarks(experiment):
+            self.note(text)
 
     def round(self, round: Round) -> None:
         self._left_out += len(round.failures)
@@ -69,7 +104,7 @@ class PlainLines:
             f"round {round.number:>{len(str(round.planned))}}/{round.planned}",
             *(f"{name} {value}" for name, value in measures(round)),
         ]
-        if round.group_sizes:
+        if any(round.group_sizes):
             parts.append(f"groups {sizes(round.group_sizes)}")
         parts += [traffic(round), f"{clock(seconds_left(round))} left"]
         if self._left_out:
@@ -85,7 +120,7 @@ class PlainLines:
         pass
 
     def _print(self, line: str) -> None:
-        self._console.print(Text(line))
+        self._console.print(Text(line), soft_wrap=True)
 
 
 class LiveTable:
@@ -105,6 +140,8 @@ class LiveTable:
         self._title = headline(experiment)
         for line in description_lines if self._described else ():
             self._console.print(Text(line, style="dim"))
+        for text in remarks(experiment):
+            self.note(text)
         self._live.start()
         self._live.update(Text(f"{self._title}: first round …"), refresh=True)
 
@@ -128,21 +165,21 @@ class LiveTable:
     def _picture(self, round: Round) -> RenderableType:
         head = Table.grid(padding=(0, 2))
         head.add_row(
-            Text(self._title, style="bold"),
             Text(f"round {round.number}/{round.planned}"),
             ProgressBar(round.planned, round.number, width=24, complete_style="cyan", finished_style="green"),
             Text(f"{clock(seconds_left(round))} left"),
         )
         rows = Table.grid(padding=(0, 2))
+        rows.add_column(no_wrap=True)
         for name, value in self._measured.items():
             rows.add_row(Text(f"  {name}", style="dim"), Text(value))
-        if round.group_sizes:
+        if any(round.group_sizes):
             rows.add_row(Text("  groups", style="dim"), Text(sizes(round.group_sizes)))
         rows.add_row(Text("  sent", style="dim"), Text(traffic(round)))
         if self._left_out:
             text = f"{self._left_out} in all; {self._last_failure}"
             rows.add_row(Text("  left out", style="dim"), Text(text, style="yellow"))
-        return Group(head, rows)
+        return Group(Text(self._title, style="bold"), head, rows)
 
 
 def headline(experiment: Experiment) -> str:
@@ -157,8 +194,8 @@ def measures(round: Round) -> list[tuple[str, str]]:
     found = []
     for name, column, form in (
         ("accuracy", "macro_accuracy", percent),
-        ("worst 10 %", "worst10", percent),
-        ("loss", "loss", "{:.3f}".format),
+        ("worst 10%", "worst10", percent),
+        ("loss", "loss", lambda value: decimals(value, 3)),
     ):
         value: Any = round.metrics.get(column)
         if value is not None and not math.isnan(value):
@@ -167,11 +204,20 @@ def measures(round: Round) -> list[tuple[str, str]]:
 
 
 def sizes(group_sizes: Sequence[int]) -> str:
-    """How many groups there are, and how many clients each has: `3 (8, 7, 5)`."""
-    shown = [str(size) for size in group_sizes[:MOST_SIZES]]
-    if len(group_sizes) > MOST_SIZES:
-        shown.append("…")
-    return f"{len(group_sizes)} ({', '.join(shown)})"
+    """How many groups have clients, and how many each of them has: `3 (8, 7, 5)`."""
+    there = [str(size) for size in group_sizes if size]
+    shown = there[:MOST_SIZES] + ["…"] * (len(there) > MOST_SIZES)
+    return f"{len(there)} ({', '.join(shown)})"
+
+
+def remarks(experiment: Experiment) -> list[str]:
+    """What is possible and yet seldom meant, one sentence each."""
+    found = []
+    if experiment.training.lr == 0:
+        found.append("training.lr = 0, so no training changes a model")
+    if experiment.training.epochs == 0:
+        found.append("training.epochs = 0, so no client trains")
+    return found
 
 
 def traffic(round: Round) -> str:
@@ -189,18 +235,6 @@ def failures(round: Round) -> str:
 def seconds_left(round: Round) -> float:
     """Seconds until the last round, as long as the rounds take what they took so far."""
     return round.seconds_total / round.number * (round.planned - round.number)
-
-
-def percent(share: float) -> str:
-    """A share as a percentage with one decimal."""
-    return f"{100 * share:.1f} %"
-
-
-def volume(count: float) -> str:
-    """Bytes in kB or MB (10^3, 10^6 bytes) with one decimal, from 100 MB on without."""
-    if count < 1e6:
-        return f"{count / 1e3:.1f} kB"
-    return f"{count / 1e6:.1f} MB" if count < 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def clock(seconds: float) -> str:

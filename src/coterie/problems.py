@@ -9,6 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+MOST_NAMES = 12
+"""Names that a sentence lists at most."""
+
+MOST_SIGNS = 100
+"""Characters of a value that a sentence shows at most."""
+
 
 class BadInput(ValueError):
     """What the user gave cannot be used. `problems` holds one sentence per thing that is wrong."""
@@ -26,20 +32,36 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[close[0]] if close else None
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """One sentence for a name nobody knows: the nearest one if there is any, else all of them."""
+def unknown(what: str, name: str, known: Iterable[str], where: str = "", instead: str = "") -> str:
+    """One sentence for a name nobody knows: the nearest one if there is any, else the first `MOST_NAMES`.
+
+    Args:
+        what: what it should be the name of.
+        name: as it was given.
+        known: the names that are known.
+        where: where it was looked for, such as `in 'runs'`.
+        instead: what could be given in place of a name, such as `the path of a file`; unsaid where a name is near.
+    """
     names = sorted(known)
     close = nearest(name, names)
-    hint = f"did you mean {close}?" if close else f"known: {', '.join(names)}" if names else "there is none yet"
-    return f"{what} {name!r} is unknown; {hint}"
+    if close:
+        hint = f"did you mean {close}?"
+    else:
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        hint = f"known: {', '.join(names[:MOST_NAMES])}{more}" if names else "there is none yet"
+        hint += f"; or give {instead}" if instead else ""
+    return f"{what} {name!r} is unknown{f' {where}' if where else ''}; {hint}"
 
 
-def sentences(error: ValidationError, prefix: str = "", known: Iterable[str] = ()) -> list[str]:
-    """One sentence for each thing pydantic found, under dotted keys that start with `prefix`."""
+def sentences(error: ValidationError, prefix: str = "", known: Iterable[str] = (), owner: str = "") -> list[str]:
+    """One sentence for each thing pydantic found, under dotted keys that start with `prefix`.
+
+    An unknown key is said to be no setting of `owner`, where that is named; `known` are the keys it has.
+    """
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = ".".join([p for p in (prefix, *_keys(item["loc"])) if p])
-        sentence = _sentence(where, item, known)
+        sentence = _sentence(where, item, known, owner)
         if where not in found:
             found[where] = sentence
         elif "; it must be " in sentence:
@@ -56,23 +78,29 @@ def _keys(loc: tuple[int | str, ...]) -> list[str]:
 _BRANCHES = {"int", "float", "str", "bool", "none"}
 
 
-def _sentence(where: str, item: Any, known: Iterable[str]) -> str:
-    value, kind, context = item.get("input"), item["type"], item.get("ctx", {})
+def _sentence(where: str, item: Any, known: Iterable[str], owner: str) -> str:
+    value, kind, context = _shown(item.get("input")), item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         key = where.rsplit(".", 1)[-1]
         close = nearest(key, known)
         names = ", ".join(known)
         hint = f"did you mean {close}?" if close else (f"known: {names}" if names else "remove it")
-        return f"{where} is not a setting; {hint}"
+        return f"{where} is not a setting{f' of {owner}' if owner else ''}; {hint}"
     if kind == "missing":
         return f"{where} is missing; give it a value"
     if kind == "literal_error":
-        return f"{where} = {value!r} is not possible; it must be {context['expected']}"
+        return f"{where} = {value} is not possible; it must be {context['expected']}"
     if kind == "value_error":
-        return f"{where} = {value!r} is not possible; {str(item['msg']).removeprefix('Value error, ')}"
+        return f"{where} = {value} is not possible; {str(item['msg']).removeprefix('Value error, ')}"
     message = str(item["msg"])
     if not message.startswith("Input should be "):
         message = re.sub(r"^(\w+) should ", lambda m: f"the {m[1].lower()} must ", message)
-        return f"{where} = {value!r} is not possible; {message}"
+        return f"{where} = {value} is not possible; {message}"
     wanted = message.removeprefix("Input should be ")
-    return f"{where} = {value!r} is not possible; it must be {wanted[:1].lower()}{wanted[1:]}"
+    return f"{where} = {value} is not possible; it must be {wanted[:1].lower()}{wanted[1:]}"
+
+
+def _shown(value: Any) -> str:
+    """The value as it is written, of a very long one the beginning."""
+    text = repr(value)
+    return text if len(text) <= MOST_SIGNS else f"{text[:MOST_SIGNS]}…"

@@ -38,6 +38,7 @@ from coterie.runtime.checkpoint import Checkpoints, check_state
 from coterie.runtime.drive import drive
 from coterie.runtime.local import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import VANISHED
+from coterie.runtime.threads import one_thread
 from coterie.streams import stream
 from coterie.tables import PEOPLE
 
@@ -139,7 +140,8 @@ class Session:
         self._train_loss.clear()
         self._sketched.clear()
         cohort = Cohort(number, self._drawn(number), self.people)
-        self._state = drive(self.method.round(self.memory.state, cohort), self._answered)
+        with one_thread(blas=True):
+            self._state = drive(self.method.round(self.memory.state, cohort), self._answered)
 
     def commit(self) -> None:
         """Remember the round that was just run."""
@@ -228,10 +230,11 @@ class Session:
             return None
         if len(clients) > PICTURED:
             clients = clients[np.linspace(0, len(clients) - 1, PICTURED).astype(int)]
-        flat = gram_coordinates(self.memory.sketches[torch.from_numpy(clients)])
+        with one_thread(blas=True):
+            flat = gram_coordinates(self.memory.sketches[torch.from_numpy(clients)])
+            affinity = self.method.affinity(self.memory.state, self.people, clients)
         map_ = np.zeros((len(clients), 2))
         map_[:, : flat.shape[1]] = flat[:, :2]
-        affinity = self.method.affinity(self.memory.state, self.people, clients)
         name, matrix = "distance of last sent models (sketched)", pairwise_distances(flat)
         if affinity is not None:
             name, matrix = affinity.name, affinity.matrix

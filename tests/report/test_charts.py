@@ -57,7 +57,7 @@ def test_history_joins_equal_rounds(tmp_path: Path) -> None:
     bars = [
         (b["client"], b["group"], b["start"], b["until"], b["position"]) for b in values(groups.history(run).chart)
     ]
-    assert sorted(bars) == [(5, 0, 1, 2, 1), (5, 1, 3, 4, 1), (7, 0, 1, 4, 0)]
+    assert sorted(bars) == [("5", 0, 1, 2, 1), ("5", 1, 3, 4, 1), ("7", 0, 1, 4, 0)]
 
 
 def test_large_history_and_matrix_are_thinned(large: RunFolder) -> None:

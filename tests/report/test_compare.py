@@ -1,11 +1,15 @@
+from io import StringIO
 from pathlib import Path
 
+import polars as pl
 import pytest
 from rich.console import Console
 from rich.table import Table
 
 from coterie.report import compare
 from coterie.runs import RunFolder
+
+from .synthesis import synthesise
 
 
 def printed(table: Table) -> str:
@@ -46,3 +50,39 @@ def test_markup_in_a_name_is_text(tmp_path: Path) -> None:
     assert "[red]x[/red][/b]" in printed(compare.render(compare.table([folder])))
     assert "[red]x[/red][/b]" in printed(compare.show(folder))
     assert "No round is finished yet." in printed(compare.show(folder))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_terminal_loses_columns_and_no_number(
+    clustered: RunFolder, together: RunFolder, width: int
+) -> None:
+    where = Console(width=width, file=StringIO(), color_system=None)
+    last = clustered.rounds().row(-1, named=True)
+    where.print(compare.render(compare.table([clustered, together]), width), compare.show(clustered, width))
+    text = where.file.getvalue() if isinstance(where.file, StringIO) else ""
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for shown in ("fesem-rotated", "fedavg-rotated", f"{last['macro_accuracy']:.1%}", f"{last['worst10']:.1%}"):
+        assert shown in text
+    assert ("seconds" in text) == (width == 120)
+
+
+def test_a_name_too_long_for_a_line_goes_on_in_the_next(tmp_path: Path) -> None:
+    name = "".join(chr(97 + i % 26) for i in range(80))
+    folder = synthesise(tmp_path, name, clients=4, rounds=2)
+    where = Console(width=80, file=StringIO(), color_system=None)
+    where.print(compare.render(compare.table([folder]), 80))
+    text = where.file.getvalue() if isinstance(where.file, StringIO) else ""
+    cells = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+    assert "".join(cells) == name
+
+
+def test_a_loss_that_has_run_away_is_short(tmp_path: Path) -> None:
+    folder = synthesise(tmp_path, "away", clients=4, rounds=2, failing=False)
+    second = folder.rounds().filter(pl.col("round") == 2).with_columns(loss=pl.lit(2.8e34), ari=pl.lit(-0.001))
+    rest = (frame.filter(pl.col("round") == 2) for frame in (folder.clients(), folder.ledger(), folder.failures()))
+    folder.write_round(2, second, *rest)
+    text = printed(compare.show(folder, 120))
+    assert "2.8e+34" in text
+    assert "-0.00" not in text
+    assert "0 failures" in text

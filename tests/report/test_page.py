@@ -11,7 +11,8 @@ import pytest
 from coterie.problems import BadInput
 from coterie.report import page
 from coterie.report.charts import charts
-from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, RunFolder
+from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, Picture, RunFolder
+from coterie.tables import PEOPLE
 
 from .synthesis import synthesise
 
@@ -156,6 +157,72 @@ def test_a_run_without_evaluation_has_a_page(tmp_path: Path) -> None:
     clients, ledger, failures = (pl.DataFrame(schema=schema) for schema in (CLIENTS, LEDGER, FAILURES))
     folder.write_round(1, pl.DataFrame([row], schema=ROUNDS, strict=False), clients, ledger, failures)
     assert "A distribution needs" in page.build(folder).read_text(encoding="utf-8")
+
+
+def test_groups_are_said_with_their_members(tmp_path: Path) -> None:
+    folder = synthesise(tmp_path, "named", clients=40, groups=2, rounds=4, failing=False)
+    assert "client 0, client 2, client 4" in Reader(page.build(folder).read_text(encoding="utf-8")).text
+    names = [f"<ward {client}>" for client in range(40)]
+    rest = {column: [1] * 40 for column in ("planted", "train", "validation", "test")}
+    people = {"client": range(40), "name": names, "few_shot": [False] * 40, "labels": [[1]] * 40, **rest}
+    folder.write_people(pl.DataFrame(people, schema=PEOPLE, strict=False))
+    text = page.build(folder).read_text(encoding="utf-8")
+    last = folder.clients().filter((pl.col("round") == 4) & (pl.col("group") == 0))
+    shown = Reader(text).text.split("Who is in which group")[1].split("What was sent")[0]
+    members = [f"<ward {client}>" for client in last["client"].sort()]
+    assert f"0 {', '.join(members[:12])} and {len(members) - 12} more {len(members)}" in shown
+    assert f"{last['accuracy'].to_numpy().mean():.1%}" in shown
+    assert "<ward" not in text
+    assert text.count("3 (\\u003cward 3>)") >= 2  # in the tooltips of the map and of the history
+
+
+def test_the_picture_says_who_is_missing_and_who_is_late(tmp_path: Path) -> None:
+    folder = synthesise(tmp_path, "away", clients=6, groups=2, rounds=3, failing=False)
+    picture = folder.picture()
+    assert picture is not None
+    kept = [0, 1, 2, 4, 5]
+    folder.write_picture(
+        Picture(
+            picture.affinity[kept][:, kept],
+            "distance between client models",
+            picture.groups[kept],
+            picture.coordinates[kept],
+            picture.clients[kept],
+            3,
+        )
+    )
+    took = {1: [0, 1, 2, 4, 5], 2: [0, 1], 3: [0, 2, 5]}
+    for number, cohort in took.items():
+        there = pl.col("round") == number
+        folder.write_round(
+            number,
+            folder.rounds().filter(there),
+            folder.clients().filter(there).with_columns(took_part=pl.col("client").is_in(cohort)),
+            folder.ledger().clear(),
+            folder.failures().clear(),
+        )
+    text = Reader(page.build(folder).read_text(encoding="utf-8")).text
+    assert "Each cell shows, for two clients, the distance between client models after round 3;" in text
+    assert text.count("5 of 6 clients are shown: the others had not trained by then.") == 2
+    assert text.count("2 clients of 5 did not train in round 3, so their models are from an earlier one.") == 2
+
+
+def test_the_header_says_what_was_run(tmp_path: Path) -> None:
+    folder = synthesise(tmp_path, "x", clients=4, rounds=2)
+    folder.write_experiment(
+        '[method]\nname = "ifca"\n[data]\nname = "digits"\nsplit = "iid"\n[network]\nname = "auto"\n'
+    )
+    folder.write_environment({"description": ["4 clients", "network mlp: 15,010 parameters in 2 layers"]})
+    text = Reader(page.build(folder).read_text(encoding="utf-8")).text
+    assert "ifca on digits, split iid, network mlp: 4 clients, 2 rounds." in text
+
+
+def test_what_a_page_compares_with_is_kept(clustered: RunFolder, together: RunFolder) -> None:
+    with_other = page.build(clustered, [together]).read_text(encoding="utf-8")
+    assert page.build(clustered).read_text(encoding="utf-8") == with_other
+    alone = page.build(clustered, []).read_text(encoding="utf-8")
+    assert "fedavg-rotated" not in alone
+    assert page.build(clustered).read_text(encoding="utf-8") == alone
 
 
 def test_a_damaged_run_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,12 @@ class Keeping(Rule):
             match self.fault:
                 case "raise":
                     raise RuntimeError("no electricity")
+                case "interrupt":
+                    raise KeyboardInterrupt
+                case "exit":
+                    sys.exit(3)
+                case "unreadable":
+                    return Answer({"model": sent}, numbers, {"model": kept}, {"diary": Unreadable()})
                 case "sleep":
                     time.sleep(60)
                 case "die":
@@ -60,6 +67,8 @@ class Keeping(Rule):
                     kept = trained.clone().index_fill_(0, torch.tensor([7]), NAN)
                 case "nan number":
                     numbers = {"rounds": NAN}
+                case "double model":
+                    sent = trained.double()
                 case "short model":
                     sent = trained[:10]
                 case "other name":
@@ -76,6 +85,13 @@ class Keeping(Rule):
         return True
 
 
+class Unreadable:
+    """Can be put into a message, and not taken out of it."""
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return int, ("a diary",)
+
+
 def _cut_off_in_mid_message() -> None:
     """Promise a message of 1000 bytes, send 10 of them, and die."""
     frame = sys._getframe()
@@ -88,6 +104,8 @@ def _cut_off_in_mid_message() -> None:
 
 REASONS = {
     "raise": "RuntimeError: no electricity",
+    "exit": "SystemExit: 3",
+    "unreadable": ("its answer cannot be read (ValueError: invalid literal for int() with base 10: 'a diary')"),
     "sleep": "took longer than 0.4 s",
     "die": "its worker process died",
     "die in mid-message": "its worker process died",
@@ -96,12 +114,15 @@ REASONS = {
     "infinite model": "sent a model with NaN or infinite values",
     "nan state": "made a model of its own with NaN or infinite values",
     "nan number": "sent rounds = nan",
+    "double model": "sent a model of torch.float64; it must be torch.float32",
     "short model": "sent a model of the shape (10,); it must be (2410,)",
     "other name": "sent a diary, which its rule does not declare",
 }
 KILLING = {"sleep", "die", "die in mid-message"}
+CARRIED = {*KILLING, "unreadable"}
+"""Faults that only a worker can have."""
 HOW = [("sequential", 1), ("batched", 1), ("sequential", 2), ("batched", 2)]
-CASES = [(f, e, w) for f in REASONS for e, w in HOW if w > 1 or f not in KILLING]
+CASES = [(f, e, w) for f in REASONS for e, w in HOW if w > 1 or f not in CARRIED]
 
 
 def local(engine: str, workers: int, timeout: float | None = None) -> LocalRuntime:
@@ -169,7 +190,7 @@ def test_a_worker_that_dies_once_costs_nobody_the_round(engine: str, tmp_path: P
         runtime.close()
 
 
-@pytest.mark.parametrize("fault", [f for f in REASONS if f not in KILLING])
+@pytest.mark.parametrize("fault", [f for f in REASONS if f not in CARRIED])
 def test_a_faulty_client_at_the_other_end_of_a_wire(fault: str) -> None:
     engine = local("sequential", 1).engine
     runtime = LoopbackRuntime(engine, np.full(CLIENTS, 40))
@@ -208,6 +229,24 @@ def test_a_measurement_says_who_is_missing_and_keeps_and_counts_nothing() -> Non
     assert runtime.ledger.rows == rows
     assert all(torch.equal(state_of(runtime, c), before[c]) for c in range(CLIENTS))
     assert len(ask(runtime, 2, Keeping())) == CLIENTS
+
+
+@pytest.mark.parametrize("kind", ["local", "loopback"])
+def test_ctrl_c_passes(kind: str) -> None:
+    """In this process, an interruption is the user's."""
+    runtime: Runtime = local("sequential", 1)
+    if kind == "loopback":
+        runtime = LoopbackRuntime(local("sequential", 1).engine, np.full(CLIENTS, 40))
+    with pytest.raises(KeyboardInterrupt):
+        ask(runtime, 1, Keeping("interrupt"))
+
+
+def test_an_interruption_that_a_client_makes_up_is_its_own_fault() -> None:
+    runtime = local("sequential", 2)
+    try:
+        assert dict(ask(runtime, 1, Keeping("interrupt")).missing) == {BAD: "KeyboardInterrupt: "}
+    finally:
+        runtime.close()
 
 
 def test_nobody_answers() -> None:

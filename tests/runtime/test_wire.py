@@ -191,7 +191,7 @@ def altered(message: bytes, **changes: Any) -> bytes:
             f"a message has version 'coterie-message/9'; this side speaks {VERSION!r}",
         ),
         ({"rule": "lokal-update"}, "rule 'lokal-update' is unknown; did you mean local-update?"),
-        ({"settings": {"wrods": "a"}}, "settings.wrods is not a setting; did you mean words?"),
+        ({"settings": {"wrods": "a"}}, "did you mean words?"),
         ({"settings": {"count": "x"}}, "settings.count = 'x' is not possible; it must be a valid integer"),
         ({"tensors": {"model": torch.zeros(5)}}, "the order's model has shape (5,); it must be (6,) or (k, 6)"),
         ({"tensors": {"model": torch.zeros(1, 1, 6)}}, "shape (1, 1, 6); it must be (6,) or (k, 6)"),

@@ -43,10 +43,12 @@ def arenas() -> set[Path]:
     return {file for folder in SHARED if folder.is_dir() for file in folder.glob("coterie-*")}
 
 
-def runtime_of(clients: int = 6, workers: int = 2) -> LocalRuntime:
+def runtime_of(
+    clients: int = 6, workers: int = 2, timeout: float | None = None, kind: type[EngineSpec] = EngineSpec
+) -> LocalRuntime:
     federation = planted(clients=clients, samples=20)
-    spec = EngineSpec("mlp", {"hidden": "32"}, federation.features, federation, TRAINING, 0, "sequential")
-    return LocalRuntime(spec, federation.samples, workers=workers)
+    spec = kind("mlp", {"hidden": "32"}, federation.features, federation, TRAINING, 0, "sequential")
+    return LocalRuntime(spec, federation.samples, workers=workers, timeout=timeout)
 
 
 def mixed(runtime: Runtime, send: dict[str, Send], clients: int = 6) -> Replies:
@@ -205,13 +207,15 @@ if __name__ == "__main__":
 @rule("test-asleep")
 @dataclass(frozen=True)
 class Asleep(Rule):
-    """Sleep for some seconds."""
+    """Sleep for some seconds; with `only`, that client alone."""
 
     seconds: float = 0.0
+    only: int | None = None
 
     def run(self, me: Client, got: Order) -> Work:
         yield from ()
-        time.sleep(self.seconds)
+        if self.only in (None, me.id):
+            time.sleep(self.seconds)
         return Answer()
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from coterie.catalog import Catalog
 from coterie.federation import hub
-from coterie.federation.files import ENDINGS, Columns, arrays, check_lengths, check_path, read
+from coterie.federation.files import ENDINGS, USER_NAMES, Columns, arrays, check_lengths, check_path, read
 from coterie.problems import BadInput, unknown
 
 DATASETS = Catalog("dataset")
@@ -81,7 +82,28 @@ def check(data: str) -> list[str]:
     path = Path(data)
     if path.exists() or path.suffix in ENDINGS or len(path.parts) > 1:
         return check_path(path)
-    return [f"{unknown('data', data, DATASETS.names())}; or give the path of a .npz or .parquet file"]
+    return [unknown("data", data, DATASETS.names(), instead="the path of a .npz or .parquet file or a folder")]
+
+
+def default_split(data: str) -> str:
+    """The split that a newcomer would take for the data; nothing is loaded.
+
+    By-user where the data name their users, rotated(4) for the other named datasets, which are images, and iid for
+    everything else.
+    """
+    if data in DATASETS:
+        return "by-user" if data in WITH_USERS else "rotated(4)"
+    if data.startswith(HUB) or check(data):
+        return "iid"
+    path = Path(data)
+    if path.is_dir():  # a file of it is a client, unless its files name their users
+        return "by-user"
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as archive:
+            names = list(archive.files)
+    else:
+        names = list(pl.read_parquet_schema(path))
+    return "by-user" if any(name.lower() in USER_NAMES for name in names) else "iid"
 
 
 FILES: dict[str, tuple[str, ...]] = {

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from coterie.catalog import Catalog
-from coterie.federation.datasets import WITH_USERS
+from coterie.federation.datasets import DATASETS, WITH_USERS
 from coterie.federation.description import label_divergence
+from coterie.federation.files import USER_NAMES
 from coterie.labels import canonical
 from coterie.problems import BadInput
 from coterie.streams import stream
@@ -263,7 +264,13 @@ def few_shot_contradiction(classes: int, few_classes: int) -> str:
 
 def without_users(name: str) -> str:
     """The sentence for `by-user` on data without users."""
-    return f"split = 'by-user' needs data with users and {name} has none; {' and '.join(WITH_USERS)} have them"
+    instead = f"{' and '.join(WITH_USERS)} have them"
+    if name not in DATASETS:
+        instead = (
+            "add an array or column with the user of each sample, named "
+            f"{', '.join(USER_NAMES[:-1])} or {USER_NAMES[-1]}, or take --split iid"
+        )
+    return f"split = 'by-user' needs data with users and {name} has none; {instead}"
 
 
 def deal(pool: Pool, counts: NDArray[Any], rng: np.random.Generator) -> list[Indices]:

@@ -43,6 +43,12 @@ def parse(text: str) -> list[Call]:
             f"split = {text!r} has {len(partitions)} partitions ({', '.join(partitions)}); keep one, only skews "
             f"({', '.join(sorted(SKEWS))}) can be added to it"
         )
+    skews = [name for name, _ in calls if name in SKEWS]
+    problems += [
+        f"split = {text!r} has {name} {skews.count(name)} times; keep one of them"
+        for name in sorted(set(skews))
+        if skews.count(name) > 1
+    ]
     if problems:
         raise BadInput(problems)
     if not partitions:

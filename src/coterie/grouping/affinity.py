@@ -9,6 +9,9 @@ from torch import Tensor
 
 from coterie.streams import stream
 
+_TILE = 1 << 14
+"""Columns taken to float64 at a time."""
+
 SKETCH = 512
 """Numbers in a sketch of a model."""
 
@@ -32,8 +35,12 @@ def gram_coordinates(models: Tensor) -> NDArray[np.float64]:
     From the eigenvectors of the centred Gram matrix; K-means on them takes the same steps as on the models, at
     a cost that no longer depends on P.
     """
-    centred = models.double() - models.double().mean(0)
-    values, vectors = np.linalg.eigh((centred @ centred.T).numpy())
+    gram = torch.zeros(len(models), len(models), dtype=torch.float64)
+    for start in range(0, models.shape[1], _TILE):
+        tile = models[:, start : start + _TILE].double()
+        tile -= tile.mean(0)
+        gram += tile @ tile.T
+    values, vectors = np.linalg.eigh(gram.numpy())
     rank = min(models.shape)
     order = np.argsort(-values)[:rank]
     coordinates = vectors[:, order] * np.sqrt(np.maximum(values[order], 0.0))

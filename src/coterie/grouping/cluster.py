@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ def kmeans(models: Tensor, clusters: int, restarts: int, rng: np.random.Generato
     from threadpoolctl import threadpool_limits
 
     points = gram_coordinates(models)
-    distinct = len({model.numpy().tobytes() for model in models})
+    distinct = len({blake2b(model.contiguous().numpy().data).digest() for model in models})
     clusters = min(clusters, distinct)
     if clusters == distinct == len(models):
         return np.arange(len(models))

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from coterie.report.figures import thinned
-from coterie.report.reading import MEGABYTE, method_of, read
+from coterie.report.numbers import counted, decimals, percent, volume
+from coterie.report.reading import MEGABYTE, Run, method_of, read
 from coterie.runs import RunFolder
 
 MOST_ROUNDS = 20
@@ -33,6 +35,12 @@ COLUMNS = pl.Schema(
 """One row a run: `accuracy` is the mean over clients in the last round, bytes and seconds are totals."""
 
 Form = Callable[[Any], str]
+Line = dict[str, tuple[str, bool]]
+"""One row of a table for a terminal: for each column the text, and whether it is bold."""
+
+LEAST_OF_RUNS = ("rounds", "seconds", "down_mb", "method", "up_mb", "groups", "ari")
+LEAST_OF_ROUNDS = ("seconds", "moved", "failed", "loss", "down_bytes", "up_bytes", "ari", "groups")
+"""Columns that a narrow terminal goes without, the least important one first."""
 
 
 def table(folders: Sequence[RunFolder]) -> pl.DataFrame:
@@ -60,25 +68,39 @@ def table(folders: Sequence[RunFolder]) -> pl.DataFrame:
     return pl.DataFrame(lines, schema=COLUMNS)
 
 
-def render(frame: pl.DataFrame) -> Table:
-    """The table of `table`, for a terminal; the best accuracy and the best worst tenth are bold."""
-    shown = Table(title="Last round of each run", title_justify="left")
-    forms = _forms()
-    for column, (title, _) in forms.items():
-        shown.add_column(title, justify="left" if column in ("run", "method") else "right")
+def render(frame: pl.DataFrame, width: int | None = None) -> Table:
+    """The table of `table`, for a terminal; the best accuracy and the best worst tenth are bold.
+
+    Where it is wider than `width` columns, it goes without the least important ones; nothing is cut.
+    """
+    forms: dict[str, tuple[str, Form]] = {
+        "run": ("run", str),
+        "method": ("method", str),
+        "rounds": ("rounds", str),
+        "accuracy": ("accuracy", percent),
+        "worst10": ("worst 10%", percent),
+        "groups": ("groups", str),
+        "ari": ("ARI", decimals),
+        "up_mb": ("up", lambda v: volume(v * MEGABYTE)),
+        "down_mb": ("down", lambda v: volume(v * MEGABYTE)),
+        "seconds": ("seconds", lambda v: f"{v:,.1f}"),
+    }
     best = {c: frame[c].fill_nan(None).max() for c in ("accuracy", "worst10")} if frame.height > 1 else {}
-    for row in frame.to_dicts():
-        shown.add_row(
-            *(
-                _cell(row[column], form, row[column] is not None and row[column] == best.get(column))
-                for column, (_, form) in forms.items()
-            )
-        )
+    rows = [
+        {c: (_text(row[c], form), row[c] is not None and row[c] == best.get(c)) for c, (_, form) in forms.items()}
+        for row in frame.to_dicts()
+    ]
+    told = all(row["method"] in row["run"] for row in frame.to_dicts())
+    least = ("method", *LEAST_OF_RUNS) if told else LEAST_OF_RUNS
+    shown = _fitting({c: title for c, (title, _) in forms.items()}, rows, least, width)
+    shown.title, shown.title_justify = "Last round of each run", "left"
     return shown
 
 
-def show(folder: RunFolder) -> Table:
+def show(folder: RunFolder, width: int | None = None) -> Table:
     """One run round by round, about 20 rows of it, with the summary below.
+
+    Where it is wider than `width` columns, it goes without the least important ones; nothing is cut.
 
     Raises:
         BadInput: the folder is no run, or a file in it is damaged.
@@ -86,58 +108,56 @@ def show(folder: RunFolder) -> Table:
     run = read([folder])[0]
     forms: dict[str, tuple[str, Form]] = {
         "round": ("round", str),
-        "macro_accuracy": ("accuracy", _percent),
-        "worst10": ("worst 10%", _percent),
-        "loss": ("loss", lambda v: f"{v:.3f}"),
+        "macro_accuracy": ("accuracy", percent),
+        "worst10": ("worst 10%", percent),
+        "loss": ("loss", lambda v: decimals(v, 3)),
         "groups": ("groups", str),
         "moved": ("moved", str),
-        "ari": ("ARI", lambda v: f"{v:.2f}"),
-        "up_bytes": ("up MB", lambda v: f"{v / MEGABYTE:,.2f}"),
-        "down_bytes": ("down MB", lambda v: f"{v / MEGABYTE:,.2f}"),
+        "ari": ("ARI", decimals),
+        "up_bytes": ("up", volume),
+        "down_bytes": ("down", volume),
         "failed": ("failed", str),
         "seconds": ("seconds", lambda v: f"{v:.2f}"),
     }
-    shown = Table(title=Text(f"{run.label}: {method_of(folder.experiment())}, {folder.status}"))
+    rows = [
+        {c: (_text(row[c], form), False) for c, (_, form) in forms.items()}
+        for row in thinned(run.rounds, MOST_ROUNDS).to_dicts()
+    ]
+    least = LEAST_OF_ROUNDS if run.rounds["failed"].sum() else ("failed", *LEAST_OF_ROUNDS)
+    shown = _fitting({c: title for c, (title, _) in forms.items()}, rows, least, width)
+    shown.title = Text(f"{run.label}: {method_of(folder.experiment())}, {folder.status}")
     shown.title_justify = shown.caption_justify = "left"
-    for title, _ in forms.values():
-        shown.add_column(title, justify="right")
-    for row in thinned(run.rounds, MOST_ROUNDS).to_dicts():
-        shown.add_row(*(_cell(row[column], form) for column, (_, form) in forms.items()))
-    if run.rounds.height:
-        end = run.summary
-        best = "not evaluated yet"
-        if end["best_macro_accuracy"] is not None:
-            best = f"best accuracy {_percent(end['best_macro_accuracy'])} in round {end['best_round']}"
-        shown.caption = (
-            f"{end['rounds']} rounds; {best}; {end['up_bytes'] / MEGABYTE:,.1f} MB up, "
-            f"{end['down_bytes'] / MEGABYTE:,.1f} MB down; {end['failed']} failures; {end['seconds']:,.1f} s"
-        )
-    else:
-        shown.caption = "No round is finished yet."
+    shown.caption = Text(_summed_up(run) if run.rounds.height else "No round is finished yet.")
     return shown
 
 
-def _forms() -> dict[str, tuple[str, Form]]:
-    def megabytes(value: float) -> str:
-        return f"{value:,.2f}"
-
-    return {
-        "run": ("run", str),
-        "method": ("method", str),
-        "rounds": ("rounds", str),
-        "accuracy": ("accuracy", _percent),
-        "worst10": ("worst 10%", _percent),
-        "groups": ("groups", str),
-        "ari": ("ARI", lambda v: f"{v:.2f}"),
-        "up_mb": ("up MB", megabytes),
-        "down_mb": ("down MB", megabytes),
-        "seconds": ("seconds", lambda v: f"{v:,.1f}"),
-    }
+def _summed_up(run: Run) -> str:
+    end = run.summary
+    best = "not evaluated yet"
+    if end["best_macro_accuracy"] is not None:
+        best = f"best accuracy {percent(end['best_macro_accuracy'])} in round {end['best_round']}"
+    return (
+        f"{counted(end['rounds'], 'round')}; {best}; {volume(end['up_bytes'])} up, "
+        f"{volume(end['down_bytes'])} down; {counted(end['failed'], 'failure')}; {end['seconds']:,.1f} s"
+    )
 
 
-def _cell(value: Any, form: Form, best: bool = False) -> Text:
-    return Text("–" if value is None else form(value), style="bold" if best else "")
+def _fitting(titles: dict[str, str], rows: Sequence[Line], least: Sequence[str], width: int | None) -> Table:
+    """The rows as a table of at most `width` columns, without those of `least` for which there is no room."""
+    left = list(titles)
+    for column in (None, *dict.fromkeys(least)):
+        left = [c for c in left if c != column]
+        shown = Table()
+        for c in left:
+            name = c in ("run", "method")
+            # A name that alone is too long goes on in the next line; a number is never broken.
+            shown.add_column(titles[c], justify="left" if name else "right", no_wrap=not name, overflow="fold")
+        for row in rows:
+            shown.add_row(*(Text(row[c][0], style="bold" if row[c][1] else "") for c in left))
+        if width is None or Console(width=10_000).measure(shown).maximum <= width:
+            break
+    return shown
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}"
+def _text(value: Any, form: Form) -> str:
+    return "–" if value is None else form(value)

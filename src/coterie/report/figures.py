@@ -10,6 +10,7 @@ import altair as alt
 import polars as pl
 
 from coterie.report.colours import of_groups
+from coterie.report.numbers import volume
 from coterie.report.reading import MEGABYTE, Run
 
 Chart: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
@@ -153,7 +154,8 @@ def traffic(run: Run, against: Sequence[Run]) -> Figure:
         base.mark_point(size=36, opacity=1 if few else 0, filled=True).encode(tooltip=shown),
     )
     said = "; ".join(
-        f"{r.label} ends at {r.summary['macro_accuracy']:.1%} after {_megabytes(r):,.1f} MB" for r in spent
+        f"{r.label} ends at {r.summary['macro_accuracy']:.1%} after {volume(_megabytes(r) * MEGABYTE)}"
+        for r in spent
     )
     caption = (
         "One step to the right is one round's traffic of all clients together; a line further up and left "

@@ -12,6 +12,7 @@ import polars as pl
 
 from coterie.report.colours import of_groups
 from coterie.report.figures import Figure, rows
+from coterie.report.numbers import counted
 from coterie.report.reading import Run
 from coterie.runs import Picture
 
@@ -42,12 +43,16 @@ def history(run: Run) -> Figure:
         bars = _stretches(clients, every)
     bars = bars.join(order.with_columns(pl.col("position").cast(pl.Int32)), on="client")
     bars = bars.sort("position", "start")  # a join promises no order, and a saved chart is the same every time
-    bars = bars.with_columns(
-        bottom=pl.col("position") + 1,
-        left=pl.col("start") - 0.5,
-        right=pl.col("stop") - 0.5,
-        until=pl.col("stop") - 1,
-    ).drop("stop")
+    bars = (
+        _named(run, bars)
+        .with_columns(
+            bottom=pl.col("position") + 1,
+            left=pl.col("start") - 0.5,
+            right=pl.col("stop") - 0.5,
+            until=pl.col("stop") - 1,
+        )
+        .drop("stop")
+    )
     first, final = float(bars["left"].to_numpy().min()), float(bars["right"].to_numpy().max())
     chart = (
         alt.Chart(rows(bars))
@@ -65,7 +70,7 @@ def history(run: Run) -> Figure:
             y2=alt.Y2("bottom:Q"),
             color=_colour_of(clients["group"].unique().to_list()),
             tooltip=[
-                alt.Tooltip("client:Q"),
+                alt.Tooltip("client:N"),
                 alt.Tooltip("group:Q"),
                 alt.Tooltip("start:Q", title="from round"),
                 alt.Tooltip("until:Q", title="to round"),
@@ -133,12 +138,13 @@ def affinity(run: Run) -> Figure:
             ],
         )
     )
-    with_whom = "a client with a client" if square else "a client with a group"
+    with_whom = "two clients" if square else "a client and a group"
     caption = (
-        f"Each cell is {picture.affinity_name} of {with_whom} at the regrouping of round {picture.round}; "
+        f"Each cell shows, for {with_whom}, the {picture.affinity_name} after round {picture.round}; "
         "groups that hold together show as blocks of one colour"
         + (" along the diagonal." if square else ".")
         + (_contrast(values, bands) if square else "")
+        + _shown(run, picture)
     )
     if len(down) < values.shape[0]:
         caption += f" Neighbouring clients are averaged, {len(order)} of them into {len(down)} rows."
@@ -179,13 +185,13 @@ def model_map(run: Run) -> Figure:
     y = alt.Y(**axis("y", "second principal component", float(middle[1])))
     text = alt.Chart(rows(labels)).encode(x=x, y=y, text=alt.Text("group:N"))
     chart = alt.layer(
-        alt.Chart(rows(points))
+        alt.Chart(rows(_named(run, points)))
         .mark_circle(size=110 if points.height <= 100 else 40, opacity=0.85)
         .encode(
             x=x,
             y=y,
             color=_colour_of(points["group"].unique().to_list()),
-            tooltip=[alt.Tooltip("client:Q"), alt.Tooltip("group:Q")],
+            tooltip=[alt.Tooltip("client:N"), alt.Tooltip("group:Q")],
         ),
         text.mark_text(dy=-14, fontSize=14, fontWeight="bold", stroke="white", strokeWidth=4).properties(
             name="halo"
@@ -193,10 +199,49 @@ def model_map(run: Run) -> Figure:
         text.mark_text(dy=-14, fontSize=14, fontWeight="bold"),
     )
     caption = (
-        "Each dot is one client's model; near dots are similar models, colours and numbers are the groups"
-        f" of round {picture.round}." + _neighbours(picture)
+        "Each dot is a client, placed by the last model that it trained; near dots are similar models, colours and "
+        f"numbers are the groups after round {picture.round}." + _neighbours(picture) + _shown(run, picture)
     )
     return Figure(name, title, caption, chart, square=True)
+
+
+def _named(run: Run, clients: pl.DataFrame) -> pl.DataFrame:
+    """The rows with each client's number and, where the run knows it, its name."""
+    found = [_name(run, client) for client in clients["client"]]
+    return clients.with_columns(client=pl.Series(found, dtype=pl.String))
+
+
+def _name(run: Run, client: int) -> str:
+    name = run.names.get(client, "")
+    return str(client) if name in ("", f"client {client}") else f"{client} ({name})"
+
+
+def _shown(run: Run, picture: Picture) -> str:
+    """How many of the clients the picture holds, and how many of their models are from before its round."""
+    trained = _last_trained(run, picture.round)
+    shown = set(picture.clients.tolist())
+    late = sum(trained.get(client, picture.round) < picture.round for client in shown)
+    everybody = max(len(run.names), run.last.height)
+    said = ""
+    if len(shown) < everybody:
+        why = "a selection" if trained.keys() - shown else "the others had not trained by then"
+        said += f" {len(shown):,} of {everybody:,} clients are shown: {why}."
+    if late:
+        said += (
+            f" {counted(late, 'client')} of {len(shown):,} did not train in round {picture.round}, "
+            f"so {'its model is' if late == 1 else 'their models are'} from an earlier one."
+        )
+    return said
+
+
+def _last_trained(run: Run, until: int) -> dict[int, int]:
+    """The last round, up to `until`, from which each client has a model of its own."""
+    # A run that is evaluated now and then tells of the rounds between only by what was sent.
+    sent = run.folder.ledger().filter((pl.col("direction") == "up") & (pl.col("scalars") > 1))
+    took_part = run.clients.filter("took_part")
+    rounds = pl.concat([frame.select("client", "round") for frame in (sent, took_part)])
+    last = rounds.filter(pl.col("round") <= until).group_by("client").agg(pl.col("round").max())
+    return dict(last.iter_rows())
 
 
 def _stretches(clients: pl.DataFrame, every: int) -> pl.DataFrame:
@@ -215,7 +260,7 @@ def _settled(run: Run) -> str:
     if not changes.height:
         return "Here no client changed group after the first round."
     latest = changes.row(-1, named=True)
-    clients = f"{latest['moved']} client" + ("" if latest["moved"] == 1 else "s")
+    clients = counted(latest["moved"], "client")
     if latest["round"] == run.rounds["round"].max():
         return f"Here {clients} still changed group in the last round."
     return f"Here {clients} changed group in round {latest['round']}, and nobody later."

@@ -13,9 +13,12 @@ from typing import Any
 
 import polars as pl
 
+from coterie.problems import BadInput
+from coterie.report import against as comparison
 from coterie.report.charts import figures, language_version, specification
 from coterie.report.compare import table
 from coterie.report.figures import Figure
+from coterie.report.numbers import counted, decimals, percent, volume
 from coterie.report.reading import MEGABYTE, Run, method_of, read
 from coterie.runs import RunFolder
 from coterie.tables import write_whole
@@ -23,24 +26,34 @@ from coterie.tables import write_whole
 MOST_TRANSFERS = 12
 """Rows of the table of what was sent."""
 
+MOST_NAMES = 12
+"""Clients that are named of each group."""
 
-def build(folder: RunFolder, against: Sequence[RunFolder] = ()) -> Path:
+
+def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path:
     """Write `report.html` into the run's folder and return its path.
 
     Args:
         folder: the run; it may still go on.
-        against: other runs, drawn as further lines and compared client by client.
+        against: other runs, drawn as further lines and compared client by client. They are kept in the folder;
+            without them, those that were kept last are shown, and an empty list forgets them.
 
     Raises:
-        BadInput: the folder is no run, or a file in it is damaged.
+        BadInput: the folder is no run, a file in it is damaged, or it cannot be written to.
     """
+    missing: list[str] = []
+    kept = against
+    if against is None:
+        against, missing = comparison.kept(folder)
     run, *others = read([folder, *against])
     experiment = folder.experiment_text()
     drawn = figures(run, others)
     sections = [
+        *(f"<p class='note'>{escape(sentence)}.</p>" for sentence in missing),
         _tiles(run, others),
         _comparison([folder, *against]) if others else "",
         *(_section(figure) for figure in drawn),
+        _members(run),
         _transfers(run),
         _failures(run),
         _what_was_run(run, experiment),
@@ -55,17 +68,35 @@ def build(folder: RunFolder, against: Sequence[RunFolder] = ()) -> Path:
         script=_resource("page.js"),
     )
     path = folder.path / "report.html"
-    write_whole(path, page.encode())
+    try:
+        if kept is not None:
+            comparison.keep(folder, kept)
+        write_whole(path, page.encode())
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written ({error.strerror}); make its folder writable") from None
     return path
 
 
 def _lead(run: Run) -> str:
     done, clients = run.rounds.height, run.last.height
-    words = f"{method_of(run.folder.experiment())} with {_count(clients, 'client')}, {_count(done, 'round')}"
+    experiment = run.folder.experiment()
+    data, network = experiment.get("data", {}), _network(run)
+    on = f" on {data['name']}, split {data['split']}" if {"name", "split"} <= set(data) else ""
+    words = f"{method_of(experiment)}{on}{f', network {network}' if network else ''}: "
+    words += f"{counted(clients, 'client')}, {counted(done, 'round')}"
     progress, status = run.folder.progress(), run.folder.status
     if progress is not None and status != "finished":
         words += f" of {progress.rounds}; the run is {'still going on' if status == 'running' else 'interrupted'}"
     return words + "."
+
+
+def _network(run: Run) -> str:
+    """The network's name; that which `auto` took, where the run has written it down."""
+    given = run.folder.experiment().get("network", {})
+    name = str(given.get("name", "") if isinstance(given, Mapping) else given)
+    described = run.folder.environment().get("description", [])
+    taken = [line.split()[1].rstrip(":") for line in described if line.startswith("network ")]
+    return taken[0] if name == "auto" and taken else name
 
 
 def _tiles(run: Run, others: Sequence[Run]) -> str:
@@ -81,14 +112,14 @@ def _tiles(run: Run, others: Sequence[Run]) -> str:
     tiles = [("Accuracy", "–", "no round was evaluated yet")]
     if evaluated:
         tiles = [
-            ("Accuracy, mean over clients", _percent(end["macro_accuracy"]), versus or f"F1 {end['macro_f1']:.3f}"),
-            ("Accuracy, worst 10%", _percent(end["worst10"]), f"spread {100 * end['spread']:.1f} points"),
+            ("Accuracy, mean over clients", percent(end["macro_accuracy"]), versus or f"F1 {end['macro_f1']:.3f}"),
+            ("Accuracy, worst 10%", percent(end["worst10"]), f"spread {100 * end['spread']:.1f} points"),
         ]
     tiles += [
-        ("Groups", str(end["groups"]), f"{_count(end['moved'], 'change')} in all"),
+        ("Groups", str(end["groups"]), f"{counted(end['moved'], 'change')} in all"),
         ("Agreement with planted groups", *_agreement(end)),
-        ("Sent up", _size(end["up_bytes"]), "clients to server"),
-        ("Sent down", _size(end["down_bytes"]), "server to clients"),
+        ("Sent up", volume(end["up_bytes"]), "clients to server"),
+        ("Sent down", volume(end["down_bytes"]), "server to clients"),
         ("Time", _duration(end["seconds"]), f"{_duration(end['simulated_seconds'])} simulated"),
     ]
     items = (
@@ -102,7 +133,7 @@ def _tiles(run: Run, others: Sequence[Run]) -> str:
 def _agreement(end: Mapping[str, Any]) -> tuple[str, str]:
     if end["ari"] is None:
         return "–", "none planted"
-    return f"{end['ari']:.2f}", f"adjusted Rand index; NMI {end['nmi']:.2f}"
+    return decimals(end["ari"]), f"adjusted Rand index; NMI {decimals(end['nmi'])}"
 
 
 def _comparison(folders: Sequence[RunFolder]) -> str:
@@ -110,12 +141,12 @@ def _comparison(folders: Sequence[RunFolder]) -> str:
     show: dict[str, tuple[str, Callable[[Any], str]]] = {
         "run": ("Run", str),
         "method": ("Method", str),
-        "accuracy": ("Accuracy", _percent),
-        "worst10": ("Worst 10%", _percent),
+        "accuracy": ("Accuracy", percent),
+        "worst10": ("Worst 10%", percent),
         "groups": ("Groups", str),
-        "ari": ("ARI", lambda v: f"{v:.2f}"),
-        "up_mb": ("Up, MB", lambda v: f"{v:,.1f}"),
-        "down_mb": ("Down, MB", lambda v: f"{v:,.1f}"),
+        "ari": ("ARI", decimals),
+        "up_mb": ("Up", lambda v: volume(v * MEGABYTE)),
+        "down_mb": ("Down", lambda v: volume(v * MEGABYTE)),
         "seconds": ("Seconds", lambda v: f"{v:,.1f}"),
     }
     lines = [
@@ -136,6 +167,29 @@ def _section(figure: Figure) -> str:
     )
 
 
+def _members(run: Run) -> str:
+    """Each group of the last evaluation: how many clients, how well they do, and who they are."""
+    if not run.clustered:
+        return ""
+    lines = []
+    for (group,), clients in run.last.sort("group", "client").group_by("group", maintain_order=True):
+        names = [run.names.get(client, f"client {client}") for client in clients["client"]]
+        more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+        mean = clients["accuracy"].mean()
+        lines.append(
+            [
+                "none" if int(str(group)) < 0 else str(group),
+                ", ".join(names[:MOST_NAMES]) + more,
+                f"{clients.height:,}",
+                "–" if mean is None else percent(float(str(mean))),
+            ]
+        )
+    # A client without a group comes last.
+    lines.sort(key=lambda line: line[0] == "none")
+    head = ["Group", "Members", "Clients", "Mean accuracy"]
+    return "<h2>Who is in which group</h2>" + _html_table(head, lines, texts=2)
+
+
 def _transfers(run: Run) -> str:
     ledger = run.folder.ledger()
     if not ledger.height:
@@ -146,11 +200,11 @@ def _transfers(run: Run) -> str:
         .sort(["bytes", "what", "direction"], descending=[True, False, False])
     )
     lines = [
-        [what, direction, f"{times:,}", _size(size)]
+        [what, direction, f"{times:,}", volume(size)]
         for what, direction, size, times in sent.head(MOST_TRANSFERS).iter_rows()
     ]
     rest = sent.height - MOST_TRANSFERS
-    more = f"<p class='note'>{_count(rest, 'smaller kind')} left out.</p>" if rest > 0 else ""
+    more = f"<p class='note'>{counted(rest, 'smaller kind')} left out.</p>" if rest > 0 else ""
     return "<h2>What was sent</h2>" + _html_table(["What", "Direction", "Transfers", "Size"], lines, texts=2) + more
 
 
@@ -173,7 +227,7 @@ def _failures(run: Run) -> str:
     return (
         "<h2>Failures</h2>"
         + _html_table(["Reason", "Times", "Clients", "First round", "Last round"], lines)
-        + f"<p class='note'>{_count(failures.height, 'answer')} of {asked:,} did not come; "
+        + f"<p class='note'>{counted(failures.height, 'answer')} of {asked:,} did not come; "
         "the round went on without them.</p>"
     )
 
@@ -235,21 +289,6 @@ def _vega() -> str:
 
 def _resource(name: str) -> str:
     return files("coterie.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}"
-
-
-def _size(number: int) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", MEGABYTE), ("kB", 1e3)):
-        if number >= scale:
-            return f"{number / scale:,.3g} {unit}"
-    return f"{number} B"
 
 
 def _duration(seconds: float) -> str:

@@ -51,6 +51,12 @@ class Run:
         return summary(self.rounds)
 
     @cached_property
+    def names(self) -> dict[int, str]:
+        """The name of each client; empty for a run that kept none."""
+        people = self.folder.people()
+        return {} if people is None else dict(people.select("client", "name").iter_rows())
+
+    @cached_property
     def clustered(self) -> bool:
         """Whether there were ever two groups at a time."""
         groups = self.clients.filter(pl.col("group") >= 0).group_by("round").agg(pl.col("group").n_unique())

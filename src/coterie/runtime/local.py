@@ -15,11 +15,11 @@ from coterie.clients.rule import Answer, Order
 from coterie.clients.training import Training
 from coterie.engine.batched import Batched
 from coterie.engine.choice import choose_engine, chunk_size
-from coterie.engine.engine import Data, Engine, one_thread
+from coterie.engine.engine import Data, Engine
 from coterie.engine.sequential import Sequential
-from coterie.models.layout import Layout
 from coterie.models.networks import build, initialise
 from coterie.runtime.runtime import Failure, Runtime, carried_out
+from coterie.runtime.threads import one_thread
 from coterie.runtime.workers import Pool, cores
 
 
@@ -63,24 +63,23 @@ class LocalRuntime(Runtime):
         workers: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        self._threads = torch.get_num_threads()
-        one_thread()
-        self.engine = spec.build()
+        with one_thread():
+            self.engine = spec.build()
         super().__init__(self.engine.layout, samples, spec.seed, dropout)
-        self.states = ClientStates(len(samples), self.layout)
+        self.states = ClientStates(len(samples))
         batched = isinstance(self.engine, Batched)
         self._chunk = chunk_size(self.layout, spec.training.batch_size) if batched else 1
         count = cores() if workers is None else workers
         alone = count == 1 and timeout is None
-        self._pool = None if alone else Pool(spec.build, self.layout, count, timeout)
+        self._pool = None if alone else Pool(self.engine, spec.build, count, timeout)
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
-        torch.set_num_threads(self._threads)
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
-        return self.engine.outputs(models, inputs)
+        with one_thread():
+            return self.engine.outputs(models, inputs)
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
         # Chunks depend on who takes part alone, never on the number of workers: a kernel's last digits may
@@ -89,7 +88,8 @@ class LocalRuntime(Runtime):
         chunks = [list(range(a, min(a + size, len(orders)))) for a in range(0, len(orders), size)]
         states = [self.states.of(order.client) for order in orders]
         if self._pool is None:
-            found = self._here(orders, states, chunks)
+            with one_thread():
+                found = self._here(orders, states, chunks)
         else:
             weights = [int(sum(self.samples[orders[i].client] for i in chunk)) for chunk in chunks]
             found = self._pool.carry_out(orders, states, chunks, weights)
@@ -107,7 +107,7 @@ class LocalRuntime(Runtime):
             chunk = queue.pop(0)
             try:
                 answers = carried_out(self.engine, [orders[i] for i in chunk], [states[i] for i in chunk])
-            except Exception as error:  # noqa: BLE001  # whatever a client's rule does, the round goes on
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a rule does, the round goes on
                 if len(chunk) > 1:  # one of them failed: find out which, and keep the others
                     queue[:0] = [[i] for i in chunk]
                     continue
@@ -118,11 +118,10 @@ class LocalRuntime(Runtime):
 
 
 class ClientStates:
-    """What the clients keep, `[n, P]` by name, allocated when first kept."""
+    """What the clients keep, `[n, *shape]` by name: allocated when first kept, given back when all forgot it."""
 
-    def __init__(self, clients: int, layout: Layout) -> None:
+    def __init__(self, clients: int) -> None:
         self._clients = clients
-        self._width = layout.size
         self.kept: dict[str, Tensor] = {}
         self.has: dict[str, Tensor] = {}
         self._before: dict[tuple[str, int], Tensor | None] = {}
@@ -130,25 +129,44 @@ class ClientStates:
     def commit(self) -> None:
         """Keep what was updated since the last commit for good."""
         self._before.clear()
+        self._give_back()
 
     def roll_back(self) -> None:
         """Undo every update since the last commit."""
         for (name, client), values in self._before.items():
-            self.has[name][client] = values is not None
-            self.kept[name][client] = 0.0 if values is None else values
+            self._set(name, client, values)
         self._before.clear()
+        self._give_back()
 
     def of(self, client: int) -> dict[str, Tensor]:
         """The state of one client, as views."""
         return {name: rows[client] for name, rows in self.kept.items() if self.has[name][client]}
 
-    def update(self, client: int, keep: Mapping[str, Tensor]) -> None:
-        """Replace what one client keeps under the given names."""
+    def update(self, client: int, keep: Mapping[str, Tensor | None]) -> None:
+        """Replace what one client keeps under the given names; None forgets it.
+
+        Raises:
+            ValueError: others keep something of another shape under a name.
+        """
         for name, values in keep.items():
             if name not in self.kept:
-                self.kept[name] = torch.zeros(self._clients, self._width)
+                if values is None:
+                    continue
+                self.kept[name] = torch.zeros(self._clients, *values.shape)
                 self.has[name] = torch.zeros(self._clients, dtype=torch.bool)
+            shape = self.kept[name].shape[1:]
+            if values is not None and values.shape != shape:
+                own = tuple(values.shape)
+                raise ValueError(f"client {client} keeps a {name} of the shape {own}; others keep {tuple(shape)}")
             if (name, client) not in self._before:
                 self._before[name, client] = self.kept[name][client].clone() if self.has[name][client] else None
-            self.kept[name][client] = values
-            self.has[name][client] = True
+            self._set(name, client, values)
+
+    def _set(self, name: str, client: int, values: Tensor | None) -> None:
+        self.has[name][client] = values is not None
+        self.kept[name][client] = 0.0 if values is None else values
+
+    def _give_back(self) -> None:
+        """The memory of what nobody has any more; before a commit it may be needed to go back."""
+        for name in [name for name, has in self.has.items() if not has.any()]:
+            del self.kept[name], self.has[name]

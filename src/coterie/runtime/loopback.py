@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.rule import Answer, Order
-from coterie.engine.engine import Engine, one_thread
+from coterie.engine.engine import Engine
 from coterie.problems import BadInput
 from coterie.runtime.runtime import Failure, Runtime, carried_out, unsound
+from coterie.runtime.threads import one_thread
 from coterie.runtime.wire import pack_answer, pack_order, unpack_answer, unpack_order
 
 
@@ -23,17 +24,18 @@ class LoopbackRuntime(Runtime):
     """Carries every order and every answer as bytes."""
 
     def __init__(self, engine: Engine, samples: NDArray[np.int64], dropout: float = 0.0) -> None:
-        one_thread()
         super().__init__(engine.layout, samples, engine.seed, dropout)
         self.bytes = 0
         self._engine = engine
         self._homes: dict[int, dict[str, Tensor]] = {int(c): {} for c in range(len(samples))}
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
-        return self._engine.outputs(models, inputs)
+        with one_thread():
+            return self._engine.outputs(models, inputs)
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
-        return [self._carry(order, keep) for order in orders]
+        with one_thread():
+            return [self._carry(order, keep) for order in orders]
 
     def _carry(self, order: Order, keep: bool) -> Answer | Failure:
         message = pack_order(order)
@@ -42,8 +44,8 @@ class LoopbackRuntime(Runtime):
             self.bytes += len(message) + len(back)
             answer = unpack_answer(order, back, self.layout)
             # A client on another machine says what it likes: the server looks for itself.
-            wrong = unsound(order, answer, self.layout.size)
-        except Exception as error:  # noqa: BLE001  # whatever a client does, the round goes on
+            wrong = unsound(order, answer, self.layout)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a client does, the round goes on
             reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
             return Failure(reason)
         return answer if wrong is None else Failure(wrong)
@@ -56,5 +58,9 @@ class LoopbackRuntime(Runtime):
         if isinstance(answer, Failure):
             raise BadInput(answer.reason)
         if keep:
-            home.update(answer.keep)
+            for name, values in answer.keep.items():
+                if values is None:
+                    home.pop(name, None)
+                else:
+                    home[name] = values
         return pack_answer(order, answer)

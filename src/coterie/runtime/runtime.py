@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clients.rule import Answer, Order
+from coterie.clients.rule import Answer, Order, Rule
 from coterie.engine.engine import Engine
 from coterie.exchange import Ask, Exchange, Outputs, Replies
 from coterie.models.layout import Layout
@@ -36,8 +36,8 @@ class Runtime(ABC):
         layout: of the network all clients share.
         samples: training samples of each client `[n]`.
         seed: of the experiment.
-        dropout: the chance that a client vanishes in an exchange, after it was sent its order; it is then
-            away for the rest of the round.
+        dropout: the chance that a client vanishes in a round. It vanishes in the first exchange of the round that
+            asks it, after it was sent its order, and is away for the rest of the round.
     """
 
     def __init__(self, layout: Layout, samples: NDArray[np.int64], seed: int, dropout: float = 0.0) -> None:
@@ -48,7 +48,6 @@ class Runtime(ABC):
         self.ledger = Ledger()
         self.failures: list[tuple[int, str]] = []
         self._round = 0
-        self._exchanges = 0
         self._vanished: set[int] = set()
 
     @abstractmethod
@@ -68,7 +67,7 @@ class Runtime(ABC):
 
     def begin(self, round: int) -> None:
         """A new round: its ledger and its failures start empty, and whoever was away is back."""
-        self._round, self._exchanges = round, 0
+        self._round = round
         self.ledger.clear()
         self.failures.clear()
         self._vanished.clear()
@@ -81,14 +80,13 @@ class Runtime(ABC):
 
     def measure(self, exchange: Exchange) -> Replies:
         """Answer an exchange that belongs to the evaluation: nothing is counted, kept or lost."""
-        orders = [exchange.order(position, self._round) for position in range(len(exchange.clients))]
+        orders = self._orders(exchange)
         answers = self.carry(orders, keep=False)
         missing = {o.client: a.reason for o, a in zip(orders, answers, strict=True) if isinstance(a, Failure)}
         return self._replies(exchange, orders, answers, missing)
 
     def _exchange(self, exchange: Exchange) -> Replies:
-        self._exchanges += 1
-        orders = [exchange.order(position, self._round) for position in range(len(exchange.clients))]
+        orders = self._orders(exchange)
         missing: dict[int, str] = {}
         away: dict[int, str] = {}
         present = []
@@ -112,11 +110,16 @@ class Runtime(ABC):
         self.failures.extend(sorted(missing.items()))
         return self._replies(exchange, present, answers, missing | away)
 
+    def _orders(self, exchange: Exchange) -> list[Order]:
+        shapes = exchange.rule.shapes(self.layout)
+        for name in exchange.back:
+            if name in shapes:
+                raise ValueError(f"back names {name!r}, which is {shapes[name]} and no model; a part is of a model")
+        return exchange.orders(self._round)
+
     def _vanishes(self, client: int) -> bool:
-        if not self.dropout:
-            return False
-        purpose = f"vanish/{self._exchanges}"
-        return bool(stream(self.seed, purpose, client, self._round).random() < self.dropout)
+        # One draw a round, or a round of many exchanges would lose more clients than one of few.
+        return bool(self.dropout and stream(self.seed, "vanish", client, self._round).random() < self.dropout)
 
     def _replies(
         self,
@@ -128,7 +131,8 @@ class Runtime(ABC):
         good = [(o, a) for o, a in zip(orders, answers, strict=True) if isinstance(a, Answer)]
         good.sort(key=lambda pair: pair[0].client)
         clients = np.array([o.client for o, _ in good], np.int64)
-        sent = {name: self._lined_up(name, good) for name in exchange.rule.sends}
+        shapes = shapes_of(exchange.rule, self.layout)
+        sent = {name: _lined_up(name, good, shapes[name]) for name in exchange.rule.sends}
         numbers = {name: [a.numbers.get(name, float("nan")) for _, a in good] for name in _names(good, "numbers")}
         report = {name: [a.report.get(name) for _, a in good] for name in _names(good, "report")}
         return Replies(
@@ -140,17 +144,10 @@ class Runtime(ABC):
             dict(sorted(missing.items())),
         )
 
-    def _lined_up(self, name: str, good: Sequence[tuple[Order, Answer]]) -> Tensor:
-        rows = torch.empty(len(good), self.layout.size)
-        for row, (order, answer) in zip(rows, good, strict=True):
-            part = order.back.get(name)
-            if name not in answer.send:
-                row.fill_(float("nan"))
-            elif part is None:
-                row.copy_(answer.send[name])
-            else:
-                part.copy(row.fill_(float("nan")), answer.send[name])
-        return rows
+
+def shapes_of(rule: Rule, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """The shape of all that a rule sends or keeps, by name: `(P,)`, or what the rule says."""
+    return {**dict.fromkeys((*rule.sends, *rule.keeps), (layout.size,)), **rule.shapes(layout)}
 
 
 def carried_out(
@@ -158,22 +155,32 @@ def carried_out(
 ) -> list[Answer | Failure]:
     """The engine's answers, one an order; a failure stands for one that is not sound.
 
+    Rules work on copies of what they receive and of what they kept: whatever one writes into them changes nothing
+    of the server's, nothing that another client receives, and no state.
+
     Raises:
         TypeError: a rule returned something else than an answer.
         Exception: whatever else a rule raised.
     """
-    answers = engine.carry_out(orders, states)
+    answers = engine.carry_out([_own(o) for o in orders], [{n: v.clone() for n, v in s.items()} for s in states])
     if len(answers) != len(orders) or not all(isinstance(a, Answer) for a in answers):
         raise TypeError("a rule must return an Answer")
-    wrong = [unsound(order, answer, engine.layout.size) for order, answer in zip(orders, answers, strict=True)]
+    wrong = [unsound(order, answer, engine.layout) for order, answer in zip(orders, answers, strict=True)]
     return [a if w is None else Failure(w) for a, w in zip(answers, wrong, strict=True)]
 
 
-def unsound(order: Order, answer: Answer, size: int) -> str | None:
+def _own(order: Order) -> Order:
+    """The order with memory of its own."""
+    return replace(order, items={n: replace(i, values=i.values.clone()) for n, i in order.items.items()})
+
+
+def unsound(order: Order, answer: Answer, layout: Layout) -> str | None:
     """What is wrong with an answer, or None.
 
-    Its vectors must be those the rule declares, each `[size]`, and every number that crosses or is kept finite.
+    Its vectors must be those the rule declares, float32 and of their shapes, and every number that crosses or is
+    kept finite.
     """
+    shapes = shapes_of(order.rule, layout)
     for verb, vectors, declared in (
         ("sent", answer.send, order.rule.sends),
         ("kept", answer.keep, order.rule.keeps),
@@ -181,19 +188,37 @@ def unsound(order: Order, answer: Answer, size: int) -> str | None:
         for name, values in vectors.items():
             if name not in declared:
                 return f"{verb} a {name}, which its rule does not declare"
-            if values.shape != (size,):
-                return f"{verb} a {name} of the shape {tuple(values.shape)}; it must be ({size},)"
+            if values is None:
+                continue
+            if values.shape != shapes[name]:
+                return f"{verb} a {name} of the shape {tuple(values.shape)}; it must be {shapes[name]}"
+            if values.dtype != torch.float32:
+                return f"{verb} a {name} of {values.dtype}; it must be torch.float32"
     for name, values in answer.send.items():
         part = order.back.get(name)
         if not torch.isfinite(values if part is None else part.take(values)).all():
             return f"sent a {name} with NaN or infinite values"
     for name, values in answer.keep.items():
-        if not torch.isfinite(values).all():
+        if values is not None and not torch.isfinite(values).all():
             return f"made a {name} of its own with NaN or infinite values"
     for name, number in answer.numbers.items():
         if not np.isfinite(number):
             return f"sent {name} = {number}"
     return None
+
+
+def _lined_up(name: str, good: Sequence[tuple[Order, Answer]], shape: tuple[int, ...]) -> Tensor:
+    """What the clients sent under one name `[r, *shape]`; NaN where nothing crossed."""
+    rows = torch.empty(len(good), *shape)
+    for row, (order, answer) in zip(rows, good, strict=True):
+        part = order.back.get(name)
+        if name not in answer.send:
+            row.fill_(float("nan"))
+        elif part is None:
+            row.copy_(answer.send[name])
+        else:
+            part.copy(row.fill_(float("nan")), answer.send[name])
+    return rows
 
 
 def _names(good: Sequence[tuple[Order, Answer]], field: str) -> list[str]:

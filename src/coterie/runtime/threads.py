@@ -55,7 +55,7 @@ def one_thread(blas: bool = False) -> Iterator[None]:
     """PyTorch computes with one thread inside, and as before outside. May be entered again while inside.
 
     Args:
-        blas: hold NumPy's and SciPy's linear algebra to one thread too. Finding their libraries takes about 1 ms,
+        blas: hold NumPy's and SciPy's linear algebra to one thread too. Finding their libraries takes 1 to 2 ms,
             so that is for whole rounds and for the life of a process; PyTorch alone costs a microsecond.
     """
     with _torch():

@@ -75,15 +75,17 @@ def unpack_answer(order: Order, message: bytes, layout: Layout) -> Answer:
     """The answer a message holds; vectors are `[P]` again, NaN outside the part that crossed.
 
     Raises:
-        BadInput: the message is damaged, of another version, or holds a vector that is not of its part's size.
+        BadInput: the message is damaged, of another version, or holds a vector that is not of its part's size or of
+            the shape the rule gives it.
     """
     header, tensors = _unpack(message)
-    send = {}
+    send, shapes = {}, order.rule.shapes(layout)
     for name, values in tensors.items():
         part = order.back.get(name, layout.everything)
-        if values.shape != (part.size,):
-            raise BadInput(f"the answer's {name} has shape {tuple(values.shape)}; it must be ({part.size},)")
-        send[name] = part.put(torch.full((layout.size,), float("nan")), values)
+        shape = shapes.get(name, (part.size,))
+        if values.shape != shape:
+            raise BadInput(f"the answer's {name} has shape {tuple(values.shape)}; it must be {shape}")
+        send[name] = values if name in shapes else part.put(torch.full((layout.size,), float("nan")), values)
     with _readable(message):
         numbers = {name: float(value) for name, value in header["numbers"].items()}
         report = {name: _rich(value) for name, value in header["report"].items()}

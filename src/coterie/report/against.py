@@ -1,0 +1,49 @@
+"""What a run is compared with: kept in its folder, so that a page that is built anew shows it again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from coterie.problems import BadInput
+from coterie.runs import RunFolder
+from coterie.tables import encode_json, read_json, write_whole
+
+FILE = "against.json"
+
+
+def keep(folder: RunFolder, against: Sequence[RunFolder]) -> None:
+    """Write down with which runs a run is compared, by their paths relative to its folder; none forgets them.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    path = folder.path / FILE
+    if against:
+        here = folder.path.resolve()
+        paths = [Path(os.path.relpath(other.path.resolve(), here)).as_posix() for other in against]
+        write_whole(path, encode_json({"runs": paths}))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def kept(folder: RunFolder) -> tuple[list[RunFolder], list[str]]:
+    """The runs with which a run is compared, and one sentence on each that is not there any more.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    path, here = folder.path / FILE, folder.path.resolve()
+    try:
+        paths = (read_json(path) or {"runs": []})["runs"]
+        runs = [(text, (here / text).resolve()) for text in paths]
+    except (BadInput, KeyError, TypeError):
+        raise BadInput(f"{path} is damaged; remove it, and name the other runs with --against") from None
+    found, missing = [], []
+    for text, place in runs:
+        if (place / "experiment.toml").is_file():
+            found.append(RunFolder(place))
+        else:
+            missing.append(f"run {place.name} is left out of the comparison: there is no run in {text} any more")
+    return found, missing

@@ -1,0 +1,30 @@
+"""Numbers as people read them, the same on the terminal and on the page."""
+
+from __future__ import annotations
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with one decimal."""
+    return f"{share:.1%}"
+
+
+def decimals(value: float, count: int = 2) -> str:
+    """The value with `count` decimals; zero has no sign, and what has too many digits an exponent."""
+    if abs(value) >= 1e5:
+        return f"{value:.1e}"
+    return f"{round(value, count) + 0.0:.{count}f}"
+
+
+def volume(count: float) -> str:
+    """Bytes in B, kB, MB or GB (powers of 1000) with three digits."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        # From 999.5 on, the smaller unit would show a thousand.
+        if count >= 0.9995 * scale:
+            value = count / scale
+            return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
+    return f"{count:.0f} B"
+
+
+def counted(number: int, what: str) -> str:
+    """`1 client`, `2 clients`, `1,000 clients`."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

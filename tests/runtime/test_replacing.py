@@ -1,0 +1,184 @@
+"""Worker processes that start slowly, stop, or are interrupted: nobody waits for ever, nobody pays for it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.clients import Answer, Client, LocalUpdate, Order, Rule, Work, rule
+from coterie.engine.engine import Engine
+from coterie.exchange import Exchange, Replies, Send
+from coterie.problems import BadInput
+from coterie.runtime import workers
+from coterie.runtime.local import EngineSpec
+from coterie.runtime.runtime import Runtime
+from tests.runtime.test_workers import Asleep, mixed, runtime_of
+
+
+@rule("test-words")
+@dataclass(frozen=True)
+class Words(Rule):
+    """How long the words are that came with the order."""
+
+    words: str = ""
+
+    def run(self, me: Client, got: Order) -> Work:
+        yield from ()
+        return Answer(numbers={"length": float(len(self.words))})
+
+
+def ask_words(runtime: Runtime, words: str) -> Replies:
+    runtime.begin(1)
+    replies = runtime.answer(Exchange(np.arange(6), Words(words)))
+    assert isinstance(replies, Replies)
+    return replies
+
+
+class Slow(EngineSpec):
+    """Takes longer to build an engine than clients are given to answer."""
+
+    def build(self) -> Engine:
+        time.sleep(1.0)
+        return super().build()
+
+
+class Broken(EngineSpec):
+    """Builds an engine in the process it was made in only."""
+
+    def build(self) -> Engine:
+        if multiprocessing.parent_process() is not None:
+            raise OSError("no such network here")
+        return super().build()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_client_pays_for_its_own_time_only(forks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for that in which a worker, new or in the place of another, gets its engine."""
+    monkeypatch.setattr(workers, "_FORKS", forks)
+    runtime = runtime_of(timeout=0.5, kind=Slow)
+    try:
+        send = {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))}
+        for _ in range(2):
+            assert dict(mixed(runtime, send).missing) == {}
+            assert runtime._pool is not None
+            for worker in runtime._pool._workers:
+                worker.process.kill()
+        runtime.begin(2)
+        replies = runtime.answer(Exchange(np.arange(6), Asleep(2.0, only=1)))
+        assert isinstance(replies, Replies)
+        assert dict(replies.missing) == {1: "took longer than 0.5 s"}
+    finally:
+        runtime.close()
+
+
+@pytest.mark.skipif(not workers._FORKS, reason="there is no fork")
+def test_a_forked_worker_has_an_engine_of_its_own() -> None:
+    """It builds none, but has the parent's, in pages that are copied when either writes to them."""
+    runtime = runtime_of(kind=Broken)
+    try:
+        state = runtime.engine.network.state_dict()
+        assert not any(values.is_shared() for values in state.values())
+        before = {name: values.clone() for name, values in state.items()}
+        clients = np.arange(6)
+        runtime.begin(1)
+        start = torch.linspace(-0.1, 0.1, runtime.layout.size)
+        trained = runtime.answer(Exchange(clients, LocalUpdate(), {"model": Send.same(start, clients)}))
+        assert isinstance(trained, Replies)
+        assert not torch.equal(trained.models[0], start)
+        assert all(torch.equal(state[name], values) for name, values in before.items())
+    finally:
+        runtime.close()
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_FORKS", False)
+    runtime = runtime_of(kind=Broken)
+    try:
+        with pytest.raises(BadInput) as raised:
+            mixed(runtime, {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))})
+        (said,) = raised.value.problems
+        assert said == (
+            "run.workers = 2 is not possible: a worker ended 3 times before it was ready (OSError: no such network "
+            "here); free memory, or set run.workers = 1 and no run.client_timeout"
+        )
+    finally:
+        runtime.close()
+
+
+@pytest.mark.parametrize("memory", ["as it was", "grows"])
+def test_a_worker_that_is_stopped_is_replaced(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_PATIENCE", 0.7)
+    runtime = runtime_of(timeout=0.7)
+    try:
+        clients = np.arange(6)
+        small = {"models": Send.all(torch.ones(2, runtime.layout.size), clients)}
+        large = {"models": Send.all(torch.ones(40, runtime.layout.size), clients)}
+        expected = mixed(runtime, small).models
+        assert runtime._pool is not None
+        victim = runtime._pool._workers[0].process
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGSTOP)
+        replies = mixed(runtime, large if memory == "grows" else small)
+        assert runtime._pool._workers[0].process.pid != victim.pid
+        if memory == "grows":
+            assert dict(replies.missing) == {}
+            assert replies.numbers["rows"].tolist() == [40.0] * 6
+        else:  # it cannot be told from a client that takes too long
+            assert list(replies.missing.values()) == ["took longer than 0.7 s"]
+        again = mixed(runtime, small)
+        assert torch.equal(again.models, expected)
+    finally:
+        runtime.close()
+
+
+def test_a_worker_that_is_stopped_before_it_reads_a_long_message_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pipe takes some 200 kB; nobody reads what is beyond."""
+    monkeypatch.setattr(workers, "_PATIENCE", 0.7)
+    runtime = runtime_of()
+    try:
+        assert dict(ask_words(runtime, "few").missing) == {}
+        assert runtime._pool is not None
+        victim = runtime._pool._workers[0].process
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGSTOP)
+        replies = ask_words(runtime, "many " * 200_000)
+        assert dict(replies.missing) == {}
+        assert replies.numbers["length"].tolist() == [1_000_000.0] * 6
+    finally:
+        runtime.close()
+
+
+class Interruption(BaseException):
+    """Something that nobody in between may take for a client's fault."""
+
+
+def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = runtime_of()
+    try:
+        expected = ask_words(runtime, "a whole new question").numbers["length"].tolist()
+        pool = runtime._pool
+        assert pool is not None
+        replies = pool._replies
+
+        def interrupted() -> object:
+            raise Interruption
+
+        monkeypatch.setattr(pool, "_replies", interrupted)
+        with pytest.raises(Interruption):
+            ask_words(runtime, "old")
+        monkeypatch.setattr(pool, "_replies", replies)
+        assert ask_words(runtime, "a whole new question").numbers["length"].tolist() == expected == [20.0] * 6
+        assert runtime.failures == []
+    finally:
+        runtime.close()

@@ -1,0 +1,377 @@
+"""What every runtime does alike: who vanishes, who writes where, what shapes cross, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.clients import Answer, Client, LocalUpdate, Order, Rule, Work, rule
+from coterie.exchange import Exchange, Replies, Send
+from coterie.models.layout import Layout
+from coterie.problems import BadInput
+from coterie.runtime.local import ClientStates, EngineSpec, LocalRuntime
+from coterie.runtime.loopback import LoopbackRuntime
+from coterie.runtime.runtime import Runtime
+from coterie.runtime.wire import pack_answer, unpack_answer
+from tests.federated import TRAINING, planted
+
+CLIENTS = 8
+EVERYONE = np.arange(CLIENTS)
+KINDS = ["local", "batched", "workers", "batched workers", "loopback"]
+
+
+def _runtime(kind: str, clients: int = CLIENTS, dropout: float = 0.0) -> Runtime:
+    federation = planted(clients=clients, samples=20)
+    engine = "batched" if "batched" in kind else "sequential"
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, engine)
+    if kind == "loopback":
+        return LoopbackRuntime(spec.build(), federation.samples, dropout)
+    return LocalRuntime(spec, federation.samples, dropout, workers=2 if "workers" in kind else 1)
+
+
+@pytest.fixture(params=KINDS)
+def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
+    runtime = _runtime(request.param)
+    yield runtime
+    runtime.close()
+
+
+def _ask(runtime: Runtime, exchange: Exchange) -> Replies:
+    replies = runtime.answer(exchange)
+    assert isinstance(replies, Replies)
+    return replies
+
+
+def _state(runtime: Runtime, client: int) -> Mapping[str, Tensor]:
+    return runtime._homes[client] if isinstance(runtime, LoopbackRuntime) else runtime.states.of(client)  # type: ignore[attr-defined]
+
+
+# ---- who vanishes
+
+
+@rule("test-nothing")
+@dataclass(frozen=True)
+class Nothing(Rule):
+    """Say that one is there."""
+
+    def run(self, me: Client, got: Order) -> Work:
+        yield from ()
+        return Answer(numbers={"here": 1.0})
+
+
+def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None:
+    clients, rounds, dropout = np.arange(100), 10, 0.1
+    runtime = _runtime("local", 100, dropout)
+    lost = 0
+    send = {"model": Send.same(torch.zeros(5), clients)}
+    for number in range(1, rounds + 1):
+        runtime.begin(number)
+        first = _ask(runtime, Exchange(clients, Nothing(), send))
+        assert set(first.missing.values()) == {"vanished in mid-round"}
+        down = {client for client, way, _, _ in runtime.ledger.rows if way == "down"}
+        assert down == set(clients)
+        for _ in range(30):
+            later = _ask(runtime, Exchange(clients, Nothing(), send))
+            assert later.clients.tolist() == first.clients.tolist()
+            assert set(later.missing.values()) == {"left earlier in the round"}
+        assert runtime.failures == [(c, "vanished in mid-round") for c in sorted(first.missing)]
+        lost += len(first.missing)
+    # 1000 draws at 0.1: within three standard deviations.
+    assert abs(lost - 100) < 30
+
+
+def test_who_vanishes_does_so_in_whichever_exchange_asks_first() -> None:
+    runtime = _runtime("local", dropout=0.5)
+    runtime.begin(1)
+    gone = set(_ask(runtime, Exchange(EVERYONE, Nothing())).missing)
+    assert 0 < len(gone) < CLIENTS
+    runtime.begin(1)
+    late = max(gone)
+    others = np.array([c for c in EVERYONE if c != late])
+    assert set(_ask(runtime, Exchange(others, Nothing())).missing) == gone - {late}
+    assert _ask(runtime, Exchange(EVERYONE, Nothing())).missing[late] == "vanished in mid-round"
+
+
+# ---- who writes where
+
+
+@rule("test-vandal")
+@dataclass(frozen=True)
+class Vandal(Rule):
+    """Overwrite all that was received and kept, after having sent what it looked like."""
+
+    sends, keeps = ("model",), ("model",)
+    keep: bool = False
+
+    def run(self, me: Client, got: Order) -> Work:
+        yield from ()
+        seen = got.items["model"].values.clone()
+        if "model" in me.state:
+            seen += me.state["model"]
+        for item in got.items.values():
+            item.values.fill_(-99.0)
+        for values in me.state.values():
+            values.fill_(-99.0)
+        return Answer(
+            {"model": seen}, {"all": float(got.items["all"].values.sum())}, {"model": seen} if self.keep else {}
+        )
+
+
+def test_whatever_a_rule_overwrites_affects_nobody_else(runtime: Runtime) -> None:
+    matrix = torch.arange(3.0 * runtime.layout.size).view(3, -1).clone()
+    before = matrix.clone()
+    rows = np.arange(CLIENTS) % 3
+    part = runtime.layout.last_layers(1) | runtime.layout.first_tensors(1)
+    assert len(part.ranges) == 2
+    send = {
+        "model": Send(matrix, rows),
+        "again": Send(matrix, rows),
+        "all": Send.all(matrix, EVERYONE),
+        "some": Send.all(matrix[1:], EVERYONE, part),
+    }
+    runtime.begin(1)
+    first = _ask(runtime, Exchange(EVERYONE, Vandal(keep=True), send))
+    assert dict(first.missing) == {}
+    assert torch.equal(matrix, before)
+    assert torch.equal(first.models, before[torch.from_numpy(rows)])
+    kept = {c: _state(runtime, c)["model"].clone() for c in range(CLIENTS)}
+    for _ in range(2):  # once as a measurement
+        again = runtime.measure(Exchange(EVERYONE, Vandal(), send))
+        assert torch.equal(again.models, 2 * before[torch.from_numpy(rows)])
+        assert torch.equal(matrix, before)
+        assert all(torch.equal(_state(runtime, c)["model"], kept[c]) for c in range(CLIENTS))
+        again = _ask(runtime, Exchange(EVERYONE, Vandal(), send))
+        assert torch.equal(again.models, 2 * before[torch.from_numpy(rows)])
+        assert all(torch.equal(_state(runtime, c)["model"], kept[c]) for c in range(CLIENTS))
+
+
+# ---- shapes
+
+
+@rule("test-gaussians")
+@dataclass(frozen=True)
+class Gaussians(Rule):
+    """Send and keep what is not model-shaped: a matrix, and one scalar; `wrong` sends another shape."""
+
+    wrong: bool = False
+    sends, keeps = ("model", "gaussians", "scale"), ("gaussians",)
+
+    def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        classes, features = layout.tensors[-2].shape
+        return {"gaussians": (classes, 2 * features), "scale": ()}
+
+    def run(self, me: Client, got: Order) -> Work:
+        yield from ()
+        shape = self.shapes(me.layout)["gaussians"]
+        found = torch.arange(float(torch.Size(shape).numel())).view(shape) + me.id
+        if "gaussians" in me.state:
+            found = found + me.state["gaussians"]
+        send = {
+            "model": torch.full((me.layout.size,), float(me.id)),
+            "gaussians": found,
+            "scale": torch.tensor(me.id / 2),
+        }
+        if self.wrong:
+            send["gaussians"] = found.T.contiguous()
+        if me.id % 2:
+            del send["scale"]
+        return Answer(send, {}, {"gaussians": found})
+
+
+def test_what_is_sent_and_kept_may_have_another_shape(runtime: Runtime) -> None:
+    shape = Gaussians().shapes(runtime.layout)["gaussians"]
+    assert shape == (10, 64)
+    base = torch.arange(640.0).view(shape)
+    part = runtime.layout.last_layers(1)
+    for number in (1, 2):
+        runtime.begin(number)
+        replies = _ask(runtime, Exchange(EVERYONE, Gaussians(), back={"model": part}))
+        assert dict(replies.missing) == {}
+        expected = torch.stack([number * (base + c) for c in range(CLIENTS)])
+        assert torch.equal(replies.sent["gaussians"], expected)
+        assert replies.sent["scale"].shape == (CLIENTS,)
+        assert replies.sent["scale"][::2].tolist() == [0.0, 1.0, 2.0, 3.0]
+        assert replies.sent["scale"][1::2].isnan().all()
+        assert torch.equal(part.take(replies.models)[:, 0], torch.arange(8.0))
+        assert all(torch.equal(_state(runtime, c)["gaussians"], expected[c]) for c in range(CLIENTS))
+        up = [(c, what, n) for c, way, what, n in runtime.ledger.rows if way == "up"]
+        assert up[:5] == [
+            (0, "model", part.size),
+            (0, "gaussians", 640),
+            (0, "scale", 1),
+            (1, "model", part.size),
+            (1, "gaussians", 640),
+        ]
+    nobody = runtime.answer(Exchange(EVERYONE[:0], Gaussians()))
+    assert isinstance(nobody, Replies)
+    assert nobody.sent["gaussians"].shape == (0, *shape)
+
+
+def test_another_shape_than_the_declared_one_is_a_failure(runtime: Runtime) -> None:
+    runtime.begin(1)
+    replies = _ask(runtime, Exchange(EVERYONE, Gaussians(wrong=True)))
+    assert set(replies.missing) == set(EVERYONE)
+    (reason,) = set(replies.missing.values())
+    assert reason == "sent a gaussians of the shape (64, 10); it must be (10, 64)"
+
+
+def test_a_message_of_another_shape_is_refused() -> None:
+    layout = _runtime("local").layout
+    order = Order(0, 1, Gaussians(), {})
+    message = pack_answer(order, Answer({"gaussians": torch.zeros(640)}))
+    with pytest.raises(BadInput, match=r"the answer's gaussians has shape \(640,\); it must be \(10, 64\)"):
+        unpack_answer(order, message, layout)
+
+
+def test_a_part_is_of_a_model() -> None:
+    runtime = _runtime("local")
+    with pytest.raises(ValueError, match=r"back names 'gaussians', which is \(10, 64\) and no model"):
+        runtime.answer(Exchange(EVERYONE, Gaussians(), back={"gaussians": runtime.layout.last_layers(1)}))
+
+
+# ---- what is kept
+
+
+@rule("test-forgetful")
+@dataclass(frozen=True)
+class Forgetful(Rule):
+    """Keep a branch beside a model; in later rounds, forget it where the server tells so."""
+
+    keeps = ("model", "branch")
+
+    def run(self, me: Client, got: Order) -> Work:
+        yield from ()
+        values = torch.full((me.layout.size,), 1.0 + me.id)
+        forgets = bool(got.told["forget"])
+        had = {name: float(v[0]) for name, v in me.state.items()}
+        return Answer(numbers=had, keep={"model": values, "branch": None if forgets else values})
+
+
+def test_what_is_forgotten_is_gone(runtime: Runtime) -> None:
+    size = runtime.layout.size
+
+    def go(number: int, forget: list[float]) -> Replies:
+        runtime.begin(number)
+        replies = _ask(runtime, Exchange(EVERYONE, Forgetful(), tell={"forget": np.array(forget)}))
+        assert dict(replies.missing) == {}
+        return replies
+
+    go(1, [0.0] * CLIENTS)
+    assert all(set(_state(runtime, c)) == {"model", "branch"} for c in range(CLIENTS))
+    go(2, [1.0, 0.0] * (CLIENTS // 2))
+    assert [set(_state(runtime, c)) for c in (0, 1)] == [{"model"}, {"model", "branch"}]
+    third = go(3, [1.0] * CLIENTS)
+    assert np.isnan(third.numbers["branch"]).tolist() == [True, False] * (CLIENTS // 2)
+    assert all(set(_state(runtime, c)) == {"model"} for c in range(CLIENTS))
+    assert all(torch.equal(_state(runtime, c)["model"], torch.full((size,), 1.0 + c)) for c in range(CLIENTS))
+    go(4, [1.0] * CLIENTS)  # once more, of what nobody has
+    if isinstance(runtime, LocalRuntime):
+        runtime.states.commit()
+        assert set(runtime.states.kept) == set(runtime.states.has) == {"model"}
+
+
+def test_what_was_forgotten_or_kept_since_the_last_commit_can_be_undone() -> None:
+    states = ClientStates(2)
+    states.update(0, {"branch": torch.ones(3)})
+    states.commit()
+    states.update(0, {"branch": None})
+    states.update(1, {"branch": torch.ones(3), "other": torch.ones(2)})
+    states.update(1, {"branch": None})
+    assert states.of(0) == {}
+    assert set(states.of(1)) == {"other"}
+    states.roll_back()
+    assert states.of(0)["branch"].tolist() == [1.0] * 3
+    assert states.of(1) == {}
+    assert set(states.kept) == {"branch"}
+    states.update(0, {"branch": None})
+    states.commit()
+    assert states.kept == states.has == {}
+    states.roll_back()
+    assert states.of(0) == {}
+
+
+def test_nothing_of_what_one_client_forgot_is_left() -> None:
+    states = ClientStates(2)
+    states.update(0, {"branch": torch.ones(3)})
+    states.update(1, {"branch": torch.ones(3)})
+    states.update(0, {"branch": None})
+    assert states.kept["branch"].tolist() == [[0.0] * 3, [1.0] * 3]
+    with pytest.raises(ValueError, match=r"client 0 keeps a branch of the shape \(2,\); others keep \(3,\)"):
+        states.update(0, {"branch": torch.ones(2)})
+
+
+# ---- exchanges
+
+
+def test_equal_items_are_made_once() -> None:
+    """Also of a part of two ranges, and of a list of rows: both would be copies."""
+    layout = _runtime("local").layout
+    matrix = torch.randn(4, layout.size)
+    part = layout.last_layers(1) | layout.first_tensors(1)
+    assert len(part.ranges) == 2
+    pairs = np.array([[0, 2], [1, 3]] * (CLIENTS // 2))
+    send = {
+        "part": Send(matrix, EVERYONE % 2, part),
+        "pairs": Send(matrix, pairs),
+        "same pairs": Send(matrix, pairs),
+    }
+    orders = Exchange(EVERYONE, LocalUpdate(), send).orders(1)
+    assert [o.client for o in orders] == EVERYONE.tolist()
+    for order in orders:
+        like = orders[order.client % 2]
+        assert order.items["part"] is like.items["part"]
+        assert order.items["pairs"] is order.items["same pairs"] is like.items["pairs"]
+        assert torch.equal(order.items["part"].values, part.take(matrix[order.client % 2]))
+        assert torch.equal(order.items["pairs"].values, matrix[torch.from_numpy(pairs[order.client])])
+    assert orders[0].items["part"] is not orders[1].items["part"]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "rows", "sentence"),
+    [
+        (
+            torch.zeros(3, 4).double(),
+            [0, 1],
+            "what is sent is torch.float64 of shape (3, 4); it must be torch.float32",
+        ),
+        (torch.zeros(3), [0, 1], "what is sent is torch.float32 of shape (3,); it must be torch.float32 [K, P]"),
+        (torch.zeros(3, 4), [0, 3], "rows go from 0 to 3; they must be rows of a matrix of 3, or -1 for nothing"),
+        (torch.zeros(3, 4), [[0, 3], [1, 2]], "rows go from 0 to 3; they must be rows of a matrix of 3"),
+        (torch.zeros(3, 4), [-2, 0], "rows go from -2 to 0"),
+        (torch.zeros(0, 4), [0, 0], "they must be rows of a matrix of 0"),
+        (torch.zeros(3, 4), [0.0, 1.0], "rows are float64 of shape (2,); they must be integers [m] or [m, k]"),
+        (torch.zeros(3, 4), [[[0]]], "rows are int64 of shape (1, 1, 1); they must be integers [m] or [m, k]"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(matrix: Tensor, rows: object, sentence: str) -> None:
+    with pytest.raises(ValueError) as raised:  # noqa: PT011  # the sentence is looked at below
+        Send(matrix, np.array(rows))
+    assert sentence in str(raised.value)
+
+
+def test_what_can_be_sent() -> None:
+    Send(torch.zeros(3, 4), np.array([[0, 1], [-1, -1]]))
+    Send(torch.zeros(0, 4), np.array([-1, -1]))
+    Send(torch.zeros(0, 4), np.zeros((2, 0), np.int64))
+
+
+def test_all_that_an_exchange_holds_is_there_for_each_client() -> None:
+    matrix, part = torch.zeros(3, 4), _runtime("local").layout.last_layers(1)
+    for wrong, what in (
+        ({"send": {"model": Send(matrix, np.array([0, 1]))}}, "send['model'].rows has the length 2"),
+        ({"send": {"model": Send(matrix, np.array([0, 1, 2]), [part])}}, "send['model'].part has the length 1"),
+        ({"tell": {"mu": np.zeros(4)}}, "tell['mu'] has the length 4"),
+        ({"back": {"model": [part] * 2}}, "back['model'] has the length 2"),
+    ):
+        with pytest.raises(ValueError) as raised:  # noqa: PT011  # the sentence is looked at below
+            Exchange(np.arange(3), LocalUpdate(), **wrong)
+        assert str(raised.value) == f"{what}; it must be that of clients, 3"
+    with pytest.raises(
+        ValueError, match=r"back names 'modle'; it must be one of what the rule sends, \('model',\)"
+    ):
+        Exchange(np.arange(3), LocalUpdate(), back={"modle": part})
