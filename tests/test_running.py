@@ -18,7 +18,6 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-from threadpoolctl import threadpool_info, threadpool_limits
 
 import coterie
 from coterie.clients import Answer, Client, Order, Rule, Train, Work, rule
@@ -398,26 +397,3 @@ def test_a_client_that_cannot_be_evaluated_is_named_and_weighs_nothing(monkeypat
     assert row["macro_accuracy"] == pytest.approx(rest["accuracy"].mean())
     assert RunFolder(result.folder).failures().rows() == [(1, BAD, "not evaluated: OSError: the disk is gone")]
     assert row["participants"] == 8
-
-
-def test_the_server_computes_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums and eigenvectors depend on the number of threads, so a round has one, whatever the libraries would use."""
-    from coterie.methods import fedavg
-
-    seen: list[int] = []
-
-    def watched(*given: Any) -> Any:
-        seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
-        seen.append(torch.get_num_threads())
-        return mean(*given)
-
-    monkeypatch.setattr(fedavg, "mean", watched)
-    with threadpool_limits(2):
-        torch.set_num_threads(2)
-        try:
-            list(coterie.rounds(small(method="fedavg", run={"rounds": 1})))
-            assert torch.get_num_threads() == 2
-        finally:
-            torch.set_num_threads(1)
-    assert len(seen) > 1
-    assert set(seen) == {1}

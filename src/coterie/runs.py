@@ -27,8 +27,8 @@ from coterie.problems import BadInput, unknown
 from coterie.tables import CLIENTS as CLIENTS
 from coterie.tables import FAILURES as FAILURES
 from coterie.tables import LEDGER as LEDGER
-from coterie.tables import ROUNDS as ROUNDS
 from coterie.tables import PEOPLE, SCHEMAS, damaged, decode, encode, encode_json, mismatches, read_json, write_whole
+from coterie.tables import ROUNDS as ROUNDS
 
 State = Literal["running", "finished", "interrupted"]
 

@@ -82,7 +82,7 @@ PEOPLE = pl.Schema(
         ("labels", pl.List(pl.Int32())),
     ]
 )
-"""One row a client: who it is, its planted group (null where nobody knows), its samples, and its training labels."""
+"""One row a client: who it is, its planted group (null where nobody knows), its samples, its training labels."""
 
 SCHEMAS: dict[str, pl.Schema] = {
     "rounds": ROUNDS,

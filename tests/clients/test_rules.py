@@ -86,9 +86,11 @@ def test_a_local_update_trains_what_it_got(mu: float | None) -> None:
 def test_training_ones_own_model_starts_where_everybody_does_and_goes_on() -> None:
     (first,), answer = carry_out(TrainOwn(), {})
     assert torch.equal(first.start, INITIAL)
-    assert torch.equal(answer.keep["model"], INITIAL + 1)
+    kept = answer.keep["model"]
+    assert kept is not None
+    assert torch.equal(kept, INITIAL + 1)
     assert dict(answer.send) == {}
-    (second,), _ = carry_out(TrainOwn(), {}, state=answer.keep)
+    (second,), _ = carry_out(TrainOwn(), {}, state={"model": kept})
     assert torch.equal(second.start, INITIAL + 1)
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from coterie.clients import Training
+from coterie.clients import LocalUpdate, Order, Training
+from coterie.engine.batched import Batched
 from coterie.engine.choice import LARGEST_CHUNK, choose_engine, chunk_size, is_perceptron
 from coterie.engine.convolution import cost
+from coterie.engine.engine import Engine
+from coterie.engine.sequential import Sequential
 from coterie.models.layout import Layout
 from coterie.models.networks import build
 from coterie.problems import BadInput
+from tests.federated import planted
 
 IMAGE = (28, 28, 1)
 
@@ -168,3 +175,12 @@ def test_chunks_shrink_as_models_and_minibatches_grow() -> None:
     assert sizes == [64, 17, 3, 6, 2]
     _, layout = build("cnn", {}, (8, 8, 1), 10, 0)
     assert chunk_size(layout, 10, 2000) == 2**20 // (layout.size + 20000)
+
+
+@pytest.mark.parametrize("kind", [Sequential, Batched])
+def test_an_unknown_request_is_named(kind: type[Engine]) -> None:
+    network, layout = build("mlp", {"hidden": [4]}, (8, 8, 1), 10, 0)
+    engine = kind(network, layout, planted(clients=2), Training(), 0, torch.zeros(layout.size))
+    asked: Any = ["maml", "maml"]
+    with pytest.raises(TypeError, match="a rule asked for str; an engine answers Train, Losses"):
+        engine.answer([engine.client(Order(i, 1, LocalUpdate(), {}), {}) for i in range(2)], asked)

@@ -167,9 +167,7 @@ def test_writers_of_other_images(data_folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_unknown_names() -> None:
-    assert check("minst") == [
-        "data 'minst' is unknown; did you mean mnist?; or give the path of a .npz or .parquet file"
-    ]
+    assert check("minst") == ["data 'minst' is unknown; did you mean mnist?"]
     assert "known: cifar10, digits" in check("zzz")[0]
     assert check("hub:mnist") == ["data = 'hub:mnist' is not possible; write hub:owner/name"]
 

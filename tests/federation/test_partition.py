@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from coterie.federation.datasets import load
 from coterie.federation.description import label_divergence
 from coterie.federation.partition import SPLITS, Partition, Pool
-from coterie.labels import canonical
 from coterie.federation.skew import Rows, permutations
+from coterie.labels import canonical
 from coterie.problems import BadInput
 
 DIGITS = load("digits")

@@ -170,8 +170,9 @@ def test_groups_are_said_with_their_members(tmp_path: Path) -> None:
     last = folder.clients().filter((pl.col("round") == 4) & (pl.col("group") == 0))
     shown = Reader(text).text.split("Who is in which group")[1].split("What was sent")[0]
     members = [f"<ward {client}>" for client in last["client"].sort()]
-    assert f"0 {', '.join(members[:12])} and {len(members) - 12} more {len(members)}" in shown
-    assert f"{last['accuracy'].to_numpy().mean():.1%}" in shown
+    mean = last["accuracy"].to_numpy().mean()
+    assert f"Group 0: {len(members)} clients, mean accuracy {mean:.1%} {', '.join(members[:12])} and " in shown
+    assert f"{members[11]} and {len(members) - 12} more" in shown
     assert "<ward" not in text
     assert text.count("3 (\\u003cward 3>)") >= 2  # in the tooltips of the map and of the history
 
@@ -204,7 +205,7 @@ def test_the_picture_says_who_is_missing_and_who_is_late(tmp_path: Path) -> None
     text = Reader(page.build(folder).read_text(encoding="utf-8")).text
     assert "Each cell shows, for two clients, the distance between client models after round 3;" in text
     assert text.count("5 of 6 clients are shown: the others had not trained by then.") == 2
-    assert text.count("2 clients of 5 did not train in round 3, so their models are from an earlier one.") == 2
+    assert text.count("2 of 5 clients did not train in round 3, so their models are from an earlier one.") == 2
 
 
 def test_the_header_says_what_was_run(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from coterie.clients.training import Training
 from coterie.clients.work import Gradients, Losses, Request, Result, Score, Split, Train, Trained
 from coterie.engine.choice import chunk_size, is_perceptron, refuse_unbatchable
 from coterie.engine.convolution import Convolutional
-from coterie.engine.engine import Data, Engine
+from coterie.engine.engine import ANSWERED, Data, Engine
 from coterie.engine.minibatches import Blocks, Pool, Stacked, width_of
 from coterie.engine.perceptron import LINE, Perceptron, block, cross_entropy, whole
 from coterie.engine.sequential import scored, trained_tensors
@@ -105,6 +105,8 @@ class Batched(Engine):
                 return width_of(count, limit), full, request.batches
             case Score():
                 return width_of(count, EVALUATION_WIDTH), request.split
+            case _:
+                raise TypeError(f"a rule asked for {type(request).__name__}; an engine answers {ANSWERED}")
 
     def _count(self, client: Client, request: Request) -> int:
         """The client's samples that the request looks at."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from coterie.clients.rule import Answer, Client, Order, Work
@@ -16,6 +15,9 @@ from coterie.clients.work import Request, Result, Split
 from coterie.models.layout import Layout
 
 EVALUATION_BATCH = 256
+
+ANSWERED = "Train, Losses, Gradients and Score"
+"""The requests that every engine answers."""
 
 
 class Data(Protocol):
@@ -99,8 +101,3 @@ def has_batch_norm(network: nn.Module) -> bool:
 def has_dropout(network: nn.Module) -> bool:
     """Whether any layer drops units at random."""
     return any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in network.modules())
-
-
-def one_thread() -> None:
-    """Results depend on the number of threads, so whoever computes uses one."""
-    torch.set_num_threads(1)

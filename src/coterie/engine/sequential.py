@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from coterie.clients.rule import Client
 from coterie.clients.training import Training
 from coterie.clients.work import Gradients, Losses, Request, Result, Score, Scored, Train, Trained
-from coterie.engine.engine import EVALUATION_BATCH, Data, Engine, batches, has_batch_norm, has_dropout
+from coterie.engine.engine import ANSWERED, EVALUATION_BATCH, Data, Engine, batches, has_batch_norm, has_dropout
 from coterie.models.layout import Entry, Layout, Part
 from coterie.models.networks import channels_first
 from coterie.streams import address
@@ -58,6 +58,8 @@ class Sequential(Engine):
                 return self._gradients(client, request)
             case Score():
                 return self._score(client, request)
+            case _:
+                raise TypeError(f"a rule asked for {type(request).__name__}; an engine answers {ANSWERED}")
 
     def _train(self, client: Client, request: Train) -> Trained:
         inputs, labels = self.data.slice(client.id, "train")

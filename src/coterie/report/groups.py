@@ -228,8 +228,8 @@ def _shown(run: Run, picture: Picture) -> str:
         said += f" {len(shown):,} of {everybody:,} clients are shown: {why}."
     if late:
         said += (
-            f" {counted(late, 'client')} of {len(shown):,} did not train in round {picture.round}, "
-            f"so {'its model is' if late == 1 else 'their models are'} from an earlier one."
+            f" {late:,} of {counted(len(shown), 'client')} did not train in round {picture.round}, so "
+            f"{'its model is' if late == 1 else 'their models are'} from an earlier one."
         )
     return said
 

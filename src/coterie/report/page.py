@@ -171,23 +171,20 @@ def _members(run: Run) -> str:
     """Each group of the last evaluation: how many clients, how well they do, and who they are."""
     if not run.clustered:
         return ""
-    lines = []
-    for (group,), clients in run.last.sort("group", "client").group_by("group", maintain_order=True):
+    items = []
+    # Clients without a group come last.
+    order = run.last.sort(pl.col("group") < 0, "group", "client")
+    for (group,), clients in order.group_by("group", maintain_order=True):
         names = [run.names.get(client, f"client {client}") for client in clients["client"]]
         more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-        mean = clients["accuracy"].mean()
-        lines.append(
-            [
-                "none" if int(str(group)) < 0 else str(group),
-                ", ".join(names[:MOST_NAMES]) + more,
-                f"{clients.height:,}",
-                "–" if mean is None else percent(float(str(mean))),
-            ]
+        title = f"Group {group}" if int(str(group)) >= 0 else "No group"
+        known = clients["accuracy"].drop_nulls().to_numpy()
+        mean = f", mean accuracy {percent(known.mean())}" if known.size else ""
+        items.append(
+            f"<dt>{title}: {counted(clients.height, 'client')}{mean}</dt>"
+            f"<dd>{escape(', '.join(names[:MOST_NAMES]) + more)}</dd>"
         )
-    # A client without a group comes last.
-    lines.sort(key=lambda line: line[0] == "none")
-    head = ["Group", "Members", "Clients", "Mean accuracy"]
-    return "<h2>Who is in which group</h2>" + _html_table(head, lines, texts=2)
+    return f"<h2>Who is in which group</h2><dl class='groups'>{''.join(items)}</dl>"
 
 
 def _transfers(run: Run) -> str:
