@@ -90,14 +90,17 @@ def coterie(
 
 
 @app.command()
-def demo(folder: Folder = "runs") -> None:
+def demo(
+    folder: Folder = "runs",
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root of all randomness.")] = 0,
+) -> None:
     """Find four hidden groups among 20 clients: FedAvg, IFCA and FeSEM side by side, offline."""
     from coterie.live import interruptible
 
     with interruptible("interrupted between two runs; begin again with: coterie demo"):
         from coterie.demo import show
 
-        interrupted = show(folder)
+        interrupted = show(folder, seed)
     if interrupted:
         _say_how_to_resume(interrupted.folder, interrupted.rounds.height)
 

@@ -20,7 +20,7 @@ SETTINGS: Mapping[str, Any] = {
     "data": {"name": "digits", "split": "rotated(4)", "clients": 20, "test": 0.3},
     "network": {"name": "mlp", "hidden": [32]},
     "training": {"epochs": 5, "batch_size": 10, "lr": 0.1},
-    "run": {"rounds": 15, "seed": 0},
+    "run": {"rounds": 15},
 }
 """What the three runs have in common: each group sees the digits rotated by its own multiple of 90 degrees."""
 
@@ -36,14 +36,14 @@ INTRODUCTION = (
 """What is shown, in lines of less than 80 columns."""
 
 
-def experiments(folder: str) -> list[Experiment]:
+def experiments(folder: str, seed: int = 0) -> list[Experiment]:
     """One experiment a method, alike in everything else, with runs in `folder`."""
     return [
         Experiment(
             **{
                 **SETTINGS,
                 "method": {"name": name, **settings},
-                "run": {**SETTINGS["run"], "folder": folder, "name": f"demo-{name}"},
+                "run": {**SETTINGS["run"], "seed": seed, "folder": folder, "name": f"demo-{name}"},
             }
         )
         for name, settings in METHODS.items()
@@ -62,7 +62,7 @@ def by_group(one: Result, other: Result) -> list[str]:
     ]
 
 
-def show(folder: str) -> Result | None:
+def show(folder: str, seed: int = 0) -> Result | None:
     """Run the demonstration and print what it found.
 
     Returns:
@@ -71,7 +71,7 @@ def show(folder: str) -> Result | None:
     Raises:
         BadInput: runs cannot be made in `folder`.
     """
-    planned = experiments(folder)
+    planned = experiments(folder, seed)
     for experiment in planned:
         experiment.check()
     for line in INTRODUCTION:
@@ -96,6 +96,6 @@ def show(folder: str) -> Result | None:
         say(line)
     print(f"\npage  {page.build(shown, others)}")
     print("next  coterie list methods")
-    print("      coterie run fesem --split 'dirichlet(0.5) + rotated(4)' --clients 20")
+    print("      coterie run fesem --split 'permuted-labels(2)' --set clusters=2 --set epochs=5")
     print("      coterie new experiment.toml")
     return None

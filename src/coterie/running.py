@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie import metrics
 from coterie.events import Observer, Result, Round, Status
-from coterie.experiment import Experiment
+from coterie.experiment import Experiment, check
 from coterie.problems import BadInput
 from coterie.runs import RunFolder
 from coterie.session import Session
@@ -34,9 +34,9 @@ def run(experiment: Experiment, *, observers: Sequence[Observer] = ()) -> Result
     Raises:
         BadInput: the experiment cannot run; nothing has been written then.
     """
-    experiment.check()
+    check(experiment)
     with closing(Session(experiment)) as session:
-        folder = RunFolder.create(experiment.run.folder, experiment.run.name or _name(experiment))
+        folder = RunFolder.create(experiment.run.folder, experiment.run.name or _name(session.experiment))
         with _alone(folder):
             folder.write_experiment(session.experiment.to_toml())
             folder.write_environment(session.environment())
@@ -61,7 +61,7 @@ def resume(folder: RunFolder | Path | str, *, observers: Sequence[Observer] = ()
         if folder.status == "finished" and progress and progress.rounds == experiment.run.rounds:
             _note(observers, [f"run {folder.name} is finished; there is nothing left to do"])
             return _result(folder, experiment, "finished", observers)
-        experiment.check()
+        check(experiment)
         with closing(Session(experiment)) as session:
             notes = session.differences(folder.environment())
             done, passed = session.recall(folder)
@@ -80,7 +80,7 @@ def rounds(experiment: Experiment, observers: Sequence[Observer] = ()) -> Iterat
     Raises:
         BadInput: the experiment cannot run.
     """
-    experiment.check()
+    check(experiment)
     with closing(Session(experiment)) as session:
         yield from _rounds(session, None, 0, observers)
 

@@ -233,7 +233,7 @@ def _what_was_run(run: Run, experiment: str) -> str:
     environment = run.folder.environment()
     seed = environment.get("seed")
     lines = [[name, value] for name, value in _flat(environment)]
-    again = "To run it again: <code>coterie run experiment.toml</code> in this run's folder"
+    again = f"To run it again: <code>coterie run {escape(str(run.folder.path / 'experiment.toml'))}</code>"
     again += f", with the seed {escape(str(seed))}" if seed is not None else ""
     again += "; the same seed gives the same numbers, except for the time."
     return f"<h2>What was run</h2><p>{again}</p><pre>{escape(experiment)}</pre>" + (

@@ -87,7 +87,7 @@ class Checkpoints:
                 "put it back as it was, or start a new run"
             )
         if passed:
-            raise BadInput(passed)
+            raise BadInput([*passed, "no checkpoint is left to go on from; start a new run"])
         return None
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
