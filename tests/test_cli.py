@@ -113,7 +113,8 @@ def test_list(terminal: Terminal, kind: str, names: list[str]) -> None:
 def test_list_shows_settings_with_default_and_meaning(terminal: Terminal) -> None:
     out = terminal("list", "methods").out
     assert re.search(r"^ +clusters = 4 +\w+", out, re.MULTILINE)
-    assert re.search(r'^ +weights = "samples" +.*; one of samples, uniform$', out, re.MULTILINE)
+    assert re.search(r'^ +weights = "samples" +\w+', out, re.MULTILINE)
+    assert "or 1; one of samples, uniform" in " ".join(out.split())
 
 
 def test_list_knows_four_kinds(terminal: Terminal) -> None:

@@ -297,7 +297,8 @@ def test_damaged_checkpoints_are_passed_over_or_refused(interrupted: RunFolder) 
     (interrupted.path / "checkpoints/000001.safetensors").write_bytes(b"")
     with pytest.raises(BadInput) as raised:
         coterie.resume(interrupted)
-    assert len(raised.value.problems) == 2
+    assert len(raised.value.problems) == 3
+    assert "start a new run" in raised.value.problems[-1]
     assert interrupted.rounds().height == 2
     newest.write_bytes(whole)
     assert coterie.resume(interrupted).status == "finished"

@@ -90,7 +90,7 @@ def test_page_says_the_numbers_of_the_tables(written: str, clustered: RunFolder,
     assert f"{clustered.failures().height} answers of" in text
     assert "clusters = 4" in text
     assert "torch 2.6.0" in text
-    assert "coterie run experiment.toml in this run's folder, with the seed 3" in text
+    assert f"coterie run {clustered.path / 'experiment.toml'}, with the seed 3" in text.replace(" ,", ",")
 
 
 def test_what_users_wrote_stays_text(tmp_path: Path) -> None:
