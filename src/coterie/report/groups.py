@@ -9,6 +9,7 @@ import altair as alt
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from scipy.optimize import linear_sum_assignment
 
 from coterie.report.colours import of_groups
 from coterie.report.figures import Figure, rows
@@ -34,7 +35,7 @@ def history(run: Run) -> Figure:
     name, title = "groups", "Each client's group over rounds"
     if not run.clustered:
         return Figure(name, title, "This method kept all clients together, so there are no groups to follow.")
-    clients, last = run.clients.select("round", "client", "group"), run.last
+    clients, last = _steady(run.clients.select("round", "client", "group")), run.last
     order = last.sort(pl.col("group") < 0, "group", "client").select("client").with_row_index("position")
     bands = _bands(np.sort(np.where(last["group"] < 0, np.iinfo(np.int32).max, last["group"])))
     every, bars = 1, _stretches(clients, 1)
@@ -79,11 +80,32 @@ def history(run: Run) -> Figure:
     )
     caption = (
         "Each row is a client, each column a round, each colour a group; a row that changes colour is a client "
-        "that changed group. " + _settled(run)
+        "that changed group. Groups bear the numbers of the last round as far back as they can be followed. "
+        + _settled(run)
     )
     if every > 1:
         caption += f" So many changes are drawn for every {every}th round only."
     return Figure(name, title, caption, chart)
+
+
+def _steady(clients: pl.DataFrame) -> pl.DataFrame:
+    """The groups under numbers that stay with most of their clients, from the last round back.
+
+    In the tables a group is numbered by its smallest member, so one client that moves can renumber all of them.
+    """
+    clients = clients.sort("round", "client")
+    rounds = clients["round"].n_unique()
+    if not rounds or clients.height % rounds:
+        return clients  # nobody, or not the same clients in every round
+    groups = clients["group"].to_numpy().reshape(rounds, -1).copy()
+    names = int(groups.max(initial=-1)) + 1
+    for earlier, later in zip(groups[-2::-1], groups[:0:-1], strict=True):
+        both = (earlier >= 0) & (later >= 0)
+        shared = np.zeros((names, names), np.int64)
+        np.add.at(shared, (earlier[both], later[both]), 1)
+        _, renamed = linear_sum_assignment(shared, maximize=True)
+        earlier[earlier >= 0] = renamed[earlier[earlier >= 0]]
+    return clients.with_columns(group=pl.Series(groups.reshape(-1), dtype=clients.schema["group"]))
 
 
 def affinity(run: Run) -> Figure:

@@ -40,7 +40,7 @@ def make_file(scalars: int) -> Path:
     size = scalars * BYTES_PER_SCALAR
     for folder in FOLDERS:
         try:
-            handle, name = tempfile.mkstemp(prefix="coterie-", dir=folder)
+            handle, name = tempfile.mkstemp(prefix=f"coterie-{os.getpid()}-", dir=folder)
         except OSError:
             continue
         try:
