@@ -94,6 +94,14 @@ class Session:
         self.runtime = LocalRuntime(
             spec, self.federation.samples, settings.dropout, settings.workers, settings.client_timeout
         )
+        try:
+            self._prepare()
+        except BaseException:
+            self.runtime.close()
+            raise
+
+    def _prepare(self) -> None:
+        experiment, settings = self.experiment, self.experiment.run
         engine = self.runtime.engine
         self.layout = engine.layout
         self.engine, self.engine_reason = choose_engine(
