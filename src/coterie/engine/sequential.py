@@ -29,7 +29,7 @@ class Sequential(Engine):
         self, network: nn.Module, layout: Layout, data: Data, training: Training, seed: int, initial: Tensor
     ) -> None:
         super().__init__(network, layout, data, training, seed, initial)
-        self._vector = torch.empty(layout.size)
+        self._vector = initial.clone()
         layout.bind(network, self._vector)
         self._parameters = {e.name: network.get_parameter(e.name) for e in layout.tensors}
         self._batch_norm = has_batch_norm(network)
