@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.models.deep import BatchNorm2d
-from coterie.models.layout import Layout, Part, layer_slices, table
+from coterie.models.layout import Layout, Part, table
 from coterie.models.networks import build, channels_first
 from coterie.problems import BadInput
 
@@ -85,7 +85,7 @@ def test_buffers_before_every_layer_belong_to_the_first() -> None:
     assert [e.layer for e in layout.buffers] == [0, 0]
     assert layout.of_layers([0]).size == 8 + 6
     assert layout.first_tensors(1).size == 6
-    assert sum(part.size for part in layer_slices(layout)) == layout.size
+    assert sum(layout.of_layers([i]).size for i in range(len(layout.layers))) == layout.size
 
 
 def test_a_leading_norm_is_a_layer_of_its_own() -> None:
@@ -204,7 +204,7 @@ def test_running_statistics_of_a_bound_network_land_in_the_vector() -> None:
 
 def test_layers_are_disjoint_and_cover_everything() -> None:
     _, layout = normed()
-    slices = layer_slices(layout)
+    slices = [layout.of_layers([i]) for i in range(len(layout.layers))]
     union = layout.nothing
     for part in slices:
         assert not union & part

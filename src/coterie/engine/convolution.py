@@ -135,7 +135,7 @@ class _Product(torch.autograd.Function):
 
 def _dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`[n, width, in]` to `[n, width, out]`."""
-    product: Tensor = _Product.apply(x, weight)  # type: ignore[no-untyped-call]
+    product: Tensor = _Product.apply(x, weight)  # type: ignore[no-untyped-call]  # PyTorch types none
     return product if bias is None else product + bias.unsqueeze(1)
 
 

@@ -7,7 +7,7 @@ norms look at the trainable head of the vector only; buffers travel with the lay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -297,11 +297,6 @@ class Layout:
                 module._buffers[name] = entry.view(vector)
             else:
                 module._parameters[name] = nn.Parameter(entry.view(vector))
-
-
-def layer_slices(layout: Layout) -> Sequence[Part]:
-    """One part per layer, in forward order, norms and buffers included."""
-    return [layout.of_layers([i]) for i in range(len(layout.layers))]
 
 
 class Row(NamedTuple):
