@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 
 from coterie.clients import Training
-from coterie.exchange import Ask, Exchange, Replies
+from coterie.exchange import Ask, Exchange, Log, Replies
 from coterie.federation.federation import Federation
 from coterie.methods import Cohort, Method, People
 from coterie.models.networks import NETWORKS, initialise
@@ -51,8 +51,12 @@ def planted(
     seed: int = 0,
     test: int = 20,
     sizes: Sequence[int] | None = None,
+    public: int = 200,
 ) -> Federation:
-    """Clients in planted groups that differ in features, labels, or the meaning of labels; or `iid`."""
+    """Clients in planted groups that differ in features, labels, or the meaning of labels; or `iid`.
+
+    The public samples show every class, unrotated.
+    """
     rng = np.random.default_rng(seed)
     prototypes = rng.normal(size=(10, 8, 8))
     inputs, labels, bounds = [], [], []
@@ -72,6 +76,7 @@ def planted(
         labels.append(drawn)
         bounds.append([start, start + size, start + size, start + total])
         start += total
+    seen = prototypes[np.arange(public) % 10] + np.random.default_rng((seed, 1)).normal(size=(public, 8, 8))
     return Federation(
         "planted",
         torch.from_numpy(np.concatenate(inputs)).float()[..., None],
@@ -80,7 +85,7 @@ def planted(
         np.array(bounds),
         tuple(f"client {i}" for i in range(clients)),
         None if kind == "iid" else np.arange(clients) % groups,
-        None,
+        torch.from_numpy(seen).float()[..., None] if public else None,
         None,
     )
 
@@ -97,6 +102,7 @@ class Trained:
     method: Method[Any]
     ledgers: list[list[tuple[int, str, str, int]]] = field(default_factory=list)
     asked: list[list[tuple[Exchange, Replies]]] = field(default_factory=list)
+    logs: list[list[Log]] = field(default_factory=list)
 
     @property
     def state(self) -> Any:
@@ -112,11 +118,13 @@ class Trained:
     def served(self) -> Tensor:
         """The model each client is evaluated with `[n, P]`."""
         serving = self.method.serving(self.state, self.people)
-        if serving.own:
-            assert isinstance(self.runtime, LocalRuntime)
-            kept = self.runtime.states
-            return torch.stack([kept.of(c).get("model", serving.models[0]) for c in range(self.people.n)])
-        return serving.models[torch.from_numpy(serving.groups)]
+        rows = serving.models[torch.from_numpy(serving.served)]
+        if not serving.own:
+            return rows
+        assert isinstance(self.runtime, LocalRuntime)
+        kept, initial = self.runtime.states, self.people.initial(0)
+        own = torch.stack([kept.of(c).get(serving.own, initial) for c in range(self.people.n)])
+        return own if serving.part is None else serving.part.copy(own, rows)
 
     def accuracy(self) -> NDArray[np.float64]:
         """The test accuracy of each client."""
@@ -124,6 +132,14 @@ class Trained:
         replies = self.runtime.measure(self.method.evaluation(self.state, self.people, everyone))
         scores = replies.report["score"]
         return np.array([s.correct.sum() / s.actual.sum() for s in scores])
+
+    def logged(self, name: str, of: str = "") -> list[float | None]:
+        """What was logged under a name, of a thing, one entry a round; None where nothing was."""
+        found: list[float | None] = []
+        for logs in self.logs:
+            values = {log.name: log.values if isinstance(log.values, Mapping) else {"": log.values} for log in logs}
+            found.append(values.get(name, {}).get(of))
+        return found
 
     def bytes(self, direction: str, round: int) -> int:
         return sum(4 * scalars for _, way, _, scalars in self.ledgers[round - 1] if way == direction)
@@ -159,6 +175,7 @@ def train(
         builder.layout,
         seed,
         lambda variant: initialise(builder.network, builder.layout, seed, variant),
+        federation.public,
     )
     run = Trained([method.start(people)], runtime, people, federation, method)
     for number in range(1, rounds + 1):
@@ -169,7 +186,7 @@ def train(
         runtime.begin(number)
         exchanged: list[tuple[Exchange, Replies]] = []
 
-        def answer(ask: Ask, seen: list[tuple[Exchange, Replies]] = exchanged) -> Replies | Tensor:
+        def answer(ask: Ask, seen: list[tuple[Exchange, Replies]] = exchanged) -> Replies | Tensor | None:
             reply = runtime.answer(ask)
             if isinstance(ask, Exchange) and isinstance(reply, Replies):
                 seen.append((ask, reply))
@@ -178,6 +195,7 @@ def train(
         run.states.append(drive(method.round(run.state, Cohort(number, clients, people)), answer))
         run.ledgers.append(list(runtime.ledger.rows))
         run.asked.append(exchanged)
+        run.logs.append([entry for entry in runtime.logged if isinstance(entry, Log)])
     if not remote:
         assert isinstance(runtime, LocalRuntime)
         if workers > 1 or timeout is not None:

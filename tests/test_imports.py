@@ -56,7 +56,7 @@ TABLE: dict[str, May] = {
     # An experiment, from what is to be done down to the models.
     "running": May(("session", *RUNNING), REMOTE),
     "session": May(("experiment_check", "measuring", *RUNNING), REMOTE),
-    "measuring": May(("clients", "exchange", "methods", "models", "runtime.ledger", *RECORDS), REMOTE),
+    "measuring": May(("clients", "exchange", "grouping", "methods", "models", "runtime.ledger", *RECORDS), REMOTE),
     "experiment": May(("experiment_check", "experiment_toml", *METHODS), REMOTE),
     "experiment_check": May(("experiment", "experiment_toml", *METHODS), REMOTE),
     "experiment_toml": May((), TORCH | REMOTE),

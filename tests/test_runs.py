@@ -1,5 +1,6 @@
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from polars.testing import assert_frame_equal
 
 from coterie.problems import BadInput
 from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, Picture, RunFolder, known_runs
+from coterie.tables import LOG, NEWCOMERS
 
 
 def a_round(number: int, accuracy: float = 0.5) -> dict[str, pl.DataFrame]:
@@ -25,6 +27,9 @@ def a_round(number: int, accuracy: float = 0.5) -> dict[str, pl.DataFrame]:
             orient="row",
         ),
         "failures": pl.DataFrame([(number, 2, "timeout")] if number % 2 else [], schema=FAILURES, orient="row"),
+        "log": pl.DataFrame(
+            [(number, "norm", of, accuracy * scale) for of, scale in (("fc1", 2), ("fc2", 3))], LOG, orient="row"
+        ),
     }
 
 
@@ -36,7 +41,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def tables(folder: RunFolder) -> list[pl.DataFrame]:
-    return [folder.rounds(), folder.clients(), folder.ledger(), folder.failures()]
+    return [folder.rounds(), folder.clients(), folder.ledger(), folder.failures(), folder.log()]
 
 
 def test_a_round_comes_back_as_written(folder: RunFolder) -> None:
@@ -45,13 +50,13 @@ def test_a_round_comes_back_as_written(folder: RunFolder) -> None:
         assert_frame_equal(frame, written)
 
 
-def test_compacting_changes_no_row_and_leaves_four_files(folder: RunFolder) -> None:
+def test_compacting_changes_no_row_and_leaves_a_file_a_table(folder: RunFolder) -> None:
     for number in (1, 2, 3):
         folder.write_round(number, **a_round(number, number / 10))
     before = tables(folder)
     folder.compact()
     assert not (folder.path / "metrics").exists()
-    assert {p.stem for p in folder.path.glob("*.parquet")} == {"rounds", "clients", "ledger", "failures"}
+    assert {p.stem for p in folder.path.glob("*.parquet")} == {"rounds", "clients", "ledger", "failures", "log"}
     assert before[0].height == 3
     for frame, earlier in zip(tables(folder), before, strict=True):
         assert_frame_equal(frame, earlier)
@@ -90,7 +95,7 @@ def test_a_round_that_was_cut_off_is_left_out(folder: RunFolder) -> None:
     folder.write_round(2, **a_round(2))
     (folder.path / "metrics/rounds/000002.parquet").unlink()
     (folder.path / "metrics/clients/.000002.parquet.1.new").write_bytes(b"PAR1")
-    assert [set(t["round"]) for t in tables(folder)] == [{1}, {1}, {1}, {1}]
+    assert [set(t["round"]) for t in tables(folder)] == [{1}] * 5
 
 
 def test_a_kill_while_writing_leaves_whole_rounds_only(folder: RunFolder) -> None:
@@ -111,7 +116,7 @@ def test_a_kill_while_writing_leaves_whole_rounds_only(folder: RunFolder) -> Non
 
 
 def test_an_empty_folder_has_empty_tables(folder: RunFolder) -> None:
-    assert [t.schema for t in tables(folder)] == [ROUNDS, CLIENTS, LEDGER, FAILURES]
+    assert [t.schema for t in tables(folder)] == [ROUNDS, CLIENTS, LEDGER, FAILURES, LOG]
     assert sum(t.height for t in tables(folder)) == 0
     folder.forget_after(0)
     folder.compact()
@@ -132,12 +137,55 @@ def test_a_table_of_other_columns_is_damaged(folder: RunFolder) -> None:
         folder.rounds()
 
 
+def test_a_log_keeps_finite_numbers_in_the_order_logged(folder: RunFolder) -> None:
+    values = [3.0, float("inf"), 1.0, float("nan"), -float("inf"), None, 2.0]
+    log = pl.DataFrame([(1, "z" if v == 3 else "a", "", v) for v in values], LOG, orient="row")
+    folder.write_round(1, **{**a_round(1), "log": log})
+    assert folder.log()["value"].to_list() == [3, 1, 2]
+    folder.compact()
+    assert folder.log()["name"].to_list() == ["z", "a", "a"]
+
+
+def test_a_folder_from_before_there_was_a_log_reads_as_empty(folder: RunFolder) -> None:
+    frames = a_round(1)
+    del frames["log"]
+    folder.write_round(1, **frames)
+    shutil.rmtree(folder.path / "metrics/log")
+    assert_frame_equal(folder.log(), pl.DataFrame(schema=LOG))
+    folder.write_round(2, **a_round(2))
+    folder.compact()
+    assert folder.log()["round"].unique().to_list() == [2]
+    (folder.path / "log.parquet").unlink()
+    assert folder.log().height == 0
+    assert folder.rounds().height == 2
+
+
+def test_newcomers_are_of_the_end_of_a_run(folder: RunFolder) -> None:
+    assert folder.newcomers() is None
+    rows = [(7, "client 7", None, 1, 20, 0.5, None), (9, "client 9", 2, -1, 0, None, None)]
+    frame = pl.DataFrame(rows, NEWCOMERS, orient="row")
+    folder.write_newcomers(frame.select(reversed(frame.columns)))
+    kept = folder.newcomers()
+    assert kept is not None
+    assert_frame_equal(kept, frame)
+    with pytest.raises(BadInput) as raised:
+        folder.write_newcomers(frame.with_columns(group=None, arrival=pl.lit("0.5")))
+    assert raised.value.problems == [
+        "newcomers.group has 2 missing values; it must have none",
+        "newcomers.arrival has the type String; it must be Float64",
+    ]
+    folder.write_round(1, **a_round(1))
+    folder.forget_after(1)
+    assert folder.newcomers() is None
+
+
 def test_everything_wrong_with_a_round_is_said_at_once(folder: RunFolder) -> None:
     frames = a_round(2)
     frames["rounds"] = frames["rounds"].with_columns(seconds=None)
     frames["clients"] = frames["clients"].with_columns(group=pl.lit(0.5))
     frames["ledger"] = frames["ledger"].drop("bytes").with_columns(size=1)
     frames["failures"] = a_round(1)["failures"]
+    frames["log"] = frames["log"].with_columns(value=pl.lit("high"), of=None)
     with pytest.raises(BadInput) as raised:
         folder.write_round(2, **frames)
     said = "\n".join(raised.value.problems)
@@ -146,7 +194,10 @@ def test_everything_wrong_with_a_round_is_said_at_once(folder: RunFolder) -> Non
     assert "ledger lacks bytes" in said
     assert "ledger has size" in said
     assert "failures.round has 1; it must be 2 throughout" in said
+    assert "log.value has the type String; it must be Float64" in said
+    assert "log.of has 2 missing values; it must have none" in said
     assert folder.rounds().height == 0
+    assert not (folder.path / "metrics").exists()
 
 
 def test_a_taken_name_is_never_overwritten(tmp_path: Path) -> None:

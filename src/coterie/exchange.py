@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -180,16 +180,43 @@ class Replies:
 class Outputs:
     """A question to the server's own machines: softmax outputs of every row of `models` `[n, P]` on `inputs`.
 
-    Answered by a tensor `[n, samples, classes]`. Nothing crosses and no client takes part.
+    The logits are divided by `temperature` first. Answered by a tensor `[n, samples, classes]`. Nothing crosses
+    and no client takes part.
     """
 
     models: Tensor
     inputs: Tensor
+    temperature: float = 1.0
 
 
-Ask = Exchange | Outputs
+@dataclass(frozen=True, eq=False)
+class Log:
+    """Numbers for the run's log: one, or one for each of several things (`{"conv1": 0.3, "fc1": 0.1}`).
+
+    Answered by None. They are kept with the round and drawn on the report page; nothing depends on them.
+    """
+
+    name: str
+    values: float | Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class LogGap:
+    """How well a matrix `[r, r]` between `clients` tells the planted groups apart, for runs that know them.
+
+    Logged as `gap1` for similarities and as `gap2` for distances (LayerCFL, specification 4.3), of `of`. The
+    method learns nothing of the groups: answered by None.
+    """
+
+    of: str
+    clients: Ids
+    matrix: NDArray[np.float64]
+    kind: Literal["similarity", "distance"]
+
+
+Ask = Exchange | Outputs | Log | LogGap
 Round = Generator[Ask, Any, S]
-"""A round of a method: yields asks, receives `Replies` or a tensor, returns the new state."""
+"""A round of a method: yields asks, receives `Replies`, a tensor or None, returns the new state."""
 
 
 def _part(parts: Parts, position: int) -> Part | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from coterie import metrics
 from coterie.clients.work import Scored
-from coterie.exchange import Replies
+from coterie.exchange import Log, LogGap, Replies
+from coterie.grouping.affinity import gap
 from coterie.labels import canonical
 from coterie.methods.method import UNKNOWN
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runs import CLIENTS, FAILURES, LEDGER
 from coterie.runtime.ledger import Ledger
-from coterie.tables import MEASURED
+from coterie.tables import LOG, MEASURED
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,20 @@ def ledger_rows(round: int, ledger: Ledger) -> pl.DataFrame:
         pl.all(),
         (pl.col("scalars") * BYTES_PER_SCALAR).alias("bytes"),
     )
+
+
+def log_rows(round: int, logged: Sequence[Log | LogGap], planted: NDArray[np.int64] | None) -> pl.DataFrame:
+    """The log's table of one round; gaps only where the planted groups are known, and finite numbers only."""
+    rows: list[tuple[int, str, str, float]] = []
+    for entry in logged:
+        if isinstance(entry, Log):
+            values = entry.values if isinstance(entry.values, Mapping) else {"": entry.values}
+            rows += [(round, entry.name, str(of), float(value)) for of, value in values.items()]
+        elif planted is not None:
+            alike = entry.kind == "similarity"
+            value = gap(entry.matrix if alike else -entry.matrix, planted[entry.clients])
+            rows.append((round, "gap1" if alike else "gap2", entry.of, value))
+    return pl.DataFrame([row for row in rows if np.isfinite(row[3])], schema=LOG, orient="row")
 
 
 def failure_rows(round: int, failures: list[tuple[int, str]]) -> pl.DataFrame:

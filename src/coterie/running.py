@@ -99,7 +99,7 @@ def _rounds(
             started = time.perf_counter()
             session.round(number)
             due = number % session.experiment.evaluation.every == 0 or number == run.rounds
-            found = session.evaluate() if due else None
+            found = session.evaluate(last=number == run.rounds) if due else None
             took = time.perf_counter() - started
             row = session.measured(number, found, took)
             up, down, seconds = up + row["up_bytes"], down + row["down_bytes"], seconds + took

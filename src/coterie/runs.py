@@ -11,57 +11,36 @@ import os
 import platform
 import re
 import tomllib
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from coterie.problems import BadInput, unknown
 from coterie.tables import CLIENTS as CLIENTS
 from coterie.tables import FAILURES as FAILURES
 from coterie.tables import LEDGER as LEDGER
-from coterie.tables import PEOPLE, SCHEMAS, damaged, decode, encode, encode_json, mismatches, read_json, write_whole
+from coterie.tables import (
+    LOG,
+    NEWCOMERS,
+    PEOPLE,
+    SCHEMAS,
+    damaged,
+    decode,
+    encode,
+    encode_json,
+    finite,
+    mismatches,
+    read_json,
+    write_whole,
+)
 from coterie.tables import ROUNDS as ROUNDS
+from coterie.tables import Picture as Picture
 
 State = Literal["running", "finished", "interrupted"]
-
-IntArray = npt.NDArray[np.integer[Any]]
-FloatArray = npt.NDArray[np.floating[Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class Picture:
-    """What the server saw when it last regrouped the clients."""
-
-    affinity: FloatArray
-    """`[n, n]` between clients, or `[n, K]` between clients and groups."""
-    affinity_name: str
-    """What the numbers are, as a reader would say it: `cosine similarity of updates`."""
-    groups: IntArray
-    """`[n]`, the group of each client, -1 for none."""
-    coordinates: FloatArray
-    """`[n, 2]`, a flat map of the clients' models (their first two principal components)."""
-    clients: IntArray
-    """`[n]`, the ids of the clients in the picture; they may be a part of the federation."""
-    round: int
-
-    def problems(self) -> list[str]:
-        """One sentence for each array whose shape does not fit the number of clients."""
-        n, found = len(self.clients), []
-        if self.affinity.ndim != 2 or self.affinity.shape[0] != n:
-            found.append(_misshapen("affinity", self.affinity, f"({n}, {n}) or ({n}, groups)"))
-        if self.groups.shape != (n,):
-            found.append(_misshapen("groups", self.groups, f"({n},)"))
-        if self.coordinates.shape != (n, 2):
-            found.append(_misshapen("coordinates", self.coordinates, f"({n}, 2)"))
-        return found
 
 
 @dataclass(frozen=True)
@@ -184,6 +163,24 @@ class RunFolder:
         path = self.path / "people.parquet"
         return decode(path, PEOPLE) if path.exists() else None
 
+    def write_newcomers(self, newcomers: pl.DataFrame) -> None:
+        """Keep how the clients fare that were held out of training; columns `NEWCOMERS`.
+
+        Raises:
+            BadInput: the frame has other columns or types, or a missing value where there may be none.
+        """
+        if found := mismatches("newcomers", newcomers, NEWCOMERS):
+            raise BadInput(found)
+        write_whole(self._newcomers, encode(newcomers, NEWCOMERS))
+
+    def newcomers(self) -> pl.DataFrame | None:
+        """One row a client that was held out of training; None where nobody was, or the run has not ended.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return decode(self._newcomers, NEWCOMERS) if self._newcomers.exists() else None
+
     def write_round(
         self,
         number: int,
@@ -191,16 +188,19 @@ class RunFolder:
         clients: pl.DataFrame,
         ledger: pl.DataFrame,
         failures: pl.DataFrame,
+        log: pl.DataFrame | None = None,
     ) -> None:
         """Keep what one round measured; writing a round again replaces it.
 
-        The frames have the columns of `ROUNDS` (one row), `CLIENTS`, `LEDGER` and `FAILURES`, in any order.
+        The frames have the columns of `ROUNDS` (one row), `CLIENTS`, `LEDGER`, `FAILURES` and `LOG`, in any order.
+        Of the log, rows without a finite value are dropped; None is an empty one.
 
         Raises:
             BadInput: a frame has other columns or types, a missing value, or rows of another round.
         """
-        given = {"ledger": ledger, "failures": failures, "clients": clients, "rounds": rounds}
-        found = [p for table, frame in given.items() for p in mismatches(table, frame, number)]
+        log = pl.DataFrame(schema=LOG) if log is None else finite(log)
+        given = {"log": log, "ledger": ledger, "failures": failures, "clients": clients, "rounds": rounds}
+        found = [p for table, frame in given.items() for p in mismatches(table, frame, SCHEMAS[table], number)]
         if rounds.height != 1:
             found.append(f"rounds has {rounds.height} rows; a round has exactly one")
         if found:
@@ -231,8 +231,13 @@ class RunFolder:
         """One row a client that did not answer in a finished round; columns `FAILURES`."""
         return self._finished("failures")
 
+    def log(self) -> pl.DataFrame:
+        """One row a number that the method logged in a finished round, in the order logged; columns `LOG`."""
+        return self._finished("log")
+
     def forget_after(self, number: int) -> None:
-        """Drop what rounds later than `number` measured, so that a resumed run can measure them again."""
+        """Drop what rounds later than `number` and the run's end measured: a resumed run measures them again."""
+        self._newcomers.unlink(missing_ok=True)
         for table in SCHEMAS:
             for part in self._listed(table):
                 if int(part.stem) > number:
@@ -247,6 +252,7 @@ class RunFolder:
     def compact(self) -> None:
         """Turn the files of single rounds into one file a table, ascending by round."""
         frames = {
+            "log": self.log(),
             "ledger": self.ledger(),
             "failures": self.failures(),
             "clients": self.clients(),
@@ -268,19 +274,7 @@ class RunFolder:
         Raises:
             BadInput: the arrays do not agree in the number of clients.
         """
-        if found := picture.problems():
-            raise BadInput(found)
-        buffer = BytesIO()
-        np.savez_compressed(
-            buffer,
-            affinity=np.asarray(picture.affinity, np.float32),
-            affinity_name=np.asarray(picture.affinity_name, np.str_),
-            groups=np.asarray(picture.groups, np.int32),
-            coordinates=np.asarray(picture.coordinates, np.float32),
-            clients=np.asarray(picture.clients, np.int32),
-            round=np.asarray(picture.round, np.int32),
-        )
-        write_whole(self.path / "picture.npz", buffer.getvalue())
+        write_whole(self.path / "picture.npz", picture.encoded())
 
     def picture(self) -> Picture | None:
         """The last regrouping, or None where the method made none.
@@ -289,20 +283,7 @@ class RunFolder:
             BadInput: the file is damaged.
         """
         path = self.path / "picture.npz"
-        try:
-            with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as kept:
-                return Picture(
-                    kept["affinity"],
-                    str(kept["affinity_name"]),
-                    kept["groups"],
-                    kept["coordinates"],
-                    kept["clients"],
-                    int(kept["round"]),
-                )
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
-            raise damaged(path, error) from None
+        return Picture.decoded(path) if path.exists() else None
 
     def write_status(self, state: State, round: int, rounds: int) -> None:
         """Say how far this process has brought the run: `round` of `rounds` are finished."""
@@ -335,6 +316,10 @@ class RunFolder:
         if progress is None:
             return "interrupted"
         return "interrupted" if progress.state == "running" and _is_dead(progress) else progress.state
+
+    @property
+    def _newcomers(self) -> Path:
+        return self.path / "newcomers.parquet"
 
     def _whole(self, table: str) -> Path:
         return self.path / f"{table}.parquet"
@@ -371,10 +356,6 @@ def known_runs(parent: Path | str) -> list[RunFolder]:
     """The runs in a folder, by name; none where the folder does not exist."""
     parent = Path(parent)
     return [RunFolder(p) for p in sorted(parent.iterdir()) if _is_run(p)] if parent.is_dir() else []
-
-
-def _misshapen(name: str, array: npt.NDArray[Any], wanted: str) -> str:
-    return f"picture.{name} has the shape {array.shape}; it must be {wanted}"
 
 
 def _several(names: Sequence[str]) -> str:

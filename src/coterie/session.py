@@ -126,6 +126,7 @@ class Session:
         self._sketched: list[tuple[NDArray[np.int64], Tensor]] = []
         self._took_part = np.zeros(n, np.bool_)
         self._train_loss: dict[int, float] = {}
+        self._trained: dict[int, float] = {}
 
     def close(self) -> None:
         """End the worker processes."""
@@ -146,6 +147,7 @@ class Session:
         self.runtime.begin(number)
         self._took_part[:] = False
         self._train_loss.clear()
+        self._trained.clear()
         self._sketched.clear()
         cohort = Cohort(number, self._drawn(number), self.people)
         with one_thread(blas=True):
@@ -174,10 +176,10 @@ class Session:
         client, reason = reasons[0]
         return f"{self.federation.names[client]} {reason}"
 
-    def evaluate(self) -> measuring.Evaluated:
-        """Every client's test with what it is served now."""
+    def evaluate(self, last: bool) -> measuring.Evaluated:
+        """Every client's test with what it is served now; `last` where no round follows."""
         everyone = self.people.everyone
-        exchange = self.method.evaluation(self._state, self.people, everyone)
+        exchange = self.method.evaluation(self._state, self.people, everyone, last=last)
         groups = self.method.serving(self._state, self.people).groups
         replies = self.runtime.measure(exchange)
         self.runtime.failures.extend((c, f"not evaluated: {reason}") for c, reason in replies.missing.items())
@@ -193,8 +195,7 @@ class Session:
                 groups = np.where(groups == UNKNOWN, self.memory.groups, groups)
         ari, nmi = metrics.agreement(groups, self.federation.planted)
         run = self.experiment.run
-        per_epoch = run.seconds_per_sample * self.experiment.training.epochs
-        compute = {int(c): float(self.people.samples[c] * per_epoch) for c in np.flatnonzero(self._took_part)}
+        compute = {client: samples * run.seconds_per_sample for client, samples in self._trained.items()}
         ledger = self.runtime.ledger
         losses = [x for x in self._train_loss.values() if not np.isnan(x)]
         row = {
@@ -229,6 +230,7 @@ class Session:
             clients,
             measuring.ledger_rows(number, ledger),
             measuring.failure_rows(number, self.runtime.failures),
+            measuring.log_rows(number, self.runtime.logged, self.federation.planted),
         )
 
     def picture(self, number: int) -> Picture | None:
@@ -345,7 +347,7 @@ class Session:
         rng = stream(self.experiment.run.seed, "participation", round=number)
         return np.sort(rng.permutation(n)[:size])
 
-    def _answered(self, ask: Ask) -> Replies | Tensor:
+    def _answered(self, ask: Ask) -> Replies | Tensor | None:
         reply = self.runtime.answer(ask)
         if isinstance(ask, Exchange) and isinstance(reply, Replies):
             self._seen(ask, reply)
@@ -358,6 +360,8 @@ class Session:
         for client, loss in zip(replies.clients, replies.report.get("train_loss", []), strict=False):
             if loss is not None:
                 self._train_loss[int(client)] = float(loss)
+        for client, samples in zip(replies.clients, replies.report.get("trained_samples", []), strict=False):
+            self._trained[int(client)] = self._trained.get(int(client), 0.0) + float(samples or 0)
         seen = self.layout.trainable
         if "model" in exchange.rule.sends:
             # Columns that never cross are NaN, and no part of a distance.

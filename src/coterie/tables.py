@@ -1,14 +1,18 @@
-"""The tables of a run and how they reach the disk: schemas, checks, and files that appear whole or not at all."""
+"""What a run keeps and how it reaches the disk: schemas, checks, and files that appear whole or not at all."""
 
 from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from coterie.problems import BadInput
@@ -70,6 +74,9 @@ LEDGER = pl.Schema(
 FAILURES = pl.Schema({"round": pl.Int32, "client": pl.Int32, "reason": pl.String})
 """One row a client that was asked and did not answer."""
 
+LOG = pl.Schema({"round": pl.Int32, "name": pl.String, "of": pl.String, "value": pl.Float64})
+"""One row a number that the method says of itself: what it is, of which part of the method (or nothing), finite."""
+
 PEOPLE = pl.Schema(
     [
         ("client", pl.Int32()),
@@ -84,16 +91,107 @@ PEOPLE = pl.Schema(
 )
 """One row a client: who it is, its planted group (null where nobody knows), its samples, its training labels."""
 
+NEWCOMERS = pl.Schema(
+    {
+        "client": pl.Int32,
+        "name": pl.String,
+        "planted": pl.Int32,
+        "group": pl.Int32,
+        "test_samples": pl.Int32,
+        "arrival": pl.Float64,
+        "adapted": pl.Float64,
+    }
+)
+"""One row a client that was held out of training: the group that the method gave it in the end, -1 for none, and
+its test accuracy with the model that it is given (`arrival`) and after one local update of it (`adapted`)."""
+
 SCHEMAS: dict[str, pl.Schema] = {
     "rounds": ROUNDS,
     "clients": CLIENTS,
     "ledger": LEDGER,
     "failures": FAILURES,
+    "log": LOG,
 }
+"""The tables that grow by each round."""
+
+IntArray = npt.NDArray[np.integer[Any]]
+FloatArray = npt.NDArray[np.floating[Any]]
+
 MEASURED = ("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "spread", "loss")
 """What only an evaluation gives; null in a round without one, which has no rows in the clients' table either."""
 
-NULLABLE = {"train_loss", "ari", "nmi", *MEASURED}
+NULLABLE = {"train_loss", "ari", "nmi", *MEASURED, "planted", "arrival", "adapted"}
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """What the server saw when it last regrouped the clients."""
+
+    affinity: FloatArray
+    """`[n, n]` between clients, or `[n, K]` between clients and groups."""
+    affinity_name: str
+    """What the numbers are, as a reader would say it: `cosine similarity of updates`."""
+    groups: IntArray
+    """`[n]`, the group of each client, -1 for none."""
+    coordinates: FloatArray
+    """`[n, 2]`, a flat map of the clients' models (their first two principal components)."""
+    clients: IntArray
+    """`[n]`, the ids of the clients in the picture; they may be a part of the federation."""
+    round: int
+
+    def problems(self) -> list[str]:
+        """One sentence for each array whose shape does not fit the number of clients."""
+        n, found = len(self.clients), []
+        if self.affinity.ndim != 2 or self.affinity.shape[0] != n:
+            found.append(_misshapen("affinity", self.affinity, f"({n}, {n}) or ({n}, groups)"))
+        if self.groups.shape != (n,):
+            found.append(_misshapen("groups", self.groups, f"({n},)"))
+        if self.coordinates.shape != (n, 2):
+            found.append(_misshapen("coordinates", self.coordinates, f"({n}, 2)"))
+        return found
+
+    def encoded(self) -> bytes:
+        """The picture as an NPZ file.
+
+        Raises:
+            BadInput: the arrays do not agree in the number of clients.
+        """
+        if found := self.problems():
+            raise BadInput(found)
+        buffer = BytesIO()
+        np.savez_compressed(
+            buffer,
+            affinity=np.asarray(self.affinity, np.float32),
+            affinity_name=np.asarray(self.affinity_name, np.str_),
+            groups=np.asarray(self.groups, np.int32),
+            coordinates=np.asarray(self.coordinates, np.float32),
+            clients=np.asarray(self.clients, np.int32),
+            round=np.asarray(self.round, np.int32),
+        )
+        return buffer.getvalue()
+
+    @classmethod
+    def decoded(cls, path: Path) -> Picture:
+        """The picture in an NPZ file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            BadInput: the file cannot be read.
+        """
+        try:
+            with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as kept:
+                return cls(
+                    kept["affinity"],
+                    str(kept["affinity_name"]),
+                    kept["groups"],
+                    kept["coordinates"],
+                    kept["clients"],
+                    int(kept["round"]),
+                )
+        except FileNotFoundError:
+            raise
+        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+            raise damaged(path, error) from None
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -112,9 +210,9 @@ def write_whole(path: Path, data: bytes) -> None:
             os.close(folder)
 
 
-def mismatches(table: str, frame: pl.DataFrame, number: int) -> list[str]:
-    """One sentence for each way in which a frame is not what `table` keeps of round `number`."""
-    schema, found = SCHEMAS[table], []
+def mismatches(table: str, frame: pl.DataFrame, schema: pl.Schema, number: int | None = None) -> list[str]:
+    """One sentence for each way in which a frame is not what `table` keeps (of round `number`)."""
+    found = []
     if missing := [c for c in schema if c not in frame.columns]:
         found.append(f"{table} lacks {', '.join(missing)}; it has the columns {', '.join(schema)}")
     if extra := [c for c in frame.columns if c not in schema]:
@@ -127,10 +225,16 @@ def mismatches(table: str, frame: pl.DataFrame, number: int) -> list[str]:
             found.append(f"{table}.{column} has the type {series.dtype}; it must be {wanted}")
         elif series.null_count() and column not in NULLABLE:
             found.append(f"{table}.{column} has {series.null_count()} missing values; it must have none")
-    if not found and frame.filter(pl.col("round") != number).height:
+    if not found and number is not None and frame.filter(pl.col("round") != number).height:
         wrong = sorted(set(frame["round"].to_list()) - {number})
         found.append(f"{table}.round has {', '.join(map(str, wrong))}; it must be {number} throughout")
     return found
+
+
+def finite(log: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a log that hold a finite number; where the table is not a log's, as it is."""
+    numbers = "value" in log.columns and log.schema["value"] == LOG["value"]
+    return log.filter(pl.col("value").is_finite()) if numbers else log
 
 
 def encode(frame: pl.DataFrame, schema: pl.Schema) -> bytes:
@@ -184,3 +288,7 @@ def damaged(path: Path, error: Exception) -> BadInput:
     """The one sentence for a file that cannot be read."""
     reason = str(error).split("\n", 1)[0]
     return BadInput(f"{path} is damaged ({reason}); restore it, or resume the run from an earlier checkpoint")
+
+
+def _misshapen(name: str, array: npt.NDArray[Any], wanted: str) -> str:
+    return f"picture.{name} has the shape {array.shape}; it must be {wanted}"

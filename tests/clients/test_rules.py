@@ -117,10 +117,10 @@ def test_an_evaluation_scores_what_the_client_is_served() -> None:
     assert score.split == "test"
     assert answer.report == {"score": SCORED, "choice": None}
     assert (dict(answer.send), dict(answer.keep), dict(answer.numbers)) == ({}, {}, {})
-    (score,), _ = carry_out(Evaluate("validation", own=True), {}, state={"model": own})
+    (score,), _ = carry_out(Evaluate("validation", own="model"), {}, state={"model": own})
     assert torch.equal(score.model, own)
     assert score.split == "validation"
-    (score,), _ = carry_out(Evaluate(own=True), {})
+    (score,), _ = carry_out(Evaluate(own="model"), {})
     assert torch.equal(score.model, INITIAL)
 
 
@@ -129,7 +129,7 @@ def test_an_evaluation_puts_the_received_part_over_the_own_model() -> None:
     own = model(1)
     before = own.clone()
     got = {"model": Item(torch.tensor([7.0, 8.0, 9.0]), part)}
-    (score,), _ = carry_out(Evaluate(own=True), got, state={"model": own})
+    (score,), _ = carry_out(Evaluate(own="model"), got, state={"model": own})
     expected = before.clone()
     expected[[0, 1, 5]] = torch.tensor([7.0, 8.0, 9.0])
     assert torch.equal(score.model, expected)
@@ -166,7 +166,7 @@ def test_a_client_draws_from_its_own_address() -> None:
 
 
 def test_every_rule_can_be_built_from_its_name_and_settings() -> None:
-    for rule in (LocalUpdate(), TrainOwn(), Choose(), ChooseThenTrain(), Evaluate("validation", own=True)):
+    for rule in (LocalUpdate(), TrainOwn(), Choose(), ChooseThenTrain(), Evaluate("validation", own="model")):
         entry = RULES[rule.name]
         assert entry.target(**entry.bind(rule.settings(), "settings")) == rule
     with pytest.raises(

@@ -124,9 +124,9 @@ def test_ifca_newcomer_picks_the_smallest_loss() -> None:
     run = train(IFCA(clusters=4, init="kmeans"), planted("feature"), 4)
     clients = np.array([2, 3, 9])
     run.runtime.begin(9)
-    groups, models = drive(run.method.newcomer(run.state, clients, run.people), run.runtime.answer)
-    assert groups.tolist() == run.state.groups[clients].tolist()
-    assert torch.equal(models, run.state.models)
+    joined = drive(run.method.newcomer(run.state, clients, run.people), run.runtime.answer)
+    assert joined.groups.tolist() == run.state.groups[clients].tolist()
+    assert torch.equal(joined.models, run.state.models)
 
 
 def test_ifca_a_client_that_never_took_part_chooses_at_its_evaluation() -> None:
@@ -153,13 +153,13 @@ def test_local_only_6_20() -> None:
 
 def test_local_only_newcomers_start_from_the_initial_model() -> None:
     run = train(LocalOnly(), planted("feature"), 1)
-    groups, models = drive(run.method.newcomer(run.state, np.array([0, 1]), run.people), run.runtime.answer)
-    assert groups.tolist() == [0, 1]
-    assert torch.equal(models[1], run.people.initial(0))
+    joined = drive(run.method.newcomer(run.state, np.array([0, 1]), run.people), run.runtime.answer)
+    assert joined.groups.tolist() == [0, 1]
+    assert torch.equal(joined.models[joined.served[1]], run.people.initial(0))
 
 
 def test_fedavg_newcomers_join_the_one_group() -> None:
     run = train(FedAvg(), planted("feature"), 1)
-    groups, models = drive(run.method.newcomer(run.state, np.array([0, 1]), run.people), run.runtime.answer)
-    assert groups.tolist() == [0, 0]
-    assert torch.equal(models, run.state.model)
+    joined = drive(run.method.newcomer(run.state, np.array([0, 1]), run.people), run.runtime.answer)
+    assert joined.groups.tolist() == [0, 0]
+    assert torch.equal(joined.models, run.state.model)

@@ -98,6 +98,19 @@ def scaled_l1(models: Tensor) -> NDArray[np.float64]:
     return np.asarray(cdist(scaled, scaled, "cityblock") / models.shape[1])
 
 
+def gap(similarities: NDArray[np.float64], groups: NDArray[np.int64]) -> float:
+    """The least similarity `[n, n]` inside groups `[n]` minus the greatest between them (LayerCFL, Gap1).
+
+    Above 0 exactly if every pair of one group is more alike than every pair of two. Of negated distances it is
+    Gap2. NaN where no two clients share a group, or all share one.
+    """
+    alike = groups[:, None] == groups
+    same = alike & ~np.eye(len(groups), dtype=bool)
+    if not same.any() or alike.all():
+        return float("nan")
+    return float(similarities[same].min() - similarities[~alike].max())
+
+
 class Sketch:
     """Count sketch: a random linear map from P to `SKETCH` numbers that keeps distances, in expectation.
 

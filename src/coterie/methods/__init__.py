@@ -5,6 +5,18 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.fesem import FeSEM
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_only import LocalOnly
-from coterie.methods.method import Affinity, Cohort, Method, People, Serving
+from coterie.methods.method import Affinity, Cohort, Method, Needs, People, Serving
 
-__all__ = ["IFCA", "METHODS", "Affinity", "Cohort", "FeSEM", "FedAvg", "LocalOnly", "Method", "People", "Serving"]
+__all__ = [
+    "IFCA",
+    "METHODS",
+    "Affinity",
+    "Cohort",
+    "FeSEM",
+    "FedAvg",
+    "LocalOnly",
+    "Method",
+    "Needs",
+    "People",
+    "Serving",
+]

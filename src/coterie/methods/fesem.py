@@ -89,13 +89,13 @@ class FeSEM(Method[FeSEMState]):
     def serving(self, state: FeSEMState, people: People) -> Serving:
         return Serving(state.centres, state.groups)
 
-    def newcomer(self, state: FeSEMState, clients: Ids, people: People) -> Round[tuple[NDArray[np.int64], Tensor]]:
+    def newcomer(self, state: FeSEMState, clients: Ids, people: People) -> Round[Serving]:
         """One local update from the mean of the centres, then the E-step (specification B11)."""
         start = state.centres.mean(0)
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(start, clients)})
         groups = np.full(len(clients), UNKNOWN, np.int64)
         groups[np.isin(clients, replies.clients)] = self._nearest(replies.models, state.centres, people)
-        return groups, state.centres
+        return Serving(state.centres, groups)
 
     def affinity(self, state: FeSEMState, people: People, clients: Ids) -> Affinity:
         points = gram_coordinates(self._seen(people).take(state.models[torch.from_numpy(clients)]))

@@ -88,12 +88,12 @@ class IFCA(Method[IFCAState]):
     def serving(self, state: IFCAState, people: People) -> Serving:
         return Serving(state.models, state.groups)
 
-    def newcomer(self, state: IFCAState, clients: Ids, people: People) -> Round[tuple[NDArray[np.int64], Tensor]]:
+    def newcomer(self, state: IFCAState, clients: Ids, people: People) -> Round[Serving]:
         """A newcomer picks as everybody does: the model with the smallest loss on its data."""
         replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
         groups = np.full(len(clients), UNKNOWN, np.int64)
         groups[np.isin(clients, replies.clients)] = _choices(replies)
-        return groups, state.models
+        return Serving(state.models, groups)
 
     def _draw(self, people: People, attempt: int) -> Tensor:
         """K independent initial models; the first draw starts with the model of the other methods."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.local import TrainOwn
@@ -38,11 +37,9 @@ class LocalOnly(Method[LocalOnlyState]):
         return state
 
     def serving(self, state: LocalOnlyState, people: People) -> Serving:
-        return Serving(state.model, np.arange(people.n), own=True)
+        return Serving(state.model, np.arange(people.n), rows=np.zeros(people.n, np.int64), own="model")
 
-    def newcomer(
-        self, state: LocalOnlyState, clients: Ids, people: People
-    ) -> Round[tuple[NDArray[np.int64], Tensor]]:
+    def newcomer(self, state: LocalOnlyState, clients: Ids, people: People) -> Round[Serving]:
         """A newcomer starts where everybody started, in a group of its own."""
         yield from ()
-        return np.arange(len(clients)), state.model.expand(len(clients), -1)
+        return Serving(state.model, np.arange(len(clients)), rows=np.zeros(len(clients), np.int64))

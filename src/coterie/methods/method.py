@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from coterie.clients.evaluate import Evaluate
 from coterie.exchange import Exchange, Ids, Round, Send
-from coterie.models.layout import Layout
+from coterie.models.layout import Layout, Part
 from coterie.streams import stream
 
 S = TypeVar("S")
+
+Split = Literal["validation", "test"]
 
 UNKNOWN = -1
 """The group of a client that has none yet."""
@@ -66,13 +68,36 @@ class Serving:
 
     Attributes:
         models: `[K, P]`.
-        groups: the row of each client `[n]`; -1 for a client that has yet to choose among all rows.
-        own: the clients' own models are evaluated, and `models` and `groups` are not sent.
+        groups: the group of each client `[n]`; -1 for a client that has none yet.
+        rows: the row of `models` that each client is served `[n]`; where not given, that of its group. Who has
+            none is evaluated with the row that suits its training data best.
+        part: which columns of its row a client is served; without it, all.
+        own: the name under which clients keep what is evaluated. The part of a client's row is laid over it, and
+            without a part nothing is.
     """
 
     models: Tensor
     groups: NDArray[np.int64]
-    own: bool = False
+    rows: NDArray[np.int64] | None = None
+    part: Part | None = None
+    own: str = ""
+
+    @property
+    def served(self) -> NDArray[np.int64]:
+        """The row of each client `[n]`; -1 for one that has yet to choose."""
+        return self.groups if self.rows is None else self.rows
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method cannot do without."""
+
+    public: int = 0
+    """Unlabelled inputs on the server, and how many are usual; 0 for a method that looks at none."""
+    validation: bool = False
+    """Validation samples on every client."""
+    gaussian: bool = False
+    """A network with Gaussian features (`gaussian-mlp`, `gaussian-cnn`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,24 +128,39 @@ class Method(ABC, Generic[S]):
         """Which parameters each client is evaluated with."""
 
     @abstractmethod
-    def newcomer(self, state: S, clients: Ids, people: People) -> Round[tuple[NDArray[np.int64], Tensor]]:
-        """Where clients who were never in training belong: groups `[r]`, and the models `[K, P]` to start from.
+    def newcomer(self, state: S, clients: Ids, people: People) -> Round[Serving]:
+        """Where clients who were never in training belong, and from which models they would start.
 
-        `people` knows the newcomers under the ids in `clients`.
+        `people` knows the newcomers under the ids in `clients`; `state` may have no rows for them. The groups and
+        rows of what is returned are theirs alone, `[len(clients)]`, in the order of `clients`.
         """
 
-    def evaluation(self, state: S, people: People, clients: Ids, split: Any = "test") -> Exchange:
-        """The exchange by which `clients` measure what they are served; it is no part of the method's traffic."""
+    @property
+    def needs(self) -> Needs:
+        """What these settings cannot do without."""
+        return Needs()
+
+    def evaluation(
+        self, state: S, people: People, clients: Ids, split: Split = "test", last: bool = False
+    ) -> Exchange:
+        """The exchange by which `clients` measure what they are served; it is no part of the method's traffic.
+
+        `last` says that no round follows, for methods that end in a last adaptation.
+        """
         serving = self.serving(state, people)
-        if serving.own:
-            return Exchange(clients, Evaluate(split, own=True))
-        rows = serving.groups[clients]
-        send = {"model": Send(serving.models, rows)}
-        if (rows == UNKNOWN).any():
-            every = np.tile(np.arange(len(serving.models)), (len(clients), 1))
-            send["models"] = Send(serving.models, np.where(rows[:, None] == UNKNOWN, every, -1))
-        return Exchange(clients, Evaluate(split), send)
+        return Exchange(clients, Evaluate(split, serving.own), serve(serving, serving.served[clients]))
 
     def affinity(self, state: S, people: People, clients: Ids) -> Affinity | None:
         """How far apart `clients` were at the last regrouping, where the method knows it: `[r, r]` or `[r, K]`."""
         return None
+
+
+def serve(serving: Serving, rows: NDArray[np.int64]) -> dict[str, Send]:
+    """What clients are sent who are served `rows` `[m]`: their row's part, or all rows to choose among."""
+    if serving.own and serving.part is None:
+        return {}
+    send = {"model": Send(serving.models, rows, serving.part)}
+    if (rows == UNKNOWN).any():
+        every = np.tile(np.arange(len(serving.models)), (len(rows), 1))
+        send["models"] = Send(serving.models, np.where(rows[:, None] == UNKNOWN, every, -1))
+    return send

@@ -12,7 +12,7 @@ from coterie.exchange import Ask, Replies
 S = TypeVar("S")
 
 
-def drive(work: Generator[Ask, Any, S], answer: Callable[[Ask], Replies | Tensor]) -> S:
+def drive(work: Generator[Ask, Any, S], answer: Callable[[Ask], Replies | Tensor | None]) -> S:
     """Have `answer` reply to everything that `work` asks, and return what `work` returns."""
     reply: Replies | Tensor | None = None
     while True:

@@ -17,6 +17,7 @@ from coterie.engine.batched import Batched
 from coterie.engine.choice import choose_engine, chunk_size
 from coterie.engine.engine import Data, Engine
 from coterie.engine.sequential import Sequential
+from coterie.exchange import Outputs
 from coterie.models.networks import build, initialise
 from coterie.runtime.runtime import Failure, Runtime, carried_out
 from coterie.runtime.threads import one_thread
@@ -77,9 +78,9 @@ class LocalRuntime(Runtime):
         if self._pool is not None:
             self._pool.close()
 
-    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+    def outputs(self, ask: Outputs) -> Tensor:
         with one_thread():
-            return self.engine.outputs(models, inputs)
+            return self.engine.outputs(ask.models, ask.inputs, ask.temperature)
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
         # Chunks depend on who takes part alone, never on the number of workers: a kernel's last digits may

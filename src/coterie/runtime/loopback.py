@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coterie.clients.rule import Answer, Order
 from coterie.engine.engine import Engine
+from coterie.exchange import Outputs
 from coterie.problems import BadInput
 from coterie.runtime.runtime import Failure, Runtime, carried_out, unsound
 from coterie.runtime.threads import one_thread
@@ -29,9 +30,9 @@ class LoopbackRuntime(Runtime):
         self._engine = engine
         self._homes: dict[int, dict[str, Tensor]] = {int(c): {} for c in range(len(samples))}
 
-    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+    def outputs(self, ask: Outputs) -> Tensor:
         with one_thread():
-            return self._engine.outputs(models, inputs)
+            return self._engine.outputs(ask.models, ask.inputs, ask.temperature)
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
         with one_thread():

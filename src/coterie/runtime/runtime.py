@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.clients.rule import Answer, Order, Rule
 from coterie.engine.engine import Engine
-from coterie.exchange import Ask, Exchange, Outputs, Replies
+from coterie.exchange import Ask, Exchange, Log, LogGap, Outputs, Replies
 from coterie.models.layout import Layout
 from coterie.runtime.ledger import Ledger
 from coterie.streams import stream
@@ -47,6 +47,7 @@ class Runtime(ABC):
         self.dropout = dropout
         self.ledger = Ledger()
         self.failures: list[tuple[int, str]] = []
+        self.logged: list[Log | LogGap] = []
         self._round = 0
         self._vanished: set[int] = set()
 
@@ -59,23 +60,27 @@ class Runtime(ABC):
         """
 
     @abstractmethod
-    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+    def outputs(self, ask: Outputs) -> Tensor:
         """Softmax outputs `[n, samples, classes]` of models `[n, P]` on the server's own inputs."""
 
     def close(self) -> None:  # noqa: B027  # most runtimes hold nothing
         """Give back whatever the runtime holds."""
 
     def begin(self, round: int) -> None:
-        """A new round: its ledger and its failures start empty, and whoever was away is back."""
+        """A new round: its ledger, failures and log start empty, and whoever was away is back."""
         self._round = round
         self.ledger.clear()
         self.failures.clear()
+        self.logged.clear()
         self._vanished.clear()
 
-    def answer(self, ask: Ask) -> Replies | Tensor:
+    def answer(self, ask: Ask) -> Replies | Tensor | None:
         """Answer an ask of the method's round."""
         if isinstance(ask, Outputs):
-            return self.outputs(ask.models, ask.inputs)
+            return self.outputs(ask)
+        if isinstance(ask, Log | LogGap):
+            self.logged.append(ask)
+            return None
         return self._exchange(ask)
 
     def measure(self, exchange: Exchange) -> Replies:

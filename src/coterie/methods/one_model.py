@@ -1,0 +1,33 @@
+"""What all methods share that train one model for everybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from coterie.exchange import Ids, Round
+from coterie.methods.method import Method, People, Serving
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalState:
+    """The global model `[1, P]`."""
+
+    model: Tensor
+
+
+class OneModel(Method[GlobalState]):
+    """A method whose state is one model, which is served to everybody."""
+
+    def start(self, people: People) -> GlobalState:
+        return GlobalState(people.initial(0)[None])
+
+    def serving(self, state: GlobalState, people: People) -> Serving:
+        return Serving(state.model, np.zeros(people.n, np.int64))
+
+    def newcomer(self, state: GlobalState, clients: Ids, people: People) -> Round[Serving]:
+        """Everybody joins the one group there is."""
+        yield from ()
+        return Serving(state.model, np.zeros(len(clients), np.int64))
