@@ -55,7 +55,9 @@ TABLE: dict[str, May] = {
     "listing": May((ANYTHING,), REMOTE),
     # An experiment, from what is to be done down to the models.
     "running": May(("session", *RUNNING), REMOTE),
-    "session": May(("experiment_check", "measuring", *RUNNING), REMOTE),
+    "session": May(("experiment_check", "measuring", "newcomers", "provenance", *RUNNING), REMOTE),
+    "provenance": May(("federation",), REMOTE),
+    "newcomers": May(("measuring", *RUNNING), REMOTE),
     "measuring": May(("clients", "exchange", "grouping", "methods", "models", "runtime.ledger", *RECORDS), REMOTE),
     "experiment": May(("experiment_check", "experiment_toml", *METHODS), REMOTE),
     "experiment_check": May(("experiment", "experiment_toml", *METHODS), REMOTE),

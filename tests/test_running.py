@@ -26,7 +26,7 @@ from coterie.experiment import Experiment
 from coterie.federation.federation import Federation
 from coterie.live import watching
 from coterie.methods import METHODS, FedAvg
-from coterie.methods.fedavg import FedAvgState
+from coterie.methods.one_model import GlobalState
 from coterie.methods.method import Cohort
 from coterie.problems import BadInput
 from coterie.report import compare, page
@@ -65,7 +65,7 @@ class Failing(FedAvg):
     broken: int = 0
     mended: str = ""
 
-    def round(self, state: FedAvgState, cohort: Cohort) -> Round[FedAvgState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients = cohort.clients
         replies: Replies = yield Exchange(
             clients, Unreliable(self.fault), {"model": Send.same(state.model[0], clients)}

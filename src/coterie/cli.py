@@ -117,6 +117,9 @@ def run(
     participation: Annotated[
         str | None, typer.Option(metavar="F", help="Share of the clients in each round, up to 1.")
     ] = None,
+    holdout_clients: Annotated[
+        str | None, typer.Option(metavar="F", help="Share of the clients who join only when training has ended.")
+    ] = None,
     network: Annotated[str | None, typer.Option(metavar="NAME", help="The network: coterie list networks.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Root of all randomness.")] = None,
     settings: Annotated[
@@ -152,6 +155,7 @@ def run(
         "data.clients": clients,
         "run.rounds": rounds,
         "run.participation": participation,
+        "run.holdout_clients": holdout_clients,
         "run.seed": seed,
         "run.workers": workers,
     }

@@ -86,7 +86,10 @@ class Data(Section):
     samples_per_client: Annotated[
         int | None, Field(ge=1, description="keep at most so many samples of each client; without it, all")
     ] = None
-    public: Annotated[int, Field(ge=0, description="unlabelled samples set aside for the server")] = 0
+    public: Annotated[
+        int | None,
+        Field(ge=0, description="unlabelled samples on the server; without it, as many as the method is used to"),
+    ] = None
 
 
 class Network(Choice):
@@ -123,6 +126,10 @@ class Run(Section):
     participation: Annotated[float, Field(gt=0, le=1, description="share of the clients in each round")] = 1.0
     dropout: Annotated[
         float, Field(ge=0, lt=1, description="probability that a client vanishes in the middle of a round")
+    ] = 0.0
+    holdout_clients: Annotated[
+        float,
+        Field(ge=0, lt=1, description="share of the clients kept out of training, who join when it has ended"),
     ] = 0.0
     seed: Annotated[int, Field(ge=0, description="root of all randomness; same seed, same bits")] = 0
     workers: Annotated[int | None, Field(ge=1, description="worker processes; without it, one per core")] = None

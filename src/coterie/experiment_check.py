@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie import experiment_toml as toml
 from coterie.catalog import Catalog, Setting
@@ -24,6 +24,9 @@ from coterie.experiment import (
     section_settings,
 )
 from coterie.problems import BadInput, nearest, unknown
+
+if TYPE_CHECKING:
+    from coterie.methods import Method
 
 CHOICES = ("method", "network")
 """The sections whose further keys belong to an entry of a catalogue."""
@@ -62,6 +65,7 @@ def problems(sections: Mapping[str, Any]) -> list[str]:
     if "run" in sections:
         found += _folder(sections["run"])
     found += _clusters(sections.get("data"), sections.get("method"))
+    found += _needs(sections.get("data"), sections.get("network"), sections.get("method"))
     return found
 
 
@@ -98,6 +102,16 @@ def resolved(experiment: Experiment) -> Experiment:
     if found:
         raise BadInput(found)
     return Experiment(**full)
+
+
+def built(choice: MethodChoice) -> Method[Any]:
+    """The method with its settings.
+
+    Raises:
+        BadInput: there is no such method, or it refuses its settings.
+    """
+    method: Method[Any] = catalog("method")[choice.name].target(**_bound(choice))
+    return method
 
 
 def split_of(data: Data) -> str:
@@ -195,7 +209,10 @@ def _bound(choice: Choice) -> dict[str, Any]:
 
 def _refused(choice: Choice) -> list[str]:
     try:
-        _bound(choice)
+        if isinstance(choice, MethodChoice):
+            built(choice)  # a method may refuse settings that do not go together
+        else:
+            _bound(choice)
     except BadInput as problem:
         return problem.problems
     return []
@@ -214,6 +231,27 @@ def _data(data: Data) -> list[str]:
         samples_per_client=data.samples_per_client,
         public=data.public,
     )
+
+
+def _needs(data: Data | None, network: Network | None, method: MethodChoice | None) -> list[str]:
+    """What the method cannot do without and the other sections do not give."""
+    if method is None or _refused(method):
+        return []
+    needs, found = built(method).needs, []
+    if data is not None and needs.public and data.public == 0:
+        found.append(
+            f"data.public = 0 is not possible with {method.name}; it must be at least 1, as in {needs.public}"
+        )
+    if data is not None and needs.validation and data.validation == 0:
+        found.append(
+            f"data.validation = 0 is not possible with these settings of {method.name}; it must be above 0"
+        )
+    if network is not None and network.name != AUTO and needs.gaussian and not network.name.startswith("gaussian"):
+        found.append(
+            f"network.name = {network.name!r} is not possible with {method.name}; it must have Gaussian features: "
+            "gaussian-mlp, gaussian-cnn, or auto"
+        )
+    return found
 
 
 def _folder(run: Run) -> list[str]:

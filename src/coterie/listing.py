@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console
 
 from coterie.experiment_toml import literal, plain
 from coterie.report.numbers import counted, decimals, percent, volume
+from coterie.runs import RunFolder
 
 if TYPE_CHECKING:
     from coterie.catalog import Catalog, Entry
@@ -115,6 +117,18 @@ def renamed(result: Result) -> str:
     return f"note: the name {asked} was taken; this run is {result.folder.name}"
 
 
+def _joined(result: Result) -> list[str]:
+    """How those do who were kept out of training."""
+    newcomers = RunFolder(result.folder).newcomers()
+    if newcomers is None:
+        return []
+    arrival, adapted = (np.nanmean(newcomers[c].cast(float).to_numpy()) for c in ("arrival", "adapted"))
+    return [
+        f"new     {counted(newcomers.height, 'client')} who joined afterwards: accuracy {percent(arrival)} "
+        f"on arrival, {percent(adapted)} after one local update"
+    ]
+
+
 def outcome(result: Result, page: Path) -> list[str]:
     """What a run has found, where it lies, and what can be done with it next."""
     last, run = result.summary, spoken(result.folder)
@@ -122,6 +136,7 @@ def outcome(result: Result, page: Path) -> list[str]:
     ari = "" if last["ari"] is None else f" (ARI {decimals(last['ari'])} to the planted ones)"
     return [
         f"accuracy {percent(last['macro_accuracy'])}, worst 10% {percent(last['worst10'])}, {groups}{ari}",
+        *_joined(result),
         f"sent    {volume(last['up_bytes'])} up, {volume(last['down_bytes'])} down, in {last['seconds']:.1f} s",
         f"folder  {result.folder}",
         f"page    {page}",

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from coterie import metrics
 from coterie.clients.work import Scored
-from coterie.exchange import Log, LogGap, Replies
+from coterie.exchange import Ids, Log, LogGap, Replies
 from coterie.grouping.affinity import gap
-from coterie.labels import canonical
 from coterie.methods.method import UNKNOWN
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runs import CLIENTS, FAILURES, LEDGER
@@ -23,7 +22,7 @@ from coterie.tables import LOG, MEASURED
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """How every client does on its held-out data, each `[n]`; NaN where a client could not be evaluated."""
+    """How clients do on their held-out data, each `[n]`; NaN where a client could not be evaluated."""
 
     accuracy: NDArray[np.float64]
     loss: NDArray[np.float64]
@@ -31,24 +30,24 @@ class Evaluated:
     groups: NDArray[np.int64]
 
 
-def evaluated(replies: Replies, groups: NDArray[np.int64]) -> Evaluated:
-    """Read the replies to an evaluation; clients without a group get the one they chose there.
+def evaluated(replies: Replies, clients: Ids, groups: NDArray[np.int64]) -> Evaluated:
+    """Read the replies to an evaluation of `clients` `[n]`; who has no group gets the one it chose there.
 
-    Groups are numbered by their smallest member (specification 0.2, convention 6).
+    Clients without test samples have no accuracy, no loss and no F1 (NaN), like those who did not answer.
     """
-    n = len(groups)
+    n = len(clients)
     accuracy, loss, f1 = (np.full(n, np.nan) for _ in range(3))
     groups = groups.copy()
     nothing = [None] * len(replies)
     scores, choices = replies.report.get("score", nothing), replies.report.get("choice", nothing)
-    for client, score, choice in zip(replies.clients, scores, choices, strict=True):
+    for i, score, choice in zip(np.searchsorted(clients, replies.clients), scores, choices, strict=True):
         if isinstance(score, Scored) and score.actual.any():
-            accuracy[client] = score.correct.sum() / score.actual.sum()
-            f1[client] = metrics.client_f1(score.actual, score.predicted, score.correct)
-            loss[client] = score.loss
-        if groups[client] == UNKNOWN and choice is not None:
-            groups[client] = choice
-    return Evaluated(accuracy, loss, f1, canonical(groups))
+            accuracy[i] = score.correct.sum() / score.actual.sum()
+            f1[i] = metrics.client_f1(score.actual, score.predicted, score.correct)
+            loss[i] = score.loss
+        if groups[i] == UNKNOWN and choice is not None:
+            groups[i] = choice
+    return Evaluated(accuracy, loss, f1, groups)
 
 
 def client_rows(

@@ -147,6 +147,9 @@ def _finish(session: Session, folder: RunFolder, done: int, observers: Sequence[
         picture = session.picture(done)
         if picture is not None:
             folder.write_picture(picture)
+        joined = session.received()
+        if joined is not None:
+            folder.write_newcomers(joined)
         folder.compact()
         status = "finished"
     except KeyboardInterrupt:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
-import sys
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie import measuring, metrics
+from coterie import measuring, metrics, newcomers, provenance
 from coterie.engine.choice import choose_engine
 from coterie.exchange import Ask, Exchange, Replies
 from coterie.experiment import Experiment
-from coterie.experiment_check import resolved
+from coterie.experiment_check import AUTO, built, resolved
 from coterie.federation.datasets import DATASETS
 from coterie.federation.description import describe
-from coterie.federation.federation import Federation, build
+from coterie.federation.federation import build
 from coterie.grouping.affinity import Sketch, gram_coordinates, pairwise_distances
 from coterie.labels import canonical
-from coterie.methods import METHODS, Cohort, Method, People
+from coterie.methods import Cohort, Method, People
 from coterie.methods.method import UNKNOWN
 from coterie.models.networks import default_network, initialise
 from coterie.problems import BadInput
@@ -42,7 +38,6 @@ from coterie.runtime.threads import one_thread
 from coterie.streams import stream
 from coterie.tables import PEOPLE
 
-PACKAGES = ("coterie", "torch", "numpy", "scipy", "scikit-learn", "polars", "safetensors", "pydantic")
 PICTURED = 1000
 """Clients in the picture of the last regrouping, at most."""
 
@@ -69,7 +64,8 @@ class Session:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment = _anchored(resolved(experiment))
         data, settings = experiment.data, experiment.run
-        self.federation: Federation = build(
+        self.method: Method[Any] = built(experiment.method)
+        whole = build(
             data.name,
             data.split,
             data.clients,
@@ -79,20 +75,22 @@ class Session:
             min_samples=data.min_samples,
             samples_per_client=data.samples_per_client,
             public=data.public,
+            usual_public=self.method.needs.public,
         )
-        entry = METHODS[experiment.method.name]
-        self.method: Method[Any] = entry.target(**entry.bind(experiment.method.settings, "method"))
+        # Newcomers come last, so that training knows its own clients as 0, 1, … without a gap.
+        self.whole, self.newcomers = newcomers.held_out(whole, settings.holdout_clients, settings.seed)
+        self.federation = self.whole.reordered(np.arange(self.whole.n - len(self.newcomers)))
         spec = EngineSpec(
-            experiment.network.name,
+            self._network(),
             experiment.network.settings,
-            self.federation.features,
-            self.federation,
+            self.whole.features,
+            self.whole,
             experiment.training,
             settings.seed,
             settings.engine,
         )
         self.runtime = LocalRuntime(
-            spec, self.federation.samples, settings.dropout, settings.workers, settings.client_timeout
+            spec, self.whole.samples, settings.dropout, settings.workers, settings.client_timeout
         )
         try:
             self._prepare()
@@ -107,13 +105,14 @@ class Session:
         self.engine, self.engine_reason = choose_engine(
             engine.network, self.layout, experiment.training, self.federation.features, settings.engine
         )
-        self.people = People(
-            self.federation.samples,
+        self.everybody = People(
+            self.whole.samples,
             self.layout,
             settings.seed,
             lambda variant: initialise(engine.network, self.layout, settings.seed, variant),
-            self.federation.public,
+            self.whole.public,
         )
+        self.people = replace(self.everybody, samples=self.federation.samples)
         self.sketch = Sketch(self.layout.trainable.size, settings.seed)
         n = self.people.n
         self.memory = Memory(
@@ -134,10 +133,13 @@ class Session:
 
     def describe(self) -> list[str]:
         """The run in a few lines: who the clients are, what is trained, and how."""
-        name = self.experiment.network.name
-        name = default_network(self.federation.features) if name == "auto" else name
+        name = self._network()
+        joining = (
+            [f"{len(self.newcomers)} more clients join when training has ended"] if len(self.newcomers) else []
+        )
         return [
             *describe(self.federation).lines(),
+            *joining,
             f"network {name}: {self.layout.size:,} parameters in {len(self.layout.layers)} layers; "
             f"{self.engine} engine ({self.engine_reason})",
         ]
@@ -183,7 +185,9 @@ class Session:
         groups = self.method.serving(self._state, self.people).groups
         replies = self.runtime.measure(exchange)
         self.runtime.failures.extend((c, f"not evaluated: {reason}") for c, reason in replies.missing.items())
-        return measuring.evaluated(replies, groups)
+        found = measuring.evaluated(replies, everyone, groups)
+        # Groups are numbered by their smallest member (specification 0.2, convention 6).
+        return replace(found, groups=canonical(found.groups))
 
     def measured(self, number: int, found: measuring.Evaluated | None, seconds: float) -> dict[str, Any]:
         """The round's row in the table of rounds."""
@@ -250,6 +254,24 @@ class Session:
             name, matrix = affinity.name, affinity.matrix
         return Picture(matrix, name, self.memory.groups[clients], map_, clients, number)
 
+    def received(self) -> pl.DataFrame | None:
+        """How the newcomers do after the last round; None where everybody was in training."""
+        if not len(self.newcomers) or self.memory.groups is None:
+            return None
+        self.runtime.begin(self.experiment.run.rounds + 1)
+        with one_thread(blas=True):
+            found = newcomers.received(
+                self.method,
+                self.memory.state,
+                self.runtime,
+                self.everybody,
+                self.whole,
+                self.newcomers,
+                self.memory.groups,
+            )
+        self.runtime.states.roll_back()
+        return found
+
     def checkpoints(self, folder: RunFolder) -> Checkpoints:
         """Where this run's checkpoints are, and what they may hold."""
         written = {
@@ -300,17 +322,7 @@ class Session:
 
     def environment(self) -> dict[str, Any]:
         """Versions, seed, command and what the data were."""
-        return {
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": " ".join(["coterie", *sys.argv[1:]]) if Path(sys.argv[0]).name == "coterie" else None,
-            "seed": self.experiment.run.seed,
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "packages": {name: version(name) for name in PACKAGES},
-            "engine": self.engine,
-            "federation": self._fingerprint,
-            "description": self.describe(),
-        }
+        return provenance.environment(self.experiment.run.seed, self.engine, self._fingerprint, self.describe())
 
     def differences(self, before: dict[str, Any]) -> list[str]:
         """What is not as it was when the run began, one sentence each.
@@ -323,22 +335,16 @@ class Session:
                 f"data.name = {self.experiment.data.name!r} no longer gives the clients the data they had when the "
                 "run began; restore it, or start a new run"
             )
-        now = self.environment()
-        then = {"python": before.get("python"), **before.get("packages", {})}
-        changed = {k: (v, {"python": now["python"], **now["packages"]}.get(k)) for k, v in then.items()}
-        return [
-            f"{name} was {old} when the run began and is {new} now: the last digits may differ"
-            for name, (old, new) in changed.items()
-            if old != new
-        ]
+        return provenance.differences(before, self.environment())
 
     @cached_property
     def _fingerprint(self) -> str:
-        found = blake2b(np.ascontiguousarray(self.federation.bounds).data, digest_size=16)
-        for values in (self.federation.labels, self.federation.inputs, self.federation.public):
-            if values is not None:
-                found.update(values.contiguous().numpy().data)
-        return found.hexdigest()
+        return provenance.fingerprint(self.whole)
+
+    def _network(self) -> str:
+        """The network's name; what fits data and method where it is `auto`."""
+        name = self.experiment.network.name
+        return default_network(self.whole.features, self.method.needs.gaussian) if name == AUTO else name
 
     def _drawn(self, number: int) -> NDArray[np.int64]:
         """The cohort of a round: uniform without replacement, ascending (specification 0.2, convention 8)."""

@@ -177,7 +177,7 @@ def test_recordings_that_several_clients_share_keep_one_side() -> None:
             "samples_per_client = 5 is below min_samples = 10",
         ),
         (lambda b: b("digits", "iid", 5, 0, public=-1), "public = -1 is not possible"),
-        (lambda b: b("digits", "iid", 5, 0, public=10), "official test set and digits has none; mnist, "),
+        (lambda b: b("digits", "iid", 5, 0, public=2000), "public = 2000 is not possible; digits has 1797 samples"),
         (lambda b: b("digits", "by-user", 5, 0), "digits has none; uci-har and mnist-writers have them"),
         (lambda b: b("digits", "rotated + by-user", 5, 0), "digits has none; uci-har and mnist-writers have them"),
         (lambda b: b("digts", "iid", 5, 0), "data 'digts' is unknown; did you mean digits?"),
@@ -242,6 +242,34 @@ def test_the_539_writers_and_their_two_schools(data_folder: Path) -> None:
     assert few.planted.max() == 3
     assert few.public is not None
     assert few.public.shape == (100, 28, 28, 1)
+
+
+def test_public_samples_are_set_aside_where_there_is_no_official_test_set() -> None:
+    federation, whole = build("digits", "iid", 5, 0, public=100), build("digits", "iid", 5, 0)
+    assert federation.public is not None
+    assert len(federation.public) == 100
+    assert len(federation.labels) == len(whole.labels) - 100
+    clients = {image.tobytes() for image in federation.inputs.numpy()}
+    public = {image.tobytes() for image in federation.public.numpy()}
+    every = {image.tobytes() for image in whole.inputs.numpy()}
+    assert clients | public == every
+    assert len(clients & public) == len(clients) + len(public) - len(every)  # twins in the data only
+
+
+def test_the_usual_number_of_public_samples_is_bounded_by_what_there_is() -> None:
+    federation = build("digits", "iid", 5, 0, public=None, usual_public=1000)
+    assert federation.public is not None
+    assert len(federation.public) == 179
+    assert build("digits", "iid", 5, 0, public=None).public is None
+
+
+def test_reordered_clients_keep_their_data() -> None:
+    federation = build("digits", "rotated(2)", 6, 0)
+    some = federation.reordered(np.array([4, 1, 5]))
+    assert some.names == tuple(federation.names[i] for i in (4, 1, 5))
+    assert torch.equal(some.slice(0, "test")[0], federation.slice(4, "test")[0])
+    assert some.planted is not None
+    assert some.planted.tolist() == [0, 1, 1]
 
 
 def test_public_samples_are_official_test_images(data_folder: Path) -> None:

@@ -154,7 +154,7 @@ def test_local_only_6_20() -> None:
 def test_local_only_newcomers_start_from_the_initial_model() -> None:
     run = train(LocalOnly(), planted("feature"), 1)
     joined = drive(run.method.newcomer(run.state, np.array([0, 1]), run.people), run.runtime.answer)
-    assert joined.groups.tolist() == [0, 1]
+    assert joined.groups.tolist() == [-1, -1]
     assert torch.equal(joined.models[joined.served[1]], run.people.initial(0))
 
 

@@ -20,14 +20,13 @@ from coterie.federation.files import ENDINGS, USER_NAMES, Columns, arrays, check
 from coterie.problems import BadInput, unknown
 
 DATASETS = Catalog("dataset")
-"""The named datasets; each entry takes `public`, whether the official test images are wanted too."""
+"""The named datasets; each entry takes `public`, whether the official test images, if any, are wanted too."""
 
 FOLDER = "COTERIE_DATA"
 """The environment variable that names the folder with the files of the named datasets."""
 
 HUB = "hub:"
 WITH_USERS = ("uci-har", "mnist-writers")
-WITH_PUBLIC = ("mnist", "fashion-mnist", "cifar10", "mnist-writers")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Dataset:
 def load(data: str, *, public: bool = False) -> Dataset:
     """Load a named dataset, the path of a user's own file or folder, or `hub:owner/name`.
 
-    `public` also keeps the official test samples.
+    `public` also keeps the official test samples, where there are any.
 
     Raises:
         BadInput: the data cannot be found or read, or they are not usable as they are.
@@ -178,7 +177,6 @@ def digits(public: bool) -> Dataset:
     """Handwritten digits of scikit-learn: 1,797 images of 8 x 8, 10 classes; needs no files."""
     from sklearn.datasets import load_digits
 
-    _no_public("digits", public)
     bunch = load_digits()
     images = np.asarray(bunch.images, np.float32)[..., None]
     return Dataset("digits", _standardised(images, 16, [0.3053], [0.3760]), bunch.target.astype(np.int64), 10)
@@ -232,7 +230,6 @@ _HAR_STD = [0.1919, 0.1219, 0.1038, 0.4039, 0.3705, 0.2540, 0.4120, 0.3973, 0.34
 @DATASETS.add("uci-har")
 def uci_har(public: bool) -> Dataset:
     """UCI Human Activity Recognition: 30 people, 10,299 windows of 128 steps of 9 signals, 6 activities."""
-    _no_public("uci-har", public)
     columns = ("signal", "subject", "label", "segment")
     halves = [_npz("uci-har", file, *columns) for file in FILES["uci-har"]]
     signal = np.concatenate([half["signal"] * half["scale"][:, None].astype(np.float32) for half in halves])
@@ -247,16 +244,6 @@ def uci_har(public: bool) -> Dataset:
         user_names=tuple(f"subject {number}" for number in people),
         units=np.concatenate([half["segment"] for half in halves]).astype(np.int64),
     )
-
-
-def _no_public(name: str, public: bool) -> None:
-    if public:
-        raise BadInput(without_public(name))
-
-
-def without_public(name: str) -> str:
-    """The sentence for public samples of data that have no official test set."""
-    return f"public needs data with an official test set and {name} has none; {', '.join(WITH_PUBLIC)} have one"
 
 
 Raw = tuple[NDArray[Any], NDArray[Any]]

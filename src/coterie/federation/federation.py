@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -67,6 +67,16 @@ class Federation:
         """Test samples of each client, `[n]`."""
         return self.bounds[:, 3] - self.bounds[:, 2]
 
+    def reordered(self, clients: NDArray[np.int64]) -> Federation:
+        """The same data with only `clients`, numbered 0, 1, … in the order given."""
+        return replace(
+            self,
+            bounds=self.bounds[clients],
+            names=tuple(self.names[i] for i in clients),
+            planted=None if self.planted is None else canonical(self.planted[clients]),
+            few_shot=None if self.few_shot is None else self.few_shot[clients],
+        )
+
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
         """The inputs and labels of one split of one client, as views."""
         start, stop = self.bounds[client, _COLUMN[split] : _COLUMN[split] + 2].tolist()
@@ -83,7 +93,8 @@ def build(
     test: float = 0.2,
     min_samples: int = 10,
     samples_per_client: int | None = None,
-    public: int = 0,
+    public: int | None = 0,
+    usual_public: int = 0,
 ) -> Federation:
     """Load data, give every client its samples, hold out each client's validation and test samples, skew.
 
@@ -97,7 +108,9 @@ def build(
         test: share of each client's own samples held out for testing; at least one sample.
         min_samples: the fewest samples a client may have, all its splits together.
         samples_per_client: at most so many samples per client, drawn at random; None keeps all.
-        public: how many official test samples to keep as unlabelled public data.
+        public: how many unlabelled samples the server holds: official test samples where the data have such, else
+            samples that are set aside and given to no client. None means `usual_public`, or as many as there are
+            of the former, or a tenth of the data.
 
     Raises:
         BadInput: anything about the data, the split or the numbers that cannot be, as far as possible all at once.
@@ -114,7 +127,8 @@ def build(
     )
     if problems:
         raise BadInput(problems)
-    dataset = datasets.load(data, public=public > 0)
+    wanted = usual_public if public is None else public
+    dataset, kept = _with_public(datasets.load(data, public=wanted > 0), wanted, public is None, seed)
     (name, settings), *skews = parse(split)
     pool = Pool(
         dataset.name,
@@ -135,7 +149,7 @@ def build(
     _check_sizes(partition, names, min_samples)
     parts = [_capped(part, samples_per_client, seed, i) for i, part in enumerate(partition.parts)]
     held = hold_out(parts, dataset.units, names, validation, test, seed)
-    return _assembled(dataset, partition, skews, held, names, public, seed)
+    return _assembled(dataset, partition, skews, held, names, kept, seed)
 
 
 def check_build(
@@ -147,7 +161,7 @@ def check_build(
     test: float = 0.2,
     min_samples: int = 10,
     samples_per_client: int | None = None,
-    public: int = 0,
+    public: int | None = 0,
 ) -> list[str]:
     """What can be known to be wrong with `build`'s arguments before anything is loaded, one sentence each."""
     wrong_split = check_split(split)
@@ -178,14 +192,9 @@ def check_build(
         samples_per_client is not None and samples_per_client < min_samples,
         lambda: f"samples_per_client = {samples_per_client} is below min_samples = {min_samples}; raise it",
     )
-    refuse(public < 0, lambda: f"public = {public} is not possible; it must be at least 0")
-    named = data in datasets.DATASETS
+    refuse(public is not None and public < 0, lambda: f"public = {public} is not possible; it must be at least 0")
     refuse(
-        public > 0 and data not in datasets.WITH_PUBLIC,
-        lambda: datasets.without_public(data),
-    )
-    refuse(
-        named and data not in datasets.WITH_USERS and "by-user" in parts,
+        data in datasets.DATASETS and data not in datasets.WITH_USERS and "by-user" in parts,
         lambda: without_users(data),
     )
     return problems
@@ -214,7 +223,7 @@ def _assembled(
     skews: list[Call],
     held: list[list[NDArray[np.int64]]],
     names: tuple[str, ...],
-    public: int,
+    public: NDArray[np.float32] | None,
     seed: int,
 ) -> Federation:
     """Copy every client's samples into one run of rows, skew them there, and note the planted groups."""
@@ -234,7 +243,7 @@ def _assembled(
         bounds=bounds,
         names=names,
         planted=_product(planted),
-        public=_public(dataset, public, seed),
+        public=None if public is None else torch.from_numpy(public),
         few_shot=partition.few_shot,
         notes=dataset.notes,
     )
@@ -247,12 +256,33 @@ def _product(groupings: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:
     return canonical(np.unique(np.stack(groupings, axis=1), axis=0, return_inverse=True)[1].reshape(-1))
 
 
-def _public(dataset: Dataset, count: int, seed: int) -> Tensor | None:
-    if count == 0 or dataset.public is None:
-        return None
-    if count > len(dataset.public):
-        raise BadInput(
-            f"public = {count} is not possible; {dataset.name} has {len(dataset.public)} official test samples"
-        )
-    chosen = np.sort(stream(seed, "public").choice(len(dataset.public), count, replace=False))
-    return torch.from_numpy(dataset.public[chosen])
+def _with_public(
+    dataset: Dataset, count: int, at_most: bool, seed: int
+) -> tuple[Dataset, NDArray[np.float32] | None]:
+    """The data that are left for the clients, and `count` samples for the server, or at most so many."""
+    if count == 0:
+        return dataset, None
+    rng = stream(seed, "public")
+    if dataset.public is not None:
+        if at_most:
+            count = min(count, len(dataset.public))
+        if count > len(dataset.public):
+            raise BadInput(
+                f"public = {count} is not possible; {dataset.name} has {len(dataset.public)} official test samples"
+            )
+        return dataset, dataset.public[np.sort(rng.choice(len(dataset.public), count, replace=False))]
+    total = len(dataset.labels)
+    if at_most:
+        count = max(1, min(count, total // 10))
+    if count >= total:
+        raise BadInput(f"public = {count} is not possible; {dataset.name} has {total} samples in all")
+    aside = np.zeros(total, np.bool_)
+    aside[rng.choice(total, count, replace=False)] = True
+    left = replace(
+        dataset,
+        inputs=dataset.inputs[~aside],
+        labels=dataset.labels[~aside],
+        users=None if dataset.users is None else dataset.users[~aside],
+        units=None if dataset.units is None else dataset.units[~aside],
+    )
+    return left, dataset.inputs[aside]

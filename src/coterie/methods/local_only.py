@@ -10,7 +10,7 @@ from torch import Tensor
 from coterie.clients.local import TrainOwn
 from coterie.exchange import Exchange, Ids, Round
 from coterie.methods.catalog import METHODS
-from coterie.methods.method import Cohort, Method, People, Serving
+from coterie.methods.method import UNKNOWN, Cohort, Method, People, Serving
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,7 @@ class LocalOnly(Method[LocalOnlyState]):
         return Serving(state.model, np.arange(people.n), rows=np.zeros(people.n, np.int64), own="model")
 
     def newcomer(self, state: LocalOnlyState, clients: Ids, people: People) -> Round[Serving]:
-        """A newcomer starts where everybody started, in a group of its own."""
+        """A newcomer joins nobody, and starts where everybody started."""
         yield from ()
-        return Serving(state.model, np.arange(len(clients)), rows=np.zeros(len(clients), np.int64))
+        nobody = np.full(len(clients), UNKNOWN, np.int64)
+        return Serving(state.model, nobody, rows=np.zeros(len(clients), np.int64))

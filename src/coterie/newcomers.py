@@ -1,0 +1,97 @@
+"""Clients kept out of training, who join when it has ended: how well does the method receive them?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from coterie import measuring
+from coterie.clients.evaluate import AdaptThenEvaluate, Evaluate
+from coterie.exchange import Exchange
+from coterie.federation.federation import Federation
+from coterie.methods.method import UNKNOWN, Method, People, serve
+from coterie.problems import BadInput
+from coterie.runtime.drive import drive
+from coterie.runtime.runtime import Runtime
+from coterie.streams import stream
+from coterie.tables import NEWCOMERS
+
+
+def held_out(federation: Federation, share: float, seed: int) -> tuple[Federation, NDArray[np.int64]]:
+    """The federation with a random share of its clients at the end, and their ids there.
+
+    Raises:
+        BadInput: nobody would be left to train.
+    """
+    n = federation.n
+    count = max(1, int(np.floor(share * n + 0.5))) if share else 0
+    if count >= n:
+        raise BadInput(
+            f"run.holdout_clients = {share:g} keeps {count} of {n} clients out of training; it must leave one"
+        )
+    if not count:
+        return federation, np.empty(0, np.int64)
+    away = np.sort(stream(seed, "holdout-clients").permutation(n)[:count])
+    order = np.concatenate([np.setdiff1d(np.arange(n), away), away])
+    return federation.reordered(order), np.arange(n - count, n)
+
+
+def received(
+    method: Method[Any],
+    state: Any,
+    runtime: Runtime,
+    people: People,
+    federation: Federation,
+    clients: NDArray[np.int64],
+    groups: NDArray[np.int64],
+) -> pl.DataFrame:
+    """How well a trained method does for `clients` who were never in training, as the table `NEWCOMERS`.
+
+    Each is scored on its own test samples twice: with the model that the method gives it, and with that model
+    after one local update. Neither teaches the method anything.
+
+    Args:
+        method: whose rule for newcomers is used.
+        state: after the last round.
+        runtime: it carries the rule to the newcomers; its round, ledger and failures are theirs alone.
+        people: the trained clients and the newcomers behind them.
+        federation: of the same clients.
+        clients: ids of the newcomers `[r]`.
+        groups: of the trained clients, as their tables number them.
+    """
+    joined = drive(method.newcomer(state, clients, people), runtime.answer)
+    trained = People(people.samples[: len(groups)], people.layout, people.seed, people.initial, people.public)
+    known = method.serving(state, trained).groups
+    sends = serve(joined, joined.served)
+    arrival = measuring.evaluated(runtime.measure(Exchange(clients, Evaluate(), sends)), clients, joined.groups)
+    adapted = measuring.evaluated(
+        runtime.measure(Exchange(clients, AdaptThenEvaluate(), sends)), clients, joined.groups
+    )
+    return pl.DataFrame(
+        {
+            "client": clients,
+            "name": [federation.names[i] for i in clients],
+            "planted": [None if federation.planted is None else int(federation.planted[i]) for i in clients],
+            "group": _as_tables_number(arrival.groups, known, groups),
+            "test_samples": federation.test_samples[clients],
+            "arrival": arrival.accuracy,
+            "adapted": adapted.accuracy,
+        },
+        schema_overrides=NEWCOMERS,
+    ).with_columns(pl.col("arrival", "adapted").fill_nan(None))
+
+
+def _as_tables_number(
+    found: NDArray[np.int64], known: NDArray[np.int64], groups: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The newcomers' groups by the numbers of the tables; a group without trained clients gets a new number."""
+    numbers = {UNKNOWN: UNKNOWN}
+    for own, shown in zip(known, groups, strict=True):
+        if own != UNKNOWN:
+            numbers.setdefault(int(own), int(shown))
+    for group in found:
+        numbers.setdefault(int(group), max(numbers.values()) + 1)
+    return np.array([numbers[int(group)] for group in found], np.int64)

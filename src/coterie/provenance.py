@@ -1,0 +1,52 @@
+"""Where a run's numbers come from: versions, seed, command, and what the clients' data were."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from datetime import UTC, datetime
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.federation.federation import Federation
+
+PACKAGES = ("coterie", "torch", "numpy", "scipy", "scikit-learn", "polars", "safetensors", "pydantic")
+
+
+def environment(seed: int, engine: str, fingerprint: str, description: list[str]) -> dict[str, Any]:
+    """What a run was made of, as plain values."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["coterie", *sys.argv[1:]]) if Path(sys.argv[0]).name == "coterie" else None,
+        "seed": seed,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "engine": engine,
+        "federation": fingerprint,
+        "description": description,
+    }
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """One sentence for each version that is not what it was in the environment `before`."""
+    then = {"python": before.get("python"), **before.get("packages", {})}
+    today = {"python": now["python"], **now["packages"]}
+    return [
+        f"{name} was {old} when the run began and is {today.get(name)} now: the last digits may differ"
+        for name, old in then.items()
+        if old != today.get(name)
+    ]
+
+
+def fingerprint(federation: Federation) -> str:
+    """A digest of who holds which samples, and of the public ones."""
+    found = blake2b(np.ascontiguousarray(federation.bounds).data, digest_size=16)
+    for values in (federation.labels, federation.inputs, federation.public):
+        if values is not None:
+            found.update(values.contiguous().numpy().data)
+    return found.hexdigest()

@@ -1,0 +1,114 @@
+"""Clients kept out of training: who they are, how the method receives them, and what a run says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from coterie import newcomers
+from coterie.experiment import Experiment
+from coterie.federation.federation import build
+from coterie.problems import BadInput
+from coterie.running import resume, run
+from coterie.runs import RunFolder
+from coterie.session import Session
+from coterie.streams import stream
+from tests.commandline import Terminal
+
+
+def _experiment(folder: Path, method: str = "fesem", share: float = 0.25) -> Experiment:
+    return Experiment(
+        method=method,
+        data={"name": "digits", "split": "rotated(4)", "clients": 16},
+        training={"epochs": 2, "lr": 0.2},
+        run={"rounds": 4, "holdout_clients": share, "folder": str(folder), "workers": 1},
+    )
+
+
+def test_who_is_held_out_is_drawn_and_stands_last() -> None:
+    federation = build("digits", "rotated(2)", 10, 0)
+    whole, ids = newcomers.held_out(federation, 0.2, 0)
+    assert ids.tolist() == [8, 9]
+    assert sorted(whole.names) == sorted(federation.names)
+    away = np.sort(stream(0, "holdout-clients").permutation(10)[:2])
+    assert [whole.names[i] for i in ids] == [federation.names[i] for i in away]
+    for i in range(10):
+        before = federation.names.index(whole.names[i])
+        assert torch.equal(whole.slice(i, "train")[0], federation.slice(before, "train")[0])
+    assert newcomers.held_out(federation, 0.0, 0) == (federation, pytest.approx(np.empty(0)))
+
+
+def test_somebody_must_be_left_to_train() -> None:
+    with pytest.raises(BadInput, match=r"run.holdout_clients = 0.9 keeps 2 of 2 clients out of training"):
+        newcomers.held_out(build("digits", "iid", 2, 0), 0.9, 0)
+
+
+def test_newcomers_take_no_part_in_training(tmp_path: Path) -> None:
+    result = run(_experiment(tmp_path))
+    assert result.clients["client"].unique().sort().to_list() == list(range(12))
+    assert result.ledger["client"].max() == 11
+
+
+def test_newcomers_join_the_groups_of_their_kind(tmp_path: Path) -> None:
+    result = run(_experiment(tmp_path))
+    folder = RunFolder(result.folder)
+    joined = folder.newcomers()
+    assert joined is not None
+    assert joined["client"].to_list() == [12, 13, 14, 15]
+    people = folder.people()
+    assert people is not None
+    last = result.clients.filter(result.clients["round"] == 4).join(people.select("client", "planted"), on="client")
+    home = dict(last.group_by("planted").agg(pl.col("group").mode().first()).iter_rows())
+    assert [home.get(p) for p in joined["planted"]] == joined["group"].to_list()
+    assert (joined["arrival"] > 0.5).all()
+    trained = last["accuracy"].mean()
+    assert abs(joined["adapted"].mean() - trained) < 0.25  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local-only", "ifca"])
+def test_every_method_says_how_it_receives_them(tmp_path: Path, method: str) -> None:
+    joined = RunFolder(run(_experiment(tmp_path, method)).folder).newcomers()
+    assert joined is not None
+    assert joined["arrival"].null_count() == 0
+    if method == "local-only":
+        assert joined["group"].to_list() == [-1] * 4
+        assert joined["arrival"].mean() < joined["adapted"].mean()  # type: ignore[operator]
+    if method == "fedavg":
+        assert joined["group"].to_list() == [0] * 4
+
+
+def test_a_resumed_run_receives_them_alike(tmp_path: Path) -> None:
+    whole = RunFolder(run(_experiment(tmp_path / "whole")).folder).newcomers()
+    short = run(_experiment(tmp_path / "short").updated({"run.rounds": 2}))
+    (short.folder / "experiment.toml").write_text(
+        (short.folder / "experiment.toml").read_text().replace("rounds = 2", "rounds = 4")
+    )
+    again = RunFolder(resume(short.folder).folder).newcomers()
+    assert whole is not None
+    assert again is not None
+    assert whole.equals(again)
+
+
+def test_the_command_line_says_how_it_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    coterie = Terminal(capsys)
+    done = coterie("run", "fesem", "--clients", "8", "--rounds", "2", "--holdout-clients", "0.25")
+    assert done.code == 0
+    assert "2 more clients join when training has ended" in done.out
+    assert "new     2 clients who joined afterwards: accuracy" in done.out
+    refused = coterie("run", "fesem", "--holdout-clients", "1.5")
+    assert refused.code == 2
+    assert "run.holdout_clients = 1.5 is not possible" in refused.err
+
+
+def test_the_session_knows_only_those_who_train(tmp_path: Path) -> None:
+    session = Session(_experiment(tmp_path))
+    assert session.people.n == 12
+    assert session.everybody.n == 16
+    session.close()
