@@ -39,7 +39,9 @@ def test_who_is_held_out_is_drawn_and_stands_last() -> None:
     for i in range(10):
         before = federation.names.index(whole.names[i])
         assert torch.equal(whole.slice(i, "train")[0], federation.slice(before, "train")[0])
-    assert newcomers.held_out(federation, 0.0, 0) == (federation, pytest.approx(np.empty(0)))
+    same, nobody = newcomers.held_out(federation, 0.0, 0)
+    assert same is federation
+    assert not len(nobody)
 
 
 def test_somebody_must_be_left_to_train() -> None:
@@ -65,8 +67,7 @@ def test_newcomers_join_the_groups_of_their_kind(tmp_path: Path) -> None:
     home = dict(last.group_by("planted").agg(pl.col("group").mode().first()).iter_rows())
     assert [home.get(p) for p in joined["planted"]] == joined["group"].to_list()
     assert (joined["arrival"] > 0.5).all()
-    trained = last["accuracy"].mean()
-    assert abs(joined["adapted"].mean() - trained) < 0.25  # type: ignore[operator]
+    assert abs(np.mean(joined["adapted"].to_numpy()) - np.mean(last["accuracy"].to_numpy())) < 0.25
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local-only", "ifca"])
@@ -76,7 +77,7 @@ def test_every_method_says_how_it_receives_them(tmp_path: Path, method: str) -> 
     assert joined["arrival"].null_count() == 0
     if method == "local-only":
         assert joined["group"].to_list() == [-1] * 4
-        assert joined["arrival"].mean() < joined["adapted"].mean()  # type: ignore[operator]
+        assert np.mean(joined["arrival"].to_numpy()) < np.mean(joined["adapted"].to_numpy())
     if method == "fedavg":
         assert joined["group"].to_list() == [0] * 4
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
-KINDS = ("methods", "datasets", "splits", "networks")
+KINDS = ("methods", "datasets", "splits", "networks", "parts")
 
 SYNONYMS = {
     "models": "networks",
@@ -233,13 +233,13 @@ def list_(
 ) -> None:
     """List what can be chosen: a line on each, and its settings with their defaults."""
     from coterie.experiment_check import catalog
-    from coterie.listing import catalog_lines
+    from coterie.listing import catalog_lines, part_lines
 
     if kind in SYNONYMS:
         raise BadInput(f"list {kind!r} is unknown; did you mean {SYNONYMS[kind]}?")
     if kind not in KINDS:
         raise BadInput(unknown("list", kind, KINDS))
-    for line in catalog_lines(catalog(kind)):
+    for line in part_lines() if kind == "parts" else catalog_lines(catalog(kind)):
         print(line)
 
 

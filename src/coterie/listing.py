@@ -60,6 +60,19 @@ def _second_paragraph(text: str | None) -> str:
     return " ".join(inspect.cleandoc(text or "").split("\n\n")[1].split()).replace("`", "")
 
 
+def part_lines(width: int | None = None) -> Iterator[str]:
+    """The parts that the method `mixed` is put together from: each column, and what it can be."""
+    from coterie.methods.parts import PARTS
+
+    width = width or columns()
+    margin = max(len(name) for parts in PARTS.values() for name in parts) + 4
+    for column, parts in PARTS.items():
+        yield column
+        for name, meaning in parts.items():
+            yield from _hanging(f"  {name}", meaning, margin, width)
+    yield "put together with: coterie run mixed --set COLUMN=PART …; all settings: coterie new my.toml --method mixed"
+
+
 def _setting_lines(entry: Entry, indent: str, width: int) -> Iterator[str]:
     written = []
     for setting in entry.settings:

@@ -66,9 +66,11 @@ def received(
     trained = People(people.samples[: len(groups)], people.layout, people.seed, people.initial, people.public)
     known = method.serving(state, trained).groups
     sends = serve(joined, joined.served)
-    arrival = measuring.evaluated(runtime.measure(Exchange(clients, Evaluate(), sends)), clients, joined.groups)
+    arrival = measuring.evaluated(
+        runtime.measure(Exchange(clients, Evaluate(own=joined.own), sends)), clients, joined.groups
+    )
     adapted = measuring.evaluated(
-        runtime.measure(Exchange(clients, AdaptThenEvaluate(), sends)), clients, joined.groups
+        runtime.measure(Exchange(clients, AdaptThenEvaluate(own=joined.own), sends)), clients, joined.groups
     )
     return pl.DataFrame(
         {

@@ -1,0 +1,58 @@
+"""How a mixed method leaves it to the clients: each picks the model with the smallest loss on its data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from coterie.clients.plu import PLU, ChooseIdentity
+from coterie.exchange import Exchange, Ids, Replies, Round
+from coterie.methods.k_models import choices, drawn, joined, redrawn
+from coterie.methods.method import UNKNOWN, Cohort, People, Serving
+from coterie.methods.mixed_state import MixedState
+from coterie.methods.parts import Parts
+from coterie.methods.shared_base import SharedBase
+from coterie.models.layout import Layout
+
+ALL = 2**31 - 1
+"""Samples of the test: every one that a client has (IFCA)."""
+
+
+def initial(parts: Parts, people: People, attempt: int = 0) -> Tensor:
+    """K independent models `[K, P]` over common layers, where there are such."""
+    return _base(parts, people.layout).based(drawn(people, parts.clusters, attempt), people.initial(0))
+
+
+def chosen(parts: Parts, state: MixedState, cohort: Cohort) -> Round[MixedState]:
+    """A round in which clients choose, train from their choice, and are averaged with those who chose alike."""
+    people, clients, layout = cohort.people, cohort.clients, cohort.people.layout
+    base, models = _base(parts, layout), state.models
+    anyone = np.full(len(clients), UNKNOWN, np.int64)
+    if cohort.round == 1 and parts.clusters > 1:
+        models = yield from redrawn(
+            lambda attempt: initial(parts, people, attempt),
+            lambda probed: Exchange(clients, ChooseIdentity(ALL), base.sends(probed, anyone)),
+            0.4 / parts.clusters,
+        )
+    rule = PLU(ALL, "fixed", parts.mu if parts.local == "proximal" else 0.0)
+    replies: Replies = yield Exchange(clients, rule, base.sends(models, anyone))
+    picked = choices(replies)
+    groups = np.full(people.n, UNKNOWN, np.int64)
+    groups[replies.clients] = picked
+    weights = replies.samples if parts.weights == "samples" else None
+    return replace(state, models=base.means(models, replies, picked, weights), groups=groups)
+
+
+def newcomer(parts: Parts, state: MixedState, clients: Ids, people: People) -> Round[Serving]:
+    """A newcomer picks as everybody does."""
+    anyone = np.full(len(clients), UNKNOWN, np.int64)
+    sends = _base(parts, people.layout).sends(state.models, anyone)
+    replies: Replies = yield Exchange(clients, ChooseIdentity(ALL), sends)
+    return joined(state.models, clients, replies)
+
+
+def _base(parts: Parts, layout: Layout) -> SharedBase:
+    common = parts.map.common(layout)
+    return SharedBase(common, layout.everything - common)

@@ -1,0 +1,203 @@
+"""The parts that `mixed` puts together: what each column of the specification's section 7 can be.
+
+Every part is a function of the packages `grouping`, `sharing` or `clients`, and the published methods are made of
+the same ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from coterie.grouping.cluster import Eps
+from coterie.problems import BadInput
+from coterie.sharing.share_map import Share, ShareMap
+
+Signal = Literal["update", "weights", "outputs", "losses"]
+Distance = Literal["auto", "cosine", "l2", "l1", "js"]
+Cluster = Literal["bipartition", "dbscan", "upgma", "kmeans", "nearest", "choose", "none"]
+Trigger = Literal["every", "once", "hopkins", "stationary", "rapid_decrease"]
+Accept = Literal["always", "separation", "trial"]
+Aggregate = Literal["mean", "trimmed", "reptile"]
+Weights = Literal["samples", "uniform"]
+Local = Literal["sgd", "proximal"]
+
+PARTS: dict[str, dict[str, str]] = {
+    "signal": {
+        "update": "how training moved the shared layers: w - W (CFL, LayerCFL)",
+        "weights": "the shared layers' weights (FeSEM, DC-PFL, AdaCFL)",
+        "outputs": "softmax outputs on public samples (FedTSDP, FLIS)",
+        "losses": "the loss of every group's model on own data, seen by the client alone (IFCA, FedCPS)",
+    },
+    "layers": {
+        "all": "every layer counts",
+        "auto": "the layer that parts the clients most clearly and steadily (LayerCFL)",
+        "LAYERS": "conv, dense, first:2, last:1, fc1,fc2, feature_skew, label_skew",
+    },
+    "distance": {
+        "auto": "cosine for updates, l2 for weights and K-means, js for outputs",
+        "cosine": "1 - cosine (CFL)",
+        "l2": "Euclidean (FeSEM)",
+        "l1": "mean absolute difference after scaling each to 0 ... 1 (DC-PFL)",
+        "js": "Jensen-Shannon divergence of outputs (FedTSDP)",
+    },
+    "cluster": {
+        "bipartition": "each group in two by complete linkage (CFL)",
+        "dbscan": "who is within eps is together (FedTSDP)",
+        "upgma": "average linkage cut at K groups, or at a share of its height (DC-PFL)",
+        "kmeans": "K-means, anew each time",
+        "nearest": "K-means first, then the nearest group's model (FeSEM)",
+        "choose": "clients pick the model with the smallest loss (IFCA)",
+        "none": "one group",
+    },
+    "trigger": {
+        "every": "in every round from `after` on",
+        "once": "in round `after`",
+        "hopkins": "when the signal looks clusterable (FedTSDP)",
+        "stationary": "when a group's mean update is short and some client's is long (CFL)",
+        "rapid_decrease": "when the loss stops falling fast (DC-PFL)",
+    },
+    "accept": {
+        "always": "whatever was found",
+        "separation": "if the two sides are far enough apart, sqrt((1 - a) / 2) > gamma_max (CFL)",
+        "trial": "if the new groups' models have the lower loss after a round trained with both (DC-PFL)",
+    },
+    "share": {
+        "group": "all layers in groups",
+        "global": "all layers over everybody; groups are only found",
+        "private LAYERS": "these stay with the client, the others are the group's (FedPer)",
+        "common LAYERS": "these are everybody's, the others the group's (FedCPS)",
+        "moving": "the group's up to a boundary that moves towards the input at a regrouping (FedTSDP)",
+        "periodic": "the group's, layers that hardly differ only every alpha rounds (DC-PFL)",
+    },
+    "aggregate": {
+        "mean": "weighted mean",
+        "trimmed": "coordinate-wise trimmed mean (Robust-TKM)",
+        "reptile": "a step of kappa towards the mean (FedDist)",
+    },
+    "local": {
+        "sgd": "the solver alone",
+        "proximal": "with a pull of mu to where training started (FedProx, FeSEM)",
+    },
+}
+"""Every part by column and name, in a line each; parentheses name a method that is made of it."""
+
+
+_COMPARED = {
+    "cosine": ("update", "weights"),
+    "l2": ("update", "weights"),
+    "l1": ("update", "weights"),
+    "js": ("outputs",),
+}
+"""The signals that a distance is between."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One part for each column, and its settings."""
+
+    signal: Annotated[Signal, Field(description="what is observed of clients")] = "update"
+    layers: Annotated[str, Field(description="layers that are looked at: all, auto, conv, last:1, fc1, …")] = "all"
+    distance: Annotated[Distance, Field(description="how far apart two clients are")] = "auto"
+    cluster: Annotated[Cluster, Field(description="how groups are found")] = "bipartition"
+    clusters: Annotated[int, Field(ge=1, description="K: upgma, kmeans, nearest, choose")] = 4
+    eps: Annotated[Eps, Field(description="nearness: a number, auto, inf, relative:r (dbscan)")] = "auto"
+    cut: Annotated[
+        float | None, Field(ge=0, le=1, description="share of the tree's height, instead of K (upgma)")
+    ] = None
+    trigger: Annotated[Trigger, Field(description="when groups are looked for")] = "stationary"
+    after: Annotated[int, Field(ge=1, description="the first round in which they are")] = 5
+    threshold: Annotated[
+        float, Field(ge=0, le=1, description="Hopkins statistic: outputs 0.65, updates 0.55 (hopkins)")
+    ] = 0.65
+    eps1_frac: Annotated[
+        float, Field(ge=0, description="short is below this share of the longest mean update (stationary)")
+    ] = 0.2
+    ratio: Annotated[float, Field(ge=0, description="long is so many times short (stationary)")] = 4.0
+    accept: Annotated[Accept, Field(description="which groups count, once found")] = "always"
+    gamma_max: Annotated[float, Field(ge=0, le=1, description="least separation of two sides (separation)")] = 0.5
+    wait: Annotated[int, Field(ge=0, description="rounds without a search after a refusal")] = 6
+    share: Annotated[
+        Share, Field(description="group, global, private LAYERS, common LAYERS, moving or periodic")
+    ] = "group"
+    psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping (moving)")] = (
+        0.98
+    )
+    alpha: Annotated[int, Field(ge=1, description="period of layers that hardly differ (periodic)")] = 3
+    aggregate: Annotated[Aggregate, Field(description="what is made of the members' layers")] = "mean"
+    weights: Annotated[Weights, Field(description="a client's weight in the mean")] = "samples"
+    trim: Annotated[float, Field(ge=0, lt=0.5, description="share left out on each side (trimmed)")] = 0.1
+    kappa: Annotated[float, Field(gt=0, le=1, description="length of the step to the mean (reptile)")] = 0.6
+    local: Annotated[Local, Field(description="how a client trains")] = "sgd"
+    mu: Annotated[float, Field(ge=0, description="strength of the pull (proximal)")] = 0.1
+
+    def __post_init__(self) -> None:
+        found = [f"method.{key} = {getattr(self, key)!r} {why}" for key, why in self._refusals()]
+        if found:
+            raise BadInput(found)
+
+    @property
+    def map(self) -> ShareMap:
+        """Who shares what."""
+        return ShareMap.read(self.share)
+
+    @property
+    def measure(self) -> str:
+        """The distance, `auto` being that which fits."""
+        if self.distance != "auto":
+            return self.distance
+        if self.cluster in ("kmeans", "nearest") and self.signal != "outputs":
+            return "l2"
+        return {"update": "cosine", "weights": "l2", "outputs": "js"}.get(self.signal, "l2")
+
+    def _refusals(self) -> list[tuple[str, str]]:
+        """Which settings cannot be put together, and why."""
+        if self.cluster == "none":
+            never = "moves when clients are regrouped, and cluster = 'none' never does; take private LAYERS"
+            return [("share", never)] if self.map.kind == "moving" else []
+        if self.cluster == "choose":
+            return self._of_choosing()
+        found = []
+        if self.signal == "losses":
+            return [("signal", "is what clients choose by, and nothing else; it needs cluster = 'choose'")]
+        if self.signal not in _COMPARED[self.measure]:
+            fitting = ", ".join(name for name, signals in _COMPARED.items() if self.signal in signals)
+            found.append(("distance", f"cannot compare signal = {self.signal!r}; take auto, {fitting}"))
+        if self.signal == "outputs" and self.layers != "all":
+            found.append(("layers", "has no meaning with signal = 'outputs', of whole models; it must be 'all'"))
+        if self.cluster in ("kmeans", "nearest") and self.measure != "l2":
+            found.append(("cluster", "needs points; take signal = 'update' or 'weights' with distance = 'l2'"))
+        if self.cluster == "nearest" and self.signal != "weights":
+            found.append(("cluster", "compares clients with the groups' models; it needs signal = 'weights'"))
+        cosines = self.cluster == "bipartition" and self.measure == "cosine"
+        if self.layers == "auto" and (self.map.keeps or not cosines):
+            found.append(
+                (
+                    "layers",
+                    "watches bipartitions of cosines over all layers; it needs cluster = 'bipartition', distance = "
+                    "'cosine' and a share map in which clients keep nothing: group, global, common LAYERS",
+                )
+            )
+        if self.accept == "separation" and not cosines:
+            found.append(
+                ("accept", "tests cosines across two sides; it needs cluster = 'bipartition', distance = 'cosine'")
+            )
+        if self.accept == "trial" and self.map.kind != "group":
+            found.append(("accept", "trains two whole models side by side; it needs share = 'group'"))
+        return found
+
+    def _of_choosing(self) -> list[tuple[str, str]]:
+        found = []
+        if self.signal != "losses":
+            found.append(("signal", "does not go with cluster = 'choose', by losses; it must be 'losses'"))
+        if self.trigger != "every":
+            found.append(("trigger", "has no meaning with cluster = 'choose'; it must be 'every'"))
+        if self.accept != "always":
+            found.append(("accept", "has no meaning with cluster = 'choose'; it must be 'always'"))
+        if self.map.kind not in ("group", "common"):
+            found.append(("share", "does not go with cluster = 'choose'; it must be group or common LAYERS"))
+        if self.aggregate != "mean":
+            found.append(("aggregate", "is not there for cluster = 'choose'; it must be 'mean'"))
+        return found

@@ -1,0 +1,218 @@
+"""Mixed methods: which parts go together, that each does what it does in its own method, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.experiment import Experiment
+from coterie.methods import IFCA, FedAvg, parts
+from coterie.methods.cfl import CFL
+from coterie.methods.fedper import FedPer
+from coterie.methods.mixed import Mixed
+from coterie.problems import BadInput
+from coterie.runtime.drive import drive
+from tests.federated import TRAINING, planted, train
+
+SIZES = [40 + 3 * i for i in range(20)]
+DECAYING = replace(TRAINING, lr_decay=0.98)
+
+
+@pytest.mark.parametrize("share", ["group", "global"])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_no_groups_is_fedavg(share: str, participation: float) -> None:
+    federation = planted("feature", sizes=SIZES)
+    mixed = train(Mixed(cluster="none", share=share), federation, 4, participation=participation)
+    fedavg = train(FedAvg(), federation, 4, participation=participation)
+    for ours, theirs in zip(mixed.states, fedavg.states, strict=True):
+        assert torch.equal(ours.models, theirs.model)
+    assert mixed.ledgers == fedavg.ledgers
+
+
+def test_private_layers_without_groups_are_fedper() -> None:
+    federation = planted("feature", sizes=SIZES)
+    mixed = train(Mixed(cluster="none", share="private last:1"), federation, 4, participation=0.6)
+    fedper = train(FedPer(), federation, 4, participation=0.6)
+    for ours, theirs in zip(mixed.states, fedper.states, strict=True):
+        assert torch.equal(ours.models, theirs.model)
+    assert mixed.ledgers == fedper.ledgers
+    assert mixed.accuracy().tolist() == fedper.accuracy().tolist()
+
+
+def test_clients_that_choose_are_ifca() -> None:
+    federation = planted("feature", sizes=SIZES)
+    mixed = train(Mixed(signal="losses", cluster="choose", trigger="every", weights="uniform"), federation, 3)
+    ifca = train(IFCA(min_share=0.1), federation, 3)
+    assert torch.equal(mixed.state.models, ifca.state.models)
+    assert mixed.groups().tolist() == ifca.groups().tolist()
+
+
+def test_a_bipartition_at_rest_is_cfl() -> None:
+    federation = planted("incongruent", 2)
+    mixed = train(Mixed(eps1_frac=0.2, after=5), federation, 30, training=DECAYING)
+    cfl = train(
+        CFL(eps1=None, eps2=None, eps1_frac=0.2, t_min=5, weights="samples"), federation, 30, training=DECAYING
+    )
+    assert mixed.ari() == cfl.ari() == 1.0
+    assert mixed.logged("fired").index(1.0) == [len(set(s.groups)) for s in cfl.states].index(2) - 1
+
+
+GROUPS: dict[str, dict[str, Any]] = {
+    "nearest centre": {"signal": "weights", "cluster": "nearest", "trigger": "every", "after": 1},
+    "K-means once": {"signal": "weights", "cluster": "kmeans", "trigger": "once", "after": 1},
+    "a tree of updates": {"signal": "update", "cluster": "upgma", "trigger": "once", "after": 1},
+    "the last layer's updates": {"layers": "last:1", "cluster": "upgma", "trigger": "once", "after": 1},
+    "K-means on trial": {
+        "signal": "weights",
+        "cluster": "kmeans",
+        "trigger": "once",
+        "accept": "trial",
+        "after": 1,
+    },
+    "common first layer": {
+        "signal": "weights",
+        "cluster": "kmeans",
+        "trigger": "once",
+        "after": 1,
+        "share": "common first:1",
+    },
+    "private last layer": {
+        "signal": "weights",
+        "cluster": "kmeans",
+        "trigger": "once",
+        "after": 1,
+        "share": "private last:1",
+    },
+    "periodic layers": {
+        "signal": "weights",
+        "cluster": "kmeans",
+        "trigger": "every",
+        "after": 1,
+        "share": "periodic",
+    },
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_planted_groups_are_found(name: str) -> None:
+    run = train(Mixed(**GROUPS[name]), planted("feature", 4), 4)
+    assert run.ari() == 1.0
+    assert run.accuracy().mean() > train(FedAvg(), planted("feature", 4), 4).accuracy().mean()
+
+
+def test_a_tree_of_scaled_weights_is_that_of_dcpfl() -> None:
+    given = {
+        "signal": "weights",
+        "distance": "l1",
+        "cluster": "upgma",
+        "clusters": 2,
+        "trigger": "once",
+        "after": 1,
+    }
+    training = replace(TRAINING, epochs=5)
+    assert train(Mixed(**given), planted("feature", 2), 1, training=training).ari() == 1.0
+
+
+def test_outputs_part_label_blocks_and_the_boundary_moves() -> None:
+    given = {"signal": "outputs", "cluster": "dbscan", "trigger": "hopkins", "after": 1}
+    run = train(Mixed(**given, share="moving", psi=0.5), planted("label", 2), 2)
+    assert run.ari() == 1.0
+    assert run.state.depth == 0.5
+    people = run.people
+    assert run.bytes("up", 1) == 20 * people.layout.size * 4  # whole models, for their outputs
+    assert run.bytes("down", 2) == 20 * people.layout.first_tensors(2).size * 4
+
+
+def test_a_combination_that_no_paper_has() -> None:
+    """Updates of the layer that suits best, two sides at a time, once they look clusterable."""
+    given = {
+        "cluster": "bipartition",
+        "accept": "separation",
+        "trigger": "hopkins",
+        "threshold": 0.5,
+        "gamma_max": 0.6,
+    }
+    run = train(Mixed(signal="update", layers="auto", after=4, **given), planted("incongruent", 4), 12)
+    assert run.ari() == 1.0
+    assert run.state.chosen >= 0
+
+
+def test_trimmed_mean_and_reptile() -> None:
+    federation = planted("iid", sizes=SIZES)
+    plain, trimmed = (train(Mixed(cluster="none", aggregate=a), federation, 2) for a in ("mean", "trimmed"))
+    assert not torch.equal(plain.state.models, trimmed.state.models)
+    half = train(Mixed(cluster="none", aggregate="reptile", kappa=0.5), federation, 1)
+    whole = train(FedAvg(), federation, 1)
+    expected = (half.states[0].models + whole.state.model) / 2
+    torch.testing.assert_close(half.state.models, expected, atol=1e-6, rtol=0)
+
+
+def test_proximal_pulls() -> None:
+    federation = planted("feature")
+    free, held = (train(Mixed(cluster="none", local=rule, mu=5.0), federation, 1) for rule in ("sgd", "proximal"))
+    moved = [float((r.state.models - r.states[0].models).norm()) for r in (free, held)]
+    assert moved[1] < 0.8 * moved[0]
+
+
+def test_who_arrives_late_joins_the_nearest_group() -> None:
+    run = train(Mixed(**GROUPS["K-means once"]), planted("feature", 4), 8, participation=0.6)
+    assert (run.state.known).all()
+    assert run.ari() == 1.0
+
+
+def test_newcomers_join_the_nearest_group() -> None:
+    run = train(Mixed(**GROUPS["K-means once"]), planted("feature", 4), 2)
+    clients = np.array([0, 1, 2, 3, 7])
+    joined = drive(run.method.newcomer(run.state, clients, run.people), run.runtime.answer)
+    assert joined.groups.tolist() == run.groups()[clients].tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"signal": "losses"}, "method.signal = 'losses' is what clients choose by, and nothing else"),
+        ({"cluster": "choose"}, "method.signal = 'update' does not go with cluster = 'choose'"),
+        ({"distance": "js"}, "method.distance = 'js' cannot compare signal = 'update'; take auto, cosine, l2, l1"),
+        ({"signal": "outputs", "distance": "l2"}, "cannot compare signal = 'outputs'; take auto, js"),
+        (
+            {"signal": "outputs", "layers": "last:1"},
+            "method.layers = 'last:1' has no meaning with signal = 'outputs'",
+        ),
+        ({"signal": "outputs", "cluster": "kmeans"}, "method.cluster = 'kmeans' needs points"),
+        ({"cluster": "nearest"}, "method.cluster = 'nearest' compares clients with the groups' models"),
+        ({"layers": "auto", "share": "private last:1"}, "method.layers = 'auto' watches bipartitions"),
+        ({"accept": "separation", "distance": "l2"}, "method.accept = 'separation' tests cosines"),
+        ({"accept": "trial", "share": "moving"}, "method.accept = 'trial' trains two whole models side by side"),
+        ({"cluster": "none", "share": "moving"}, "method.share = 'moving' moves when clients are regrouped"),
+        ({"share": "sometimes"}, "share"),
+        ({"share": "private"}, "share"),
+    ],
+)
+def test_impossible_combinations_are_refused_before_work_starts(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        Experiment(method={"name": "mixed", **given}).check()
+    assert sentence in str(refused.value)
+
+
+def test_layers_that_the_network_lacks_are_refused() -> None:
+    for given in ({"layers": "conv"}, {"share": "private conv"}, {"share": "private all"}, {"share": "common fc9"}):
+        with pytest.raises(BadInput):
+            train(Mixed(**given), planted("feature"), 1)
+
+
+def test_every_part_is_described() -> None:
+    for column, kind in (
+        ("signal", parts.Signal),
+        ("distance", parts.Distance),
+        ("cluster", parts.Cluster),
+        ("trigger", parts.Trigger),
+        ("accept", parts.Accept),
+        ("aggregate", parts.Aggregate),
+        ("local", parts.Local),
+    ):
+        assert tuple(parts.PARTS[column]) == get_args(kind)
+    assert set(parts.PARTS) <= set(Mixed.__dataclass_fields__)
