@@ -13,6 +13,7 @@ import pytest
 import coterie
 from coterie.cli import KINDS
 from coterie.experiment import Experiment
+from coterie.methods import METHODS
 from tests.commandline import COTERIE, Terminal, fresh
 
 
@@ -111,15 +112,36 @@ def test_list(terminal: Terminal, kind: str, names: list[str]) -> None:
 
 
 def test_list_shows_settings_with_default_and_meaning(terminal: Terminal) -> None:
-    out = terminal("list", "methods").out
+    out = terminal("list", "methods", "ifca").out
     assert re.search(r"^ +clusters = 4 +\w+", out, re.MULTILINE)
-    assert re.search(r'^ +weights = "samples" +\w+', out, re.MULTILINE)
-    assert "or 1; one of samples, uniform" in " ".join(out.split())
+    assert re.search(r'^ +weights = "uniform" +\w+', out, re.MULTILINE)
+    assert "cluster's mean; one of samples, uniform" in " ".join(out.split())
 
 
-def test_list_knows_four_kinds(terminal: Terminal) -> None:
+def test_list_names_each_once_and_says_where_settings_are(terminal: Terminal) -> None:
+    lines = terminal("list", "methods").out.splitlines()
+    assert [line.split()[0] for line in lines[:-1] if not line.startswith(" ")] == sorted(METHODS.names())
+    assert lines[-1] == "settings: coterie list methods NAME"
+    assert terminal("list", "methods", "fesm") == (
+        2,
+        "",
+        "coterie: method 'fesm' is unknown; did you mean fesem?\n",
+    )
+
+
+def test_list_parts(terminal: Terminal) -> None:
+    out = terminal("list", "parts").out
+    assert re.search(r"^trigger$", out, re.MULTILINE)
+    assert re.search(r"^  hopkins +\w+", out, re.MULTILINE)
+    one = terminal("list", "parts", "share").out
+    assert "moving" in one
+    assert "hopkins" not in one
+    assert terminal("list", "parts", "shares").err == "coterie: part 'shares' is unknown; did you mean share?\n"
+
+
+def test_list_knows_five_kinds(terminal: Terminal) -> None:
     assert terminal("list", "method") == (2, "", "coterie: list 'method' is unknown; did you mean methods?\n")
-    assert len(KINDS) == 4
+    assert len(KINDS) == 5
 
 
 # ---- bad input: code 2, sentences on the error output

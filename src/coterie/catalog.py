@@ -8,6 +8,7 @@ place where a setting exists, so the listing, the validation and the call cannot
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -105,7 +106,10 @@ def _place(target: Callable[..., Any]) -> str:
 
 
 def _summary(target: Callable[..., Any]) -> str:
-    return (inspect.getdoc(target) or "").strip().split("\n", 1)[0]
+    paragraph = (inspect.getdoc(target) or "").strip().split("\n\n", 1)[0]
+    text = " ".join(paragraph.split())
+    sentence = re.match(r".*?[.!?](?= [A-Z]|$)(?<!et al\.)", text)
+    return sentence[0] if sentence else text
 
 
 def _frozen(value: Any) -> Any:

@@ -35,7 +35,7 @@ Clustered and personalised federated learning: find out which clients belong tog
 
 Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden groups, offline.
 
-  coterie list methods             what there is, with every setting
+  coterie list methods             what there is; with a name, its settings
   coterie run fesem --name first   train; the run gets a folder, runs/first
   coterie show first               its rounds as a table, or runs compared
   coterie report first             its page again, --against RUN, --charts DIR
@@ -230,16 +230,16 @@ def report(
 @app.command("list")
 def list_(
     kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One of them, with its settings.")] = None,
 ) -> None:
-    """List what can be chosen: a line on each, and its settings with their defaults."""
-    from coterie.experiment_check import catalog
-    from coterie.listing import catalog_lines, part_lines
+    """List what can be chosen, a line on each; with a NAME, its settings and their defaults."""
+    from coterie.listing import listed
 
     if kind in SYNONYMS:
         raise BadInput(f"list {kind!r} is unknown; did you mean {SYNONYMS[kind]}?")
     if kind not in KINDS:
         raise BadInput(unknown("list", kind, KINDS))
-    for line in part_lines() if kind == "parts" else catalog_lines(catalog(kind)):
+    for line in listed(kind, name):
         print(line)
 
 

@@ -15,32 +15,49 @@ import numpy as np
 from rich.console import Console
 
 from coterie.experiment_toml import literal, plain
+from coterie.problems import BadInput, unknown
 from coterie.report.numbers import counted, decimals, percent, volume
 from coterie.runs import RunFolder
 
 if TYPE_CHECKING:
-    from coterie.catalog import Catalog, Entry
+    from coterie.catalog import Entry
     from coterie.events import Result
 
 NARROWEST = 30
 """Columns that a text gets at least, where the terminal has not even them."""
 
 
-def catalog_lines(catalog: Catalog, width: int | None = None) -> Iterator[str]:
-    """Each entry: its name, its summary, then one line a setting with its default and its meaning.
+def listed(kind: str, name: str | None = None, width: int | None = None) -> Iterator[str]:
+    """What can be chosen, a line on each; or one of them, with a line on each of its settings.
 
     Args:
-        catalog: methods, datasets, splits or networks.
+        kind: methods, datasets, splits, networks or parts.
+        name: one of that kind.
         width: columns to wrap texts at; without it, the terminal's.
+
+    Raises:
+        BadInput: there is no such name.
     """
+    from coterie.experiment_check import catalog
+
     width = width or columns()
-    auto = _auto(catalog.kind)
-    margin = max(len(name) for name in [*catalog.names(), "auto"]) + 2
-    for entry in catalog:
-        yield from _hanging(entry.name, entry.summary, margin, width)
-        yield from _setting_lines(entry, " " * margin, width)
+    if kind == "parts":
+        yield from _parts(name, width)
+        return
+    entries = catalog(kind)
+    if name is not None:
+        entry = entries[name]
+        yield from _hanging(f"{entry.name}  ", entry.summary, len(entry.name) + 2, width)
+        yield from _setting_lines(entry, "", width)
+        return
+    auto, names = _auto(entries.kind), sorted(entries.names())
+    margin = max(len(name) for name in [*names, "auto"]) + 2
+    for name in names:
+        yield from _hanging(name, entries[name].summary, margin, width)
     if auto:
         yield from _hanging("auto", auto, margin, width)
+    if any(entry.settings for entry in entries):
+        yield f"settings: coterie list {kind} NAME"
 
 
 def _auto(kind: str) -> str:
@@ -60,17 +77,20 @@ def _second_paragraph(text: str | None) -> str:
     return " ".join(inspect.cleandoc(text or "").split("\n\n")[1].split()).replace("`", "")
 
 
-def part_lines(width: int | None = None) -> Iterator[str]:
+def _parts(name: str | None, width: int) -> Iterator[str]:
     """The parts that the method `mixed` is put together from: each column, and what it can be."""
     from coterie.methods.parts import PARTS
 
-    width = width or columns()
-    margin = max(len(name) for parts in PARTS.values() for name in parts) + 4
+    if name is not None and name not in PARTS:
+        raise BadInput(unknown("part", name, PARTS))
+    margin = max(len(part) for parts in PARTS.values() for part in parts) + 4
     for column, parts in PARTS.items():
+        if name not in (None, column):
+            continue
         yield column
-        for name, meaning in parts.items():
-            yield from _hanging(f"  {name}", meaning, margin, width)
-    yield "put together with: coterie run mixed --set COLUMN=PART …; all settings: coterie new my.toml --method mixed"
+        for part, meaning in parts.items():
+            yield from _hanging(f"  {part}", meaning, margin, width)
+    yield "put together: coterie run mixed --set COLUMN=PART; their settings: coterie list methods mixed"
 
 
 def _setting_lines(entry: Entry, indent: str, width: int) -> Iterator[str]:
