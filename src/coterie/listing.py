@@ -79,7 +79,7 @@ def _second_paragraph(text: str | None) -> str:
 
 def _parts(name: str | None, width: int) -> Iterator[str]:
     """The parts that the method `mixed` is put together from: each column, and what it can be."""
-    from coterie.methods.parts import PARTS
+    from coterie.methods.part_names import PARTS
 
     if name is not None and name not in PARTS:
         raise BadInput(unknown("part", name, PARTS))

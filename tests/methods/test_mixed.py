@@ -14,6 +14,7 @@ from coterie.methods import IFCA, FedAvg, parts
 from coterie.methods.cfl import CFL
 from coterie.methods.fedper import FedPer
 from coterie.methods.mixed import Mixed
+from coterie.methods.part_names import PARTS
 from coterie.problems import BadInput
 from coterie.runtime.drive import drive
 from tests.federated import TRAINING, planted, train
@@ -214,5 +215,5 @@ def test_every_part_is_described() -> None:
         ("aggregate", parts.Aggregate),
         ("local", parts.Local),
     ):
-        assert tuple(parts.PARTS[column]) == get_args(kind)
-    assert set(parts.PARTS) <= set(Mixed.__dataclass_fields__)
+        assert tuple(PARTS[column]) == get_args(kind)
+    assert set(PARTS) <= set(Mixed.__dataclass_fields__)

@@ -12,9 +12,10 @@ from coterie.clients.local import LocalUpdate
 from coterie.clients.private import PrivateUpdate
 from coterie.clients.trial import Receive
 from coterie.exchange import Exchange, Ids, Log, Replies, Round, Send
+from coterie.grouping.affinity import layer_discrepancies
 from coterie.grouping.cluster import nearest_group
 from coterie.grouping.layers import candidates
-from coterie.methods import mixed_choice, mixed_groups
+from coterie.methods import mixed_choice, mixed_groups, mixed_signals
 from coterie.methods.catalog import METHODS
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, People, Serving, Split
 from coterie.methods.mixed_sharing import averaged, parts_down
@@ -22,7 +23,7 @@ from coterie.methods.mixed_state import MixedState
 from coterie.methods.mixed_trial import tried
 from coterie.methods.parts import Parts
 from coterie.methods.private_layers import own_evaluation, shared_part
-from coterie.sharing.schedule import layer_discrepancies, periods
+from coterie.sharing.schedule import layer_parts, periods
 
 LOW = 0.1
 """Layers that differ less than this share of the mean over layers wait longer (DC-PFL)."""
@@ -61,10 +62,10 @@ class Mixed(Parts, Method[MixedState]):
         layout, full = cohort.people.layout, self.map.kind != "periodic" or cohort.round % self.alpha == 0
         due = (state.periods == 1) | full
         state, replies = yield from self._trained(state, due, cohort)
-        state = yield from mixed_groups.placed(
+        state = yield from mixed_signals.placed(
             self, state.observed(replies, self.signal == "update"), cohort.people
         )
-        state = mixed_groups.rested(self, state, replies, layout)
+        state = mixed_signals.rested(self, state, replies, layout)
         labels = None
         if full:  # what has not come up cannot make groups
             labels, state = yield from mixed_groups.searched(self, state, cohort)
@@ -72,7 +73,8 @@ class Mixed(Parts, Method[MixedState]):
             return averaged(self, state.regrouped(labels), replies, None, layout)
         kept = averaged(self, state, replies, due, layout)
         if full and self.map.kind == "periodic":
-            differ = layer_discrepancies(replies.models, state.groups[replies.clients], kept.models, layout)
+            groups = state.groups[replies.clients]
+            differ = layer_discrepancies(replies.models, groups, kept.models, layer_parts(layout))
             kept = replace(kept, periods=periods(differ, self.alpha, LOW, state.periods))
         if labels is None:
             return kept
@@ -124,17 +126,17 @@ class Mixed(Parts, Method[MixedState]):
         of, old = np.zeros(len(clients), np.int64), np.flatnonzero(state.known & (state.groups != UNKNOWN))
         if self.cluster != "none" and len(old) and len(replies):
             rows = replies.models - start if self.signal == "update" else replies.models
-            mine = yield from mixed_groups.signals(self, state, rows, people)
-            theirs = yield from mixed_groups.signals(self, state, state.seen[old], people)
-            near = nearest_group(mixed_groups.distances(self, mine, theirs), state.groups[old])
+            mine = yield from mixed_signals.signals(self, state, rows, people)
+            theirs = yield from mixed_signals.signals(self, state, state.seen[old], people)
+            near = nearest_group(mixed_signals.distances(self, mine, theirs), state.groups[old])
             of[np.isin(clients, replies.clients)] = near
         return Serving(state.models, of)
 
     def affinity(self, state: MixedState, people: People, clients: Ids) -> Affinity | None:
         if self.signal in ("outputs", "losses") or not state.known[clients].all():
             return None
-        part = mixed_groups.looked_at(self, state, people.layout)
+        part = mixed_signals.looked_at(self, state, people.layout)
         return Affinity(
             f"{self.measure} distance of {self.signal}",
-            mixed_groups.distances(self, part.take(state.seen[clients])),
+            mixed_signals.distances(self, part.take(state.seen[clients])),
         )

@@ -1,0 +1,97 @@
+"""What a mixed method compares of the clients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.exchange import Outputs, Replies, Round
+from coterie.grouping import layers as looking
+from coterie.grouping.affinity import (
+    cosines,
+    gram_coordinates,
+    js_divergences,
+    pairwise_distances,
+    scaled_l1,
+)
+from coterie.grouping.cluster import nearest_group
+from coterie.methods.method import UNKNOWN, People
+from coterie.methods.mixed_state import MixedState
+from coterie.methods.parts import Parts
+from coterie.models.layout import Layout, Part
+
+Labels = NDArray[np.int64]
+Matrix = NDArray[np.float64]
+
+
+def looked_at(parts: Parts, state: MixedState, layout: Layout) -> Part:
+    """The columns that distances see: of the layers asked for, those that every group shares."""
+    names, chosen = looking.candidates(layout, parts.layers)
+    if chosen < 0:
+        chosen = state.chosen if state.chosen >= 0 else len(names) - 1
+    part = list(names.values())[chosen]
+    always = (state.periods == 1).all(0)
+    for shared in parts.map.shared(layout, state.depth, always[None]):
+        part = part & shared
+    return part
+
+
+def signals(parts: Parts, state: MixedState, seen: Tensor, people: People) -> Round[Tensor]:
+    """What is compared of models or updates `[r, P]`: rows `[r, size]`, or outputs `[r, samples, classes]`."""
+    if parts.signal != "outputs":
+        return looked_at(parts, state, people.layout).take(seen)
+    assert people.public is not None
+    found: Tensor = yield Outputs(seen, people.public)
+    return found
+
+
+def distances(parts: Parts, rows: Tensor, others: Tensor | None = None) -> Matrix:
+    """Distances `[r, r]` between signals, or `[r, s]` to others."""
+    if parts.measure == "js":
+        return js_divergences(rows, others)
+    if parts.measure == "l1":
+        return scaled_l1(rows, others)
+    both = rows if others is None else torch.cat([rows, others])
+    found = 1.0 - cosines(both) if parts.measure == "cosine" else pairwise_distances(gram_coordinates(both))
+    return found if others is None else found[: len(rows), len(rows) :]
+
+
+def rested(parts: Parts, state: MixedState, replies: Replies, layout: Layout) -> MixedState:
+    """With the norms of this round's updates: which groups' mean update is short while a member's is long."""
+    if not len(replies) or parts.trigger != "stationary":
+        return state
+    groups = state.groups[replies.clients]
+    part = layout.trainable
+    crossed = part.take(replies.models)
+    moved = (crossed - part.take(state.starts)[torch.from_numpy(state.rows(replies.clients))]).double()
+    moved = moved.nan_to_num(0.0)
+    tops, resting = state.tops.copy(), np.zeros(len(state.models), np.bool_)
+    for group in range(len(state.models)):
+        members = groups == group
+        if members.sum() < 3:
+            continue
+        own = moved[torch.from_numpy(members)]
+        share = torch.from_numpy(replies.samples[members] / replies.samples[members].sum())
+        short = float((own * share[:, None]).sum(0).norm())
+        tops[group] = max(tops[group], short)
+        limit = parts.eps1_frac * tops[group]
+        resting[group] = short < limit and float(own.norm(dim=1).max()) >= parts.ratio * limit
+    return replace(state, tops=tops, resting=resting)
+
+
+def placed(parts: Parts, state: MixedState, people: People) -> Round[MixedState]:
+    """Whoever was seen for the first time after the others were grouped joins the nearest group."""
+    new = np.flatnonzero(state.known & (state.groups == UNKNOWN))
+    old = np.flatnonzero(state.known & (state.groups != UNKNOWN))
+    if not len(new) or not len(old):
+        return state
+    mine = yield from signals(parts, state, state.seen[new], people)
+    theirs = yield from signals(parts, state, state.seen[old], people)
+    groups = state.groups.copy()
+    at, labels = np.unique(groups[old], return_inverse=True)
+    groups[new] = at[nearest_group(distances(parts, mine, theirs), labels)]
+    return replace(state, groups=groups)
