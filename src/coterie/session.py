@@ -369,11 +369,12 @@ class Session:
         for client, samples in zip(replies.clients, replies.report.get("trained_samples", []), strict=False):
             self._trained[int(client)] = self._trained.get(int(client), 0.0) + float(samples or 0)
         seen = self.layout.trainable
-        if "model" in exchange.rule.sends:
+        kept = self.runtime.states.kept.get("model")
+        if "model" in exchange.rule.keeps and kept is not None:
+            models = seen.take(kept[torch.from_numpy(replies.clients)])
+        elif "model" in exchange.rule.sends:
             # Columns that never cross are NaN, and no part of a distance.
             models = seen.take(replies.models).nan_to_num(0.0)
-        elif "model" in exchange.rule.keeps and len(replies):
-            models = seen.take(self.runtime.states.kept["model"][torch.from_numpy(replies.clients)])
         else:
             return
         self._sketched.append((replies.clients, self.sketch(models)))

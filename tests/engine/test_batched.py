@@ -76,6 +76,7 @@ def numbers(result: Result) -> Tensor:
             return torch.cat([model, torch.tensor([loss])])
         case Scored(loss, actual, predicted, correct):
             return torch.tensor([loss, *actual, *predicted, *correct])
+    assert isinstance(result, Tensor)
     return result
 
 

@@ -70,7 +70,7 @@ def test_convolutions_by_work(name: str, features: tuple[int, ...], batch_size: 
     assert choice(name, features, batch_size, "batched") == "batched"
 
 
-@pytest.mark.parametrize("name", ["resnet18", "fedtsdp-cnn"])
+@pytest.mark.parametrize("name", ["resnet18", "fedtsdp-cnn", "gaussian-mlp", "gaussian-cnn"])
 def test_other_networks_go_one_by_one(name: str) -> None:
     assert choice(name, IMAGE, 10) == "sequential"
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The Hopkins statistic: what specification 1.8, item 4, measured."""
+"""The Hopkins statistic and the sampling it amends: what specification 1.8, items 4 and 7, measured."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
-from coterie.grouping.trigger import hopkins
+from coterie.grouping.trigger import Rho, amended, hopkins
 
 
 def means(points: list[np.ndarray]) -> float:
@@ -48,3 +49,51 @@ def test_nothing_to_see_is_a_half(points: np.ndarray) -> None:
 def test_pairs_of_equal_points_are_as_tight_as_can_be() -> None:
     points = np.repeat(np.random.default_rng(0).normal(size=(5, 3)), 2, 0)
     assert hopkins(points, np.random.default_rng(0)) == 1.0
+
+
+def test_repeats_are_a_mean_over_draws() -> None:
+    points = np.random.default_rng(3).normal(size=(20, 30))
+    rng = np.random.default_rng(0)
+    singly = [hopkins(points, rng) for _ in range(5)]
+    assert len(set(singly)) == 5
+    assert hopkins(points, np.random.default_rng(0), 5) == pytest.approx(np.mean(singly), abs=1e-15)
+    assert hopkins(points, np.random.default_rng(0)) == singly[0]
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_points_that_are_not_finite_have_no_statistic(broken: float) -> None:
+    points = np.random.default_rng(3).normal(size=(20, 30))
+    points[4, 2] = broken
+    assert math.isnan(hopkins(points, np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize("size", [3, 50])
+def test_the_literal_weights_are_equations_7_and_8(size: int) -> None:
+    """Add M / B to the weights of the batch, then divide by the sum (A9)."""
+    weights = np.random.default_rng(0).dirichlet(np.ones(200))
+    batch = np.arange(size) * 3
+    added = weights.copy()
+    added[batch] += 200 / size
+    np.testing.assert_allclose(amended(weights, batch, "literal"), added / added.sum(), rtol=1e-12)
+    scaled = 200 * weights  # of mean 1, the same increments move half of the weight
+    scaled[batch] += 200 / size
+    np.testing.assert_allclose(amended(weights, batch, 0.5), scaled / scaled.sum(), rtol=1e-12)
+
+
+def test_weights_stay_above_0_in_the_longest_run() -> None:
+    weights = np.full(1000, 1e-3)
+    for _ in range(500):
+        weights = amended(weights, np.arange(50), "literal")
+    assert weights.min() > 0
+    assert weights.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 0.999, "literal"])
+def test_rho_takes(value: float | str) -> None:
+    assert TypeAdapter(Rho).validate_python(value) == value
+
+
+@pytest.mark.parametrize("value", [1, 1.0, -0.1, np.nan, True, None, "half", [0.5]])
+def test_rho_refuses(value: object) -> None:
+    with pytest.raises(ValidationError, match="it must be a number from 0 to below 1, or literal"):
+        TypeAdapter(Rho).validate_python(value)

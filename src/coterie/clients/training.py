@@ -7,13 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from coterie.models.layout import Layout
+
 
 @dataclass(frozen=True)
 class Training:
     """Settings of the local solver (specification 0.2, convention 2).
 
-    Optimiser state is discarded at the end of every round; a round makes full passes over the client's
-    training samples and keeps the last short batch.
+    Optimiser state is discarded at the end of every round, unless a rule carries it over (`Train.solver`); a round
+    makes full passes over the client's training samples and keeps the last short batch.
     """
 
     epochs: Annotated[int, Field(ge=0, description="passes over the client's data in a round (E)")] = 1
@@ -27,3 +29,14 @@ class Training:
     def lr_at(self, round: int) -> float:
         """The learning rate in round `round` (1, 2, …; a warm-up, round 0, uses that of round 1)."""
         return float(self.lr * self.lr_decay ** max(round - 1, 0))
+
+
+def solver_size(training: Training, layout: Layout) -> int:
+    """Scalars that the local solver remembers from one step to the next (`Train.solver`), for models of size P.
+
+    SGD with momentum: P, the velocity. Adam: 2 P + 1, first moments, second moments, and the number of steps.
+    SGD without momentum: none.
+    """
+    if training.optimizer == "adam":
+        return 2 * layout.size + 1
+    return layout.size if training.momentum else 0

@@ -20,7 +20,8 @@ start are changed.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from functools import cache
+from copy import deepcopy
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import TypeVar
 
@@ -33,10 +34,11 @@ from coterie.clients.training import Training
 from coterie.clients.work import Gradients, Losses, Request, Result, Score, Split, Train, Trained
 from coterie.engine.choice import chunk_size, is_perceptron, refuse_unbatchable
 from coterie.engine.convolution import Convolutional
-from coterie.engine.engine import ANSWERED, Data, Engine
+from coterie.engine.engine import Data, Engine
 from coterie.engine.minibatches import Blocks, Pool, Stacked, width_of
 from coterie.engine.perceptron import LINE, Perceptron, block, cross_entropy, whole
-from coterie.engine.sequential import scored, trained_tensors
+from coterie.engine.sequential import Sequential, scored
+from coterie.engine.solver import memory_of, trained_tensors
 from coterie.models.layout import Layout, Part
 
 EVALUATION_WIDTH = 64
@@ -48,6 +50,9 @@ Job = tuple[Client, R]
 
 class Batched(Engine):
     """Answers one request of many clients at once, for perceptrons and chains of plain modules (`obstacle`).
+
+    What is rarely asked for (`MetaTrain`, the training of stochastic features, scores by draws of them) is answered
+    one client after another.
 
     Raises:
         BadInput: any other network.
@@ -66,7 +71,11 @@ class Batched(Engine):
         results: list[Result | None] = [None] * len(requests)
         groups: dict[Hashable, list[int]] = {}
         for i, (client, request) in enumerate(zip(clients, requests, strict=True)):
-            groups.setdefault((type(request), *self._alike(client, request)), []).append(i)
+            alike = self._alike(client, request)
+            if alike is None:
+                (results[i],) = self._one_by_one.answer([client], [request])
+            else:
+                groups.setdefault((type(request), *alike), []).append(i)
         for members in groups.values():
             # Whoever runs out of minibatches first stands last, so that those still at work are the first rows.
             members.sort(key=lambda i: -self._count(clients[i], requests[i]))
@@ -77,8 +86,8 @@ class Batched(Engine):
                     results[i] = result
         return [r for r in results if r is not None]
 
-    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Softmax outputs `[n, samples, classes]`."""
+    def outputs(self, models: Tensor, inputs: Tensor, temperature: float = 1.0) -> Tensor:
+        """Softmax outputs `[n, samples, classes]` at a temperature."""
         samples = self._model.prepare(inputs)
         found = torch.empty(len(models), len(samples), self.data.classes)
         for rows in _evenly(len(models), self._chunk(tuple(inputs.shape[1:]))):
@@ -88,25 +97,34 @@ class Batched(Engine):
                 some = samples[s : s + EVALUATION_WIDTH]
                 x = block(len(stack), *some.shape).copy_(some)
                 into = found[rows, s : s + EVALUATION_WIDTH]
-                into.copy_(self._model.logits(views, x)[: len(into)].softmax(2))
+                into.copy_((self._model.logits(views, x)[: len(into)] / temperature).softmax(2))
         return found
 
-    def _alike(self, client: Client, request: Request) -> tuple[Hashable, ...]:
-        """What two requests must agree in to share a kernel without changing each other's result."""
+    @cached_property
+    def _one_by_one(self) -> Sequential:
+        """For what has no kernel for many clients; with a network of its own, which it binds."""
+        network = deepcopy(self.network)
+        return Sequential(network, self.layout, self.data, self.training, self.seed, self._initial)
+
+    def _alike(self, client: Client, request: Request) -> tuple[Hashable, ...] | None:
+        """What two requests must agree in to share a kernel without changing each other's result.
+
+        None for a request that has no kernel for many clients.
+        """
         count = self._count(client, request)
         match request:
-            case Train(epochs=epochs, part=part, linear=linear):
+            case Train(epochs=epochs, part=part, linear=linear, lr=lr):
                 width = width_of(count, self.training.batch_size)
-                return width, client.round, epochs, part, bool(request.pull), linear is None
+                return width, client.round, epochs, part, bool(request.pull), linear is None, lr
             case Losses():
                 return width_of(count, EVALUATION_WIDTH), len(request.models), request.split
-            case Gradients(full=full):
-                limit = EVALUATION_WIDTH if full else self.training.batch_size
-                return width_of(count, limit), full, request.batches
-            case Score():
+            case Gradients(full=full, size=size):
+                limit = EVALUATION_WIDTH if full else size or self.training.batch_size
+                return width_of(count, limit), full, request.batches, size
+            case Score(draws=0):
                 return width_of(count, EVALUATION_WIDTH), request.split
             case _:
-                raise TypeError(f"a rule asked for {type(request).__name__}; an engine answers {ANSWERED}")
+                return None
 
     def _count(self, client: Client, request: Request) -> int:
         """The client's samples that the request looks at."""
@@ -125,7 +143,7 @@ class Batched(Engine):
                 return self._losses([(c, r) for c, r in jobs if isinstance(r, Losses)])
             case Gradients():
                 return self._gradients([(c, r) for c, r in jobs if isinstance(r, Gradients)])
-            case Score():
+            case _:
                 return self._score([(c, r) for c, r in jobs if isinstance(r, Score)])
 
     def _train(self, jobs: Sequence[Job[Train]]) -> list[Trained]:
@@ -137,7 +155,9 @@ class Batched(Engine):
         stack = self._stack([r.start for r in requests])
         gradients = torch.zeros_like(stack)
         ranges = Part.of((e.start, e.stop) for e in entries).ranges
-        step = _Step(self.training, self.training.lr_at(clients[0].round), stack, gradients, ranges, requests)
+        lr = self.training.lr_at(clients[0].round) if requests[0].lr is None else requests[0].lr
+        memories = [memory_of(r, self.training, self.layout) for r in requests]
+        step = _Step(self.training, lr, stack, gradients, ranges, requests, memories)
         weights = blocks.weights / blocks.sizes.clamp(min=1)[:, :, None]
         views = cache(lambda rows: self._views(stack[:rows]))
         slots = cache(lambda rows: self._views(gradients[:rows]))
@@ -153,7 +173,11 @@ class Batched(Engine):
                 step(active)
                 total[:active] += losses[:active] * blocks.sizes[:active, s]
         means = [loss / n if n else float("nan") for loss, n in zip(total.tolist(), pool.counts, strict=True)]
-        return [Trained(row[: self.layout.size].clone(), mean) for row, mean in zip(stack, means, strict=True)]
+        step.remember(memories)
+        return [
+            Trained(row[: self.layout.size].clone(), mean, memory if request.keep_solver else None)
+            for row, mean, memory, request in zip(stack, means, memories, requests, strict=True)
+        ]
 
     def _losses(self, jobs: Sequence[Job[Losses]]) -> list[Tensor]:
         counts = [self._count(c, r) for c, r in jobs]
@@ -195,7 +219,7 @@ class Batched(Engine):
         first = jobs[0][1]
         counts = [self._count(c, r) for c, r in jobs]
         pool = Pool(self._model, self.data, [c for c, _ in jobs], "train")
-        limit = EVALUATION_WIDTH if first.full else self.training.batch_size
+        limit = EVALUATION_WIDTH if first.full else first.size or self.training.batch_size
         blocks = Blocks(self._model, counts, width_of(counts[0], limit))
         picks = blocks.picks(
             pool, [c.stream(r.purpose).permutation(n) for (c, r), n in zip(jobs, counts, strict=True)]
@@ -252,6 +276,7 @@ class _Step:
         gradients: Tensor,
         ranges: Sequence[tuple[int, int]],
         requests: Sequence[Train],
+        memories: Sequence[Tensor | None],
     ) -> None:
         self._training, self._lr = training, lr
 
@@ -268,9 +293,30 @@ class _Step:
         self._anchor = rows([r.start if r.anchor is None else r.anchor for r in requests if pulled])
         self._linear = rows([r.linear for r in requests])
         adam = training.optimizer == "adam"
-        self._first = columns(torch.zeros_like(stack)) if adam or training.momentum else []
-        self._second = columns(torch.zeros_like(stack)) if adam else []
+        self._moments = [torch.zeros_like(stack) for _ in range(2 if adam else 1 if training.momentum else 0)]
+        self._first, self._second = ([columns(m) for m in self._moments] + [[], []])[:2]
         self._taken = np.zeros((len(requests), 1))
+        for place, memory in self._places(memories):
+            place.copy_(memory)
+        if adam:
+            self._taken += [[0.0 if m is None else float(m[-1])] for m in memories]
+
+    def remember(self, memories: Sequence[Tensor | None]) -> None:
+        """Write into each client's memory, where it has one, what the solver remembers of it (`views_of`)."""
+        for place, memory in self._places(memories):
+            memory.copy_(place)
+        for remembered, taken in zip(memories, self._taken[:, 0], strict=True):
+            if remembered is not None and self._second:
+                remembered[-1] = taken
+
+    def _places(self, memories: Sequence[Tensor | None]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Where each moment of each client lies: in the stack, and in the client's memory."""
+        for row, memory in enumerate(memories):
+            if memory is None:
+                continue
+            for number, moment in enumerate(self._moments):
+                size = len(memory) // len(self._moments)
+                yield moment[row, :size], memory[number * size : (number + 1) * size]
 
     @torch.no_grad()
     def __call__(self, active: int) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import Protocol, get_args
 
-import numpy as np
 from torch import Tensor, nn
 
 from coterie.clients.rule import Answer, Client, Order, Work
 from coterie.clients.training import Training
 from coterie.clients.work import Request, Result, Split
+from coterie.engine.bound import has_batch_norm
+from coterie.engine.epoch import backpropagated
 from coterie.models.layout import Layout
 
 EVALUATION_BATCH = 256
 
-ANSWERED = "Train, Losses, Gradients and Score"
+ANSWERED = ", ".join(kind.__name__ for kind in get_args(Request))
 """The requests that every engine answers."""
 
 
@@ -41,6 +43,7 @@ class Engine(ABC):
         self.data = data
         self.training = training
         self.seed = seed
+        self.batch_norm = has_batch_norm(network)
         self._initial = initial
 
     @abstractmethod
@@ -48,8 +51,8 @@ class Engine(ABC):
         """Answer one request for each client."""
 
     @abstractmethod
-    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Softmax outputs `[n, samples, classes]` of every model `[n, P]` on `inputs`."""
+    def outputs(self, models: Tensor, inputs: Tensor, temperature: float = 1.0) -> Tensor:
+        """Outputs `softmax(logits / temperature)` `[n, samples, classes]` of every model `[n, P]` on `inputs`."""
 
     def client(self, order: Order, state: Mapping[str, Tensor]) -> Client:
         """The client an order is for, as its rule will see it."""
@@ -59,11 +62,16 @@ class Engine(ABC):
         )
 
     def carry_out(self, orders: Sequence[Order], states: Sequence[Mapping[str, Tensor]]) -> list[Answer]:
-        """Run the rule of every order to its answer, all in step, so that like requests meet."""
+        """Run the rule of every order to its answer, all in step, so that like requests meet.
+
+        To each answer's report the engine adds `trained_samples`, the work that the rule asked for: how many
+        training samples went backwards through the network, each time that they did.
+        """
         clients = [self.client(o, s) for o, s in zip(orders, states, strict=True)]
         works: list[Work] = [o.rule.run(c, o) for o, c in zip(orders, clients, strict=True)]
         answers: list[Answer | None] = [None] * len(orders)
         results: list[Result | None] = [None] * len(orders)
+        efforts = [0] * len(orders)
         running = list(range(len(orders)))
         while running:
             asked: list[tuple[int, Request]] = []
@@ -71,33 +79,20 @@ class Engine(ABC):
                 try:
                     asked.append((i, works[i].send(results[i])))
                 except StopIteration as end:
-                    answers[i] = end.value
+                    answers[i] = _with_effort(end.value, efforts[i])
             for kind in dict.fromkeys(type(r) for _, r in asked):
                 same = [(i, r) for i, r in asked if type(r) is kind]
                 found = self.answer([clients[i] for i, _ in same], [r for _, r in same])
-                for (i, _), result in zip(same, found, strict=True):
+                for (i, request), result in zip(same, found, strict=True):
                     results[i] = result
+                    efforts[i] += backpropagated(
+                        request, clients[i].samples, self.training, keep_single=not self.batch_norm
+                    )
             running = [i for i, _ in asked]
         return [a for a in answers if a is not None]
 
 
-def batches(order: np.ndarray, size: int, keep_single: bool) -> list[tuple[int, int]]:
-    """Ranges of minibatches over `len(order)` samples. A last batch of one sample is dropped unless `keep_single`.
-
-    A batch-norm network cannot train on one sample (specification 0.2, convention 2); a client that has just
-    one sample in all trains on nothing there.
-    """
-    ranges = [(a, min(a + size, len(order))) for a in range(0, len(order), size)]
-    if ranges and not keep_single and ranges[-1][1] - ranges[-1][0] == 1:
-        ranges.pop()
-    return ranges
-
-
-def has_batch_norm(network: nn.Module) -> bool:
-    """Whether any layer normalises over the batch."""
-    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in network.modules())
-
-
-def has_dropout(network: nn.Module) -> bool:
-    """Whether any layer drops units at random."""
-    return any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in network.modules())
+def _with_effort(answer: Answer, samples: int) -> Answer:
+    if not isinstance(answer, Answer):
+        return answer  # not what a rule may return; whoever asked for the answers says so
+    return replace(answer, report={**answer.report, "trained_samples": float(samples)})

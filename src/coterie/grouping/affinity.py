@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.models.layout import Part
 from coterie.streams import stream
 
 _TILE = 1 << 14
@@ -64,38 +67,86 @@ def cosines(updates: Tensor) -> NDArray[np.float64]:
     return np.asarray((units @ units.T).clamp_(-1.0, 1.0).numpy())
 
 
-def js_divergences(outputs: Tensor) -> NDArray[np.float64]:
+def js_divergences(outputs: Tensor, others: Tensor | None = None, *, root: bool = False) -> NDArray[np.float64]:
     """Jensen-Shannon divergences `[n, n]` between softmax outputs `[n, samples, classes]`.
 
-    The mean over samples, in nats, so between 0 and ln 2; the divergence itself, not its root
-    (FedTSDP, specification 1.4, A1 and A2).
+    The mean over samples, in nats, so between 0 and ln 2; the divergence itself, unless its `root` is asked for
+    (FedTSDP, specification 1.4, A1 and A2). With `others` `[m, samples, classes]`, those between outputs and
+    others `[n, m]`.
     """
     q = outputs.double()
+    r = q if others is None else others.double()
 
     def entropy(p: Tensor) -> Tensor:
         return -torch.xlogy(p, p).sum(-1).mean(-1)
 
-    own = entropy(q)
-    found = np.zeros((len(q), len(q)))
+    own, their = entropy(q), entropy(r)
+    found = np.zeros((len(q), len(r)))
     for i in range(len(q)):
-        mixed = entropy((q[i] + q) / 2)
-        found[i] = (mixed - (own[i] + own) / 2).numpy()
-    np.fill_diagonal(found, 0.0)
-    return np.maximum((found + found.T) / 2, 0.0)
+        mixed = entropy((q[i] + r) / 2)
+        found[i] = (mixed - (own[i] + their) / 2).numpy()
+    if others is None:
+        np.fill_diagonal(found, 0.0)
+        found = (found + found.T) / 2
+    found = np.maximum(found, 0.0)
+    return np.sqrt(found) if root else found
 
 
-def scaled_l1(models: Tensor) -> NDArray[np.float64]:
+def scaled(models: Tensor, common: bool = False) -> Tensor:
+    """Models `[n, P]` scaled to 0 ... 1, each by its own range or all by their `common` one, in float64.
+
+    What has no range, such as a constant model, is 0 everywhere.
+    """
+    rows = models.double()
+    over = (0, 1) if common else (1,)
+    low, high = rows.amin(over, keepdim=True), rows.amax(over, keepdim=True)
+    return (rows - low) / torch.where(high > low, high - low, torch.ones_like(high))
+
+
+def scaled_l1(
+    models: Tensor, others: Tensor | None = None, *, parts: Sequence[Part] | None = None, common: bool = False
+) -> NDArray[np.float64]:
     """Mean absolute differences `[n, n]` between models `[n, P]`, each scaled to 0 ... 1 by its own range.
 
     A constant model counts as 0 everywhere (DC-PFL, specification 5.3).
+
+    Args:
+        models: the rows.
+        others: `[m, P]`; with them, the differences between models and others `[n, m]`.
+        parts: what counts, each part scaled by its own range there; without them, everything together.
+        common: scale all models by the range that they have together.
     """
     from scipy.spatial.distance import cdist
 
-    rows = models.double()
-    low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
-    span = torch.where(high > low, high - low, torch.ones_like(high))
-    scaled = ((rows - low) / span).numpy()
-    return np.asarray(cdist(scaled, scaled, "cityblock") / models.shape[1])
+    n, everyone = len(models), models if others is None else torch.cat([models, others])
+    total, size = np.zeros((n, n if others is None else len(others))), 0
+    for part in parts or [Part.of([(0, models.shape[1])])]:
+        rows = scaled(part.take(everyone), common).numpy()
+        total += cdist(rows[:n], rows if others is None else rows[n:], "cityblock")
+        size += part.size
+    return np.asarray(total / size)
+
+
+def layer_discrepancies(
+    models: Tensor, groups: NDArray[np.int64], centres: Tensor, parts: Sequence[Part]
+) -> NDArray[np.float64]:
+    """How much members differ from their group's model, layer by layer: `[K, L]` (DC-PFL, Eq. 5).
+
+    The mean over members of the mean absolute difference, each of the L `parts` scaled to 0 ... 1 by its own range.
+    NaN for a group without members.
+
+    Args:
+        models: `[r, P]`, whole models.
+        groups: the group of each row `[r]`.
+        centres: the groups' models `[K, P]`.
+        parts: the layers.
+    """
+    found = np.full((len(centres), len(parts)), np.nan)
+    for layer, part in enumerate(parts):
+        own, centre = scaled(part.take(models)), scaled(part.take(centres))
+        for group in np.unique(groups):
+            found[group, layer] = float((own[groups == group] - centre[group]).abs().mean())
+    return found
 
 
 def gap(similarities: NDArray[np.float64], groups: NDArray[np.int64]) -> float:
@@ -133,3 +184,12 @@ class Sketch:
         for row, model in zip(found, models, strict=True):
             row.index_add_(0, self._buckets, model * self._signs)
         return found
+
+
+def quartiles(distances: NDArray[np.float64]) -> dict[str, float]:
+    """Smallest, quartiles and largest of the distances `[n, n]` of different clients; nothing for one client."""
+    pairs = distances[np.triu_indices(len(distances), 1)]
+    if not len(pairs):
+        return {}
+    names = ("min", "q1", "median", "q3", "max")
+    return dict(zip(names, np.quantile(pairs, (0, 0.25, 0.5, 0.75, 1)).tolist(), strict=True))

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from hashlib import blake2b
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from pydantic import BeforeValidator
 from torch import Tensor
 
-from coterie.grouping.affinity import gram_coordinates, squared_distances
+from coterie.grouping.affinity import gram_coordinates, pairwise_distances, squared_distances
 from coterie.labels import canonical
 from coterie.models.layout import Part
 
 Linkage = Literal["single", "complete", "average"]
+Noise = Literal["singletons", "group"]
+
+
+def _eps(value: Any) -> float | str:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return "inf" if value == np.inf else float(value)
+    if not (isinstance(value, str) and re.fullmatch(r"inf|auto|relative:\d+(\.\d+)?", value)):
+        raise ValueError("it must be a number from 0 up, auto, inf, or relative:r as in relative:0.5")
+    return value
+
+
+Eps = Annotated[float | str, BeforeValidator(_eps)]
+"""How near is near, as a setting: see `threshold`."""
 
 
 def kmeans(models: Tensor, clusters: int, restarts: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -40,15 +56,19 @@ def kmeans(models: Tensor, clusters: int, restarts: int, rng: np.random.Generato
     return canonical(np.asarray(labels, np.int64))
 
 
-def within(distances: NDArray[np.float64], eps: float) -> NDArray[np.int64]:
+def within(distances: NDArray[np.float64], eps: float, noise: Noise = "singletons") -> NDArray[np.int64]:
     """Canonical labels `[n]` of DBSCAN with two points to a core, from distances `[n, n]`.
 
     With two points that is: clients no farther apart than `eps` are together, and so is whoever is together
-    with one of them; who has nobody near is alone (FedTSDP, specification 1.4 and A3).
+    with one of them. Who has nobody near is alone, or with `noise="group"` together with all others who have
+    nobody (FedTSDP, specification 1.4 and A3).
     """
     from scipy.sparse.csgraph import connected_components
 
     _, labels = connected_components(np.asarray(distances <= eps, np.int8), directed=False)
+    if noise == "group":
+        alone = np.bincount(labels)[labels] == 1
+        labels = np.where(alone, len(labels), labels)
     return canonical(np.asarray(labels, np.int64))
 
 
@@ -103,3 +123,57 @@ def reseeded(
         centres[k] = models[int(squared_distances(seen.take(models), seen.take(centres)).min(1).argmax())]
         empty[k] = 0
     return centres, empty
+
+
+def widest_gap(distances: NDArray[np.float64]) -> float:
+    """The middle of the largest gap between merge heights of single linkage, from distances `[n, n]`.
+
+    A threshold for `within` that needs no scale (FedTSDP, specification A2); of equal gaps the lowest counts. NaN
+    where there are fewer than two merges, or a distance is not finite.
+    """
+    if len(distances) < 3 or not np.isfinite(distances).all():
+        return float("nan")
+    heights = dendrogram(distances, "single")[:, 2]
+    at = int(np.diff(heights).argmax())
+    return float((heights[at] + heights[at + 1]) / 2)
+
+
+def threshold(eps: float | str, distances: NDArray[np.float64]) -> float:
+    """The number that `eps` means for distances `[n, n]` (FedTSDP, specification A2 and A4).
+
+    A number and `inf` mean themselves, `auto` the middle of the widest gap (`widest_gap`), and `relative:r` means r
+    times the median over pairs of clients.
+    """
+    if eps == "auto":
+        return widest_gap(distances)
+    if isinstance(eps, str) and eps.startswith("relative:"):
+        pairs = distances[np.triu_indices(len(distances), 1)]
+        return float(eps.removeprefix("relative:")) * float(np.median(pairs)) if len(pairs) else 0.0
+    return float(eps)
+
+
+def refined(
+    groups: NDArray[np.int64], models: Tensor, eps: float | str, noise: Noise = "singletons"
+) -> NDArray[np.int64]:
+    """Canonical labels `[n]` after DBSCAN inside each group, on the Euclidean distances of models `[n, P]`.
+
+    No two clients of different groups are together afterwards. `eps` is read group by group (FedTSDP, stage 2).
+    """
+    found = np.zeros(len(groups), np.int64)
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
+        distances = pairwise_distances(gram_coordinates(models[torch.from_numpy(members)]))
+        found[members] = found.max() + 1 + within(distances, threshold(eps, distances), noise)
+    return canonical(found)
+
+
+def nearest_group(distances: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The group `[n]` whose members are nearest on average, ties to the first.
+
+    Args:
+        distances: to clients whose groups are known `[n, m]`.
+        groups: of those clients `[m]`, 0 ... K-1, each with a member.
+    """
+    members = groups == np.arange(groups.max() + 1)[:, None]
+    means = distances @ members.T / members.sum(1)
+    return np.asarray(means.argmin(1), np.int64)

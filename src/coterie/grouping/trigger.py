@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BeforeValidator
 from scipy.spatial.distance import cdist
 
 
-def hopkins(points: NDArray[np.float64], rng: np.random.Generator) -> float:
+def hopkins(points: NDArray[np.float64], rng: np.random.Generator, repeats: int = 1) -> float:
     """The Hopkins statistic of points `[m, d]`: 0.5 for no structure, towards 1 for tight clusters.
 
     A tenth of the points, at least two, are compared with as many drawn uniformly in the points' bounding box:
     the sum of the drawn ones' distances to their nearest point, over that sum plus the points' own distances to
     their nearest other point. The exponent on the distances is 1; if all distances are 0 the answer is 0.5
     (FedTSDP, Eq. 6; specification 1.4, A6 to A8).
+
+    The answer is the mean over `repeats` draws, and NaN where a point is not finite.
     """
-    m = len(points)
-    if m < 2:
+    if len(points) < 2:
         return 0.5
+    if not np.isfinite(points).all():
+        return float("nan")
+    return float(np.mean([_drawn(points, rng) for _ in range(repeats)]))
+
+
+def _drawn(points: NDArray[np.float64], rng: np.random.Generator) -> float:
+    """The statistic from one draw."""
+    m = len(points)
     size = max(2, int(np.ceil(0.1 * m)))
     picked = rng.permutation(m)[:size]
     drawn = rng.uniform(points.min(0), points.max(0), (size, points.shape[1]))
@@ -25,3 +37,27 @@ def hopkins(points: NDArray[np.float64], rng: np.random.Generator) -> float:
     among[np.arange(size), picked] = np.inf
     own, other = among.min(1).sum(), cdist(drawn, points).min(1).sum()
     return float(other / (other + own)) if other + own > 0 else 0.5
+
+
+def _rho(value: Any) -> float | str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (value == "literal" or (number and 0 <= value < 1)):
+        raise ValueError("it must be a number from 0 to below 1, or literal")
+    return float(value) if number else "literal"
+
+
+Rho = Annotated[float | str, BeforeValidator(_rho)]
+"""How much weight moves to a batch, as a setting: see `amended`."""
+
+
+def amended(weights: NDArray[np.float64], batch: NDArray[np.int64], rho: float | str) -> NDArray[np.float64]:
+    """Sampling weights `[M]` after the statistic was high on a batch: `(1 - rho) weights + rho / len(batch)` there.
+
+    With rho = 1/2 these are the increments of Eq. 7 to weights of mean 1; `literal` is rho = M / (1 + M), which is
+    Eq. 7 and 8 to the letter (FedTSDP, specification 1.4 and A9). All weights stay above 0.
+    """
+    share = len(weights) / (1 + len(weights)) if rho == "literal" else float(rho)
+    # No smaller than the smallest number: halved round after round, a weight would reach 0 in a long run.
+    found = np.maximum((1 - share) * weights, np.finfo(np.float64).tiny)
+    found[batch] += share / len(batch)
+    return found

@@ -1,22 +1,57 @@
-"""One published system per file. Importing this package fills `METHODS`."""
+"""One published system per file, or one family. Importing this package fills `METHODS`."""
 
+from coterie.methods.adacfl import AdaCFL
 from coterie.methods.catalog import METHODS
+from coterie.methods.cfl import CFL
+from coterie.methods.dcpfl import DCPFL
+from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedbabu import FedBABU
+from coterie.methods.fedcps import FedCPS
+from coterie.methods.feddane import FedDANE
+from coterie.methods.feddist import FedDist
+from coterie.methods.fedper import FedPer, FedRep
+from coterie.methods.fedprox import FedProx
+from coterie.methods.fedsgd import FedSGD
+from coterie.methods.fedtsdp import FedTSDP
 from coterie.methods.fesem import FeSEM
+from coterie.methods.fesem_ma import FeSEMMA
 from coterie.methods.ifca import IFCA
+from coterie.methods.layercfl import LayerCFL
+from coterie.methods.lg_fedavg import LGFedAvg
 from coterie.methods.local_only import LocalOnly
 from coterie.methods.method import Affinity, Cohort, Method, Needs, People, Serving
+from coterie.methods.mixed import Mixed
+from coterie.methods.robust_tkm import RobustTKM
 
 __all__ = [
+    "CFL",
+    "DCPFL",
     "IFCA",
     "METHODS",
+    "AdaCFL",
     "Affinity",
     "Cohort",
+    "Ditto",
     "FeSEM",
+    "FeSEMMA",
     "FedAvg",
+    "FedBABU",
+    "FedCPS",
+    "FedDANE",
+    "FedDist",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "FedSGD",
+    "FedTSDP",
+    "LGFedAvg",
+    "LayerCFL",
     "LocalOnly",
     "Method",
+    "Mixed",
     "Needs",
     "People",
+    "RobustTKM",
     "Serving",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,24 +13,15 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.local import LocalUpdate
-from coterie.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.clients.train_each import TrainEach, held_best
+from coterie.exchange import Exchange, Ids, Log, Replies, Round, Send
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances, squared_distances
-from coterie.grouping.cluster import kmeans, reseeded
+from coterie.grouping.cluster import kmeans
 from coterie.methods.catalog import METHODS
+from coterie.methods.fesem_state import FeSEMState, mean_of
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, People, Serving
 from coterie.models.layout import Part
 from coterie.sharing.aggregate import group_means
-
-
-@dataclass(frozen=True, eq=False)
-class FeSEMState:
-    """What the server remembers."""
-
-    centres: Tensor  # [K, P]
-    models: Tensor  # [n, P], the last that each client uploaded: who was away keeps its last one
-    known: NDArray[np.bool_]  # [n], who has uploaded yet
-    groups: NDArray[np.int64]  # [n], the centre of each client, -1 before its first upload
-    empty: NDArray[np.int64]  # [K], for how many rounds in a row a centre has had no member
 
 
 @METHODS.add("fesem")
@@ -42,7 +34,8 @@ class FeSEM(Method[FeSEMState]):
     round trains the cohort from its centres, then assigns every client's last model to the nearest centre
     (E-step, Eq. 8) and sets each centre to the mean of its members (M-step, Eq. 9).
 
-    Per round: down and up `m P b` bytes; the warm-up `n P b` each way (specification 2.4).
+    Per round: down and up `m P b` bytes (`update_aware`: down `m K P b`, up `m (P b + 4 K)`); the warm-up `n P b`
+    each way (specification 2.4).
     """
 
     clusters: Annotated[int, Field(ge=1, description="number of centres K")] = 4
@@ -53,45 +46,41 @@ class FeSEM(Method[FeSEMState]):
     ] = "eq7"
     restarts: Annotated[int, Field(ge=1, description="K-means runs after the warm-up, the best is taken")] = 20
     signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that distances see")] = "all"
-    weights: Annotated[Literal["uniform", "samples"], Field(description="a client's weight in its centre")] = (
-        "uniform"
-    )
+    weights: Annotated[Literal["uniform", "samples"], Field(description="clients' weights in a centre")] = "uniform"
     members: Annotated[Literal["all", "participants"], Field(description="whose models make a centre")] = "all"
     reseed: Annotated[bool, Field(description="move a centre empty for 5 rounds to the farthest client")] = False
+    e_step: Annotated[
+        Literal["nearest", "update_aware"],
+        Field(description="join the nearest centre; or (an extension) train from all, join what moves least"),
+    ] = "nearest"
 
     def start(self, people: People) -> FeSEMState:
-        w0 = people.initial(0)[None]
-        return FeSEMState(
-            w0.repeat(self.clusters, 1),
-            w0.repeat(people.n, 1),
-            np.zeros(people.n, np.bool_),
-            np.full(people.n, UNKNOWN, np.int64),
-            np.zeros(self.clusters, np.int64),
-        )
+        return FeSEMState.first(people, self.clusters)
 
     def round(self, state: FeSEMState, cohort: Cohort) -> Round[FeSEMState]:
         people = cohort.people
         if not state.known.any():
             return (yield from self._warm_up(state, cohort))
-        # Who missed the warm-up has it now, from the mean of the centres: from any one centre it would stay there.
-        starts = torch.cat([state.centres, state.centres.mean(0, keepdim=True)])
-        late = state.groups[cohort.clients] == UNKNOWN
-        rows, mu = (
-            np.where(late, self.clusters, state.groups[cohort.clients]),
-            np.where(late, 0.0, self._mu(cohort)),
-        )
-        replies: Replies = yield Exchange(cohort.clients, LocalUpdate(), {"model": Send(starts, rows)}, {"mu": mu})
-        state = _stored(state, replies)
-        near = self._nearest(state.models, state.centres, people)
-        groups = np.where(state.known, near, UNKNOWN)
-        return self._m_step(replace(state, groups=groups), people, replies.clients)
+        replies: Replies = yield self._training(state, cohort)
+        before, state = state.groups, state.stored(replies)
+        distances = self._distances(state.models, state.centres, people)
+        if self.e_step == "nearest":
+            groups = np.where(state.known, distances.argmin(1), UNKNOWN)
+        else:  # who is away stays where it is
+            groups = before.copy()
+            groups[replies.clients] = held_best(replies.numbers, self.clusters)
+        before = np.where(before == UNKNOWN, groups, before)  # who is new leaves no centre
+        state = self._m_step(replace(state, groups=groups), people, replies.clients, cohort.round)
+        ends = {"before E": mean_of(distances, before), "after E": mean_of(distances, groups)}
+        yield Log("objective", ends | {"after M": state.spread(partial(self._distances, people=people))})
+        return state
 
     def serving(self, state: FeSEMState, people: People) -> Serving:
         return Serving(state.centres, state.groups)
 
     def newcomer(self, state: FeSEMState, clients: Ids, people: People) -> Round[Serving]:
         """One local update from the mean of the centres, then the E-step (specification B11)."""
-        start = state.centres.mean(0)
+        (start,) = self._middle(state.centres, people)
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(start, clients)})
         groups = np.full(len(clients), UNKNOWN, np.int64)
         groups[np.isin(clients, replies.clients)] = self._nearest(replies.models, state.centres, people)
@@ -107,44 +96,55 @@ class FeSEM(Method[FeSEMState]):
         replies: Replies = yield Exchange(everyone, LocalUpdate(), {"model": Send.same(state.centres[0], everyone)})
         if not len(replies):
             return state
-        state = _stored(state, replies)
-        seen = self._seen(people).take(replies.models)
-        groups = state.groups.copy()
+        groups, seen = state.groups.copy(), self._seen(people).take(replies.models)
         groups[replies.clients] = kmeans(seen, self.clusters, self.restarts, people.stream("kmeans", cohort.round))
-        return self._m_step(replace(state, groups=groups), people, replies.clients)
+        state = self._m_step(replace(state.stored(replies), groups=groups), people, replies.clients, cohort.round)
+        yield Log("objective", {"after M": state.spread(partial(self._distances, people=people))})
+        return state
+
+    def _training(self, state: FeSEMState, cohort: Cohort) -> Exchange:
+        """The cohort trains from its centres (Eq. 7); with `update_aware`, from all of them."""
+        clients, samples = cohort.clients, cohort.people.samples
+        mu = self.mu * (samples.mean() / samples[clients] if self.mu_mode == "eq7" else np.ones(len(clients)))
+        if self.e_step == "update_aware":
+            models = Send.all(state.centres, clients)
+            return Exchange(clients, TrainEach(self.signal), {"models": models}, {"mu": mu})
+        # Who missed the warm-up has it now, from the mean of the centres: from any one centre it would stay there.
+        late = state.groups[clients] == UNKNOWN
+        middle = self._middle(state.centres, cohort.people, cohort.round) if late.any() else state.centres[:0]
+        send = Send(torch.cat([state.centres, middle]), np.where(late, self.clusters, state.groups[clients]))
+        return Exchange(clients, LocalUpdate(), {"model": send}, {"mu": np.where(late, 0.0, mu)})
 
     def _nearest(self, models: Tensor, centres: Tensor, people: People) -> NDArray[np.int64]:
         """The E-step: every model to its nearest centre (Eq. 8); ties to the first."""
-        part = self._seen(people)
-        return np.asarray(squared_distances(part.take(models), part.take(centres)).argmin(1), np.int64)
+        return np.asarray(self._distances(models, centres, people).argmin(1), np.int64)
 
-    def _m_step(self, state: FeSEMState, people: People, present: Ids) -> FeSEMState:
+    def _m_step(self, state: FeSEMState, people: People, present: Ids, round: int = -1) -> FeSEMState:
         """Every centre to the mean of its members (Eq. 9); one without members stays where it is."""
         groups = state.groups
         if self.members == "participants":
             groups = np.where(np.isin(people.everyone, present), groups, UNKNOWN)
-        weights = people.samples if self.weights == "samples" else None
-        centres = group_means(state.models, groups, state.centres, weights)
+        centres = self._means(state, groups, people, round)
         members = np.bincount(state.groups[state.known], minlength=self.clusters)
         state = replace(state, centres=centres, empty=np.where(members == 0, state.empty + 1, 0))
-        if self.reseed:
-            known = state.models[torch.from_numpy(state.known)]
-            centres, empty = reseeded(centres, known, state.empty, self._seen(people))
-            state = replace(state, centres=centres, empty=empty)
-        return state
+        return state.reseeded(partial(self._distances, people=people)) if self.reseed else state
 
-    def _mu(self, cohort: Cohort) -> NDArray[np.float64]:
-        samples = cohort.people.samples
-        scale = samples.mean() / samples[cohort.clients] if self.mu_mode == "eq7" else 1.0
-        return np.asarray(self.mu * scale * np.ones(len(cohort.clients)))
+    def _weights(self, people: People) -> Ids | None:
+        return people.samples if self.weights == "samples" else None
+
+    # What FeSEM-MA does in its own way:
+
+    def _distances(self, models: Tensor, centres: Tensor, people: People) -> NDArray[np.float64]:
+        part = self._seen(people)
+        return squared_distances(part.take(models), part.take(centres))
+
+    def _means(self, state: FeSEMState, groups: Ids, people: People, round: int) -> Tensor:
+        return group_means(state.models, groups, state.centres, self._weights(people))
+
+    def _middle(self, centres: Tensor, people: People, round: int = -1) -> Tensor:
+        """The mean of the centres `[1, P]`."""
+        return centres.mean(0, keepdim=True)
 
     def _seen(self, people: People) -> Part:
         """The parameters that the distance looks at; never the buffers."""
         return people.layout.trainable if self.signal == "all" else people.layout.output_kernel
-
-
-def _stored(state: FeSEMState, replies: Replies) -> FeSEMState:
-    models, known = state.models.clone(), state.known.copy()
-    models[torch.from_numpy(replies.clients)] = replies.models
-    known[replies.clients] = True
-    return replace(state, models=models, known=known)

@@ -6,20 +6,16 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.choose import Choose, ChooseThenTrain
-from coterie.clients.local import LocalUpdate
 from coterie.exchange import Exchange, Ids, Replies, Round, Send
-from coterie.grouping.cluster import kmeans
 from coterie.methods.catalog import METHODS
+from coterie.methods.k_models import Init, choices, drawn, joined, redrawn, warmed_up
 from coterie.methods.method import UNKNOWN, Cohort, Method, People, Serving
 from coterie.sharing.aggregate import group_means
-
-_REDRAWS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +47,7 @@ class IFCA(Method[IFCAState]):
         Literal["samples", "uniform"], Field(description="a client's weight in its cluster's mean")
     ] = "uniform"
     init: Annotated[
-        Literal["redraw", "plain", "kmeans"],
+        Init,
         Field(
             description="initial models: redrawn until all are picked, drawn once, or K-means after a local round"
         ),
@@ -68,22 +64,18 @@ class IFCA(Method[IFCAState]):
     restarts: Annotated[int, Field(ge=1, description="K-means runs, the best is taken (init = kmeans)")] = 20
 
     def start(self, people: People) -> IFCAState:
-        return IFCAState(self._draw(people, 0), np.full(people.n, UNKNOWN, np.int64))
+        return IFCAState(drawn(people, self.clusters), np.full(people.n, UNKNOWN, np.int64))
 
     def round(self, state: IFCAState, cohort: Cohort) -> Round[IFCAState]:
+        clients, models = cohort.clients, state.models
         if cohort.round == 1 and self.clusters > 1:
             if self.init == "kmeans":
-                return (yield from self._warm_up(state, cohort))
+                replies, labels = yield from warmed_up(models[0], self.clusters, self.restarts, cohort)
+                return self._averaged(models, replies, labels, cohort.people)
             if self.init == "redraw":
-                state = yield from self._redraw(state, cohort)
-        replies: Replies = yield Exchange(
-            cohort.clients, ChooseThenTrain(), {"models": Send.all(state.models, cohort.clients)}
-        )
-        choice = _choices(replies)
-        groups = np.full(cohort.people.n, UNKNOWN, np.int64)
-        groups[replies.clients] = choice
-        weights = replies.samples if self.weights == "samples" else None
-        return IFCAState(group_means(replies.models, choice, state.models, weights), groups)
+                models = yield from self._redrawn(cohort)
+        replies = yield Exchange(clients, ChooseThenTrain(), {"models": Send.all(models, clients)})
+        return self._averaged(models, replies, choices(replies), cohort.people)
 
     def serving(self, state: IFCAState, people: People) -> Serving:
         return Serving(state.models, state.groups)
@@ -91,51 +83,22 @@ class IFCA(Method[IFCAState]):
     def newcomer(self, state: IFCAState, clients: Ids, people: People) -> Round[Serving]:
         """A newcomer picks as everybody does: the model with the smallest loss on its data."""
         replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
-        groups = np.full(len(clients), UNKNOWN, np.int64)
-        groups[np.isin(clients, replies.clients)] = _choices(replies)
-        return Serving(state.models, groups)
+        return joined(state.models, clients, replies)
 
-    def _draw(self, people: People, attempt: int) -> Tensor:
-        """K independent initial models; the first draw starts with the model of the other methods."""
-        first = attempt * self.clusters
-        return torch.stack([people.initial(first + k) for k in range(self.clusters)])
-
-    def _redraw(self, state: IFCAState, cohort: Cohort) -> Round[IFCAState]:
-        """Draw until each model is picked by its share of the cohort; the best draw if none is good enough."""
+    def _redrawn(self, cohort: Cohort) -> Round[Tensor]:
         usual = 0.35 if self.clusters == 2 else 0.4 / self.clusters
-        wanted = usual if self.min_share is None else self.min_share
-        best, best_share = state.models, -1.0
-        for attempt in range(_REDRAWS):
-            models = self._draw(cohort.people, attempt)
-            replies: Replies = yield Exchange(
-                cohort.clients, Choose(), {"models": Send.all(models, cohort.clients)}
+        clients = cohort.clients
+        return (
+            yield from redrawn(
+                lambda attempt: drawn(cohort.people, self.clusters, attempt),
+                lambda models: Exchange(clients, Choose(), {"models": Send.all(models, clients)}),
+                usual if self.min_share is None else self.min_share,
             )
-            counts = np.bincount(_choices(replies), minlength=self.clusters)
-            share = float(counts.min() / max(len(replies), 1))
-            if share > best_share:
-                best, best_share = models, share
-            if share >= wanted or not len(replies):
-                break
-        return IFCAState(best, state.groups)
-
-    def _warm_up(self, state: IFCAState, cohort: Cohort) -> Round[IFCAState]:
-        """One local round of everybody from one model, then K-means on what came back."""
-        people = cohort.people
-        everyone = people.everyone
-        replies: Replies = yield Exchange(everyone, LocalUpdate(), {"model": Send.same(state.models[0], everyone)})
-        if not len(replies):
-            return state
-        labels = kmeans(
-            people.layout.trainable.take(replies.models),
-            self.clusters,
-            self.restarts,
-            people.stream("kmeans", cohort.round),
         )
+
+    def _averaged(self, models: Tensor, replies: Replies, picked: NDArray[np.int64], people: People) -> IFCAState:
+        """Every model to the mean of those that were trained from it."""
         groups = np.full(people.n, UNKNOWN, np.int64)
-        groups[replies.clients] = labels
+        groups[replies.clients] = picked
         weights = replies.samples if self.weights == "samples" else None
-        return IFCAState(group_means(replies.models, labels, state.models, weights), groups)
-
-
-def _choices(replies: Replies) -> NDArray[np.int64]:
-    return replies.numbers.get("choice", np.empty(0)).astype(np.int64)
+        return IFCAState(group_means(replies.models, picked, models, weights), groups)

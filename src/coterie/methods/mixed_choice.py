@@ -13,7 +13,7 @@ from coterie.methods.k_models import choices, drawn, joined, redrawn
 from coterie.methods.method import UNKNOWN, Cohort, People, Serving
 from coterie.methods.mixed_state import MixedState
 from coterie.methods.parts import Parts
-from coterie.methods.shared_base import SharedBase
+from coterie.methods.cluster_heads import SharedBase
 from coterie.models.layout import Layout
 
 ALL = 2**31 - 1

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.catalog import Catalog
-from coterie.models import cnn, deep
+from coterie.models import cnn, deep, gaussian
 from coterie.models.features import written
 from coterie.models.layout import Layout
 from coterie.models.mlp import mlp
@@ -35,6 +35,8 @@ NETWORKS.add("femnist-cnn")(cnn.femnist_cnn)
 NETWORKS.add("fedtsdp-cnn")(cnn.fedtsdp_cnn)
 NETWORKS.add("fedcr-cnn")(cnn.fedcr_cnn)
 NETWORKS.add("fedcr-cnn-small")(cnn.fedcr_cnn_small)
+NETWORKS.add("gaussian-mlp")(gaussian.gaussian_mlp)
+NETWORKS.add("gaussian-cnn")(gaussian.gaussian_cnn)
 NETWORKS.add("resnet18")(deep.resnet18)
 NETWORKS.add("vgg16")(deep.vgg16)
 
@@ -63,12 +65,14 @@ def channels_first(batch: Tensor) -> Tensor:
     )
 
 
-def default_network(features: tuple[int, ...]) -> str:
+def default_network(features: tuple[int, ...], gaussian: bool = False) -> str:
     """The network a newcomer would take for samples of this shape.
 
     A perceptron for flat vectors and for images up to 8x8 or narrower than that, `cnn` for larger images,
-    `har-cnn` for signals of four time steps or more.
+    `har-cnn` for signals of four time steps or more. With `gaussian`, one with Gaussian features.
     """
+    if gaussian:
+        return "gaussian-cnn" if default_network(features) == "cnn" else "gaussian-mlp"
     if len(features) == 3 and min(features[:2]) >= 8 and max(features[:2]) > 8:
         return "cnn"
     if len(features) == 2 and features[0] >= 4:

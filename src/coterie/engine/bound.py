@@ -1,0 +1,131 @@
+"""One network bound to one flat vector, and a client's minibatches on their way through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from coterie.clients.rule import Client
+from coterie.engine.epoch import batches
+from coterie.models.gaussian import gaussian_dim
+from coterie.models.layout import Layout, Part
+from coterie.models.networks import channels_first
+from coterie.streams import address
+
+Samples = tuple[Tensor, Tensor]
+"""A client's inputs `[s, *features]` and labels `[s]`."""
+
+Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From inputs and labels of a minibatch to what is differentiated and what is reported, both means over samples."""
+
+
+class Bound:
+    """A network whose parameters are views of one flat vector: loading a model is one copy, and so is its return.
+
+    Attributes:
+        vector: `[P]`; writing it writes the network's parameters and buffers.
+        parameters: the network's parameters by name.
+    """
+
+    def __init__(self, network: nn.Module, layout: Layout, seed: int, initial: Tensor) -> None:
+        self.network = network
+        self.layout = layout
+        self.vector = initial.clone()
+        layout.bind(network, self.vector)
+        self.parameters: dict[str, Tensor] = {e.name: network.get_parameter(e.name) for e in layout.tensors}
+        self.batch_norm = has_batch_norm(network)
+        self._seed = seed
+        gaussian = gaussian_dim(network) is not None
+        self._noise = "noise" if gaussian else "dropout" if has_dropout(network) else None
+
+    def evaluate(self, model: Tensor) -> None:
+        """Load `model` `[P]` for evaluation: nothing is dropped or drawn, and norms go by their statistics."""
+        self.network.eval()
+        self.vector.copy_(model)
+
+    def train(self, model: Tensor, client: Client, purpose: str) -> None:
+        """Load `model` `[P]` for training; what is random in it belongs to client, round and purpose."""
+        self.network.train()
+        self.vector.copy_(model)
+        if self._noise:
+            self.seed(f"{self._noise}/{purpose}", client)
+
+    def seed(self, purpose: str, client: Client) -> None:
+        """Let PyTorch's generator begin at an address: that is where dropout and stochastic features draw from."""
+        torch.manual_seed(address(self._seed, purpose, client.id, client.round))
+
+    def minibatches(self, data: Samples, rng: np.random.Generator, size: int) -> Iterator[Samples]:
+        """An epoch: inputs as the network takes them, and labels, in the order of a fresh permutation."""
+        inputs, labels = data
+        picked = torch.from_numpy(rng.permutation(len(labels)))
+        xs, ys = inputs.index_select(0, picked), labels.index_select(0, picked)
+        for a, b in batches(len(labels), size, keep_single=not self.batch_norm):
+            yield channels_first(xs[a:b]), ys[a:b]
+
+    def descend(
+        self,
+        data: Samples,
+        rng: np.random.Generator,
+        epochs: int,
+        size: int,
+        objective: Objective,
+        parameters: list[Tensor],
+        step: Callable[[Sequence[Tensor]], None],
+    ) -> float:
+        """Train for some epochs.
+
+        Args:
+            data: the client's inputs and labels.
+            rng: gives the order of every epoch.
+            epochs: how many.
+            size: samples in a minibatch.
+            objective: of a minibatch.
+            parameters: what it is differentiated in; where there are none, nothing is.
+            step: takes the gradients and moves the parameters.
+
+        Returns:
+            The mean over the last epoch's samples of what `objective` reports; NaN where there were none.
+        """
+        mean = float("nan")
+        for _ in range(epochs):
+            total, seen = torch.zeros(()), 0
+            for x, y in self.minibatches(data, rng, size):
+                cost, reported = objective(x, y)
+                if parameters:
+                    step(torch.autograd.grad(cost, parameters))
+                total += reported.detach() * len(y)
+                seen += len(y)
+            mean = float(total) / seen if seen else float("nan")
+        return mean
+
+    def trained(self, start: Tensor, part: Part | None) -> Tensor:
+        """A copy `[P]` of the model as it is now; outside `part` it is `start`, buffers included."""
+        model = self.vector.clone()
+        return model if part is None else part.copy(start.clone(), model)
+
+    def loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean cross-entropy, to differentiate and to report."""
+        cost = cross_entropy(self.network(x), y)
+        return cost, cost
+
+    def gradient(self, x: Tensor, y: Tensor, into: Tensor) -> Tensor:
+        """Write the gradient of the mean cross-entropy into `into` `[P]`, buffers aside; return the loss."""
+        cost = cross_entropy(self.network(x), y)
+        found = torch.autograd.grad(cost, list(self.parameters.values()))
+        for entry, gradient in zip(self.layout.tensors, found, strict=True):
+            entry.view(into).copy_(gradient)
+        return cost.detach()
+
+
+def has_batch_norm(network: nn.Module) -> bool:
+    """Whether any layer normalises over the batch."""
+    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in network.modules())
+
+
+def has_dropout(network: nn.Module) -> bool:
+    """Whether any layer drops units at random."""
+    return any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in network.modules())

@@ -1,0 +1,148 @@
+"""Which layers tell the clients apart: presets, layers by name, and a choice made from the updates alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.grouping.affinity import cosines, gap, gram_coordinates, pairwise_distances
+from coterie.grouping.cluster import Linkage, bipartition
+from coterie.models.layout import Kind, Layout, Part
+from coterie.problems import BadInput
+
+Measure = Literal["cosine", "l2"]
+
+ALL = "all"
+AUTO = "auto"
+UNDECIDED = -1
+"""The chosen layer's number before one is chosen."""
+
+FOURTH = 3
+"""The paper's convolution for clients that differ in features, counted from 0."""
+
+FEW = 200
+"""Clients up to whom comparing them in every layer costs little."""
+
+_PRESETS: dict[str, Kind] = {"feature_skew": "conv", "label_skew": "dense"}
+
+
+def every_layer(layout: Layout) -> dict[str, Part]:
+    """Weights and bias of each layer by name, without norms; behind them `all`, everything trainable.
+
+    A layer that is nothing but a norm is left out (LayerCFL, specification D1).
+    """
+    found = {name: _without_norms(layout, layout.of_layers([i])) for i, name in enumerate(layout.layers)}
+    return {name: part for name, part in found.items() if part} | {ALL: layout.trainable}
+
+
+def candidates(layout: Layout, layers: str) -> tuple[dict[str, Part], int]:
+    """Every selection that may be looked at, by name, and the number of the one that decides, -1 for none yet.
+
+    Args:
+        layout: of the clients' network.
+        layers: `auto`; `feature_skew`, the fourth convolution, or the last where there are fewer; `label_skew`, the
+            first dense layer; or what `Layout.select` takes. Buffers never count, and norms only in `all` and
+            `norm` (LayerCFL, specification D1).
+
+    Returns:
+        What `every_layer` gives, in front of `all` also the selection where it is none of them.
+
+    Raises:
+        BadInput: the network has no such layer.
+    """
+    parts = every_layer(layout)
+    if layers == AUTO:
+        return parts, UNDECIDED
+    part = _selected(layout, layers)
+    names = [name for name, other in parts.items() if other == part]
+    if not names:
+        everything = parts.pop(ALL)
+        parts |= {layers: part, ALL: everything}
+        names = [layers]
+    return parts, list(parts).index(names[0])
+
+
+def _selected(layout: Layout, layers: str) -> Part:
+    if layers in _PRESETS:
+        kind = _PRESETS[layers]
+        numbers = sorted({e.layer for e in layout.tensors if e.kind == kind})
+        if not numbers:
+            raise BadInput(
+                f"layers = {layers!r} is not possible: this network has no {kind} layer; write {AUTO}, {ALL} or "
+                f"some of its layers: {', '.join(layout.layers)}"
+            )
+        first = FOURTH if kind == "conv" else 0
+        return _without_norms(layout, layout.of_layers([numbers[min(first, len(numbers) - 1)]]))
+    part = layout.select(layers)
+    part = part & layout.trainable if layers in (ALL, "norm") else _without_norms(layout, part)
+    if not part:
+        raise BadInput(f"layers = {layers!r} selects norms alone; write norm to mean them, or name other layers")
+    return part
+
+
+def _without_norms(layout: Layout, part: Part) -> Part:
+    return part & layout.where(lambda e: e.role != "buffer" and e.kind != "norm")
+
+
+def compared(signals: Tensor, measure: Measure) -> NDArray[np.float64]:
+    """How alike (`cosine`) or how far apart (`l2`) signals `[r, size]` are, `[r, r]` (LayerCFL, Eq. 23 to 26)."""
+    return cosines(signals) if measure == "cosine" else pairwise_distances(gram_coordinates(signals))
+
+
+def distances(matrix: NDArray[np.float64], measure: Measure) -> NDArray[np.float64]:
+    """What `compared` gives, as distances: a cosine counts from 1 down (specification D8)."""
+    return 1.0 - matrix if measure == "cosine" else matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Which layer is looked at, and what is known of each of C candidates while that is still to be decided."""
+
+    chosen: int  # number of the candidate, -1 while undecided
+    looks: int  # in how many rounds everybody could be compared
+    gaps: NDArray[np.float64]  # [C], sum over the looks of the gap between the two sides of the own bipartition
+    agreements: NDArray[
+        np.float64
+    ]  # [C], sum of the adjusted Rand index of each look's bipartition and the next one
+    sides: NDArray[np.int64]  # [C, n], the bipartitions of the last look
+
+
+C = TypeVar("C", bound=Choice)
+
+
+def looked(
+    choice: C, similarities: Sequence[NDArray[np.float64]], linkage: Linkage
+) -> tuple[C, NDArray[np.float64]]:
+    """One more look at the similarities `[n, n]` of all clients in each of C candidates (specification D2).
+
+    Returns:
+        The choice, still to be decided, and the self-gaps of this look `[C]`: the least similarity inside the
+        sides of a candidate's own bipartition less the greatest across them.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    sides = np.array([bipartition(1.0 - s, linkage) for s in similarities])
+    gaps = np.array([gap(s, own) for s, own in zip(similarities, sides, strict=True)])
+    agreements = choice.agreements
+    if choice.looks:
+        pairs = zip(choice.sides, sides, strict=True)
+        agreements = agreements + np.array([adjusted_rand_score(one, other) for one, other in pairs])
+    return replace(
+        choice, looks=choice.looks + 1, gaps=choice.gaps + gaps, agreements=agreements, sides=sides
+    ), gaps
+
+
+def decided(choice: C) -> C:
+    """The candidate with the highest score: mean self-gap times mean agreement, the latter at least 0.
+
+    The earliest on ties; the last one, which is everything, where no score is above 0 (specification D2).
+    """
+    gaps, agreements = choice.gaps / max(choice.looks, 1), choice.agreements / max(choice.looks - 1, 1)
+    scores = gaps * np.maximum(agreements, 0.0)
+    chosen = int(scores.argmax()) if scores.max() > 0 else len(scores) - 1
+    return replace(choice, chosen=chosen)

@@ -1,0 +1,81 @@
+"""The end of a loss's rapid decrease, and where a dendrogram is cut next (DC-PFL, section III-C).
+
+Everything is a function of the losses since the last change of the groups, and of the dendrogram.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.grouping.cluster import cut
+
+STRAIGHT = 1e-8
+"""A second derivative up to this bends nowhere: only convex points can end a rapid decrease (E4)."""
+
+EQUAL = 1e-12
+"""A dendrogram up to this height is one of equal models, which are never split (specification 5.3)."""
+
+Groups = NDArray[np.int64]
+
+
+def radii(losses: Sequence[float], window: int) -> NDArray[np.float64]:
+    """The radius of curvature at each round since the last change (DC-PFL, Eq. 4; specification 5.3).
+
+    `r = (1 + l'^2)^(3/2) / l''` of the loss, smoothed by the mean of the last `window` values, with differences
+    for derivatives. Infinite where the loss does not bend upwards (E4), and in the first `window` rounds, in which
+    r does not count (E7).
+    """
+    rounds = len(losses)
+    found = np.full(rounds, np.inf)
+    if rounds < 3:
+        return found
+    # A true mean of at most `window` values, where the paper divides s + 1 terms by s (E5).
+    smooth = np.convolve(losses, np.ones(window))[:rounds] / np.minimum(np.arange(1, rounds + 1), window)
+    slope = np.diff(smooth)
+    bend = np.diff(slope)
+    np.divide((1 + slope[1:] ** 2) ** 1.5, bend, out=found[2:], where=bend > STRAIGHT)
+    found[:window] = np.inf
+    return found
+
+
+def decrease_ended(losses: Sequence[float], window: int, observed: int, least: int = 0) -> bool:
+    """Whether the rapid decrease has ended by the last of `losses`.
+
+    It ends at the first round whose radius is finite and smaller than in each of the `observed` rounds after it.
+    What has ended once stays so as losses are added.
+
+    Args:
+        losses: mean training losses since the last change of the groups, one a round.
+        window: losses in a mean (s).
+        observed: rounds for which the radius must stay larger (t_obv).
+        least: the first round, counted from 1 after the change, in which the decrease may end (E6).
+    """
+    radius = radii(losses, window)
+    if len(radius) <= observed:
+        return False
+    later = np.lib.stride_tricks.sliding_window_view(radius[1:], observed).min(1)
+    return bool((radius[:-observed] < later)[max(least - 1, 0) :].any())
+
+
+def cut_at(tree: NDArray[np.float64], share: float) -> Groups:
+    """Canonical labels `[n]` of the dendrogram `[n - 1, 4]` cut at a share of its height; one group of equals."""
+    height = float(tree[-1, 2]) if len(tree) else 0.0
+    return cut(tree, share * height) if height > EQUAL else np.zeros(len(tree) + 1, np.int64)
+
+
+def next_cut(tree: NDArray[np.float64], share: float, step: float) -> tuple[float, Groups] | None:
+    """The next lower share that gives other groups than `share`, in steps down to 0, and those groups.
+
+    None where no lower cut gives other groups (specification 5.4, E3 and E9).
+    """
+    now = cut_at(tree, share)
+    lower = share
+    while lower > 0:
+        lower = max(0.0, round(lower - step, 9))  # rounded, so that five steps of 0.2 lead from 1 to 0
+        groups = cut_at(tree, lower)
+        if not np.array_equal(groups, now):
+            return lower, groups
+    return None

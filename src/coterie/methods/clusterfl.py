@@ -1,0 +1,120 @@
+"""ClusterFL: every client its own model, drawn to those of the clients that predict alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from coterie.clients.admm import RelatedUpdate, attraction
+from coterie.exchange import Exchange, Ids, LogGap, Outputs, Replies, Round, Send
+from coterie.grouping.relation import relation
+from coterie.methods.catalog import METHODS
+from coterie.methods.clusterfl_state import ClusterFLState, Labels
+from coterie.methods.fedtsdp_state import public
+from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, People, Serving
+from coterie.methods.private_layers import shared_part
+from coterie.problems import BadInput
+
+
+@METHODS.add("clusterfl")
+@dataclass(frozen=True)
+class ClusterFL(Method[ClusterFLState]):
+    """Models as rows of W, and a soft relation F between them, by ADMM (Ouyang et al., 2021).
+
+    The objective is `sum_i F_i(w_i) + alpha tr(W W^T) - beta tr(F^T W W^T F)` with the constraint Omega = F^T W. A
+    client trains its own model (`RelatedUpdate`); the server finds Omega and U, and in every third round F, from
+    the outputs of all models on its public samples (`relation`). The authors' client adds the inner product with
+    Omega and U; the server's own steps imply that it is subtracted, as here. They train in minibatches of 5 with lr
+    0.01, times 0.999 after every 100 steps, and stop after 50 rounds at most.
+
+    Once the losses change by less than `stop` in all, under a relation, nothing is exchanged any more. The groups
+    of the tables are those of equal argmax in F: that of a client's column, which holds the shares of its mix in
+    F^T W, for a row is often greatest at the client itself, and would leave it alone.
+
+    Per round: down nothing before there is a relation, then `m (P b + 4)` bytes, or `m (2 n P + n^2) b` with the
+    literal payload; up `m (P b + 4)`, for the loss that decides when to stop crosses too. Each client is sent the
+    initial model once (specification 6.14).
+    """
+
+    alpha: Annotated[float, Field(ge=0, description="weight of the models' squared norms")] = 1e-3
+    beta: Annotated[float, Field(ge=0, description="weight of the related models' likeness")] = 5e-4
+    rho: Annotated[float, Field(gt=0, description="strength of the constraint Omega = F^T W, above 2 beta")] = 2e-3
+    local_epochs: Annotated[int, Field(ge=0, description="passes over own data in a round")] = 20
+    every: Annotated[int, Field(ge=1, description="rounds from one relation matrix to the next")] = 3
+    temperature: Annotated[float, Field(gt=0, description="of the outputs that are compared")] = 6.0
+    stop: Annotated[float, Field(ge=0, description="sum of changes of loss at which all ends; 0 for never")] = 1e-2
+    labels: Annotated[
+        Labels, Field(description="a client's group: the argmax of its column of F, or that of its row")
+    ] = "columns"
+    payload: Annotated[
+        Literal["efficient", "literal"],
+        Field(description="send what a client needs; or all of Omega, U and F, as the authors' code does"),
+    ] = "efficient"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(public=500)
+
+    def start(self, people: People) -> ClusterFLState:
+        if self.rho <= 2 * self.beta:
+            least = f"it must be above 2 method.beta = {2 * self.beta:g}"
+            raise BadInput(f"method.rho = {self.rho:g} is not possible: Omega has no minimum there; {least}")
+        return ClusterFLState.first(people)
+
+    def round(self, state: ClusterFLState, cohort: Cohort) -> Round[ClusterFLState]:
+        people, clients, none = cohort.people, cohort.clients, cohort.people.layout.nothing
+        if state.changes.sum() < self.stop:
+            return state
+        rows = np.zeros(len(clients), np.int64)
+        send = shared_part(people.initial(0)[None], rows, none, people.layout, state.known[clients])
+        rule = RelatedUpdate(self.alpha, self.rho, self.local_epochs)
+        replies: Replies = yield Exchange(clients, rule, send | self._relation(state, clients))
+        if not len(replies):
+            return state
+        state = state.heard(replies).constrained(self.rho, self.beta, people.layout.trainable)
+        if cohort.round % self.every == 0:
+            there = np.flatnonzero(state.known)
+            outputs = yield Outputs(state.models[torch.from_numpy(there)], public(people), self.temperature)
+            found, related = relation(outputs), torch.zeros_like(state.relation)
+            related[np.ix_(there, there)] = torch.from_numpy(found).float()
+            yield LogGap("relation", there, found, "similarity")
+            state = replace(state, relation=related)
+        return state
+
+    def serving(self, state: ClusterFLState, people: People) -> Serving:
+        return Serving(state.models, state.groups(self.labels), np.arange(people.n), own="model")
+
+    def newcomer(self, state: ClusterFLState, clients: Ids, people: People) -> Round[Serving]:
+        """Training as before there was a relation; its group is that of whom F mixes into it most, if anybody."""
+        initial = people.initial(0)
+        rule, send = (
+            RelatedUpdate(self.alpha, self.rho, self.local_epochs),
+            {"initial": Send.same(initial, clients)},
+        )
+        replies: Replies = yield Exchange(clients, rule, send)
+        answered, labels = np.isin(clients, replies.clients), state.groups(self.labels)
+        groups, rows = np.full(len(clients), UNKNOWN, np.int64), np.zeros(len(clients), np.int64)
+        rows[answered] = 1 + np.arange(len(replies))
+        there = np.flatnonzero(labels != UNKNOWN)
+        if len(replies) and len(there):
+            models = torch.cat([state.models[torch.from_numpy(there)], replies.models])
+            outputs = yield Outputs(models, public(people), self.temperature)
+            known, new = outputs[: len(there)], outputs[len(there) :]
+            shares = np.array([relation(torch.cat([known, one[None]]))[:-1, -1] for one in new])
+            groups[answered] = np.where(shares.any(1), labels[there[shares.argmax(1)]], UNKNOWN)
+        return Serving(torch.cat([initial[None], replies.models]), groups, rows)
+
+    def _relation(self, state: ClusterFLState, clients: Ids) -> dict[str, Send]:
+        """What clients are sent of the relation, if there is one."""
+        if not state.relation.any():
+            return {}
+        if self.payload == "literal":
+            everything = {"relation": state.relation, "dual": state.dual, "omega": state.omega}
+            return {name: Send.all(matrix, clients) for name, matrix in everything.items()}
+        related, rows = state.relation[torch.from_numpy(clients)], np.arange(len(clients))
+        towards, strengths = attraction(related, state.dual, state.omega, self.rho)
+        return {"attraction": Send(towards, rows), "strength": Send(strengths, rows)}

@@ -1,0 +1,64 @@
+"""What the server of ClusterFL remembers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.exchange import Replies
+from coterie.labels import canonical
+from coterie.methods.method import UNKNOWN, People
+from coterie.models.layout import Part
+from coterie.sharing.mixing import mixed
+
+Labels = Literal["columns", "rows"]
+"""Which argmax of F labels a client: that of its column, or that of its row."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterFLState:
+    """What the server remembers; T counts the trainable parameters."""
+
+    models: Tensor  # [n, P], every client's last
+    relation: Tensor  # F [n, n], columns that sum to 1; 0 before the first, and for who has uploaded nothing
+    omega: Tensor  # [n, T]
+    dual: Tensor  # U [n, T]
+    losses: NDArray[np.float64]  # [n], every client's last, infinite before the first
+    changes: NDArray[np.float64]  # [n], by how much it last changed, infinite before a training under a relation
+
+    @classmethod
+    def first(cls, people: People) -> ClusterFLState:
+        """Nobody has uploaded anything; F, Omega and U are 0."""
+        n, width = people.n, people.layout.trainable.size
+        zeros, never = torch.zeros(n, width), np.full(n, np.inf)
+        return cls(people.initial(0).repeat(n, 1), torch.zeros(n, n), zeros, zeros, never, never)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Who has uploaded a model `[n]`."""
+        return np.isfinite(self.losses)
+
+    def groups(self, labels: Labels) -> NDArray[np.int64]:
+        """Canonical labels `[n]` of clients with the same argmax in F, ties to the first; -1 without a relation."""
+        related = self.relation.numpy() if labels == "rows" else self.relation.numpy().T
+        return canonical(np.where(related.any(1), related.argmax(1), UNKNOWN))
+
+    def heard(self, replies: Replies) -> ClusterFLState:
+        """With the models and losses that came back. A client with nothing to train on has no loss: 0."""
+        here, losses, changes = replies.clients, self.losses.copy(), self.changes.copy()
+        losses[here] = np.nan_to_num(replies.numbers.get("loss", np.zeros(len(here))))
+        if self.relation.any():
+            changes[here] = np.abs(losses[here] - self.losses[here])
+        models = self.models.index_copy(0, torch.from_numpy(here), replies.models)
+        return replace(self, models=models, losses=losses, changes=changes)
+
+    def constrained(self, rho: float, beta: float, trainable: Part) -> ClusterFLState:
+        """Omega_j to `(rho (F^T W)_j - U_j) / (rho - 2 beta)`, then U_j up by `rho (Omega_j - (F^T W)_j)`."""
+        mixes = mixed(self.relation.T.double().numpy(), trainable.take(self.models)).double()
+        omega = (rho * mixes - self.dual) / (rho - 2 * beta)
+        return replace(self, omega=omega.float(), dual=(self.dual + rho * (omega - mixes)).float())

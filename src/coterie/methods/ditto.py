@@ -1,0 +1,59 @@
+"""Ditto: a global model, and a personal one beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from coterie.clients.two_models import TwoModels
+from coterie.exchange import Exchange, Log, Replies, Round, Send
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import Cohort, Needs, People, Serving
+from coterie.methods.one_model import GlobalState, OneModel
+from coterie.sharing.aggregate import mean
+
+CANDIDATES = (0.1, 1.0, 2.0)
+"""The strengths that a client chooses among where it chooses (Li et al., 2021, Appendix)."""
+
+
+@METHODS.add("ditto")
+@dataclass(frozen=True)
+class Ditto(OneModel):
+    """FedAvg, and for each client a model of its own under a pull to the global one (Li et al., 2021).
+
+    The personal model v stays with its client and minimises `F_i(v) + (lam/2) ||v - W||^2`, W being the global
+    model as received in the round. Without a pull it is what the client would train alone. Who never took part has
+    the common initial model; a newcomer is served the global one.
+
+    Per round: down and up `m P b` bytes (specification 6.4).
+    """
+
+    lam: Annotated[float, Field(ge=0, description="strength of the pull; 0.1 in FedCR's comparison")] = 1.0
+    dynamic: Annotated[
+        bool, Field(description="each client takes of 0.1, 1 and 2 what does best on its validation data, not lam")
+    ] = False
+    personal_epochs: Annotated[int, Field(ge=0, description="passes for the personal model (E_p)")] = 1
+    evaluated: Annotated[
+        Literal["personal", "global"],
+        Field(description="the model that counts; FedTSDP's table of results seems to show the global one"),
+    ] = "personal"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(validation=self.dynamic)
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+        clients = cohort.clients
+        rule = TwoModels(CANDIDATES if self.dynamic else (self.lam,), self.personal_epochs)
+        replies: Replies = yield Exchange(clients, rule, {"model": Send.same(state.model[0], clients)})
+        if self.dynamic:
+            taken = np.array(replies.report.get("lam", []))
+            yield Log("clients by lam", {str(lam): float((taken == lam).sum()) for lam in CANDIDATES})
+        return GlobalState(mean(replies.models, state.model, replies.samples))
+
+    def serving(self, state: GlobalState, people: People) -> Serving:
+        own = "personal" if self.evaluated == "personal" else ""
+        return Serving(state.model, np.zeros(people.n, np.int64), own=own)

@@ -1,0 +1,55 @@
+"""FedBABU: only the body is trained, under one random head, until each client adapts."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from coterie.clients.evaluate import AdaptThenEvaluate
+from coterie.clients.private import FrozenHeadUpdate
+from coterie.clients.rule import Rule
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import Cohort, People, Serving, Split
+from coterie.methods.partly_shared import PartlyShared, SharedLayers, last_layers
+from coterie.models.layout import Layout, Part
+
+
+@METHODS.add("fedbabu")
+@dataclass(frozen=True)
+class FedBABU(SharedLayers):
+    """The body is trained and averaged, all clients alike; the head stays as it was drawn (Oh et al., 2022).
+
+    For its evaluation a client trains the whole model on its own data and forgets the result. The authors train
+    with momentum 0.9 and lr 0.1, a tenth of it after half of the rounds, and of that after three quarters.
+
+    Per round: down and up `m b P_body` bytes, and to who starts the head once (specification 6.8).
+    """
+
+    uniform: ClassVar[bool] = True
+    head: Annotated[int, Field(ge=1, description="last layers that are never trained")] = 1
+    fine_tune: Annotated[int, Field(ge=0, description="passes over own data before an evaluation")] = 5
+    lr_drops: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        Field(description="rounds after each of which the learning rate is a tenth, as in [50, 75] of 100"),
+    ] = ()
+
+    def shared(self, layout: Layout) -> Part:
+        return layout.everything - last_layers(layout, self.head, "head", len(layout.layers) - 1)
+
+    def update(self, cohort: Cohort) -> Rule:
+        return FrozenHeadUpdate(self.head)
+
+    def told(self, cohort: Cohort) -> dict[str, NDArray[np.float64]]:
+        factor = 0.1 ** bisect_left(sorted(self.lr_drops), cohort.round)
+        return {"lr_factor": np.full(len(cohort.clients), factor)}
+
+    def serving(self, state: PartlyShared, people: People) -> Serving:
+        return Serving(state.model, np.zeros(people.n, np.int64))
+
+    def measure(self, split: Split, last: bool) -> Rule:
+        return AdaptThenEvaluate(split, "model", epochs=self.fine_tune)

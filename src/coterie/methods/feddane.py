@@ -1,0 +1,61 @@
+"""FedDANE: local training corrected by the gradient of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from coterie.clients.gradient import CorrectedUpdate, FullGradient
+from coterie.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import Cohort
+from coterie.methods.one_model import GlobalState, OneModel
+from coterie.sharing.aggregate import mean
+
+
+@METHODS.add("feddane")
+@dataclass(frozen=True)
+class FedDANE(OneModel):
+    """Two exchanges a round: the mean gradient g, then training corrected by it (Li et al., 2019).
+
+    A first cohort sends full gradients, `g = sum_i (n_i / sum n) grad F_i(W)`. A second minimises
+    `F_i(w) + <g - grad F_i(W), w - W> + (mu/2) ||w - W||^2`, and its models are averaged. A client whose own
+    gradient is g trains as in FedProx.
+
+    Per round: up `2 m P b` bytes; down `2 m P b` where the cohorts coincide, for W and own gradient are at hand
+    then, and `3 m P b` where they are drawn apart (specification 6.16). Running statistics, which have no gradient,
+    cross with the models alone.
+    """
+
+    mu: Annotated[float, Field(ge=0, description="strength of the pull back to the global model")] = 0.0
+    cohorts: Annotated[
+        Literal["same", "independent"],
+        Field(description="the second cohort: the first, as in the authors' code, or a draw of its own"),
+    ] = "same"
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+        layout, same = cohort.people.layout, self.cohorts == "same"
+        w, signal = state.model[0], layout.trainable
+        replies: Replies = yield Exchange(
+            cohort.clients,
+            FullGradient(remember=same),
+            {"model": Send.same(w, cohort.clients)},
+            back={"gradient": signal},
+        )
+        if not len(replies):
+            return state
+        gradient = signal.copy(state.model.clone(), mean(replies.sent["gradient"], state.model, replies.samples))
+        clients = replies.clients if same else self._second(cohort)
+        send = {"gradient": Send.same(gradient[0], clients, signal)}
+        if not same:
+            send["model"] = Send.same(w, clients)
+        trained: Replies = yield Exchange(clients, CorrectedUpdate(), send, {"mu": np.full(len(clients), self.mu)})
+        return GlobalState(mean(trained.models, state.model, trained.samples))
+
+    def _second(self, cohort: Cohort) -> Ids:
+        """As many clients as in the first cohort, uniform without replacement."""
+        rng = cohort.people.stream("second cohort", cohort.round)
+        return np.sort(rng.permutation(cohort.people.n)[: len(cohort.clients)])

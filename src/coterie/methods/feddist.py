@@ -1,0 +1,48 @@
+"""FedDist: the server goes part of the way to the mean (Reptile)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from coterie.clients.local import LocalUpdate
+from coterie.exchange import Exchange, Replies, Round, Send
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import Cohort
+from coterie.methods.one_model import GlobalState, OneModel
+from coterie.sharing.aggregate import mean
+
+
+@METHODS.add("feddist")
+@dataclass(frozen=True)
+class FedDist(OneModel):
+    """A step of the server towards what the clients trained (Reptile: Nichol et al., 2018).
+
+    `W <- W - kappa sum_i p_i (W - w_i)` over the m clients that answered. With `weights="samples"` this is
+    FedDist+WS, whose step the authors of the comparison divide by m once more; with `kappa=1` as well, FedAvg.
+
+    Per round: down and up `m P b` bytes (specification 6.17).
+    """
+
+    weights: Annotated[
+        Literal["uniform", "samples"],
+        Field(description="a client's share p_i: 1 / m (FedDist), or that of its samples (FedDist+WS)"),
+    ] = "uniform"
+    kappa: Annotated[
+        float | None,
+        Field(gt=0, description="the server's step; without it 0.6, or 1 / m where weights = samples"),
+    ] = None
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+        clients = cohort.clients
+        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
+        if not len(replies):
+            return state
+        by_samples = self.weights == "samples"
+        reached = mean(replies.models, state.model, replies.samples if by_samples else None)
+        usual = 1 / len(replies) if by_samples else 0.6
+        kappa = usual if self.kappa is None else self.kappa
+        # Written so that a step of 1 ends in the mean, to the bit.
+        return GlobalState(((1 - kappa) * state.model.double() + kappa * reached.double()).float())

@@ -1,0 +1,35 @@
+"""FedProx: FedAvg with a pull back to the global model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from coterie.clients.local import LocalUpdate
+from coterie.exchange import Exchange, Replies, Round, Send
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import Cohort
+from coterie.methods.one_model import GlobalState, OneModel
+from coterie.sharing.aggregate import mean
+
+
+@METHODS.add("fedprox")
+@dataclass(frozen=True)
+class FedProx(OneModel):
+    """One model, trained under a pull back to it: `F_i(w) + (mu/2) ||w - W||^2` (Li et al., 2020).
+
+    Without a pull this is FedAvg. Per round: down and up `m P b` bytes (specification 6.3).
+    """
+
+    mu: Annotated[float, Field(ge=0, description="strength of the pull; the usual grid is 0.001, 0.01, 0.1, 1")] = (
+        0.1
+    )
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+        clients = cohort.clients
+        send = {"model": Send.same(state.model[0], clients)}
+        replies: Replies = yield Exchange(clients, LocalUpdate(), send, {"mu": np.full(len(clients), self.mu)})
+        return GlobalState(mean(replies.models, state.model, replies.samples))

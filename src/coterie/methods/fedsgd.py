@@ -1,0 +1,42 @@
+"""FedSGD: one gradient a client, one step a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from coterie.clients.gradient import SendGradient
+from coterie.exchange import Exchange, Replies, Round, Send
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import Cohort
+from coterie.methods.one_model import GlobalState, OneModel
+from coterie.sharing.aggregate import mean
+
+
+@METHODS.add("fedsgd")
+@dataclass(frozen=True)
+class FedSGD(OneModel):
+    """One gradient from each client, and one step of the server along their mean (McMahan et al., 2017).
+
+    `W <- W - lr sum_i (n_i / sum n) grad F_i(W)`: on all data, FedAvg with one full-batch local step. The step is
+    the server's own, so of the training settings only the batch size counts. Running statistics are averaged.
+
+    Per round: down and up `m P b` bytes (specification 6.1).
+    """
+
+    lr: Annotated[float, Field(gt=0, description="the server's learning rate; training.lr plays no part")] = 0.01
+    batch: Annotated[
+        Literal["minibatch", "all"], Field(description="samples of a gradient: one minibatch, or all of a client's")
+    ] = "minibatch"
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+        clients, layout = cohort.clients, cohort.people.layout
+        send = {"model": Send.same(state.model[0], clients)}
+        replies: Replies = yield Exchange(clients, SendGradient(self.batch), send)
+        if not len(replies):
+            return state
+        gradient = mean(replies.sent["gradient"], state.model, replies.samples)
+        model = (state.model.double() - self.lr * gradient.double()).float()
+        return GlobalState((layout.everything - layout.trainable).copy(model, gradient))

@@ -1,0 +1,147 @@
+"""FedTSDP: two stages of clustering once predictions look clusterable, and ever fewer shared layers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from coterie.clients import Evaluate
+from coterie.clients.private import PrivateUpdate
+from coterie.exchange import Exchange, Ids, Log, Outputs, Replies, Round, Send
+from coterie.grouping.affinity import js_divergences, quartiles
+from coterie.grouping.cluster import Eps, Noise, nearest_group, refined, threshold, within
+from coterie.grouping.trigger import Rho, amended, hopkins
+from coterie.labels import canonical
+from coterie.methods.catalog import METHODS
+from coterie.methods.fedtsdp_state import FedTSDPState, public
+from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, People, Serving, Split
+from coterie.methods.private_layers import own_evaluation, shared_part
+from coterie.problems import BadInput
+
+
+@METHODS.add("fedtsdp")
+@dataclass(frozen=True)
+class FedTSDP(Method[FedTSDPState]):
+    """Two-stage decoupling with adaptive personalisation layers (Zhu, Fan and Xie, 2023).
+
+    FedAvg until the clients' predictions on a batch of unlabelled public data look clusterable (Eq. 6). Then they
+    are grouped by the divergence of predictions (Eq. 5), inside these groups by the distance of weights (Eq. 9),
+    the shared layers shrink (Eq. 11), and the batch is likelier to be drawn again (Eq. 7, 8). Clients upload their
+    private layers too, for the server looks at what whole models predict (specification A19).
+
+    Who is away when others are regrouped joins those whose predictions are nearest to its last model's (A18), or
+    the largest cluster if it never sent one. Per round: up `m P b`; down the shared scalars, who starts gets all.
+    """
+
+    h: Annotated[float, Field(ge=0, le=1, description="regroup where the Hopkins statistic is above")] = 0.65
+    psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping")] = 0.98
+    eps1: Annotated[Eps, Field(description="JS divergence that links two clients; auto (widest gap), inf")] = 0.15
+    root: Annotated[bool, Field(description="its root in the place of the divergence, as SciPy has it")] = False
+    eps2: Annotated[Eps, Field(description="distance that links two clients; inf, relative:r (to the median)")] = (
+        3.5
+    )
+    scope: Annotated[Literal["all", "shared"], Field(description="the weights that distances see")] = "all"
+    noise: Annotated[Noise, Field(description="unlinked clients are each alone, or one group")] = "singletons"
+    stages: Annotated[Literal["both", "first", "second"], Field(description="which stages group")] = "both"
+    rho: Annotated[Rho, Field(description="weight moved to the batch: a number, or literal (Eq. 7)")] = 0.5
+    repeats: Annotated[int, Field(ge=1, description="draws that the Hopkins statistic is a mean of")] = 1
+    public_batch: Annotated[int, Field(ge=1, description="public samples predicted in a round")] = 50
+    damp_only_if_split: Annotated[bool, Field(description="one cluster changes no depth, no public weight")] = False
+    shared: Annotated[float | None, Field(ge=0, description="layers shared at first; without it, all")] = None
+
+    def __post_init__(self) -> None:
+        METHODS["fedtsdp"].bind(asdict(self))
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(public=1000)
+
+    def start(self, people: People) -> FedTSDPState:
+        layers = len(people.layout.layers)
+        depth = float(layers if self.shared is None else self.shared)
+        if depth > layers:
+            raise BadInput(f"method.shared = {depth:g} is not possible; this network has {layers} layers")
+        return FedTSDPState.first(people, depth)
+
+    def round(self, state: FedTSDPState, cohort: Cohort) -> Round[FedTSDPState]:
+        people, clients, layout = cohort.people, cohort.clients, cohort.people.layout
+        part = state.shared(layout)
+        send = shared_part(state.models, state.groups[clients], part, layout, state.known[clients])
+        replies: Replies = yield Exchange(clients, PrivateUpdate(), send)
+        if not len(replies):
+            return state
+        state, batch = state.stored(replies), state.batch(self.public_batch, people, cohort.round)
+        q: Tensor = yield Outputs(replies.models, public(people, batch))
+        js, points = js_divergences(q, root=self.root), q.flatten(1).double().numpy()
+        statistic = hopkins(points, people.stream("hopkins", cohort.round), self.repeats)
+        fired = statistic > self.h and len(replies) >= 3
+        if fired:
+            state = yield from self._regrouped(state, replies, q, js, batch, people)
+        state = state.averaged(replies, part)
+        yield Log("hopkins", statistic)
+        yield Log("hopkins threshold", self.h)
+        yield Log("fired", float(fired))
+        yield Log("js", quartiles(js))
+        yield Log("eps1", threshold(self.eps1, js))
+        yield Log("shared layers", state.depth)
+        yield Log("shared tensors", state.tensors(layout))
+        return state
+
+    def _regrouped(
+        self, state: FedTSDPState, replies: Replies, q: Tensor, js: NDArray[np.float64], batch: Ids, people: People
+    ) -> Round[FedTSDPState]:
+        here, seen, labels = replies.clients, people.layout.trainable, np.zeros(len(replies), np.int64)
+        if self.stages != "second":
+            labels = within(js, threshold(self.eps1, js), self.noise)
+        if self.stages != "first":
+            seen = seen & state.shared(people.layout) if self.scope == "shared" else seen
+            labels = refined(labels, seen.take(replies.models), self.eps2, self.noise)
+        groups = np.full(people.n, UNKNOWN, np.int64)
+        groups[here] = labels
+        away = state.known & (groups == UNKNOWN)
+        if away.any():
+            theirs = yield Outputs(state.uploads[away[state.known]], public(people, batch))
+            groups[away] = nearest_group(js_divergences(theirs, q, root=self.root), labels)
+        groups = canonical(np.where(state.known, groups, np.bincount(groups[state.known]).argmax()))
+        # Every cluster has a member here; private tensors come from the former cluster of its first.
+        first = here[np.unique(groups[here], return_index=True)[1]]
+        models = state.models[torch.from_numpy(state.groups[first])]
+        state = replace(state, models=models, groups=groups, compared=here, divergences=js)
+        if self.damp_only_if_split and not labels.any():
+            return state
+        return replace(state, depth=state.depth * self.psi, weights=amended(state.weights, batch, self.rho))
+
+    def serving(self, state: FedTSDPState, people: People) -> Serving:
+        return Serving(state.models, state.groups, part=state.shared(people.layout), own="model")
+
+    def evaluation(
+        self, state: FedTSDPState, people: People, clients: Ids, split: Split = "test", last: bool = False
+    ) -> Exchange:
+        """The shared layers over the client's own model; who has none yet is sent a whole one."""
+        rule, layout, parts = Evaluate(split, "model"), people.layout, [state.shared(people.layout)] * len(clients)
+        rows, known = state.groups[clients], state.known[clients]
+        return own_evaluation(rule, clients, state.models, rows, parts, layout, known)
+
+    def newcomer(self, state: FedTSDPState, clients: Ids, people: People) -> Round[Serving]:
+        """One local update from the largest cluster's shared tensors over the common initial model's private ones;
+        then the cluster whose members' last models predict most like the result (A18), or the largest if none."""
+        groups, part = np.full(len(clients), np.bincount(state.groups).argmax()), state.shared(people.layout)
+        replies: Replies = yield Exchange(clients, PrivateUpdate(), {"model": Send(state.models, groups, part)})
+        if len(replies) and len(state.models) > 1:
+            inputs = public(people, state.batch(self.public_batch, people))
+            q, theirs = (yield Outputs(replies.models, inputs)), (yield Outputs(state.uploads, inputs))
+            near = nearest_group(js_divergences(q, theirs, root=self.root), state.groups[state.known])
+            groups[np.isin(clients, replies.clients)] = near
+        return Serving(state.models, groups, part=part, own="model")
+
+    def affinity(self, state: FedTSDPState, people: People, clients: Ids) -> Affinity | None:
+        if not np.isin(clients, state.compared).all():
+            return None
+        at = np.ix_(*[np.searchsorted(state.compared, clients)] * 2)
+        return Affinity("divergence of predictions" + " (root)" * self.root, state.divergences[at])

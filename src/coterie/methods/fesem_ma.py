@@ -1,0 +1,76 @@
+"""FeSEM-MA: FeSEM whose centres and distances do not care how a model orders its hidden units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from coterie.exchange import Ids
+from coterie.methods.catalog import METHODS
+from coterie.methods.fesem import FeSEM
+from coterie.methods.fesem_state import FeSEMState
+from coterie.methods.method import Affinity, People
+from coterie.sharing.matching import Matching, aligned, hidden_layers, matched_means
+
+
+@METHODS.add("fesem-ma")
+@dataclass(frozen=True)
+class FeSEMMA(FeSEM):
+    """FeSEM with matched averaging: hidden units are matched before models are averaged or compared (2023).
+
+    A centre is the mean of its members after their units were matched to one another, layer after layer, as
+    PFNM and FedMA do it; once an M-step, without training between layers (specification 2.8, B16). The E-step's
+    distance is the smallest over the orders of units (B17). Layers keep their width, for clients are sent centres
+    (B15); then the popularity of global units says nothing, and there is no gamma0 to set. K-means after the
+    warm-up sees the models as they are: all come from one model, so that their units correspond.
+
+    The network must be a chain of convolutions and dense layers. Traffic is that of FeSEM.
+    """
+
+    sweeps: Annotated[int, Field(ge=0, description="how often every client's units are matched anew")] = 5
+    shrink: Annotated[
+        bool,
+        Field(description="centres are posterior means of matched units, as in PFNM, which shrinks small clusters"),
+    ] = False
+    sigma: Annotated[float, Field(gt=0, description="deviation of clients' units (shrink)")] = 1.0
+    sigma0: Annotated[float, Field(gt=0, description="prior deviation of a centre's units (shrink)")] = 1.0
+    bias_mean: Annotated[float, Field(description="prior mean of a centre's biases (shrink)")] = 0.1
+
+    def start(self, people: People) -> FeSEMState:
+        """As FeSEM.
+
+        Raises:
+            BadInput: the network is no chain whose units can be matched.
+        """
+        hidden_layers(people.layout)
+        return super().start(people)
+
+    def affinity(self, state: FeSEMState, people: People, clients: Ids) -> Affinity:
+        like = replace(state, models=aligned(state.models, state.centres[0], people.layout))
+        return Affinity(
+            "distance between client models, units matched", super().affinity(like, people, clients).matrix
+        )
+
+    def _distances(self, models: Tensor, centres: Tensor, people: People) -> NDArray[np.float64]:
+        """Dist_MA (B17): of every model, its units in the order of a centre's, to that centre."""
+        found = np.empty((len(models), len(centres)))
+        for k, centre in enumerate(centres):
+            found[:, k : k + 1] = super()._distances(aligned(models, centre, people.layout), centre[None], people)
+        return found
+
+    def _means(self, state: FeSEMState, groups: Ids, people: People, round: int) -> Tensor:
+        rng, weights = people.stream("matching", round), self._weights(people)
+        return matched_means(state.models, groups, state.centres, people.layout, rng, self._matching, weights)
+
+    def _middle(self, centres: Tensor, people: People, round: int = -1) -> Tensor:
+        rng, together = people.stream("matching-centres", round), np.zeros(len(centres), np.int64)
+        return matched_means(centres, together, centres[:1], people.layout, rng, Matching(sweeps=self.sweeps))
+
+    @property
+    def _matching(self) -> Matching:
+        return Matching(self.sigma, self.sigma0, bias_mean=self.bias_mean, sweeps=self.sweeps, shrink=self.shrink)

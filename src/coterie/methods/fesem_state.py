@@ -1,0 +1,72 @@
+"""What the server of FeSEM and FeSEM-MA remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.exchange import Replies
+from coterie.methods.method import UNKNOWN, People
+
+Distances = Callable[[Tensor, Tensor], NDArray[np.float64]]
+"""Squared distances `[r, K]` of models `[r, P]` to centres `[K, P]`."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeSEMState:
+    """Centres, the clients' last models, and who belongs where."""
+
+    centres: Tensor  # [K, P]
+    models: Tensor  # [n, P], the last that each client uploaded: who was away keeps its last one
+    known: NDArray[np.bool_]  # [n], who has uploaded yet
+    groups: NDArray[np.int64]  # [n], the centre of each client, -1 before its first upload
+    empty: NDArray[np.int64]  # [K], for how many rounds in a row a centre has had no member
+
+    @classmethod
+    def first(cls, people: People, clusters: int) -> FeSEMState:
+        """K times the common initial model, and nobody known."""
+        w0 = people.initial(0)[None]
+        return cls(
+            w0.repeat(clusters, 1),
+            w0.repeat(people.n, 1),
+            np.zeros(people.n, np.bool_),
+            np.full(people.n, UNKNOWN, np.int64),
+            np.zeros(clusters, np.int64),
+        )
+
+    def stored(self, replies: Replies) -> FeSEMState:
+        """With the models that came back in the place of their clients' last ones."""
+        models, known = self.models.clone(), self.known.copy()
+        models[torch.from_numpy(replies.clients)] = replies.models
+        known[replies.clients] = True
+        return replace(self, models=models, known=known)
+
+    def reseeded(self, distances: Distances, after: int = 5) -> FeSEMState:
+        """With every centre that was empty for `after` rounds moved to the model farthest from its nearest centre.
+
+        One centre after the other, so that two never move to one model (specification B8).
+        """
+        centres, empty, known = self.centres.clone(), self.empty.copy(), self.models[torch.from_numpy(self.known)]
+        for k in np.flatnonzero(empty >= after):
+            centres[k] = known[int(distances(known, centres).min(1).argmax())]
+            empty[k] = 0
+        return replace(self, centres=centres, empty=empty)
+
+    def spread(self, distances: Distances) -> float:
+        """`(1/n) sum ||w_i - W^(c(i))||^2` over the clients that are known."""
+        total = 0.0
+        for k in range(len(self.centres)):
+            members = self.models[torch.from_numpy(self.groups == k)]
+            total += float(distances(members, self.centres[k : k + 1]).sum())
+        return total / len(self.groups)
+
+
+def mean_of(distances: NDArray[np.float64], groups: NDArray[np.int64]) -> float:
+    """The same from distances `[n, K]` that are known already, for groups `[n]`."""
+    known = np.flatnonzero(groups != UNKNOWN)
+    return float(distances[known, groups[known]].sum() / len(groups))

@@ -1,0 +1,134 @@
+"""FLIS: clients average with those whose models predict alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from coterie.clients.local import LocalUpdate
+from coterie.exchange import Exchange, Ids, LogGap, Outputs, Replies, Round, Send
+from coterie.grouping.relation import agreement, neighbour_shares, same_neighbours
+from coterie.methods.catalog import METHODS
+from coterie.methods.fedtsdp_state import public
+from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, People, Serving
+from coterie.sharing.mixing import mixed
+
+THRESHOLDS = {"hc": 0.45, "dc": 0.4}
+
+
+@dataclass(frozen=True, eq=False)
+class FLISState:
+    """What the server remembers."""
+
+    models: Tensor  # [n, P], every client's last
+    predictions: NDArray[np.int64]  # [n, public samples], the class each client was last seen to predict
+    mixtures: Tensor  # [K, P], one for each neighbourhood that occurs
+    groups: NDArray[np.int64]  # [n], who has which of them; -1 before a client has uploaded a model
+
+
+@METHODS.add("flis")
+@dataclass(frozen=True)
+class FLIS(Method[FLISState]):
+    """Each client averages over its neighbourhood, those who predict as it does (Morafah et al., 2022).
+
+    The server lets every uploaded model predict its public samples. With one-hot predictions A_i the similarity
+    `<A_i, A_j>_F / (||A_i|| ||A_j||)` is the share of samples on which i and j agree. Client i trains from, and is
+    evaluated with, the mean, weighted by n_j, of the last models of all j that agree with it to the threshold,
+    itself included.
+
+    Neighbourhoods may overlap and are no partition; the groups of the tables hold the clients with equal
+    neighbourhoods, who are served the same model. A client's first training starts from the common initial model,
+    so that with `hc`, where predictions are compared once after that, they are comparable whoever took part when.
+
+    If all agree, this is FedAvg; if nobody does, local training. Per round: down and up `m P b` bytes
+    (specification 6.13).
+    """
+
+    mode: Annotated[
+        Literal["hc", "dc"],
+        Field(description="compare predictions once, after a client's first training; or in every round"),
+    ] = "hc"
+    threshold: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="least agreement of neighbours; without it 0.45 (hc) or 0.4 (dc)"),
+    ] = None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(public=2500)
+
+    def start(self, people: People) -> FLISState:
+        initial = people.initial(0)[None]
+        nobody = np.full(people.n, UNKNOWN, np.int64)
+        return FLISState(
+            initial.repeat(people.n, 1), np.zeros((people.n, len(public(people))), np.int64), initial, nobody
+        )
+
+    def round(self, state: FLISState, cohort: Cohort) -> Round[FLISState]:
+        people, clients = cohort.people, cohort.clients
+        rows, starts = state.groups[clients], state.mixtures
+        if (rows == UNKNOWN).any():
+            rows = np.where(rows == UNKNOWN, len(starts), rows)
+            starts = torch.cat([starts, people.initial(0)[None]])
+        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send(starts, rows)})
+        if not len(replies):
+            return state
+        here = replies.clients
+        models = state.models.index_copy(0, torch.from_numpy(here), replies.models)
+        predictions, known = state.predictions.copy(), state.groups != UNKNOWN
+        fresh = ~known[here] if self.mode == "hc" else np.ones(len(here), np.bool_)
+        if fresh.any():
+            predictions[here[fresh]] = yield from _predicted(replies.models[torch.from_numpy(fresh)], people)
+        known[here] = True
+        there = np.flatnonzero(known)
+        alike = agreement(predictions[there], predictions[there])
+        if fresh.any():
+            yield LogGap("predictions", there, alike, "similarity")
+        near = alike >= self._threshold
+        groups = state.groups.copy()
+        groups[there] = same_neighbours(near)
+        _, first = np.unique(groups[there], return_index=True)
+        mixtures = mixed(neighbour_shares(near[first], people.samples[there]), models[torch.from_numpy(there)])
+        return FLISState(models, predictions, mixtures, groups)
+
+    def serving(self, state: FLISState, people: People) -> Serving:
+        return Serving(state.mixtures, state.groups)
+
+    def newcomer(self, state: FLISState, clients: Ids, people: People) -> Round[Serving]:
+        """One local update from the initial model, then the mean over its neighbourhood, as for everybody.
+
+        Its group is that of the trained client with whom it agrees most; ties to the first.
+        """
+        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(people.initial(0), clients)})
+        groups, rows = np.full(len(clients), UNKNOWN, np.int64), np.full(len(clients), UNKNOWN, np.int64)
+        if not len(replies):
+            return Serving(state.mixtures, groups, rows)
+        there, answered = np.flatnonzero(state.groups != UNKNOWN), np.isin(clients, replies.clients)
+        alike = agreement((yield from _predicted(replies.models, people)), state.predictions[there])
+        if len(there):
+            groups[answered] = state.groups[there[alike.argmax(1)]]
+        near = np.concatenate([alike >= self._threshold, np.eye(len(replies), dtype=np.bool_)], 1)
+        shares = neighbour_shares(near, np.concatenate([people.samples[there], replies.samples]))
+        own = mixed(shares, torch.cat([state.models[torch.from_numpy(there)], replies.models]))
+        rows[answered] = len(state.mixtures) + np.arange(len(replies))
+        return Serving(torch.cat([state.mixtures, own]), groups, rows)
+
+    def affinity(self, state: FLISState, people: People, clients: Ids) -> Affinity:
+        seen = state.predictions[clients]
+        return Affinity("share of public samples predicted differently", 1 - agreement(seen, seen))
+
+    @property
+    def _threshold(self) -> float:
+        return THRESHOLDS[self.mode] if self.threshold is None else self.threshold
+
+
+def _predicted(models: Tensor, people: People) -> Round[NDArray[np.int64]]:
+    """The class that each of the models `[r, P]` predicts for each public sample; ties to the first."""
+    outputs: Tensor = yield Outputs(models, public(people))
+    return np.asarray(outputs.numpy().argmax(2), np.int64)

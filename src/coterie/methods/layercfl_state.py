@@ -1,0 +1,72 @@
+"""What the server of LayerCFL, CFL and AdaCFL remembers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.exchange import Ids, Replies
+from coterie.grouping.layers import Choice
+from coterie.grouping.splitting import Leaves
+from coterie.methods.method import People
+from coterie.models.layout import Part
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCFLState(Leaves, Choice):
+    """The tree of clusters, the layers that are looked at, and every client's last update."""
+
+    updates: Tensor  # [n, T], on the trainable tensors
+    seen: NDArray[np.int64]  # [n], the round of that update, 0 before the first
+
+    @classmethod
+    def first(cls, people: People, parts: int, chosen: int) -> LayerCFLState:
+        """One leaf with everybody in it.
+
+        Args:
+            people: the clients.
+            parts: how many selections of layers are looked at.
+            chosen: which of them decides, -1 where that is yet to be found.
+        """
+        n, width, none = people.n, people.layout.trainable.size, np.zeros(0, np.int64)
+        model = people.initial(0)[None]
+        return cls(
+            chosen=chosen,
+            looks=0,
+            gaps=np.zeros(parts),
+            agreements=np.zeros(parts),
+            sides=np.zeros((parts, n), np.int64),
+            models=model,
+            groups=np.zeros(n, np.int64),
+            nodes=np.zeros(1, np.int64),
+            tops=np.zeros((1, parts)),
+            until=np.zeros(1, np.int64),
+            splits=none.reshape(0, 2),
+            before=model[:0],
+            means=torch.zeros(0, 2, width),
+            updates=torch.zeros(n, width),
+            seen=np.zeros(n, np.int64),
+        )
+
+    def stored(self, replies: Replies, trainable: Part, round: int) -> LayerCFLState:
+        """With the updates that came back, each from its client's leaf."""
+        starts = trainable.take(self.models)[torch.from_numpy(self.groups[replies.clients])]
+        updates, seen = self.updates.clone(), self.seen.copy()
+        updates[torch.from_numpy(replies.clients)] = trainable.take(replies.models) - starts
+        seen[replies.clients] = round
+        return replace(self, updates=updates, seen=seen)
+
+    def known(self, round: int, stale: int) -> Ids:
+        """Who sent an update in this round, or in one of the `stale` before it (specification D16)."""
+        return np.flatnonzero((self.seen > 0) & (round - self.seen <= stale))
+
+    def signals(self, clients: Ids, signal: str, trainable: Part) -> Tensor:
+        """What is compared of the clients `[r, T]`: their last updates, or those laid over their leaves' models."""
+        updates = self.updates[torch.from_numpy(clients)]
+        if signal == "update":
+            return updates
+        return updates + trainable.take(self.models)[torch.from_numpy(self.groups[clients])]

@@ -1,0 +1,56 @@
+"""LG-FedAvg: a body of one's own, and a common head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from coterie.clients.local import LocalUpdate
+from coterie.clients.private import PrivateUpdate
+from coterie.clients.rule import Rule
+from coterie.exchange import Exchange, Replies, Round, Send
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import Cohort, People, Serving
+from coterie.methods.partly_shared import PartlyShared, SharedLayers, last_layers
+from coterie.models.layout import Layout, Part
+from coterie.sharing.aggregate import mean
+
+
+@METHODS.add("lg-fedavg")
+@dataclass(frozen=True)
+class LGFedAvg(SharedLayers):
+    """The first layers stay with the client, the last ones are averaged, all alike (Liang et al., 2020).
+
+    The first `pretrain` rounds are FedAvg: private layers grow from a model that has been trained, which is
+    essential in the authors' protocol. They train with lr 0.1, one epoch and batches of 50.
+
+    Per round: down and up `m b P_top` bytes, and to who starts the private layers once; before that `m P b`
+    (specification 6.7).
+    """
+
+    uniform: ClassVar[bool] = True
+    layers: Annotated[
+        int, Field(ge=1, description="last layers that are shared; with all of a network's, nothing is private")
+    ] = 2
+    pretrain: Annotated[int, Field(ge=0, description="rounds of FedAvg at the beginning")] = 10
+
+    def shared(self, layout: Layout) -> Part:
+        return last_layers(layout, self.layers, "layers", len(layout.layers))
+
+    def update(self, cohort: Cohort) -> Rule:
+        return PrivateUpdate()
+
+    def serving(self, state: PartlyShared, people: People) -> Serving:
+        if state.started.any():
+            return super().serving(state, people)
+        return Serving(state.model, np.zeros(people.n, np.int64))
+
+    def round(self, state: PartlyShared, cohort: Cohort) -> Round[PartlyShared]:
+        if cohort.round > self.pretrain:
+            return (yield from super().round(state, cohort))
+        clients = cohort.clients
+        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
+        return replace(state, model=mean(replies.models, state.model, replies.samples))

@@ -1,0 +1,101 @@
+"""What all methods share that average some layers over everybody and leave the others to each client."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clients.evaluate import Evaluate
+from coterie.clients.rule import Rule
+from coterie.exchange import Exchange, Ids, Replies, Round
+from coterie.methods.method import Cohort, Method, People, Serving, Split
+from coterie.methods.private_layers import own_evaluation, shared_part
+from coterie.models.layout import Layout, Part
+from coterie.problems import BadInput
+from coterie.sharing.aggregate import mean
+
+
+@dataclass(frozen=True, eq=False)
+class PartlyShared:
+    """The server's model `[1, P]`, in whose private columns is what clients start from; who has started `[n]`."""
+
+    model: Tensor
+    started: NDArray[np.bool_]
+
+
+class SharedLayers(Method[PartlyShared]):
+    """A method that averages the shared layers; what a client keeps is under the name `model`.
+
+    Each way `m b P_shared` bytes a round; a client's first download is a whole model, the private layers an item of
+    their own (specification 0.2, convention 10).
+    """
+
+    uniform: ClassVar[bool] = False
+    """Whether clients count alike in the mean, and not by their samples."""
+
+    @abstractmethod
+    def shared(self, layout: Layout) -> Part:
+        """The layers that are averaged."""
+
+    @abstractmethod
+    def update(self, cohort: Cohort) -> Rule:
+        """What a client does in a round."""
+
+    def start(self, people: People) -> PartlyShared:
+        self.shared(people.layout)  # refused here, if the network has too few layers
+        return PartlyShared(people.initial(0)[None], np.zeros(people.n, np.bool_))
+
+    def round(self, state: PartlyShared, cohort: Cohort) -> Round[PartlyShared]:
+        clients, layout = cohort.clients, cohort.people.layout
+        shared = self.shared(layout)
+        rows = np.zeros(len(clients), np.int64)
+        send = shared_part(state.model, rows, shared, layout, state.started[clients])
+        replies: Replies = yield Exchange(clients, self.update(cohort), send, self.told(cohort), {"model": shared})
+        weights = None if self.uniform else replies.samples
+        means = mean(shared.take(replies.models), shared.take(state.model), weights)
+        started = state.started.copy()
+        started[replies.clients] = True
+        return replace(state, model=shared.put(state.model.clone(), means), started=started)
+
+    def told(self, cohort: Cohort) -> dict[str, NDArray[np.float64]]:
+        """Numbers that steer the rule."""
+        return {}
+
+    def serving(self, state: PartlyShared, people: People) -> Serving:
+        return Serving(state.model, np.zeros(people.n, np.int64), part=self.shared(people.layout), own="model")
+
+    def newcomer(self, state: PartlyShared, clients: Ids, people: People) -> Round[Serving]:
+        """The shared layers, over what everybody starts from."""
+        yield from ()
+        return Serving(state.model, np.zeros(len(clients), np.int64))
+
+    def evaluation(
+        self, state: PartlyShared, people: People, clients: Ids, split: Split = "test", last: bool = False
+    ) -> Exchange:
+        """The shared layers over the client's own model; who has none yet is sent a whole one."""
+        shared, rows = self.shared(people.layout), np.zeros(len(clients), np.int64)
+        rule, started = self.measure(split, last), state.started[clients]
+        return own_evaluation(rule, clients, state.model, rows, [shared] * len(clients), people.layout, started)
+
+    def measure(self, split: Split, last: bool) -> Rule:
+        """The rule by which a client is evaluated."""
+        return Evaluate(split, "model")
+
+
+def last_layers(layout: Layout, count: int, setting: str, most: int) -> Part:
+    """The last `count` layers.
+
+    Raises:
+        BadInput: `setting` asks for more than `most` of them.
+    """
+    if count > most:
+        there = len(layout.layers)
+        network = f"a network with {there} layer{'s' * (there > 1)}"
+        instead = f"it must be 1 … {most}" if most else "take a deeper one"
+        raise BadInput(f"method.{setting} = {count} is not possible in {network}; {instead}")
+    return layout.last_layers(count)

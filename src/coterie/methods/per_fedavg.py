@@ -1,0 +1,61 @@
+"""Per-FedAvg: one model from which every client is one step away from its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from coterie.clients.evaluate import AdaptThenEvaluate
+from coterie.clients.meta import MetaUpdate
+from coterie.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import Cohort, People, Split, serve
+from coterie.methods.one_model import GlobalState, OneModel
+from coterie.sharing.aggregate import mean
+
+
+@METHODS.add("per-fedavg")
+@dataclass(frozen=True)
+class PerFedAvg(OneModel):
+    """One model that is good after a step on a client's own data (Fallah et al., 2020).
+
+    On minibatches b0, b1 and b2 a client looks ahead, `w' = w - alpha grad F(w; b0)`, and steps by the gradient
+    there, `w <- w - beta g` with `g = grad F(w'; b1)`. That drops the second derivative; `order="hf"` estimates its
+    product with g, `[grad F(w + delta g; b2) - grad F(w - delta g; b2)] / (2 delta)`, and takes alpha times it from
+    g. The steps are plain SGD whatever `training.optimizer` and `training.momentum` say. The mean counts all
+    clients alike. For its evaluation a client trains the model on its own data, with the round's learning rate, and
+    forgets the result.
+
+    With alpha = 0 this is FedAvg that meets the b1 alone, with step beta. Per round: down and up `m P b` bytes
+    (specification 6.9).
+    """
+
+    order: Annotated[
+        Literal["first", "hf"], Field(description="drop the second derivative, or estimate its effect")
+    ] = "first"
+    alpha: Annotated[float | None, Field(ge=0, description="step ahead; without it, the round's learning rate")] = (
+        None
+    )
+    beta: Annotated[
+        float | None,
+        Field(ge=0, description="step that is taken, from 0.001 up; without it, the round's learning rate"),
+    ] = None
+    delta: Annotated[float, Field(gt=0, description="distance of the gradients that give curvature (hf)")] = 1e-3
+    fine_tune: Annotated[
+        int, Field(ge=0, description="passes over own data before an evaluation; in theory, a single step")
+    ] = 1
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+        clients = cohort.clients
+        rule = MetaUpdate(self.alpha, self.beta, self.order, self.delta)
+        replies: Replies = yield Exchange(clients, rule, {"model": Send.same(state.model[0], clients)})
+        return GlobalState(mean(replies.models, state.model))
+
+    def evaluation(
+        self, state: GlobalState, people: People, clients: Ids, split: Split = "test", last: bool = False
+    ) -> Exchange:
+        serving = self.serving(state, people)
+        rule = AdaptThenEvaluate(split, epochs=self.fine_tune)
+        return Exchange(clients, rule, serve(serving, serving.served[clients]))

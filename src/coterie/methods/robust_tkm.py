@@ -1,0 +1,125 @@
+"""Robust-TKM: trimmed K-means once, then trimmed means inside each cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from coterie.clients.converged import TrainToConvergence
+from coterie.clients.local import LocalUpdate
+from coterie.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.grouping.affinity import squared_distances
+from coterie.grouping.trimmed import trimmed_kmeans
+from coterie.methods.catalog import METHODS
+from coterie.methods.method import UNKNOWN, Cohort, Method, People, Serving
+from coterie.models.layout import Part
+from coterie.sharing.robust import trimmed_means
+
+
+@dataclass(frozen=True, eq=False)
+class RobustTKMState:
+    """What the server remembers."""
+
+    models: Tensor  # [K, P], of the clusters
+    centres: Tensor  # [K, P], of what their members had trained alone
+    groups: NDArray[np.int64]  # [n], -1 before a client has uploaded what it trained alone
+
+
+@METHODS.add("robust-tkm")
+@dataclass(frozen=True)
+class RobustTKM(Method[RobustTKMState]):
+    """One-shot clustering that survives Byzantine clients (Ghosh et al., 2019).
+
+    In the first round every client trains alone from the common initial model, to near convergence, and uploads the
+    result once; trimmed K-means groups them for good. Every later round averages inside the clusters, by the
+    coordinate-wise trimmed mean, from which a cluster's model also starts. Who missed the first round trains alone
+    when it first takes part, and joins the nearest of the centres of that clustering, as a newcomer does.
+
+    Without trimming this is one-shot K-means and FedAvg in each cluster. Per round: down and up `m P b` bytes; the
+    first `n P b` each way (specification 6.15).
+    """
+
+    clusters: Annotated[int, Field(ge=1, description="number of clusters K")] = 4
+    local_epochs: Annotated[int, Field(ge=1, description="passes over own data before the only upload")] = 20
+    kmeans_trim: Annotated[
+        float, Field(ge=0, lt=0.5, description="share of members left out on each side of a centre's coordinates")
+    ] = 0.05
+    iterations: Annotated[int, Field(ge=1, description="steps of a K-means run")] = 8
+    restarts: Annotated[int, Field(ge=1, description="K-means runs, the best is taken")] = 20
+    trim: Annotated[
+        float,
+        Field(
+            ge=0, lt=0.5, description="share left out on each side of a cluster's mean; at least the Byzantine one"
+        ),
+    ] = 0.2
+    signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that K-means sees")] = "all"
+
+    def start(self, people: People) -> RobustTKMState:
+        rows = people.initial(0).repeat(self.clusters, 1)
+        return RobustTKMState(rows, rows, np.full(people.n, UNKNOWN, np.int64))
+
+    def round(self, state: RobustTKMState, cohort: Cohort) -> Round[RobustTKMState]:
+        if (state.groups == UNKNOWN).all():
+            return (yield from self._first(state, cohort))
+        late = state.groups[cohort.clients] == UNKNOWN
+        known = cohort.clients[~late]
+        send = {"model": Send(state.models, state.groups[known])}
+        replies: Replies = yield Exchange(known, LocalUpdate(), send)
+        models = trimmed_means(replies.models, state.groups[replies.clients], state.models, self.trim)
+        state = replace(state, models=models)
+        if late.any():
+            joined, groups = yield from self._join(state, cohort.clients[late], cohort.people)
+            everyone = state.groups.copy()
+            everyone[joined] = groups
+            state = replace(state, groups=everyone)
+        return state
+
+    def serving(self, state: RobustTKMState, people: People) -> Serving:
+        return Serving(state.models, state.groups)
+
+    def newcomer(self, state: RobustTKMState, clients: Ids, people: People) -> Round[Serving]:
+        """Training alone, then the nearest centre, as for everybody."""
+        groups = np.full(len(clients), UNKNOWN, np.int64)
+        if (state.groups != UNKNOWN).any():
+            joined, found = yield from self._join(state, clients, people)
+            groups[np.isin(clients, joined)] = found
+        return Serving(state.models, groups)
+
+    def _first(self, state: RobustTKMState, cohort: Cohort) -> Round[RobustTKMState]:
+        """Everybody trains alone; what comes back is clustered."""
+        people = cohort.people
+        replies = yield from self._alone(people.everyone, people)
+        if not len(replies):
+            return state
+        seen, rng = self._seen(people).take(replies.models), people.stream("kmeans", cohort.round)
+        labels = trimmed_kmeans(seen, self.clusters, self.kmeans_trim, self.restarts, self.iterations, rng)
+        groups = state.groups.copy()
+        groups[replies.clients] = labels
+        return RobustTKMState(
+            trimmed_means(replies.models, labels, state.models, self.trim),
+            trimmed_means(replies.models, labels, state.centres, self.kmeans_trim),
+            groups,
+        )
+
+    def _join(self, state: RobustTKMState, clients: Ids, people: People) -> Round[tuple[Ids, NDArray[np.int64]]]:
+        """Who answered, and the cluster whose centre is nearest to what each trained alone; ties to the first."""
+        replies = yield from self._alone(clients, people)
+        there = np.unique(state.groups[state.groups != UNKNOWN])
+        part = self._seen(people)
+        distances = squared_distances(part.take(replies.models), part.take(state.centres[torch.from_numpy(there)]))
+        return replies.clients, there[distances.argmin(1)]
+
+    def _alone(self, clients: Ids, people: People) -> Round[Replies]:
+        send = {"model": Send.same(people.initial(0), clients)}
+        replies: Replies = yield Exchange(clients, TrainToConvergence(self.local_epochs), send)
+        return replies
+
+    def _seen(self, people: People) -> Part:
+        """The parameters that distances look at; never the buffers."""
+        return people.layout.trainable if self.signal == "all" else people.layout.output_kernel

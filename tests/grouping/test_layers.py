@@ -1,0 +1,156 @@
+"""Which layers tell clients apart: selections, and the choice from the updates alone (LayerCFL, 4.6, D1 and D2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.grouping.affinity import cosines, gap, pairwise_distances
+from coterie.grouping.layers import Choice, candidates, compared, decided, distances, every_layer, looked
+from coterie.models.layout import Layout, Part
+from coterie.models.networks import build
+from coterie.problems import BadInput
+
+
+def layout_of(name: str, features: tuple[int, ...] = (32, 32, 1), **settings: Any) -> Layout:
+    return build(name, settings, features, 10, 0)[1]
+
+
+CNN = layout_of("cnn", channels="4,8")
+RESNET = layout_of("resnet18")
+
+
+def test_presets_are_the_layers_that_the_paper_names() -> None:
+    """D1: of VGG16 the fourth convolution, 128 to 128 channels, and the first dense layer."""
+    vgg = layout_of("vgg16")
+    parts, chosen = candidates(vgg, "feature_skew")
+    part = list(parts.values())[chosen]
+    assert part.size == 128 * 128 * 9 + 128 == 147_584
+    weight, bias = (e for e in vgg.tensors if (Part.of([(e.start, e.stop)]) & part).size)
+    assert (weight.kind, weight.shape, bias.role) == ("conv", (128, 128, 3, 3), "bias")
+    assert weight.layer == 3
+    parts, chosen = candidates(vgg, "label_skew")
+    assert list(parts.values())[chosen].size == 512 * 512 + 512
+    assert list(parts)[chosen] == vgg.layers[13]
+
+
+def test_a_network_with_fewer_convolutions_offers_its_last() -> None:
+    parts, chosen = candidates(CNN, "feature_skew")
+    assert list(parts)[chosen] == "conv2"
+    parts, chosen = candidates(CNN, "label_skew")
+    assert list(parts)[chosen] == "fc1"
+
+
+def test_every_layer_is_its_weights_and_biases() -> None:
+    parts = every_layer(CNN)
+    assert list(parts) == [*CNN.layers, "all"]
+    assert sum(part.size for part in parts.values()) == 2 * CNN.size
+    assert candidates(CNN, "auto") == (parts, -1)
+    assert candidates(CNN, "all") == (parts, len(CNN.layers))
+
+
+def test_norms_and_buffers_are_left_out() -> None:
+    """D1: batch norm is excluded, scale and shift from a layer, running statistics from everything."""
+    parts = every_layer(RESNET)
+    norms = [e for e in RESNET.entries if e.kind == "norm"]
+    assert any(e.role == "buffer" for e in norms)
+    for name, part in parts.items():
+        inside = [e for e in norms if (Part.of([(e.start, e.stop)]) & part).size]
+        assert all(e.role != "buffer" for e in inside)
+        assert bool(inside) == (name == "all")
+    parts, chosen = candidates(RESNET, "conv")
+    assert list(parts.values())[chosen] == RESNET.of_kind("conv")
+    parts, chosen = candidates(RESNET, "norm")
+    assert list(parts.values())[chosen] == RESNET.of_kind("norm") & RESNET.trainable
+
+
+def test_a_selection_of_its_own_stands_before_everything() -> None:
+    parts, chosen = candidates(CNN, "fc1,fc2")
+    assert list(parts) == [*CNN.layers, "fc1,fc2", "all"]
+    assert chosen == len(CNN.layers)
+    assert parts["fc1,fc2"] == CNN.last_layers(2)
+    for text in ("last:1", "fc2"):
+        assert candidates(CNN, text) == (every_layer(CNN), len(CNN.layers) - 1)
+
+
+def test_layers_that_the_network_does_not_have_are_refused() -> None:
+    mlp = layout_of("mlp")
+    with pytest.raises(BadInput, match=r"^layers = 'feature_skew' is not possible: .* no conv layer; .*fc1, fc2$"):
+        candidates(mlp, "feature_skew")
+    with pytest.raises(BadInput, match=r"layers = 'fc22' is no layer of this network; did you mean fc2\?"):
+        candidates(mlp, "fc22")
+    first = Layout.of(torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)))
+    assert list(every_layer(first)) == ["1", "all"]
+    with pytest.raises(BadInput, match="selects norms alone"):
+        candidates(first, "0")
+
+
+def some(seed: int, groups: np.ndarray, spread: float) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.normal(size=(2, 30))[groups] + spread * rng.normal(size=(len(groups), 30)))
+
+
+def test_compared() -> None:
+    signals = some(0, np.array([0, 1, 0, 1, 1]), 0.3)
+    assert np.array_equal(compared(signals, "cosine"), cosines(signals))
+    assert np.array_equal(distances(cosines(signals), "cosine"), 1 - cosines(signals))
+    exact = pairwise_distances(signals.numpy())
+    np.testing.assert_allclose(compared(signals, "l2"), exact, atol=1e-9)
+    assert np.array_equal(distances(exact, "l2"), exact)
+
+
+def undecided(parts: int, n: int) -> Choice:
+    return Choice(-1, 0, np.zeros(parts), np.zeros(parts), np.zeros((parts, n), np.int64))
+
+
+@given(st.lists(st.integers(0, 1), min_size=3, max_size=9), st.integers(0, 99), st.sampled_from([0.1, 0.5, 2.0]))
+def test_the_self_gap_is_the_true_gap_where_that_is_positive(sides: list[int], seed: int, spread: float) -> None:
+    """D2: nobody needs to know the groups to know how clearly a layer tells them apart."""
+    truth = np.array(sides)
+    similarities = cosines(some(seed, truth, spread))
+    for linkage in ("complete", "single", "average"):
+        choice, gaps = looked(undecided(1, len(truth)), [similarities], linkage)
+        true = gap(similarities, truth)
+        if true > 0:
+            assert gaps[0] == true
+            assert len({(a, b) for a, b in zip(truth, choice.sides[0], strict=True)}) == 2
+
+
+def test_the_choice_is_by_gap_times_agreement() -> None:
+    """D2: a layer must part the clients clearly, and the same way in every round."""
+    truth, other = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 0, 1, 0, 1])
+    clear, faint = cosines(some(1, truth, 0.05)), cosines(some(1, truth, 0.3))
+    elsewhere = cosines(some(1, other, 0.0))
+    choice = undecided(4, 6)
+    for number in range(4):
+        fickle = elsewhere if number % 2 else clear
+        choice, gaps = looked(choice, [fickle, faint, clear, faint], "complete")
+    assert choice.looks == 4
+    assert gaps.tolist() == [gap(elsewhere, other), *[gap(s, truth) for s in (faint, clear, faint)]]
+    np.testing.assert_allclose(choice.gaps[2], 4 * gap(clear, truth))
+    assert choice.agreements[1:].tolist() == [3.0] * 3
+    assert choice.gaps[0] > choice.gaps[2]  # clearer than any, but never twice the same
+    assert choice.agreements[0] < 0.1
+    assert decided(choice).chosen == 2
+
+
+def test_the_earliest_wins_a_tie_and_everything_where_nothing_parts_the_clients() -> None:
+    similarities = cosines(some(2, np.array([0, 0, 1, 1]), 0.1))
+    noise = cosines(torch.from_numpy(np.random.default_rng(0).normal(size=(4, 30))))
+    choice = undecided(3, 4)
+    for _ in range(2):
+        choice, _ = looked(choice, [noise, similarities, similarities], "complete")
+    assert choice.gaps[0] < 0
+    assert decided(choice).chosen == 1
+    choice = undecided(3, 4)
+    for _ in range(2):
+        choice, _ = looked(choice, [noise] * 3, "complete")
+    assert decided(choice).chosen == 2
+    assert decided(undecided(3, 4)).chosen == 2  # nobody ever looked
+    once, _ = looked(undecided(3, 4), [similarities] * 3, "complete")
+    assert decided(once).chosen == 2  # one look agrees with none

@@ -1,0 +1,139 @@
+"""The end of the rapid decrease, and the next cut: specification 5.3, E3 to E7 and E9."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from coterie.grouping.cluster import dendrogram
+from coterie.grouping.rapid_decrease import cut_at, decrease_ended, next_cut, radii
+
+
+def detected(losses: NDArray[np.float64], window: int = 5, observed: int = 3, least: int = 0) -> int | None:
+    """The round in which a server that sees one loss after the other finds that the decrease has ended."""
+    for t in range(1, len(losses) + 1):
+        if decrease_ended(losses[:t].tolist(), window, observed, least):
+            return t
+    return None
+
+
+def exponential(period: float, rounds: int = 80) -> NDArray[np.float64]:
+    return 2 * np.exp(-np.arange(rounds) / period) + 0.3
+
+
+@pytest.mark.parametrize("period", range(5, 41))
+def test_dcpfl_5_9_4_exponential(period: int) -> None:
+    """E6: the smallest radius is at round 7, and is seen to be at round 10, whatever the time constant."""
+    assert detected(exponential(period)) == 10
+    assert radii(exponential(period).tolist(), 5)[:12].argmin() == 6
+
+
+@pytest.mark.parametrize("period", [5, 10, 15, 20])
+def test_dcpfl_5_9_4_exponential_with_noise(period: int) -> None:
+    rng = np.random.default_rng(0)
+    found = {detected(exponential(period) + rng.normal(0, 0.01, 80)) for _ in range(50)}
+    assert found <= set(range(10, 21))
+    assert len(found) > 1
+
+
+def test_dcpfl_5_9_4_sigmoid() -> None:
+    """E6: a drop centred at round 25 ends at 40; with noise the literal rule fires too early, unless guarded."""
+    losses = 2 / (1 + np.exp((np.arange(1, 81) - 25) / 7)) + 0.3
+    assert detected(losses) == 40
+    rng = np.random.default_rng(0)
+    noisy = [losses + rng.normal(0, 0.01, 80) for _ in range(50)]
+    assert {detected(one) for one in noisy} <= set(range(9, 33))
+    guarded = {detected(one, least=25) for one in noisy}
+    assert None not in guarded
+    assert min(t for t in guarded if t) >= 28
+
+
+def test_radii_follow_the_formula() -> None:
+    losses = [3.0, 2.0, 1.5, 1.4, 1.3, 1.0, 0.9, 0.85]
+    window = 2
+    smooth = [np.mean(losses[max(0, t - window) : t]) for t in range(1, 9)]
+    found = radii(losses, window)
+    assert np.isinf(found[:2]).all()
+    for t in range(2, 8):
+        slope = smooth[t] - smooth[t - 1]
+        bend = slope - (smooth[t - 1] - smooth[t - 2])
+        expected = (1 + slope**2) ** 1.5 / bend if bend > 1e-8 else np.inf
+        assert found[t] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("losses", [[], [1.0], [2.0, 1.0], [1.0] * 30, list(range(30, 0, -1))])
+def test_a_loss_that_does_not_bend_never_ends(losses: list[float]) -> None:
+    """E4: no second derivative, no finite radius."""
+    assert np.isinf(radii(losses, 5)).all()
+    assert not decrease_ended(losses, 5, 3)
+
+
+def test_a_window_of_one_needs_two_differences() -> None:
+    assert np.isfinite(radii([4.0, 2.0, 1.0], 1)).tolist() == [False, False, True]
+
+
+@given(st.lists(st.floats(0.01, 5), max_size=40), st.integers(1, 6), st.integers(1, 4), st.integers(0, 12))
+def test_what_has_ended_stays_ended(losses: list[float], window: int, observed: int, least: int) -> None:
+    ended = [decrease_ended(losses[:t], window, observed, least) for t in range(len(losses) + 1)]
+    assert ended == sorted(ended)
+    if True in ended:
+        assert ended.index(True) >= max(window + 1, least) + observed
+
+
+def _tree(n: int, seed: int) -> NDArray[np.float64]:
+    points = np.random.default_rng(seed).normal(size=(n, 3))
+    return dendrogram(np.linalg.norm(points[:, None] - points, axis=2))
+
+
+@given(st.integers(2, 15), st.integers(0, 50))
+def test_dcpfl_5_9_3(n: int, seed: int) -> None:
+    """Cuts are nested; at 1 there is one group, at 0 there are as many as distinct models."""
+    tree = _tree(n, seed)
+    cuts = [cut_at(tree, share) for share in np.linspace(0, 1, 21)]
+    assert cuts[-1].tolist() == [0] * n
+    assert cuts[0].tolist() == list(range(n))
+    for finer, coarser in pairwise(cuts):
+        assert all(len(set(coarser[finer == group])) == 1 for group in np.unique(finer))
+
+
+def test_equal_models_are_one_group_at_every_cut() -> None:
+    assert cut_at(dendrogram(np.zeros((4, 4))), 0.0).tolist() == [0] * 4
+    assert cut_at(np.empty((0, 4)), 0.0).tolist() == [0]
+    assert next_cut(dendrogram(np.full((4, 4), 1e-13)), 1.0, 0.2) is None
+    assert next_cut(np.empty((0, 4)), 1.0, 0.2) is None
+
+
+def test_two_equal_models_stay_together_at_cut_0() -> None:
+    points = np.array([0.0, 0.0, 1.0, 3.0])
+    assert cut_at(dendrogram(np.abs(points[:, None] - points)), 0.0).tolist() == [0, 0, 1, 2]
+
+
+@given(st.integers(2, 15), st.integers(0, 50), st.sampled_from([0.1, 0.2, 0.3, 1.0]))
+def test_dcpfl_e9_candidates_skip_cuts_that_change_nothing(n: int, seed: int, step: float) -> None:
+    """E3 and E9: down in steps to 0, each candidate another partition, the last one singletons."""
+    tree, share, steps = _tree(n, seed), 1.0, 0
+    while (found := next_cut(tree, share, step)) is not None:
+        lower, groups = found
+        assert lower < share
+        assert lower == 0 or round((1 - lower) / step, 6) == round((1 - lower) / step)
+        assert groups.max() > cut_at(tree, share).max()
+        between = np.arange(share - step, lower + 1e-9, -step)
+        assert all(np.array_equal(cut_at(tree, b), cut_at(tree, share)) for b in between)
+        share, steps = lower, steps + 1
+    assert steps >= 1
+    assert len(np.unique(cut_at(tree, share))) == n
+
+
+def test_five_steps_of_a_fifth_lead_to_0() -> None:
+    tree = dendrogram(np.abs(np.array([0, 1, 3, 6, 10, 15.0])[:, None] - np.array([0, 1, 3, 6, 10, 15.0])))
+    share, seen = 1.0, []
+    while (found := next_cut(tree, share, 0.2)) is not None:
+        share = found[0]
+        seen.append(share)
+    assert seen[-1] == 0.0
+    assert set(seen) <= {0.8, 0.6, 0.4, 0.2, 0.0}

@@ -1,0 +1,324 @@
+"""Specification 5.9: how to know that DC-PFL works. (5.9.4 and the nesting of cuts are in tests/grouping.)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+
+from coterie.clients import Evaluate, LocalUpdate, Training
+from coterie.clients.trial import TakeBranch
+from coterie.exchange import Ask, Exchange, Log, Replies, Send
+from coterie.federation.description import describe, label_divergence
+from coterie.federation.federation import Federation, build
+from coterie.grouping.affinity import scaled_l1
+from coterie.grouping.cluster import cut
+from coterie.grouping.rapid_decrease import next_cut
+from coterie.methods import Cohort, FedAvg, LocalOnly
+from coterie.methods.dcpfl import DCPFL
+from coterie.runtime.drive import drive
+from coterie.runtime.local import LocalRuntime
+from coterie.sharing.aggregate import group_means
+from tests.federated import TRAINING, Trained, planted, train
+
+SIZES = [40 + 3 * i for i in range(20)]
+FAST = DCPFL(t_start=2, window=1, t_obv=1, t_sp=2, threshold=1.0)  # the first trial is in round 5
+TWICE = replace(TRAINING, epochs=2)
+both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
+
+
+def with_validation(federation: Federation, samples: int = 20) -> Federation:
+    """The last training samples of every client become its validation samples."""
+    bounds = federation.bounds.copy()
+    bounds[:, 1] -= samples
+    return replace(federation, bounds=bounds)
+
+
+def kept(run: Trained, name: str = "model") -> Tensor:
+    assert isinstance(run.runtime, LocalRuntime)
+    return run.runtime.states.kept[name]
+
+
+def evaluated(run: Trained) -> Tensor:
+    """The model that each client is tested with `[n, P]`."""
+    exchange = run.method.evaluation(run.state, run.people, run.people.everyone)
+    items = [exchange.send["model"].item(i) for i in range(run.people.n)]
+    own = kept(run)
+    return torch.stack([w if item is None else item.onto(w) for w, item in zip(own, items, strict=True)])
+
+
+def step(run: Trained, number: int, clients: Sequence[int] | None = None, missing: Sequence[int] = ()) -> None:
+    """One more round with these clients; those `missing` are gone when the trial's verdict comes."""
+    asked: list[tuple[Exchange, Replies]] = []
+
+    def answer(ask: Ask) -> Replies | Tensor | None:
+        if isinstance(ask, Exchange) and isinstance(ask.rule, TakeBranch):
+            here = ~np.isin(ask.clients, missing)
+            parts: Any = ask.back["model"]
+            back = {"model": [part for part, there in zip(parts, here, strict=True) if there]}
+            ask = Exchange(ask.clients[here], ask.rule, back=back)
+        reply = run.runtime.answer(ask)
+        if isinstance(ask, Exchange) and isinstance(reply, Replies):
+            asked.append((ask, reply))
+        return reply
+
+    cohort = run.people.everyone if clients is None else np.array(clients)
+    run.runtime.begin(number)
+    run.states.append(drive(run.method.round(run.state, Cohort(number, cohort, run.people)), answer))
+    run.asked.append(asked)
+    run.ledgers.append(list(run.runtime.ledger.rows))
+    run.logs.append([entry for entry in run.runtime.logged if isinstance(entry, Log)])
+
+
+@both_engines
+@pytest.mark.parametrize(("participation", "dropout"), [(1.0, 0.0), (0.5, 0.2)])
+def test_dcpfl_5_9_1_one_group_is_fedavg(engine: str, participation: float, dropout: float) -> None:
+    federation = planted("feature", sizes=SIZES)
+    rest: dict[str, Any] = {"participation": participation, "dropout": dropout}
+    training = replace(TRAINING, momentum=0.5, lr_decay=0.9)
+    dcpfl = train(DCPFL(alpha=1, dynamic=False, cut=1.0), federation, 8, engine=engine, training=training, **rest)
+    fedavg = train(FedAvg(), federation, 8, engine=engine, training=training, **rest)
+    for ours, theirs in zip(dcpfl.states, fedavg.states, strict=True):
+        assert torch.equal(ours.models, theirs.model)
+    if participation == 1:
+        assert torch.equal(evaluated(dcpfl), fedavg.served())
+        assert dcpfl.accuracy().tolist() == fedavg.accuracy().tolist()
+
+
+@both_engines
+@pytest.mark.parametrize("sync", [False, True])
+def test_dcpfl_5_9_1_singletons_are_local_only(engine: str, sync: bool) -> None:
+    federation = planted("feature", sizes=SIZES)
+    method = DCPFL(t_start=0, dynamic=False, cut=0.0, sync_singletons=sync)
+    dcpfl, alone = train(method, federation, 4, engine=engine), train(LocalOnly(), federation, 4, engine=engine)
+    assert torch.equal(dcpfl.served(), alone.served())
+    assert torch.equal(evaluated(dcpfl), alone.served())
+    assert dcpfl.groups().tolist() == list(range(20))
+    size = dcpfl.people.layout.size * 4 * sync
+    for number in range(1, 5):
+        assert dcpfl.bytes("up", number) == 20 * (size + 4)
+        assert dcpfl.bytes("down", number) == 20 * size
+
+
+@pytest.mark.parametrize("scale", ["whole", "layer", "common"])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_dcpfl_5_9_2(scale: Any, participation: float) -> None:
+    """D is the mean over the first rounds in which both took part; pairs never seen together get the mean."""
+    run = train(DCPFL(scale=scale, t_start=3), planted("feature", sizes=SIZES), 4, participation=participation)
+    total, count = np.zeros((20, 20)), np.zeros((20, 20))
+    layout = run.people.layout
+    for exchanged in run.asked[:3]:
+        replies = exchanged[1][1]
+        scaled = []
+        for part in [layout.of_layers([i]) for i in range(2)] if scale == "layer" else [layout.everything]:
+            w = part.take(replies.models).double()
+            low, high = (w.amin(1, True), w.amax(1, True)) if scale != "common" else (w.min(), w.max())
+            scaled.append((w - low) / (high - low))
+        w = torch.cat(scaled, 1)
+        found = (w[:, None] - w).abs().mean(2).numpy()
+        total[np.ix_(replies.clients, replies.clients)] += found
+        count[np.ix_(replies.clients, replies.clients)] += 1
+    off = ~np.eye(20, dtype=bool)
+    expected = np.divide(total, count, out=np.zeros_like(total), where=count > 0)
+    expected[(count == 0) & off] = expected[(count > 0) & off].mean()
+    assert ((count == 0) & off).any() == (participation < 1)
+    found = run.method.affinity(run.state, run.people, run.people.everyone).matrix  # type: ignore[union-attr]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert np.array_equal(found, found.T)
+    assert not np.diag(found).any()
+    models = run.asked[0][1][1].models[:4]
+    slopes, shifts = torch.tensor([[1.0], [2.0], [0.5], [4.0]]), torch.tensor([[0.0], [1.0], [-3.0], [8.0]])
+    np.testing.assert_allclose(scaled_l1(models * slopes + shifts), scaled_l1(models), atol=1e-6)
+
+
+def test_dcpfl_5_9_3_and_5_9_4_on_a_run() -> None:
+    """The decrease ends at 7, which is seen in round 10; every change is one of nested cuts of the one tree."""
+    run = train(DCPFL(), planted("incongruent", 4), 34, training=TWICE)
+    ends = [i + 1 for i, end in enumerate(run.logged("rdp end")) if end]
+    assert ends[0] == 10
+    assert all(end - start >= 5 + 3 for start, end in pairwise([1, *ends]))
+    trials = [i + 1 for i, loss in enumerate(run.logged("trial", "now")) if loss is not None]
+    assert trials == [end + 1 for end in ends if end < 34]
+    for before, after in pairwise(run.states[1:]):
+        assert all(len(set(before.groups[after.groups == g])) == 1 for g in np.unique(after.groups))
+    assert len(trials) >= 2
+    assert len({len(s.models) for s in run.states}) >= 3
+    assert run.logged("cut")[-1] == run.state.cut < 0.8
+    heights = [run.logged("merge height", str(i))[4] for i in range(19)]
+    assert heights == run.state.tree[:, 2].tolist()
+    assert all(logged is None for i, logged in enumerate(run.logged("merge left", "0")) if i != 4)
+
+
+class Published(DCPFL):
+    """FC1 and FC2 are the low-discrepancy layers, as the published times have it."""
+
+    def periods(self, discrepancies: Any, previous: Any) -> Any:
+        found = np.ones_like(previous)
+        found[:, 2:4] = self.alpha
+        return found
+
+
+@pytest.mark.parametrize(
+    ("network", "side", "channels", "full", "published"),
+    [
+        ("lenet", 32, 3, 0.992, [(0.3704, 1e-3), (107 / 288, 0.01), (113 / 305, 0.01), (118 / 318, 0.01)]),
+        ("lenet-wide", 28, 1, 3.401, [(1.2839, 1e-3), (73 / 57, 0.01), (78 / 60, 0.015), (82 / 64, 0.01)]),
+    ],
+)
+def test_dcpfl_5_9_5(network: str, side: int, channels: int, full: float, published: list[Any]) -> None:
+    """5.6: the published seconds a round, one direction at 2 Mbit/s, out of the ledger."""
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.normal(size=(24, side, side, channels))).float()
+    bounds = np.array([[0, 8, 8, 12], [12, 20, 20, 24]])
+    labels = torch.from_numpy(rng.integers(0, 10, 24))
+    federation = Federation("noise", inputs, labels, 10, bounds, ("a", "b"), None, None, None)
+
+    def seconds(method: DCPFL, way: str) -> float:
+        run = train(method, federation, 11, network=network, training=Training(lr=0.01))
+        return sum(run.bytes(way, number) for number in (9, 10, 11)) / 3 / 2 * 8 / 2e6
+
+    for way in ("up", "down"):
+        assert seconds(DCPFL(alpha=1, dynamic=False, cut=1.0), way) == pytest.approx(full, rel=1e-3)
+        ours = seconds(Published(dynamic=False, cut=1.0), way)
+        for value, tolerance in published:
+            assert ours == pytest.approx(value, rel=tolerance)
+
+
+@pytest.mark.parametrize("alpha", [2, 3])
+def test_dcpfl_5_9_6(alpha: int) -> None:
+    """After every alpha-th round members are alike in all layers, in between in the high ones only."""
+    run = train(replace(FAST, alpha=alpha, dynamic=False, cut=0.8), planted("feature", 2), 2)
+    low = run.people.layout.of_layers(np.flatnonzero(run.state.periods[0] > 1).tolist())
+    assert 0 < low.size < run.people.layout.size
+    for number in range(3, 12):
+        rows = np.flatnonzero(run.state.periods[0] > 1)
+        low = run.people.layout.of_layers(rows.tolist())
+        step(run, number)
+        found = evaluated(run)
+        for group in range(2):
+            members = torch.from_numpy(run.state.groups == group)
+            high = (run.people.layout.everything - low).take(found[members])
+            assert torch.equal(high, high[:1].expand_as(high))
+            alike = torch.equal(low.take(found[members]), low.take(found[members])[:1].expand(sum(members), -1))
+            assert alike == ((number - 2) % alpha == 0)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_dcpfl_5_9_7(accepted: bool) -> None:
+    """An accepted trial leaves the very models of the finer branch, a rejected one those of the present groups."""
+    kind, loss = ("feature", "train") if accepted else ("iid", "validation")
+    federation = with_validation(planted(kind, 2))
+    run = train(DCPFL(trial_loss=loss), federation, 10, training=TWICE)  # type: ignore[arg-type]
+    before, other = run.state, train(run.method, federation, 0, training=TWICE)
+    models, groups = (before.finer, before.finer_groups) if accepted else (before.models, before.groups)
+    other.runtime.begin(11)
+    replies: Any = other.runtime.answer(Exchange(np.arange(20), LocalUpdate(), {"model": Send(models, groups)}))
+    step(run, 11)
+    assert run.logged("accepted")[-1] == float(accepted)
+    assert torch.equal(kept(run), replies.models)
+    means = group_means(replies.models, groups, models, run.people.samples)
+    several = torch.from_numpy(np.bincount(groups) > 1)
+    assert torch.equal(run.state.models[several], means[several])
+    assert run.state.groups.tolist() == groups.tolist()
+    assert (len(run.state.losses) == 0) == accepted
+    assert isinstance(run.runtime, LocalRuntime)
+    assert not run.runtime.states.has["finer"].any()
+
+
+@pytest.mark.parametrize(("groups", "epochs", "least", "mean"), [(4, 1, 0.5, 0.7), (4, 5, 1, 1), (2, 1, 1, 1)])
+def test_dcpfl_5_9_8(groups: int, epochs: int, least: float, mean: float) -> None:
+    """After five rounds the tree, cut at K groups, is close to the planted ones: the literal scaling."""
+    found = []
+    for seed in range(5):
+        federation, training = planted("feature", groups, seed=seed), replace(TRAINING, epochs=epochs)
+        tree = train(DCPFL(), federation, 5, seed=seed, training=training).state.tree
+        found.append(adjusted_rand_score(federation.planted, cut(tree, tree[-groups, 2])))
+    assert min(found) >= least
+    assert np.mean(found) >= mean
+
+
+@pytest.mark.parametrize("scale", ["layer", "common"])
+def test_dcpfl_5_9_8_other_scales(scale: Any) -> None:
+    """Scaled by layer, or all by one range, four groups are found after single epochs too."""
+    for seed in range(3):
+        federation = planted("feature", 4, seed=seed)
+        tree = train(DCPFL(scale=scale), federation, 5, seed=seed).state.tree
+        assert adjusted_rand_score(federation.planted, cut(tree, tree[-4, 2])) == 1.0
+
+
+def _correlation(scale: Any, seed: int) -> float:
+    federation = build("digits", "primary-secondary", 20, seed=seed)
+    run = train(DCPFL(scale=scale), federation, 5, network="mlp", training=replace(TRAINING, epochs=5), seed=seed)
+    first, second = np.triu_indices(20, 1)
+    labels = describe(federation).histograms
+    divergence = [label_divergence(labels[[i, j]]) for i, j in zip(first, second, strict=True)]
+    return float(np.corrcoef(divergence, run.state.mean_distances[first, second])[0, 1])
+
+
+def test_dcpfl_5_9_9() -> None:
+    """D follows the labels' divergence (published: 0.895) if all models are scaled by one range.
+
+    Scaled each by its own, two extreme weights shift all the others, and little of it is left.
+    """
+    common, whole = ([_correlation(scale, seed) for seed in range(3)] for scale in ("common", "whole"))
+    assert min(common) > 0.6
+    assert np.mean(common) > np.mean(whole) + 0.3
+    assert np.mean(whole) > 0
+
+
+@pytest.mark.parametrize("retry", ["same", "next"])
+def test_dcpfl_e8_e10_rejected_trials(retry: Any) -> None:
+    """Rejected: t_sp rounds pass, then the same candidate again or a finer one, without a new rapid decrease.
+
+    IID clients with the losses of held-out samples reject; with training losses they are split (E10).
+    """
+    federation = with_validation(planted("iid", 2))
+    method = DCPFL(trial_loss="validation", retry=retry, t_sp=2)
+    assert method.needs.validation
+    assert not DCPFL().needs.validation
+    run = train(method, federation, 20, training=TWICE)
+    trials = [i + 1 for i, loss in enumerate(run.logged("trial", "now")) if loss is not None]
+    assert [run.logged("accepted")[t - 1] for t in trials] == [0.0] * len(trials)
+    cuts = [run.states[t - 1].finer_cut for t in trials]
+    if retry == "same":
+        assert trials == [11, 14, 17, 20]
+        assert len(set(cuts)) == 1
+    else:  # until no finer one is left
+        assert trials == [11, 14, 17]
+        assert cuts == sorted(set(cuts), reverse=True)
+        assert next_cut(run.state.tree, cuts[-1], method.step) is None
+    assert run.logged("cut") == [1.0] * 20
+    literal = train(DCPFL(), federation, 11, training=TWICE)
+    assert literal.logged("accepted")[-1] == 1.0
+
+
+def test_dcpfl_e10_validation_losses_are_those_of_the_branches() -> None:
+    federation = with_validation(planted("feature", 2))
+    run = train(replace(FAST, trial_loss="validation"), federation, 4, training=TWICE)
+    step(run, 5, missing=range(20))  # nobody hears the verdict: both branches are still there
+    for name, own in (("now", "model"), ("finer", "finer")):
+        scores = run.runtime.measure(Exchange(np.arange(20), Evaluate("validation", own))).report["score"]
+        assert run.logged("trial", name)[-1] == pytest.approx(np.mean([s.loss for s in scores]), rel=1e-5)
+
+
+def test_dcpfl_newcomers() -> None:
+    """One update from the mean of all, then the nearest group; the state knows nothing of their ids."""
+    whole = planted("feature", 2)
+    method = DCPFL(t_start=5, dynamic=False, cut=0.8)
+    run = train(method, whole.reordered(np.arange(14)), 7, training=TWICE)
+    assert run.groups().tolist() == [i % 2 for i in range(14)]
+    other, clients = train(method, whole, 0, training=TWICE), np.arange(14, 20)
+    other.runtime.begin(8)
+    joined = drive(method.newcomer(run.state, clients, other.people), other.runtime.answer)
+    assert joined.groups.tolist() == [i % 2 for i in range(14, 20)]
+    other.runtime.dropout = 0.999999
+    assert (
+        drive(method.newcomer(run.state, clients, other.people), other.runtime.answer).groups.tolist() == [-1] * 6
+    )

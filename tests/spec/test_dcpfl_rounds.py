@@ -1,0 +1,285 @@
+"""DC-PFL under partial participation, losses of clients, kills, and degenerate federations; its traffic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coterie.grouping.affinity import scaled_l1
+from coterie.methods.catalog import METHODS
+from coterie.methods.dcpfl import DCPFL
+from coterie.models.networks import NETWORKS
+from coterie.problems import BadInput
+from coterie.runtime.checkpoint import Checkpoints
+from coterie.runtime.local import LocalRuntime
+from coterie.sharing.aggregate import group_means
+from tests.federated import TRAINING, Trained, planted, same, train, without_client
+from tests.spec.test_dcpfl import FAST, TWICE, evaluated, kept, step, with_validation
+
+
+@NETWORKS.add("normed-perceptron")
+def normed(features: tuple[int, ...], classes: int) -> nn.Module:
+    """A perceptron with batch norm: buffers at the vector's tail, owned by the first layer."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def kept_names(run: Trained) -> set[str]:
+    """What any client keeps."""
+    assert isinstance(run.runtime, LocalRuntime)
+    return {name for name, has in run.runtime.states.has.items() if has.any()}
+
+
+def test_dcpfl_bytes_with_everybody() -> None:
+    """5.4: each way the due layers and 4 m; a trial 2 m P b down, m P b + 8 m up."""
+    run = train(replace(FAST, t_start=5, sync_singletons=True), planted("feature", 2), 9)
+    layout, m = run.people.layout, 20
+    high = [4 * layout.of_layers(np.flatnonzero(s.periods[0] == 1).tolist()).size for s in run.states]
+    whole = 4 * layout.size
+    trials = [i + 1 for i, loss in enumerate(run.logged("trial", "now")) if loss is not None]
+    assert trials[0] == 6
+    for number in range(1, 6):
+        assert (run.bytes("down", number), run.bytes("up", number)) == (m * whole, m * (whole + 4))
+    assert (run.bytes("down", 6), run.bytes("up", 6)) == (2 * m * whole, m * (whole + 8))
+    assert 0 < high[5] < whole
+    calm = train(replace(FAST, dynamic=False, cut=1.0), planted("feature", 2), 9)
+    high = [4 * layout.of_layers(np.flatnonzero(s.periods[0] == 1).tolist()).size for s in calm.states]
+    for number in range(3, 10):  # 2, 5 and 8 are full; what is averaged in one round is sent in the next
+        up = whole if number in (5, 8) else high[number - 1]
+        down = whole if number in (3, 6, 9) else high[number - 2]
+        assert (calm.bytes("down", number), calm.bytes("up", number)) == (m * down, m * (up + 4))
+    assert {what for _, _, what, _ in calm.ledgers[0]} == {"initial", "loss", "model"}
+    assert {what for _, _, what, _ in calm.ledgers[4]} == {"loss", "model"}
+
+
+def test_dcpfl_bytes_of_a_trial_with_some() -> None:
+    """The trial's closed form holds for whoever takes part in it, first-timers among them."""
+    run = train(replace(FAST, sync_singletons=True), planted("feature", 2), 0, training=TWICE)
+    for number in range(1, 5):
+        step(run, number, range(15))
+    step(run, 5, range(10, 18))
+    assert run.logged("accepted")[-1] is not None
+    whole = 4 * run.people.layout.size
+    assert (run.bytes("down", 5), run.bytes("up", 5)) == (2 * 8 * whole, 8 * (whole + 8))
+    items = {(client, what) for client, way, what, _ in run.ledgers[-1] if way == "down"}
+    assert {client for client, what in items if what == "initial"} == {15, 16, 17}
+
+
+@pytest.mark.parametrize("participation", [0.3, 0.7])
+def test_dcpfl_bytes_and_debts_with_some(participation: float) -> None:
+    """Who was away is sent, at its next participation, every layer averaged in its group since; and no other."""
+    run = train(replace(FAST, dynamic=False, cut=0.7), planted("feature", 2), 14, participation=participation)
+    layout = run.people.layout
+    sizes = np.array([layout.of_layers([i]).size for i in range(2)])
+    received, averaged = np.full((20, 2), -1), np.zeros((20, 2), int)  # in which round, for each client and layer
+    late = 0
+    for number, (before, after) in enumerate(pairwise(run.states), 1):
+        clients = run.asked[number - 1][0][0].clients
+        missed = averaged[clients] > received[clients]
+        late += int((number - 1 - received[clients])[missed].max(initial=0) > 3)
+        assert run.bytes("down", number) == 4 * (missed @ sizes).sum()
+        received[clients] = number - 1
+        lone = np.bincount(before.groups)[before.groups] == 1
+        full = number <= 2 or number - before.last_full >= 3
+        due = (full | (before.periods[before.groups] == 1)) & ~lone[:, None]
+        assert run.bytes("up", number) == 4 * (due[clients] @ sizes).sum() + 4 * len(clients)
+        moved = np.isin(before.groups, before.groups[clients])
+        averaged[due & moved[:, None]] = number
+        if number == 2:  # the one cut: all are sent everything, but a group of one what it uploaded itself
+            averaged[:] = number
+            lone = np.bincount(after.groups)[after.groups] == 1
+            received[lone & np.isin(np.arange(20), clients)] = number
+            averaged[~np.isin(after.groups, after.groups[clients]) & ~lone] = number
+    assert late > 0
+    assert (run.state.last_full == 14) or (run.state.last_full >= 11)
+
+
+def test_dcpfl_late_client_has_the_group_s_layers_again() -> None:
+    """A client away at a full synchronisation is sent what it missed, and keeps its own layers otherwise."""
+    run = train(replace(FAST, dynamic=False, cut=1.0), planted("feature", 2), 4)
+    others, layout = [i for i in range(20) if i != 3], run.people.layout
+    own = kept(run)[3].clone()
+    step(run, 5, others)  # a full one
+    step(run, 6, others)
+    rows = np.flatnonzero(run.state.periods[0] > 1)
+    step(run, 7)
+    item = run.asked[-1][0][0].send["model"].item(3)
+    assert item is not None
+    assert item.part == layout.everything
+    assert torch.equal(item.values, run.states[-2].models[0])
+    other = run.asked[-1][0][0].send["model"].item(4)
+    assert other is not None
+    assert other.part == layout.everything - layout.of_layers(rows.tolist())
+    assert not torch.equal(own, item.values)
+
+
+def test_dcpfl_dropout_and_whoever_misses_the_verdict() -> None:
+    """Means are over who reported; a branch whose verdict was missed is forgotten at the next participation."""
+    run = train(FAST, planted("feature", 2), 4, training=TWICE)
+    assert run.state.finer is not None
+    step(run, 5, missing=[3, 4])
+    reported = run.asked[-1][0][1]
+    assert run.logged("trial", "now")[-1] == float(reported.numbers["now"].mean())
+    assert run.logged("accepted")[-1] == 1.0
+    assert isinstance(run.runtime, LocalRuntime)
+    assert run.runtime.states.has["finer"].nonzero().flatten().tolist() == [3, 4]
+    step(run, 6)
+    assert kept_names(run) == {"model"}
+    item = run.asked[-1][0][0].send["model"].item(3)
+    assert item is not None
+    assert item.part == run.people.layout.everything
+    lossy = train(FAST, planted("feature", 2), 12, training=TWICE, dropout=0.3)
+    for number, exchanged in enumerate(lossy.asked):
+        loss = lossy.logged("loss")[number]
+        first = exchanged[0][1]
+        assert 0 < len(first) < 20
+        assert loss is None or loss == float(first.numbers["loss"].mean())
+    assert any(loss is not None for loss in lossy.logged("trial", "now"))
+    assert len(np.unique(lossy.groups())) > 1
+
+
+def test_dcpfl_a_trial_that_nobody_reports_is_put_off() -> None:
+    run = train(FAST, planted("feature", 2), 4, training=TWICE)
+    run.runtime.dropout = 0.999999
+    step(run, 5)
+    assert same(run.states[-1], run.states[-2])
+    run.runtime.dropout = 0.0
+    step(run, 6)
+    assert run.logged("accepted") == [None] * 5 + [1.0]
+
+
+CASES = {
+    "one client": (FAST, planted("feature", clients=1)),
+    "one client in one group": (replace(FAST, sync_singletons=True), planted("feature", clients=1)),
+    "one sample": (FAST, without_client(planted("feature", 2, clients=6), 1)),
+    "one sample, one cut": (replace(FAST, dynamic=False, cut=0.3), without_client(planted("iid", clients=6), 1)),
+    "two clients": (replace(FAST, scale="common"), planted("label", 2, clients=2)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dropout", [0.0, 0.3, 0.999999])
+@pytest.mark.parametrize("network", ["planted-perceptron", "normed-perceptron"])
+def test_dcpfl_degenerate_federations(case: str, dropout: float, network: str) -> None:
+    method, federation = CASES[case]
+    run = train(method, federation, 9, dropout=dropout, network=network)
+    assert all(torch.isfinite(state.models).all() for state in run.states)
+    assert np.isfinite(run.accuracy()).all()
+    assert np.isfinite(run.state.mean_distances).all()
+    if federation.n == 1:
+        assert run.groups().tolist() == [0]
+        answered = len(run.asked[8][0][1])
+        assert answered == 1 or dropout > 0
+        assert run.bytes("up", 9) == answered * (4 + method.sync_singletons * 4 * run.people.layout.size)
+
+
+def test_dcpfl_equal_models_are_never_split() -> None:
+    """8.6: clients whose data are one sample over and over have equal models, to the bit, and stay together."""
+    one = planted("iid", clients=1)
+    inputs, labels = one.inputs[:1].repeat(120, 1, 1, 1), one.labels[:1].repeat(120)
+    federation = replace(one, inputs=inputs, labels=labels, bounds=np.repeat(one.bounds, 6, 0), names=one.names * 6)
+    run = train(FAST, federation, 12)
+    assert not run.state.mean_distances.any()
+    assert any(run.logged("rdp end"))
+    assert run.logged("trial", "now") == [None] * 12
+    assert run.groups().tolist() == [0] * 6
+
+
+def test_dcpfl_batch_norm() -> None:
+    """Buffers are averaged and sent with their layer, and are no part of any distance."""
+    run = train(replace(FAST, dynamic=False, cut=1.0), planted("feature", 2), 8, network="normed-perceptron")
+    layout, (buffer, *_) = run.people.layout, run.people.layout.buffers
+    assert len(layout.layers) == 2
+    assert buffer.layer == 0
+    (_, _), (_, replies) = run.asked[1]
+    means = group_means(replies.models, np.zeros(20, np.int64), run.states[1].models, replies.samples)
+    assert torch.equal(run.states[2].models, means)
+    assert not torch.equal(buffer.view(means[0]), buffer.view(run.states[1].models[0]))
+    total = sum(scaled_l1(layout.trainable.take(asked[1][1].models)) for asked in run.asked[:2])
+    np.testing.assert_allclose(run.state.mean_distances, total / 2, atol=1e-12)
+    for number in (6, 7, 8):  # 5 and 8 are full ones, 6 and 7 are not
+        due = run.states[number - 1].periods[0] == 1
+        size = layout.size if number == 8 else layout.of_layers(np.flatnonzero(due).tolist()).size
+        assert run.bytes("up", number) == 20 * 4 * (size + 1)
+    split = train(FAST, planted("feature", 2), 12, network="normed-perceptron", training=TWICE)
+    assert any(split.logged("accepted"))
+    assert split.accuracy().mean() > 0.9
+
+
+PHASES = {  # after which round, with trials in rounds 5, 8, ...
+    "first rounds": 1,
+    "with the dendrogram": 2,
+    "a candidate on trial next": 4,
+    "after the verdict": 5,
+    "between two trials": 6,
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("rejected", [False, True])
+def test_dcpfl_killed_and_resumed(phase: str, rejected: bool, tmp_path: Path) -> None:
+    """All that a later round depends on is in the state and in what the clients keep."""
+    federation = with_validation(planted("iid" if rejected else "feature", 2))
+    method = replace(FAST, retry="next", trial_loss="validation" if rejected else "train")
+    settings: dict[str, Any] = {"participation": 0.7, "dropout": 0.1, "training": TWICE}
+    whole = train(method, federation, 12, **settings)
+    assert whole.logged("accepted")[4] == float(not rejected)
+    cohorts = [asked[0][0].clients.tolist() for asked in whole.asked]
+    first = train(method, federation, PHASES[phase], **settings)
+    assert isinstance(first.runtime, LocalRuntime)
+    remembered = {
+        "state": first.state,
+        "kept": dict(first.runtime.states.kept),
+        "has": dict(first.runtime.states.has),
+    }
+    Checkpoints(tmp_path, "dcpfl").save(PHASES[phase], remembered)
+    found = Checkpoints(tmp_path, "dcpfl").latest()
+    assert found is not None
+    number, memory, _ = found
+    assert (memory["state"].finer is not None) == (number == 4)
+    resumed = train(method, federation, 0, **settings)
+    assert isinstance(resumed.runtime, LocalRuntime)
+    resumed.runtime.states.kept, resumed.runtime.states.has = memory["kept"], memory["has"]
+    resumed.states = [memory["state"]]
+    for later in range(number + 1, 13):
+        step(resumed, later, cohorts[later - 1])
+    assert len(resumed.states) == 13 - number
+    assert all(same(a, b) for a, b in zip(resumed.states, whole.states[number:], strict=True))
+    assert resumed.ledgers == whole.ledgers[number:]
+    assert torch.equal(evaluated(resumed), evaluated(whole))
+    assert torch.equal(kept(resumed), kept(whole))
+
+
+def test_dcpfl_settings_are_checked() -> None:
+    """Bad input gets one sentence each, with the key, the value and what would be right."""
+    with pytest.raises(BadInput) as raised:
+        DCPFL(t_start=0, cut=0.5)
+    cut, start = raised.value.problems
+    assert cut == "cut = 0.5 has no effect with dynamic = true; leave it out, or set dynamic = false"
+    assert start.startswith("t_start = 0 leaves no rounds")
+    with pytest.raises(BadInput, match="t_start = 0"):
+        DCPFL(t_start=0, dynamic=False)
+    with pytest.raises(BadInput) as raised:
+        METHODS["dcpfl"].bind({"alpha": 0, "retry": "never", "windw": 3}, "method")
+    assert len(raised.value.problems) == 3
+    assert METHODS["dcpfl"].target(**METHODS["dcpfl"].bind({})) == DCPFL()
+    assert DCPFL(dynamic=False).fixed_cut == 0.8
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_dcpfl_groups_of_one(sync: bool) -> None:
+    """They exchange nothing but their losses, unless sync_singletons."""
+    method = replace(FAST, dynamic=False, cut=0.0, sync_singletons=sync)
+    run = train(method, planted("feature", 2), 6, training=TRAINING)
+    size = 4 * run.people.layout.size * sync
+    assert run.groups().tolist() == list(range(20))
+    for number in range(3 + sync, 7):
+        assert (run.bytes("down", number), run.bytes("up", number)) == (20 * size, 20 * (size + 4))
+    uploads = run.asked[1][1][1].models
+    assert torch.equal(run.states[2].models, uploads)

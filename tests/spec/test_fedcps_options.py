@@ -1,0 +1,367 @@
+"""FedCPS under partial participation, vanishing clients, batch norm and kills, and each of its settings."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coterie.clients import Order, Train
+from coterie.clients.plu import GRID, PLU
+from coterie.federation.federation import Federation
+from coterie.methods import METHODS, Cohort
+from coterie.methods.fedcps import FedCPS
+from coterie.methods.fedcps_state import FedCPSState
+from coterie.models.networks import NETWORKS
+from coterie.problems import BadInput
+from coterie.runtime.checkpoint import Checkpoints
+from coterie.runtime.drive import drive
+from coterie.runtime.local import LocalRuntime
+from tests.federated import TRAINING, Trained, planted, same, train, without_client
+
+SIZES = [40 + 3 * i for i in range(20)]
+
+
+@NETWORKS.add("perceptron-with-norm")
+def normed(features: tuple[int, ...], classes: int) -> nn.Module:
+    """64-16-10 with batch norm, whose running statistics belong to the first layer."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def local(run: Trained) -> LocalRuntime:
+    assert isinstance(run.runtime, LocalRuntime)
+    return run.runtime
+
+
+def next_round(
+    run: Trained, state: FedCPSState, number: int, clients: Any = None, method: Any = None
+) -> FedCPSState:
+    """One more round from a state; everybody takes part unless `clients` says who."""
+    who = run.people.everyone if clients is None else np.array(clients)
+    local(run).begin(number)
+    cohort = Cohort(number, who, run.people)
+    after: FedCPSState = drive((method or run.method).round(state, cohort), local(run).answer)
+    return after
+
+
+def with_validation(federation: Federation) -> Federation:
+    """The last ten training samples of each client become its validation samples."""
+    bounds = federation.bounds.copy()
+    bounds[:, 1] -= 10
+    return replace(federation, bounds=bounds)
+
+
+VARIANTS: dict[str, FedCPS] = {
+    "usual": FedCPS(3, 1),
+    "kmeans": FedCPS(3, 1, init="kmeans", weights="samples", lambda_power=2, unfreeze=True),
+    "nothing shared": FedCPS(3, "all", lambda_mode="eq3_raw", init="plain", private_head=True),
+    "grid": FedCPS(3, 1, lambda_mode="grid", private_head=True, freeze=False),
+}
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def soundly(run: Trained) -> None:
+    """Everybody has a finite loss, also in a last evaluation, and the base is one."""
+    for last in (False, True):
+        exchange = run.method.evaluation(run.state, run.people, run.people.everyone, last=last)
+        replies = run.runtime.measure(exchange)
+        assert replies.missing == {}
+        assert all(np.isfinite(score.loss) for score in replies.report["score"])
+    assert torch.isfinite(run.state.models).all()
+    assert np.isfinite(run.state.tau2).all()
+    assert np.isfinite(run.state.median)
+
+
+@every_variant
+@pytest.mark.parametrize("case", ["one client", "one sample", "some vanish", "nobody answers", "few take part"])
+@pytest.mark.parametrize("network", ["planted-perceptron", "perceptron-with-norm"])
+def test_fedcps_survives(variant: str, case: str, network: str) -> None:
+    federation = with_validation(planted("feature", clients=1 if case == "one client" else 8, samples=50))
+    if case == "one sample":
+        federation = without_client(federation, 1)
+    dropout = {"some vanish": 0.3, "nobody answers": 0.999999}.get(case, 0.0)
+    part = 0.3 if case == "few take part" else 1.0
+    run = train(VARIANTS[variant], federation, 6, dropout=dropout, participation=part, network=network)
+    soundly(run)
+    if case == "nobody answers":
+        assert all(same(state, run.states[0]) for state in run.states)
+    if case == "one sample":
+        assert run.state.taken[0] == (5 if variant == "kmeans" else 6)
+        ((_, replies),) = run.asked[-1]
+        strengths = dict(zip(replies.clients.tolist(), replies.report["lambda"], strict=True))
+        if variant in (
+            "usual",
+            "kmeans",
+        ):  # its one gradient says nothing of noise: the fewest samples, the strongest
+            assert strengths[0] == 2.0 == max(strengths.values())
+            assert np.isnan(replies.numbers["noise"][0])
+
+
+def test_fedcps_buffers_go_with_their_layer_and_are_no_signal() -> None:
+    """Running statistics are averaged with the base, are alike in all clusters, and move no tau^2."""
+    run = train(FedCPS(3, 1, init="plain"), planted("feature"), 3, network="perceptron-with-norm")
+    layout = run.people.layout
+    buffers = layout.everything - layout.trainable
+    assert buffers.size == 32
+    before, after = run.states[1:3]
+    ((exchange, replies),) = run.asked[1]
+    assert exchange.send["base"].part == layout.first_layers(1)
+    middle = buffers.take(replies.models).double().mean(0).float()
+    torch.testing.assert_close(buffers.take(after.models), middle.expand(3, -1), atol=1e-6, rtol=0)
+    assert not torch.equal(middle, buffers.take(before.models[0]))
+    picked = replies.numbers["choice"].astype(int)
+    for k in np.unique(picked):
+        moved = (replies.models[torch.from_numpy(picked == k)] - before.models[k]).double()
+        now = float(layout.trainable.take(moved).square().mean())
+        expected = (before.tau2[k] + now) / 2 if before.tau2[k] else now
+        assert after.tau2[k] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("after", range(7))
+@pytest.mark.parametrize("variant", ["kmeans", "usual", "nothing shared"])
+def test_fedcps_goes_on_from_a_checkpoint(variant: str, after: int, tmp_path: Path) -> None:
+    """From the start, after the warm-up or the redraw, while clients choose, and frozen: the very same bits."""
+    federation, settings = planted("feature", sizes=SIZES), {"participation": 0.7, "dropout": 0.1}
+    method = replace(VARIANTS[variant], window=1)
+    whole = train(method, federation, 7, **settings)  # type: ignore[arg-type]  # mixed settings
+    killed = train(method, federation, after, **settings)  # type: ignore[arg-type]
+    states = local(killed).states
+    checkpoints = Checkpoints(tmp_path, "of this test")
+    checkpoints.save(after, {"state": killed.state, "kept": dict(states.kept), "has": dict(states.has)})
+    found = checkpoints.latest()
+    assert found is not None
+    _, memory, passed = found
+    assert not passed
+    fresh = train(method, federation, 0, **settings)  # type: ignore[arg-type]
+    local(fresh).states.kept, local(fresh).states.has = memory["kept"], memory["has"]
+    state = memory["state"]
+    for number in range(after + 1, 8):
+        rng = np.random.default_rng((0, number))
+        state = next_round(fresh, state, number, np.sort(rng.permutation(20)[:14]))
+        assert same(state, whole.states[number])
+    ends = local(fresh).states, local(whole).states
+    for client in range(20):
+        one, other = (end.of(client) for end in ends)
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    frozen = [s.frozen for s in whole.states]
+    assert not frozen[0]
+    if variant == "kmeans":
+        assert frozen[-1]
+
+
+def test_fedcps_freezes_when_identities_have_settled() -> None:
+    """Nobody changed in its last `window` participations, and 90% have taken part twice (3.5)."""
+
+    def frozen(taken: list[int], changed_at: list[int], **settings: Any) -> bool:
+        state = FedCPSState.first(torch.zeros(2, 3), len(taken))
+        state = replace(state, taken=np.array(taken), changed_at=np.array(changed_at))
+        return state.settled(**{"freeze": True, "window": 5, "unfreeze": False, **settings}).frozen
+
+    assert frozen([2] * 10, [0] * 10)
+    assert frozen([2] * 9 + [0], [0] * 10)
+    assert not frozen([2] * 8 + [1, 0], [0] * 10)
+    assert not frozen([2] * 10, [0] * 10, freeze=False)
+    assert not frozen([6] * 10, [2] * 10)  # changed in the second of six: four without a change
+    assert frozen([7] * 10, [2] * 10)
+    assert not frozen([7] * 10, [2] * 9 + [3])
+    assert frozen([7] * 10, [2] * 9 + [6], window=1)
+
+
+def test_fedcps_changes_are_counted_by_participation() -> None:
+    run = train(FedCPS(4, 1, init="kmeans"), planted("feature"), 3)
+    run.method = FedCPS(4, 1, init="kmeans", freeze=False)
+    swapped = replace(run.state, groups=(run.state.groups + 1) % 4, frozen=False)  # as if all had been elsewhere
+    state = next_round(run, swapped, 4, [0, 5, 6])
+    (changes,) = (log.values for log in local(run).logged if log.name == "identity changes")  # type: ignore[union-attr]
+    assert changes == 3.0
+    assert state.groups[[0, 5, 6]].tolist() == [0, 1, 2]
+    assert np.flatnonzero(state.changed_at).tolist() == [0, 5, 6]
+    assert state.changed_at[0] == state.taken[0] == 3
+    assert state.taken[1] == 2
+
+
+def test_fedcps_a_late_client_of_a_frozen_federation_chooses_once() -> None:
+    run = train(FedCPS(4, 1, init="kmeans"), planted("feature"), 1)
+    state = run.state
+    for number in (2, 3):
+        state = next_round(run, state, number, np.arange(1, 20))
+    assert state.frozen
+    assert state.groups[0] == -1
+    head, base = run.people.layout.last_layers(1).size, run.people.layout.first_layers(1).size
+    for number, heads in ((4, 4), (5, 1)):
+        state = next_round(run, state, number, [0, 1])
+        down = local(run).ledger.bytes("down")
+        assert down == {0: 4 * (base + heads * head), 1: 4 * (base + head)}
+        assert state.groups[[0, 1]].tolist() == [0, 1]
+
+
+def test_fedcps_unfreezes_when_a_loss_rises_for_ten_rounds() -> None:
+    """C10: ten rises in a row, each over the round before; then everybody has to settle anew."""
+    federation = planted("feature")
+    run = train(FedCPS(4, 1, init="kmeans", unfreeze=True), federation, 4)
+    assert run.state.frozen
+    assert np.isfinite(run.state.losses).all()
+    about = replace(run.state, rises=np.array([0, 9, 0, 0]))
+    assert next_round(run, about, 5).frozen  # the loss falls
+    low = replace(about, losses=np.zeros(4))  # so that it rises
+    assert next_round(run, low, 5, method=FedCPS(4, 1, init="kmeans")).frozen
+    opened = next_round(run, low, 5)
+    assert not opened.frozen
+    assert (opened.changed_at == opened.taken).all()
+    later = next_round(run, opened, 6)
+    assert not later.frozen
+    assert local(run).ledger.bytes("down")[0] > 4 * run.people.layout.size
+    eight = next_round(run, replace(low, rises=np.array([0, 8, 0, 0])), 5)
+    assert eight.frozen
+    assert eight.rises.tolist() == [1, 9, 1, 1]
+
+
+def test_fedcps_grid_takes_the_least_validation_loss() -> None:
+    federation = with_validation(planted("feature", 2, samples=40))
+    blur = torch.randn(federation.inputs.shape, generator=torch.Generator().manual_seed(0))
+    federation = replace(federation, inputs=federation.inputs + 2 * blur)
+    training = replace(TRAINING, epochs=10)
+    run = train(FedCPS(2, 1, lambda_mode="grid", init="kmeans"), federation, 4, training=training)
+    assert run.method.needs.validation
+    assert not FedCPS().needs.validation
+    ((_, replies),) = run.asked[3]
+    engine, before, taken = local(run).engine, run.states[3].models, set()
+    for client in range(20):
+        me = engine.client(Order(client, 4, PLU(), {}), {})
+        theta = before[int(replies.numbers["choice"][client])]
+        models = [engine.answer([me], [Train(theta, pull)])[0].model for pull in GRID]  # type: ignore[union-attr]
+        inputs, labels = federation.slice(client, "validation")
+        outputs = engine.outputs(torch.stack(models), inputs)
+        best = int((-outputs[:, torch.arange(10), labels].log().mean(1)).argmin())
+        assert replies.report["lambda"][client] == GRID[best]
+        assert torch.equal(replies.models[client], models[best])
+        taken.add(best)
+    assert len(taken) > 1
+    assert run.bytes("up", 4) == 20 * (4 * run.people.layout.size + 4)
+
+
+@pytest.mark.parametrize("layers", [1, "all"])
+def test_fedcps_private_head(layers: Any) -> None:
+    """The head starts from the client's own while its identity stays, and is pulled to the cluster's (C7)."""
+    method = FedCPS(4, layers, init="kmeans", private_head=True, lambda_mode="fixed", lambda_0=0.5)
+    run = train(method, planted("feature"), 3)
+    before, own = run.states[3].models, local(run).states.kept["model"].clone()
+    moved = replace(run.state, frozen=False)
+    local(run).states.update(7, {"identity": torch.tensor([0.0])})  # it was elsewhere, and comes back to cluster 3
+    next_round(run, moved, 4)
+    engine, layout = local(run).engine, run.people.layout
+    head = layout.last_layers(1) if layers == 1 else layout.everything
+    for client in (0, 7):
+        theta = before[client % 4]
+        start = theta if client == 7 else head.copy(theta.clone(), own[client])
+        me = engine.client(Order(client, 4, PLU(), {}), {})
+        ((expected),) = engine.answer([me], [Train(start, 0.5, theta)])
+        assert torch.equal(local(run).states.kept["model"][client], expected.model)  # type: ignore[union-attr]
+
+
+def test_fedcps_evaluates_personal_models() -> None:
+    """v_i; of who never took part a fresh update; in the end one of all. Nothing of it is kept or counted."""
+    federation = planted("feature", sizes=SIZES)
+    run = train(FedCPS(4, 1, init="kmeans", freeze=False), federation, 1)
+    state = next_round(run, run.state, 2, np.arange(2, 20))
+    kept = {name: rows.clone() for name, rows in local(run).states.kept.items()}
+    ledger = list(local(run).ledger.rows)
+    everyone = run.people.everyone
+    now = local(run).measure(run.method.evaluation(state, run.people, everyone))
+    last = local(run).measure(run.method.evaluation(state, run.people, everyone, last=True))
+    assert now.report["choice"] == [0, 1, *[None] * 18]
+    assert last.report["choice"] == [*[0, 1, 2, 3] * 5]
+    engine = local(run).engine
+    mine = {client: kept["model"][client] for client in range(2, 20)}
+    for client in range(20):
+        me = engine.client(Order(client, 2, PLU(), {}), {})
+        told = {name: float(values[0]) for name, values in state.told(everyone, run.people).items()}
+        theta = state.models[client % 4]
+        noise = None
+        if client in mine:
+            noise = _noise(run, client, theta)
+        pull = PLU().pull(me, told, client % 4, noise)
+        fresh = engine.answer([me], [Train(theta, pull, purpose="evaluation-batches")])[0].model  # type: ignore[union-attr]
+        for replies, model in ((now, mine.get(client, fresh)), (last, fresh)):
+            inputs, labels = federation.slice(client, "test")
+            loss = float(-engine.outputs(model[None], inputs)[0][torch.arange(len(labels)), labels].log().mean())
+            assert replies.report["score"][client].loss == pytest.approx(loss, abs=1e-5)
+    assert local(run).ledger.rows == ledger
+    assert all(torch.equal(rows, kept[name]) for name, rows in local(run).states.kept.items())
+    assert torch.equal(run.served()[5], kept["model"][5])
+
+
+def _noise(run: Trained, client: int, model: torch.Tensor) -> float:
+    """sigma^2 by the formula of 3.4, for minibatches of 20 and a shorter last one, which counts by its size."""
+    federation, engine = run.federation, local(run).engine
+    me = engine.client(Order(client, 2, PLU(), {}), {})
+    inputs, labels = federation.slice(client, "train")
+    order = torch.from_numpy(me.stream("evaluation-noise").permutation(len(labels)))
+    network, layout = deepcopy(engine.network), engine.layout
+    layout.bind(network, model.clone())
+    gradients, sizes = [], []
+    for rows in torch.split(order, 20)[:8]:
+        cost = nn.functional.cross_entropy(network(inputs[rows].permute(0, 3, 1, 2)), labels[rows])
+        found = torch.autograd.grad(cost, [network.get_parameter(e.name) for e in layout.tensors])
+        gradients.append(torch.cat([g.flatten() for g in found]).double())
+        sizes.append(len(rows))
+    rows_of, weight = torch.stack(gradients), torch.tensor(sizes).double()[:, None]
+    middle = (weight * rows_of).sum(0) / weight.sum()
+    return float((weight * (rows_of - middle).square()).mean(1).sum() / (len(sizes) - 1))
+
+
+def test_fedcps_newcomers_pick_the_smallest_loss() -> None:
+    run = train(FedCPS(4, 1, init="kmeans"), planted("feature", clients=24), 4)
+    state = replace(run.state, groups=run.state.groups[:20], taken=run.state.taken[:20])  # who trained: 20 of them
+    clients = np.array([21, 22, 23])
+    local(run).begin(9)
+    joined = drive(run.method.newcomer(state, clients, run.people), local(run).answer)
+    assert joined.groups.tolist() == [1, 2, 3]
+    assert torch.equal(joined.models, run.state.models)
+    layout = run.people.layout
+    assert set(local(run).ledger.bytes("down").values()) == {4 * (layout.size + 3 * layout.last_layers(1).size)}
+
+
+def test_fedcps_more_workers_change_no_bit() -> None:
+    """Also not while identities are kept by clients that other processes work for."""
+    settings: dict[str, Any] = {"participation": 0.6, "dropout": 0.1}
+    method = FedCPS(4, 1, init="kmeans", private_head=True)
+    one, other = (train(method, planted("feature"), 5, workers=w, **settings) for w in (1, 3))
+    assert all(same(a, b) for a, b in zip(one.states, other.states, strict=True))
+    assert torch.equal(local(one).states.kept["model"], local(other).states.kept["model"])
+
+
+def test_fedcps_refuses_what_cannot_be() -> None:
+    for layers in (0, 3):
+        with pytest.raises(
+            BadInput, match=rf"method\.personal_layers = {layers} is not possible; it must be 1 to 2"
+        ):
+            train(FedCPS(personal_layers=layers), planted("feature"), 0)
+    with pytest.raises(BadInput, match=r"method\.lambda_min = 3 is above method\.lambda_max = 2"):
+        FedCPS(lambda_min=3.0)
+    for settings, sentence in (
+        ({"personal_layers": "both"}, "it must be a valid integer or 'all'"),
+        ({"lambda_power": 3}, "method.lambda_power = 3 is not possible; it must be 1 or 2"),
+        ({"init": "warm"}, "method.init = 'warm' is not possible; it must be 'redraw', 'plain' or 'kmeans'"),
+    ):
+        with pytest.raises(BadInput) as raised:
+            METHODS["fedcps"].bind(settings, "method")
+        (problem,) = raised.value.problems
+        assert sentence in problem
+    assert METHODS["fedcps"].bind({"personal_layers": "all"})["personal_layers"] == "all"
+
+
+def test_fedcps_logs_what_the_paper_plots() -> None:
+    run = train(FedCPS(4, 1), planted("feature", sizes=SIZES), 2, participation=0.5, training=TRAINING)
+    for number, logs in enumerate(run.logs, start=1):
+        names: dict[str, Any] = {log.name: log.values for log in logs}
+        assert list(names) == ["identity changes", "lambda", "tau2", "frozen"]
+        replies = run.asked[number - 1][-1][1]
+        assert list(names["lambda"]) == [str(client) for client in replies.clients]

@@ -1,0 +1,364 @@
+"""FedTSDP where clients come and go: bytes, absence, newcomers, odd federations, kill and resume, bad settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.clients import Evaluate, LocalUpdate, Order, Train, Training
+from coterie.exchange import Exchange, Ids, Log
+from coterie.federation.federation import Federation
+from coterie.grouping.affinity import js_divergences
+from coterie.grouping.cluster import refined
+from coterie.methods import Cohort, People, Serving
+from coterie.methods.catalog import METHODS
+from coterie.methods.fedtsdp import FedTSDP
+from coterie.methods.method import serve
+from coterie.models.networks import NETWORKS
+from coterie.problems import BadInput
+from coterie.runtime.checkpoint import Checkpoints
+from coterie.runtime.drive import drive
+from coterie.runtime.local import LocalRuntime
+from tests.federated import TRAINING, Trained, planted, same, train, without_client
+
+SIZES = [40 + 3 * i for i in range(20)]
+TWO = replace(TRAINING, epochs=2)
+OFTEN = FedTSDP(h=0.0, psi=0.75, eps1="auto", eps2="relative:0.8")
+"""Fires whenever three answer, splits, and gives up about a tensor a round."""
+
+
+@NETWORKS.add("planted-batch-norm")
+def batch_norm(features: tuple[int, ...], classes: int) -> nn.Module:
+    """64-16-10 with a norm over the batch behind the first layer: six tensors and two buffers in two layers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def predictions(run: Trained, round: int, models: Tensor) -> Tensor:
+    """What models predict on the public batch of a round; that of newcomers is of round -1."""
+    assert isinstance(run.runtime, LocalRuntime)
+    assert run.federation.public is not None
+    state = run.states[round - 1] if round > 0 else run.state
+    rows = state.batch(50, run.people, round)
+    return run.runtime.engine.outputs(models, run.federation.public[torch.from_numpy(rows)])
+
+
+@pytest.mark.parametrize(("participation", "dropout"), [(1.0, 0.0), (0.4, 0.0), (0.6, 0.3)])
+def test_fedtsdp_1_8_9(participation: float, dropout: float) -> None:
+    """Up m P b; down the shared tensors of each, and once the others as an item of their own (8.5)."""
+    run = train(OFTEN, planted("feature"), 6, participation=participation, dropout=dropout)
+    layout, known, initials = run.people.layout, np.zeros(20, bool), 0
+    for number in range(1, 7):
+        ((exchange, replies),) = run.asked[number - 1]
+        shared = sum(t.size for t in layout.tensors[: run.states[number - 1].tensors(layout)])
+        starting = exchange.clients[~known[exchange.clients]]
+        down = len(exchange.clients) * shared + len(starting) * (layout.size - shared)
+        assert run.bytes("down", number) == 4 * down
+        assert run.bytes("up", number) == 4 * len(replies) * layout.size
+        rows = run.ledgers[number - 1]
+        given = [(client, scalars) for client, way, what, scalars in rows if what == "initial"]
+        assert given == [(c, layout.size - shared) for c in starting if shared < layout.size]
+        initials += len(given)
+        known[replies.clients] = True
+        assert run.state.known[known].all()
+    assert initials > 0 or participation == 1.0
+    assert run.state.tensors(layout) < 2
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_fedtsdp_a18(root: bool) -> None:
+    """Who is away at a regrouping joins the cluster of least mean JS to its last upload, or else the largest."""
+    method = replace(OFTEN, root=root, psi=1.0)
+    run = train(method, planted("label", 5, sizes=SIZES), 5, training=TWO, participation=0.5, dropout=0.1)
+    last: dict[int, Tensor] = {}
+    moved = 0
+    for number in range(1, 6):
+        ((_, replies),) = run.asked[number - 1]
+        last |= dict(zip(replies.clients.tolist(), replies.models, strict=True))
+        state, here = run.states[number], replies.clients
+        assert np.array_equal(np.flatnonzero(state.known), sorted(last))
+        assert torch.equal(state.uploads, torch.stack([last[c] for c in sorted(last)]))
+        q = predictions(run, number, replies.models)
+        clusters = state.groups[here]
+        assert sorted(np.unique(clusters)) == list(range(len(state.models)))  # each has a member who was there
+        sizes = np.bincount(state.groups[state.known])
+        for client in np.setdiff1d(np.arange(20), here).tolist():
+            if client in last:
+                far = js_divergences(predictions(run, number, last[client][None]), q, root=root)[0]
+                means = [far[clusters == k].mean() for k in range(len(sizes))]
+                assert state.groups[client] == int(np.argmin(means))
+                moved += state.groups[client] != run.states[number - 1].groups[client]
+            else:
+                assert sizes[state.groups[client]] == sizes.max()
+        firsts = [np.flatnonzero(state.groups == k)[0] for k in range(len(sizes))]
+        assert firsts == sorted(firsts)  # numbered by their smallest member
+    assert moved > 0
+
+
+def test_fedtsdp_who_is_away_keeps_its_cluster_while_nobody_regroups() -> None:
+    run = train(FedTSDP(eps2="inf"), planted("label", 2), 1, training=TWO)
+    still = FedTSDP(eps2="inf", h=1.0)
+    run.runtime.begin(2)
+    after = drive(still.round(run.state, Cohort(2, np.array([0, 3]), run.people)), run.runtime.answer)
+    assert after.groups.tolist() == run.state.groups.tolist()
+    assert not torch.equal(after.models, run.state.models)
+    run.runtime.begin(3)  # only one cluster's members are there: the other's model stays (0.2, convention 7)
+    last = drive(still.round(after, Cohort(3, np.array([2, 4]), run.people)), run.runtime.answer)
+    assert torch.equal(last.models[1], after.models[1])
+    assert not torch.equal(last.models[0], after.models[0])
+
+
+def test_fedtsdp_evaluation_of_who_has_not_started() -> None:
+    """The shared tensors over a client's own model; the whole model of its cluster where it has none."""
+    run = train(OFTEN, planted("feature"), 3, participation=0.3)
+    exchange = run.method.evaluation(run.state, run.people, run.people.everyone)
+    shared = run.state.shared(run.people.layout)
+    for client in range(20):
+        item = exchange.send["model"].item(client)
+        assert item is not None
+        assert item.part == (shared if run.state.known[client] else run.people.layout.everything)
+    assert 0 < run.state.known.sum() < 20
+    assert len(run.accuracy()) == 20
+
+
+def joined_by(run: Trained, clients: Ids, people: People) -> Serving:
+    run.runtime.begin(9)
+    return drive(run.method.newcomer(run.state, clients, people), run.runtime.answer)
+
+
+def founded(method: FedTSDP, federation: Federation, **how: Any) -> tuple[Trained, People]:
+    """A run of the first twenty clients, and everybody."""
+    run = train(method, federation, 0, training=TWO, **how)
+    everybody, run.people = run.people, replace(run.people, samples=run.people.samples[:20])
+    run.states[:] = [method.start(run.people)]
+    return _continued(run, 3), everybody
+
+
+def _continued(run: Trained, rounds: int, participation: float = 1.0) -> Trained:
+    """The run with more rounds, with the cohorts that `train` draws."""
+    for number in range(len(run.states), len(run.states) + rounds):
+        rng = np.random.default_rng((0, number))
+        clients = np.sort(rng.permutation(run.people.n)[: max(1, round(participation * run.people.n))])
+        run.runtime.begin(number)
+        run.states.append(
+            drive(run.method.round(run.state, Cohort(number, clients, run.people)), run.runtime.answer)
+        )
+    return run
+
+
+def test_fedtsdp_newcomers() -> None:
+    """One local update of the largest cluster's shared tensors over the initial private ones; then as A18."""
+    federation = planted("label", 5, clients=25)
+    run, everybody = founded(FedTSDP(psi=0.7, eps2="inf"), federation)
+    state, new = run.state, np.array([20, 22, 23])
+    part = state.shared(run.people.layout)
+    assert 0 < part.size < run.people.layout.size
+    joined = joined_by(run, new, everybody)
+    assert joined.groups.tolist() == state.groups[new - 20].tolist()  # by what their labels mean, id mod 5
+    assert torch.equal(joined.models, state.models)
+    assert joined.part == part
+    assert isinstance(run.runtime, LocalRuntime)
+    start = part.copy(run.people.initial(0), state.models[np.bincount(state.groups).argmax()])
+    kept = run.runtime.states.kept["model"]
+    for client in new:
+        me = run.runtime.engine.client(Order(int(client), 9, LocalUpdate(), {}), {})
+        (result,) = run.runtime.engine.answer([me], [Train(start)])
+        assert torch.equal(kept[client], result.model)  # type: ignore[union-attr]  # a Train is answered by a Trained
+    far = js_divergences(predictions(run, -1, kept[new]), predictions(run, -1, state.uploads))
+    means = [[row[state.groups == k].mean() for k in range(5)] for row in far]
+    assert joined.groups.tolist() == np.argmin(means, 1).tolist()
+    sends = serve(joined, joined.served)
+    replies = run.runtime.measure(Exchange(new, Evaluate(own=joined.own), sends))
+    assert all(s.correct.sum() / s.actual.sum() > 0.9 for s in replies.report["score"])
+
+
+def test_fedtsdp_newcomers_before_any_regrouping_and_when_they_do_not_answer() -> None:
+    federation, new = planted("label", 5, clients=25), np.arange(20, 25)
+    for method in (FedTSDP(h=1.0), FedTSDP(h=1.0, shared=0.0)):
+        run, everybody = founded(method, federation)
+        assert joined_by(run, new, everybody).groups.tolist() == [0] * 5
+    run, everybody = founded(FedTSDP(eps2="inf"), federation)
+    assert isinstance(run.runtime, LocalRuntime)
+    run.runtime.states.commit()
+    found = joined_by(run, new, everybody).groups
+    run.runtime.states.roll_back()
+    run.runtime.dropout = 0.5
+    some = joined_by(run, new, everybody).groups
+    left = [client for client, _ in run.runtime.failures]
+    assert 0 < len(left) < 5
+    assert some.tolist() == [0 if c in left else found[c - 20] for c in new]
+    run.runtime.dropout = 0.999999
+    assert joined_by(run, new, everybody).groups.tolist() == [0] * 5
+
+
+def test_fedtsdp_affinity() -> None:
+    """The divergences of the last regrouping where all those asked for were there; nothing before one."""
+    federation = planted("label", 2)
+    run = train(FedTSDP(eps2="inf"), federation, 2, training=TWO)
+    ((_, replies),) = run.asked[1]
+    js = js_divergences(predictions(run, 2, replies.models))
+    found = run.method.affinity(run.state, run.people, np.array([3, 4, 19]))
+    assert found is not None
+    assert found.name == "divergence of predictions"
+    np.testing.assert_array_equal(found.matrix, js[np.ix_([3, 4, 19], [3, 4, 19])])
+    assert run.method.affinity(run.states[0], run.people, run.people.everyone) is None
+    part = train(replace(OFTEN, root=True), federation, 2, participation=0.5)
+    assert part.method.affinity(part.state, part.people, part.people.everyone) is None
+    there = part.asked[1][0][1].clients
+    found = part.method.affinity(part.state, part.people, there)
+    assert found is not None
+    assert found.name == "divergence of predictions (root)"
+
+
+@pytest.mark.parametrize("case", ["one client", "one sample", "dropout", "nobody answers"])
+@pytest.mark.parametrize("network", ["planted-perceptron", "planted-batch-norm"])
+@pytest.mark.parametrize("method", [FedTSDP(), OFTEN, replace(OFTEN, shared=1.0, scope="shared", stages="second")])
+def test_fedtsdp_odd_federations(method: FedTSDP, network: str, case: str) -> None:
+    federation = planted("feature", clients=1 if case == "one client" else 8)
+    if case == "one sample":
+        federation = without_client(federation, 1)
+    dropout = {"dropout": 0.3, "nobody answers": 0.999999}.get(case, 0.0)
+    run = train(method, federation, 6, network=network, dropout=dropout)
+    assert torch.isfinite(run.served()).all()
+    assert torch.isfinite(run.state.models).all()
+    if case == "nobody answers":
+        assert all(same(state, run.states[0]) for state in run.states)
+        assert run.logged("hopkins") == [None] * 6
+    if case == "one client":
+        assert run.logged("hopkins") == [0.5] * 6
+        assert run.logged("js", "min") == [None] * 6
+
+
+def test_fedtsdp_batch_norm_buffers_go_with_their_layer() -> None:
+    """Averaged and sent with their layer's last tensor, and private once that is."""
+    method = FedTSDP(h=0.0, psi=0.88, eps1="inf", eps2="inf")
+    run = train(method, planted("feature", sizes=SIZES), 8, network="planted-batch-norm")
+    layout = run.people.layout
+    buffers = layout.where(lambda e: e.role == "buffer")
+    norm = layout.where(lambda e: e.kind == "norm" and e.role == "bias")
+    seen = set()
+    for number in range(1, 9):
+        before, after = run.states[number - 1], run.states[number]
+        ((_, replies),) = run.asked[number - 1]
+        part = before.shared(layout)
+        crosses = (part & buffers).size
+        assert crosses == (32 if (part & norm).size else 0)
+        seen.add(crosses)
+        if crosses:
+            shares = torch.from_numpy(replies.samples / replies.samples.sum())
+            means = shares @ buffers.take(replies.models).double()
+            torch.testing.assert_close(buffers.take(after.models)[0], means.float(), atol=1e-6, rtol=1e-5)
+        else:
+            assert torch.equal(buffers.take(after.models), buffers.take(before.models))
+    assert seen == {0, 32}
+
+
+def test_fedtsdp_distances_do_not_see_buffers() -> None:
+    """Clients whose inputs are larger have other running statistics; stage 2 looks at the weights alone."""
+    federation = planted("feature", 4)
+    inputs = federation.inputs.clone()
+    for client in range(10):
+        inputs[federation.bounds[client, 0] : federation.bounds[client, 3]] *= 4.0
+    method = FedTSDP(h=0.0, stages="second", eps2="relative:0.8")
+    run = train(method, replace(federation, inputs=inputs), 1, network="planted-batch-norm")
+    ((_, replies),) = run.asked[0]
+    one = np.zeros(20, np.int64)
+    seen, blurred = (
+        refined(one, part.take(replies.models), "relative:0.8")
+        for part in (run.people.layout.trainable, run.people.layout.everything)
+    )
+    assert run.groups().tolist() == seen.tolist() != blurred.tolist()
+
+
+def test_fedtsdp_clients_with_the_same_data_are_one_cluster() -> None:
+    """8.6: equal but for the order of additions, nobody is split off."""
+    one = planted("iid", clients=1)
+    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, planted=None)
+    run = train(FedTSDP(h=0.0), federation, 3, training=replace(TRAINING, batch_size=100))
+    assert run.groups().tolist() == [0] * 8
+    assert not any(x is None or np.isnan(x) for x in run.logged("hopkins") + run.logged("js", "max"))
+
+
+def test_fedtsdp_predictions_that_overflow_do_not_fire() -> None:
+    """Finite weights whose logits are infinite: no statistic, no regrouping, and the run goes on."""
+    run = train(OFTEN, planted("feature", clients=4), 1, training=Training(epochs=0))
+    state = replace(run.state, models=run.state.models * 1e25, depth=2.0)
+    run.runtime.begin(2)
+    after = drive(run.method.round(state, Cohort(2, run.people.everyone, run.people)), run.runtime.answer)
+    logged = {entry.name: entry.values for entry in run.runtime.logged if isinstance(entry, Log)}
+    assert logged["fired"] == 0.0
+    assert all(np.isnan(x) for x in (logged["hopkins"], logged["eps1"]) if isinstance(x, float))
+    assert after.groups.tolist() == state.groups.tolist()
+
+
+@pytest.mark.parametrize("method", [FedTSDP(eps2="inf"), OFTEN, FedTSDP(h=1.0), FedTSDP(shared=0.0)])
+def test_fedtsdp_kill_and_resume(method: FedTSDP, tmp_path: Path) -> None:
+    """Wherever the run is cut, before a firing or after, with private tensors or without: the same bits."""
+    federation = planted("label", 2, sizes=SIZES)
+
+    def fresh() -> Trained:
+        return train(method, federation, 0, training=TWO, dropout=0.1)
+
+    whole, cuts = fresh(), Checkpoints(tmp_path, "fedtsdp")
+    assert isinstance(whole.runtime, LocalRuntime)
+    files = []
+    for number in range(1, 7):
+        _continued(whole, 1, 0.6)
+        memory = {
+            "state": whole.state,
+            "kept": dict(whole.runtime.states.kept),
+            "has": dict(whole.runtime.states.has),
+        }
+        files.append(cuts.save(number, memory).read_bytes())
+    for number, content in enumerate(files, 1):
+        path = tmp_path / f"{number:06d}.safetensors"
+        path.write_bytes(content)
+        _, memory = cuts.load(path)
+        other = fresh()
+        assert isinstance(other.runtime, LocalRuntime)
+        other.runtime.states.kept, other.runtime.states.has = memory["kept"], memory["has"]
+        other.states[:] = [*whole.states[:number], memory["state"]]
+        _continued(other, 6 - number, 0.6)
+        for ours, theirs in zip(other.states[number:], whole.states[number:], strict=True):
+            assert same(ours, theirs)
+        assert torch.equal(other.served(), whole.served())
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"eps1": "big"}, "eps1 = 'big' is not possible; it must be a number from 0 up, auto, inf, or relative:r"),
+    ({"eps1": -0.1}, "eps1 = -0.1 is not possible; it must be a number from 0 up"),
+    ({"eps1": True}, "eps1 = True is not possible; it must be a number from 0 up"),
+    ({"eps1": float("nan")}, "eps1 = nan is not possible; it must be a number from 0 up"),
+    ({"eps2": "relative:"}, "eps2 = 'relative:' is not possible; it must be a number from 0 up"),
+    ({"eps2": [3.5]}, "eps2 = (3.5,) is not possible; it must be a number from 0 up"),
+    ({"rho": 1.0}, "rho = 1.0 is not possible; it must be a number from 0 to below 1, or literal"),
+    ({"rho": "letter"}, "rho = 'letter' is not possible; it must be a number from 0 to below 1, or literal"),
+    ({"h": 1.5}, "h = 1.5 is not possible; it must be less than or equal to 1"),
+    ({"shared": -1.0}, "shared = -1.0 is not possible; it must be greater than or equal to 0"),
+    ({"noise": "drop"}, "noise = 'drop' is not possible; it must be 'singletons' or 'group'"),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence"), BAD, ids=[str(s) for s, _ in BAD])
+def test_fedtsdp_refuses_settings(settings: dict[str, Any], sentence: str) -> None:
+    for make in (lambda: FedTSDP(**settings), lambda: METHODS["fedtsdp"].bind(settings)):
+        with pytest.raises(BadInput) as caught:
+            make()
+        assert len(caught.value.problems) == 1
+        assert caught.value.problems[0].startswith(sentence)
+
+
+def test_fedtsdp_refuses_all_at_once_and_more_layers_than_there_are() -> None:
+    with pytest.raises(BadInput) as caught:
+        FedTSDP(eps1="x", rho=2.0, psi=0.0)
+    assert [p.split(" ")[0] for p in caught.value.problems] == ["psi", "eps1", "rho"]
+    with pytest.raises(BadInput, match=r"method\.shared = 3 is not possible; this network has 2 layers"):
+        train(FedTSDP(shared=3.0), planted("iid", clients=2), 1)
+    assert FedTSDP(eps1=float("inf")).eps1 == float("inf")
+    assert METHODS["fedtsdp"].bind({"eps1": float("inf"), "eps2": 3})["eps1"] == "inf"
+    assert FedTSDP().needs.public == 1000

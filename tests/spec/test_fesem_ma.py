@@ -1,0 +1,291 @@
+"""Specification 2.8 and 2.10 (7, 8): FeSEM-MA, in real runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coterie.methods import Cohort, FeSEM, People
+from coterie.methods.fesem_ma import FeSEMMA
+from coterie.methods.fesem_state import FeSEMState
+from coterie.models.deep import BatchNorm2d
+from coterie.models.layout import Layout
+from coterie.models.networks import NETWORKS, build
+from coterie.problems import BadInput
+from coterie.runtime.drive import drive
+from coterie.sharing.matching import Matching
+from tests.federated import TRAINING, Trained, planted, same, train, without_client
+
+
+@NETWORKS.add("planted-batch-norm")
+def _normed(features: tuple[int, ...], classes: int) -> nn.Module:
+    """A convolution with batch normalisation, and a dense layer on its 4x4 maps."""
+    return nn.Sequential(
+        nn.Conv2d(features[2], 4, 3, padding=1, bias=False),
+        BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 12),
+        nn.ReLU(),
+        nn.Linear(12, classes),
+    )
+
+
+def reordered(model: Tensor, layout: Layout, rng: np.random.Generator) -> Tensor:
+    """64-32-10 with its hidden units in another order: rows of the first layer, columns of the second."""
+    order = torch.from_numpy(rng.permutation(32))
+    first, bias, second, last = layout.tensors
+    return torch.cat(
+        [
+            first.view(model)[order].flatten(),
+            bias.view(model)[order],
+            second.view(model)[:, order].flatten(),
+            last.view(model),
+        ]
+    )
+
+
+def shuffled(state: FeSEMState, layout: Layout, clients: NDArray[np.int64]) -> FeSEMState:
+    """The state with the last models of some clients reordered, each in its own way."""
+    rng = np.random.default_rng(0)
+    models = state.models.clone()
+    for client in clients:
+        models[client] = reordered(models[client], layout, rng)
+    return replace(state, models=models)
+
+
+def next_round(run: Trained, method: FeSEM, state: FeSEMState, present: NDArray[np.int64]) -> FeSEMState:
+    number = len(run.states)
+    run.runtime.begin(number)
+    return drive(method.round(state, Cohort(number, present, run.people)), run.runtime.answer)
+
+
+def test_fesem_ma_2_10_7() -> None:
+    """Hidden units of absent clients in any order: the same E-step and M-step, but for the order of units."""
+    method = FeSEMMA(clusters=4)
+    run = train(method, planted("feature"), 3, participation=0.5)
+    layout, present = run.people.layout, np.arange(4)
+    expected = next_round(run, method, run.state, present)
+    others = np.arange(4, 20)
+    other = shuffled(run.state, layout, others)
+    assert not any(torch.equal(a, b) for a, b in zip(other.models[4:], run.state.models[4:], strict=True))
+    found = next_round(run, method, other, present)
+    # The first member of each group, which gives the centre its order, is among the present.
+    assert found.groups[:4].tolist() == run.federation.planted[:4].tolist()  # type: ignore[index]
+    assert found.groups.tolist() == expected.groups.tolist()
+    assert torch.equal(found.centres, expected.centres)
+    np.testing.assert_allclose(
+        method._distances(found.models, found.centres, run.people),
+        method._distances(expected.models, expected.centres, run.people),
+        rtol=1e-12,
+    )
+    # FeSEM would make another centre of them, which is no model at all.
+    plain = next_round(run, FeSEM(clusters=4), other, present)
+    assert not torch.allclose(plain.centres, expected.centres, atol=0.05)
+
+
+def test_fesem_ma_2_10_7_of_a_centres_first_member() -> None:
+    """Its order is the centre's: the centre is the same model with its units reordered."""
+    method = FeSEMMA(clusters=2)
+    run = train(method, planted("feature", 2), 2)
+    everyone = run.people.everyone
+    other = shuffled(run.state, run.people.layout, everyone)
+    found = method._m_step(other, run.people, everyone)
+    expected = method._m_step(run.state, run.people, everyone)
+    assert not torch.allclose(found.centres, expected.centres, atol=0.05)
+    away = method._distances(found.centres, expected.centres, run.people)
+    np.testing.assert_allclose(np.diag(away), 0.0, atol=1e-10)
+    assert away[0, 1] > 1.0
+
+
+def test_fesem_ma_2_10_7_of_one_model() -> None:
+    """Clients whose models are orders of one: distance 0 and no spread."""
+    method = FeSEMMA(clusters=1)
+    run = train(method, planted("feature", 2, clients=6), 1)
+    alike = replace(run.state, models=run.state.models[:1].repeat(6, 1))
+    state = method._m_step(shuffled(alike, run.people.layout, np.arange(6)), run.people, np.arange(6))
+    assert method._distances(state.models, state.centres, run.people).tolist() == [[0.0]] * 6
+    assert run.method.affinity(state, run.people, np.arange(6)).matrix.max() < 1e-6  # type: ignore[union-attr]
+
+
+def test_fesem_ma_2_10_8() -> None:
+    """Clients of one model get it back; as a posterior mean it is shrunk by 6/7, less and less as sigma0 grows."""
+    federation = planted("iid", clients=6)
+    for method, factor in (
+        (FeSEMMA(clusters=1), 1.0),
+        (FeSEMMA(clusters=1, shrink=True), 6 / 7),
+        (FeSEMMA(clusters=1, shrink=True, sigma0=10.0), 600 / 601),
+        (FeSEMMA(clusters=1, shrink=True, sigma0=1e4), 1.0),
+    ):
+        run = train(method, federation, 1)
+        alike = replace(run.state, models=run.state.models[:1].repeat(6, 1))
+        (centre,) = method._m_step(alike, run.people, np.arange(6)).centres
+        first, bias, *last = run.people.layout.tensors
+        model = alike.models[0]
+        torch.testing.assert_close(first.view(centre), first.view(model) * factor, atol=1e-6, rtol=0)
+        shift = 0.1 * (1 - factor)
+        torch.testing.assert_close(bias.view(centre), bias.view(model) * factor + shift, atol=1e-6, rtol=0)
+        assert all(torch.equal(e.view(centre), e.view(model)) for e in last)
+
+
+@pytest.mark.parametrize("kind", ["feature", "incongruent"])
+@pytest.mark.parametrize("groups", [2, 4])
+def test_fesem_ma_finds_planted_groups(kind: str, groups: int) -> None:
+    training = replace(TRAINING, epochs=5)
+    run = train(FeSEMMA(clusters=groups), planted(kind, groups), 4, training=training, participation=0.6)
+    assert run.ari() == 1.0
+    assert run.accuracy().mean() > 0.9
+
+
+def test_fesem_ma_is_fesem_where_units_correspond() -> None:
+    """B18: clients restart from their centre, so that matchings are the identity, and so are the trajectories."""
+    federation = planted("feature")
+    matched, plain = (train(m, federation, 4) for m in (FeSEMMA(clusters=4), FeSEM(clusters=4)))
+    for ours, theirs in zip(matched.states, plain.states, strict=True):
+        assert same(ours, theirs)
+    for of in ("before E", "after E", "after M"):
+        assert matched.logged("objective", of) == plain.logged("objective", of)
+    values = [[plain.logged("objective", of)[t] for of in ("before E", "after E", "after M")] for t in (1, 2, 3)]
+    assert all(before >= after >= last > 0 for before, after, last in values)  # type: ignore[operator]
+
+
+def test_fesem_ma_one_centre() -> None:
+    run = train(FeSEMMA(clusters=1), planted("feature"), 3, participation=0.5, dropout=0.3)
+    assert run.groups()[run.state.known].tolist() == [0] * int(run.state.known.sum())
+    assert torch.isfinite(run.state.centres).all()
+
+
+@pytest.mark.parametrize(
+    ("network", "settings"), [("cnn", {"channels": "4,6", "hidden": "8"}), ("planted-batch-norm", {})]
+)
+def test_fesem_ma_convolutions_and_batch_norm(network: str, settings: dict[str, str]) -> None:
+    """Stale models in another order are found, buffers travel with their channels, and groups hold."""
+    method = FeSEMMA(clusters=2)
+    federation = planted("incongruent", 2, clients=10)
+    training = replace(TRAINING, epochs=8)
+    run = train(method, federation, 3, training=training, network=network, settings=settings)
+    assert run.ari() == 1.0
+    assert run.accuracy().mean() > 0.3  # chance is 0.1
+    layout = run.people.layout
+    rng = np.random.default_rng(1)
+    models = run.state.models.clone()
+    conv, *norm = (e for e in layout.entries if e.layer == 0)
+    onward = next(e for e in layout.tensors if e.layer == 1)
+    for model in models[2:]:
+        order = torch.from_numpy(rng.permutation(conv.shape[0]))
+        for entry in (conv, *norm):
+            entry.view(model)[:] = entry.view(model)[order].clone()
+        inputs = onward.view(model)
+        split = inputs.reshape(len(inputs), conv.shape[0], -1)[:, order]
+        inputs[:] = split.reshape(inputs.shape)
+    other = replace(run.state, models=models)
+    np.testing.assert_allclose(
+        method._distances(models, run.state.centres, run.people),
+        method._distances(run.state.models, run.state.centres, run.people),
+        rtol=1e-9,
+    )
+    expected = method._m_step(run.state, run.people, run.people.everyone)
+    assert torch.equal(method._m_step(other, run.people, run.people.everyone).centres, expected.centres)
+    assert not torch.equal(
+        FeSEM(clusters=2)._m_step(other, run.people, run.people.everyone).centres, expected.centres
+    )
+
+
+@pytest.mark.parametrize("samples", [1, 100])
+def test_fesem_ma_one_client(samples: int) -> None:
+    federation = without_client(planted("feature", clients=1), samples)
+    run = train(FeSEMMA(clusters=3), federation, 3, network="planted-batch-norm")
+    assert run.groups().tolist() == [0]
+    assert torch.equal(run.served(), run.state.models)
+
+
+def test_fesem_ma_who_missed_the_warm_up_starts_from_the_matched_mean_of_the_centres() -> None:
+    """B11: the mean of two orders of one model would be no model; their matched mean is that model."""
+    method = FeSEMMA(clusters=2)
+    run = train(method, planted("feature", 2), 2)
+    centre = run.state.centres[0]
+    other = reordered(centre, run.people.layout, np.random.default_rng(0))
+    known, groups = run.state.known.copy(), run.state.groups.copy()
+    known[3], groups[3] = False, -1
+    state = replace(run.state, centres=torch.stack([centre, other]), known=known, groups=groups)
+    exchange = next(method.round(state, Cohort(3, np.array([2, 3]), run.people)))
+    starts = exchange.send["model"]  # type: ignore[union-attr]
+    assert torch.equal(starts.matrix[starts.rows[1]], centre)
+    assert exchange.tell["mu"][1] == 0.0  # type: ignore[union-attr]
+    newcomer = next(method.newcomer(state, np.array([0]), run.people))
+    assert torch.equal(newcomer.send["model"].matrix[0], centre)  # type: ignore[union-attr]
+
+
+def test_fesem_ma_clients_that_vanish_and_come_late() -> None:
+    run = train(FeSEMMA(clusters=4), planted("feature", clients=40), 6, dropout=0.25)
+    assert len(np.flatnonzero(~run.states[1].known))
+    assert run.ari() == 1.0
+
+
+def test_fesem_ma_newcomer() -> None:
+    run = train(FeSEMMA(clusters=4), planted("feature"), 4, training=replace(TRAINING, epochs=5))
+    clients = np.array([1, 6, 11])
+    run.runtime.begin(9)
+    serving = drive(run.method.newcomer(run.state, clients, run.people), run.runtime.answer)
+    assert serving.groups.tolist() == run.state.groups[clients].tolist()
+    assert torch.equal(serving.models, run.state.centres)
+
+
+def test_fesem_ma_reseeds_at_the_matched_distance() -> None:
+    """B8: another order of a centre's own units is not far from it, and no place for an empty centre."""
+    method = FeSEMMA(clusters=2, reseed=True)
+    run = train(method, planted("feature", 2), 2)
+    groups, centre = np.zeros(20, np.int64), run.state.centres[0]
+    models = centre.repeat(20, 1)
+    models[3] = reordered(centre, run.people.layout, np.random.default_rng(0))
+    models[5] += 1e-3
+    state = replace(run.state, models=models, groups=groups, empty=np.array([0, 4]))
+    assert torch.equal(method._m_step(state, run.people, np.arange(20)).centres[1], models[5])
+    plain = FeSEM(clusters=2, reseed=True)._m_step(state, run.people, np.arange(20))
+    assert torch.equal(plain.centres[1], models[3])
+
+
+@pytest.mark.parametrize("signal", ["all", "last_kernel"])
+def test_fesem_ma_logs_the_objective(signal: str) -> None:
+    """The mean matched distance to the own centre; the E-step never makes it larger."""
+    method = FeSEMMA(clusters=4, signal=signal)  # type: ignore[arg-type]
+    run = train(method, planted("iid"), 4, participation=0.4, dropout=0.2)
+    assert (run.states[2].known & ~run.states[1].known).any()  # who came late has left no centre
+    for number, (earlier, state) in enumerate(zip(run.states, run.states[1:], strict=False)):
+        before, after, last = (run.logged("objective", of)[number] for of in ("before E", "after E", "after M"))
+
+        def objective(centres: Tensor, groups: NDArray[np.int64], state: FeSEMState = state) -> float:
+            rows = np.flatnonzero(state.known)
+            distances = method._distances(state.models, centres, run.people)
+            return float(distances[rows, groups[rows]].sum() / 20)
+
+        np.testing.assert_allclose(last, objective(state.centres, state.groups))  # type: ignore[arg-type]
+        if number == 0:
+            assert before is after is None
+            continue
+        assert before is not None
+        assert after is not None
+        np.testing.assert_allclose(after, objective(earlier.centres, state.groups))
+        left = np.where(earlier.known, earlier.groups, state.groups)
+        np.testing.assert_allclose(before, objective(earlier.centres, left))
+        assert before >= after > 0
+
+
+def test_fesem_ma_settings_reach_the_matching() -> None:
+    method = FeSEMMA(sweeps=3, shrink=True, sigma=2.0, sigma0=3.0, bias_mean=0.5)
+    assert method._matching == Matching(2.0, 3.0, bias_mean=0.5, sweeps=3, shrink=True)
+    assert FeSEMMA()._matching == Matching()
+
+
+def test_fesem_ma_refuses_shortcuts_before_anything_is_trained() -> None:
+    network, layout = build("resnet18", {"width": 2}, (8, 8, 1), 10, 0)
+    people = People(np.array([5, 5]), layout, 0, lambda variant: layout.flatten(network))
+    with pytest.raises(BadInput, match="units of this network cannot be matched: layer stage2") as refused:
+        FeSEMMA().start(people)
+    assert len(refused.value.problems) == 1

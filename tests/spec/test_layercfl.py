@@ -1,0 +1,317 @@
+"""Specification 4: LayerCFL, its numbered properties (4.8), and what it must survive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.exchange import LogGap
+from coterie.grouping.affinity import gap
+from coterie.grouping.cluster import bipartition
+from coterie.grouping.layers import compared, every_layer
+from coterie.methods import FedAvg
+from coterie.methods.layercfl import LayerCFL
+from coterie.runtime.drive import drive
+from coterie.sharing.aggregate import group_means
+from tests.federated import TRAINING, Trained, planted, same, train, without_client
+from tests.splitting import DECAY, FIRST, LAST, QUICK, gaps_of, quick
+from tests.survival import SIZES, assert_resumes, assert_survives, local
+
+both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
+
+
+@both_engines
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("never", [{"eps1_frac": 0.0}, {"eps1": 0.0}])
+def test_layercfl_4_8_2(engine: str, participation: float, never: dict[str, Any]) -> None:
+    """With eps1 = 0 no leaf ever rests: FedAvg, bit for bit."""
+    federation = planted("incongruent", sizes=SIZES)
+    options: dict[str, Any] = {"engine": engine, "participation": participation, "training": DECAY}
+    for weights in ("samples", "uniform"):
+        ours = train(LayerCFL(weights=weights, t_min=1, ratio=0.0, **never), federation, 5, **options)
+        theirs = train(FedAvg(weights=weights), federation, 5, **options)
+        for own, other in zip(ours.states, theirs.states, strict=True):
+            assert torch.equal(own.models, other.model)
+        assert ours.ledgers == theirs.ledgers
+
+
+def test_layercfl_4_8_3() -> None:
+    """With gamma_max = 1 nothing is ever split, though leaves rest; with 0 they are."""
+    never = quick(gamma_max=1.0)
+    assert len(never.state.nodes) == 1
+    assert never.state.until[0] > 0  # a split was refused
+    assert len(quick().state.nodes) == 4
+
+
+def test_layercfl_4_8_4() -> None:
+    """The cosine does not see how long an update is; the distance does."""
+    run = train(LayerCFL(), planted("feature"), 1)
+    updates = run.state.updates
+    factors = torch.linspace(0.2, 5.0, len(updates))[:, None]
+    for part in every_layer(run.people.layout).values():
+        one, other = part.take(updates), part.take(updates * factors)
+        np.testing.assert_allclose(compared(one, "cosine"), compared(other, "cosine"), atol=1e-6)
+        assert np.abs(compared(one, "l2") - compared(other, "l2")).max() > 0.1
+
+
+def test_layercfl_4_8_5() -> None:
+    """From equal starts, distances between weights are distances between updates (4.7, v); cosines are not."""
+    federation = planted("feature")
+
+    def first_round(**settings: Any) -> dict[str, LogGap]:
+        return gaps_of(train(LayerCFL(layers="all", **settings), federation, 1))
+
+    updates, weights = first_round(distance="l2"), first_round(distance="l2", signal="weights")
+    assert list(updates) == [FIRST, LAST, "all"]
+    for name in updates:
+        assert updates[name].kind == weights[name].kind == "distance"
+        np.testing.assert_allclose(updates[name].matrix, weights[name].matrix, atol=1e-6)
+    by_update, by_weight = first_round(), first_round(signal="weights")
+    assert np.abs(by_update["all"].matrix - by_weight["all"].matrix).max() > 0.1
+
+
+def splits(groups: int, seed: int, kind: str = "incongruent", decay: float = 0.98, **settings: Any) -> Trained:
+    federation = planted(kind, groups, seed=seed)
+    training = replace(TRAINING, lr_decay=decay)
+    return train(LayerCFL(**{"t_min": 5, **settings}), federation, 80, training=training, seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("layers", ["all", "auto"])
+def test_layercfl_4_8_6(seed: int, layers: str) -> None:
+    """Incongruent groups, lr 0.1 x 0.98^t, r = 4, 80 rounds: K - 1 splits and ARI 1 for K = 2 and 4, none for 1."""
+    for groups in (1, 2, 4):
+        run = splits(groups, seed, layers=layers)
+        assert run.ari() == 1.0
+        assert len(run.state.splits) == groups - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [FIRST, LAST, "all"])
+def test_layercfl_4_8_6_constant_learning_rate(layers: str) -> None:
+    """Two groups are found without a decay as well, by either layer alone; four are not (D5)."""
+    run = splits(2, 0, decay=1.0, layers=layers)
+    assert run.ari() == 1.0
+    assert len(run.state.splits) == 1
+    if layers == "all":
+        assert len(splits(4, 0, decay=1.0, layers=layers).state.splits) == 0
+        assert splits(4, 0, decay=1.0, layers=layers, eps1_frac=0.2).ari() == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_layercfl_4_8_7(seed: int) -> None:
+    """IID clients are never split with r = 4, and are with r = 1, for any norm that falls satisfies that (D6).
+
+    What halves of the clients' own data say of it stops that too (D9).
+    """
+    federation = planted("iid", seed=seed)
+
+    def number_of_splits(**settings: Any) -> int:
+        run = train(LayerCFL(layers="all", t_min=5, **settings), federation, 60, seed=seed)
+        if settings.get("gamma_max") == "split_half":
+            assert run.state.until[0] > 0
+        return len(run.state.splits)
+
+    assert number_of_splits() == 0
+    assert number_of_splits(ratio=1.0) > 0
+    assert number_of_splits(ratio=1.0, gamma_max="split_half") == 0
+
+
+def test_layercfl_4_8_8() -> None:
+    """The tree is nested in every round, every client in one leaf; the log tells the same tree."""
+    run = quick(10)
+    parent: dict[int, int] = {}
+    for number, (before, after) in enumerate(zip(run.states, run.states[1:], strict=False), 1):
+        for leaf in range(len(after.nodes)):
+            assert len(set(before.groups[after.groups == leaf])) == 1
+        born = [log.values for log in run.logs[number - 1] if log.name == "leaf"]
+        parent |= {int(leaf): int(of) for values in born for leaf, of in dict(values).items()}  # type: ignore[arg-type]
+        (sizes,) = (dict(log.values) for log in run.logs[number - 1] if log.name == "leaf size")  # type: ignore[arg-type]
+        expected = {str(node): (after.groups == k).sum() for k, node in enumerate(after.nodes)}
+        assert sizes == expected
+        assert sum(sizes.values()) == run.people.n
+    assert parent == {0: -1, 1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 6: 2}
+    assert run.state.splits[:, 0].tolist() == [0, 1, 2]
+
+
+def test_layercfl_4_8_9() -> None:
+    """In a real first round of two groups, Gap1 > 0 and single and complete linkage return them."""
+    for kind in ("feature", "incongruent"):
+        federation = planted(kind, 2)
+        assert federation.planted is not None
+        for name, entry in gaps_of(train(LayerCFL(), federation, 2)).items():
+            if gap(entry.matrix, federation.planted) > 0:
+                for linkage in ("single", "complete"):
+                    assert bipartition(1 - entry.matrix, linkage).tolist() == federation.planted.tolist()
+            else:
+                assert name != "all"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [12, 48])
+def test_layercfl_four_incongruent_groups(clients: int) -> None:
+    """Nobody is lost at the second split: every client ends in exactly one leaf, and the leaves are the groups."""
+    run = train(LayerCFL(), planted("incongruent", 4, clients=clients), 80, training=DECAY)
+    assert run.ari() == 1.0
+    assert np.bincount(run.groups()).tolist() == [clients // 4] * 4
+    assert len(run.state.splits) == 3
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_layercfl_8_5(participation: float) -> None:
+    """n P b each way, m P b with partial participation; selecting layers saves no traffic (4.4)."""
+    federation = planted("incongruent", 4)
+    run = train(LayerCFL(**QUICK, layers=LAST), federation, 6, training=DECAY, participation=participation)
+    size, m = run.people.layout.size, round(20 * participation)
+    for number in range(1, 7):
+        assert run.bytes("up", number) == run.bytes("down", number) == m * size * 4
+    assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"}
+
+
+def test_layercfl_4_4_newcomers_descend_the_tree() -> None:
+    """At every split a newcomer trains once from the model of then, and goes on to the half it resembles."""
+    clients = np.array([1, 4, 6, 7, 11])
+    for layers in ("auto", "all"):
+        run = quick(10, layers=layers)
+        assert len(run.state.nodes) == 4
+        run.runtime.begin(11)
+        joined = drive(run.method.newcomer(run.state, clients, run.people), run.runtime.answer)
+        assert joined.groups.tolist() == run.state.groups[clients].tolist()
+        assert torch.equal(joined.models, run.state.models)
+        sent = [client for client, way, _, _ in run.runtime.ledger.rows if way == "down"]
+        assert sorted(sent) == sorted(clients.tolist() * 2)  # two splits on the way to any leaf
+    alone = train(LayerCFL(), planted("feature", clients=4), 1)
+    assert drive(
+        alone.method.newcomer(alone.state, clients[:2], alone.people), alone.runtime.answer
+    ).groups.tolist() == [0, 0]
+
+
+def test_layercfl_newcomers_who_do_not_answer_have_no_leaf() -> None:
+    run = quick(10)
+    run.runtime.dropout = 0.999999
+    run.runtime.begin(11)
+    joined = drive(run.method.newcomer(run.state, np.array([0, 1]), run.people), run.runtime.answer)
+    assert joined.groups.tolist() == [-1, -1]
+
+
+def test_layercfl_affinity_is_that_of_the_layers_that_decide() -> None:
+    run = quick(6, layers=LAST)
+    clients = np.array([0, 3, 7])
+    affinity = run.method.affinity(run.state, run.people, clients)
+    assert affinity is not None
+    part = every_layer(run.people.layout)[LAST]
+    np.testing.assert_allclose(affinity.matrix, 1 - compared(part.take(run.state.updates[clients]), "cosine"))
+    assert affinity.name == "1 - cosine of the last update"
+
+
+def test_layercfl_many_clients_are_compared_in_the_chosen_layers_alone() -> None:
+    federation = planted("feature", clients=201, samples=5, test=2)
+    assert list(gaps_of(train(LayerCFL(layers=LAST), federation, 1))) == [LAST]
+    assert list(gaps_of(train(LayerCFL(), federation, 1))) == [FIRST, LAST, "all"]  # still to be chosen
+    assert list(gaps_of(train(LayerCFL(t_min=1), federation, 1))) == ["all"]
+
+
+@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+def test_layercfl_signals_see_no_buffers(network: str) -> None:
+    """Batch norm's running statistics are averaged with their layer, and are in no norm and no similarity."""
+    federation = planted("incongruent", 4, clients=12)
+    settings = QUICK | {"eps1_frac": 0.9, "ratio": 1.0}
+    run = train(LayerCFL(**settings), federation, 8, training=DECAY, network=network)
+    layout = run.people.layout
+    assert run.state.updates.shape == (12, layout.trainable.size)
+    assert len(run.state.nodes) > 1
+    ((_, replies),) = run.asked[-1]
+    assert torch.equal(
+        run.state.models, group_means(replies.models, run.state.groups, run.state.models, replies.samples)
+    )
+    assert list(gaps_of(run)) == [*layout.layers, "all"]
+
+
+SURVIVORS: dict[str, LayerCFL] = {
+    "default": LayerCFL(),
+    "quick": LayerCFL(t_min=2, eps1_frac=0.9, ratio=1.0),
+    "split-half": LayerCFL(t_min=1, eps1_frac=2.0, ratio=0.0, gamma_max="split_half", cooldown=1),
+    "recursive": LayerCFL(t_min=1, eps1_frac=2.0, ratio=0.0, recursive=True, layers="last:1", weights="uniform"),
+    "options": LayerCFL(
+        t_min=2, eps1_frac=2.0, ratio=0.0, signal="weights", layers="all", linkage="average", persist_opt=True
+    ),
+    "l2": LayerCFL(t_min=2, eps1_frac=2.0, ratio=0.0, distance="l2", layers="first:1", linkage="single"),
+}
+each = pytest.mark.parametrize("name", SURVIVORS)
+
+
+@each
+def test_layercfl_survives(name: str) -> None:
+    assert_survives(SURVIVORS[name], 4)
+
+
+@each
+def test_layercfl_resumes_from_every_round(name: str, tmp_path: Path) -> None:
+    """While it is choosing, before a split, after it, and while a refused leaf waits: the same bits."""
+    training = replace(TRAINING, momentum=0.5, lr_decay=0.98)
+    assert_resumes(SURVIVORS[name], tmp_path, 6, training=training, dropout=0.1, participation=0.8)
+
+
+def test_layercfl_resumed_runs_went_through_every_phase() -> None:
+    """The runs that are killed above do choose, split and refuse."""
+    federation = planted("feature", clients=8, sizes=SIZES[:8])
+    settings: dict[str, Any] = {
+        "training": replace(TRAINING, momentum=0.5, lr_decay=0.98),
+        "dropout": 0.1,
+        "participation": 0.8,
+    }
+    runs = {name: train(method, federation, 6, **settings) for name, method in SURVIVORS.items()}
+    assert runs["default"].state.looks > 0
+    assert runs["default"].state.chosen == -1
+    assert runs["quick"].state.chosen >= 0
+    assert runs["split-half"].state.until.max() > 0
+    assert all(len(runs[name].state.splits) for name in ("quick", "recursive", "options", "l2"))
+    assert local(runs["options"]).states.kept.keys() == {"moments"}
+
+
+@both_engines
+def test_layercfl_8_9_batched_and_in_processes(engine: str) -> None:
+    """Splits and all, the bits do not depend on the number of workers, nor on messages as bytes."""
+    federation = planted("incongruent", 4, clients=12)
+    method = LayerCFL(**QUICK, gamma_max="split_half")
+    options: dict[str, Any] = {"engine": engine, "training": DECAY}
+    one = train(method, federation, 7, **options)
+    for other in (
+        train(method, federation, 7, workers=2, **options),
+        train(method, federation, 7, remote=True, **options),
+    ):
+        assert all(same(a, b) for a, b in zip(one.states, other.states, strict=True))
+        assert one.ledgers == other.ledgers
+    assert len(one.asked[3]) > 1
+
+
+def test_layercfl_one_client_and_one_sample() -> None:
+    """Two clients are never split, and nothing in a degenerate federation is NaN."""
+    settings: dict[str, Any] = {"t_min": 1, "eps1_frac": 2.0, "ratio": 0.0}
+    for clients in (1, 2):
+        run = train(LayerCFL(**settings), planted("incongruent", 2, clients=clients), 3)
+        assert len(run.state.nodes) == 1
+    tiny = without_client(planted("incongruent", 2, clients=6), 1)
+    run = train(LayerCFL(**settings), tiny, 3)
+    assert torch.isfinite(run.state.models).all()
+    assert adjusted_rand_score(run.groups(), run.groups()) == 1.0
+    assert len(run.state.nodes) > 1
+
+
+def test_layercfl_8_6_identical_clients_are_never_split() -> None:
+    """The longest update is then as long as the mean one: with r above 1 it is never long when that is short."""
+    one = planted("iid", clients=1)
+    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, planted=None)
+    training = replace(DECAY, batch_size=100)  # one batch: the order of samples differs between clients
+    run = train(LayerCFL(t_min=1, eps1_frac=0.9), federation, 25, training=training)
+    norms, limits = run.logged("update norm", "0"), run.logged("split threshold", "0")
+    assert any(u < eps1 for u, eps1 in zip(norms, limits, strict=True) if u is not None and eps1 is not None)
+    assert len(run.state.nodes) == 1

@@ -1,0 +1,281 @@
+"""Specification 4.6: what LayerCFL decides, and each of its options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from coterie.grouping.affinity import gap
+from coterie.grouping.cluster import bipartition
+from coterie.grouping.layers import compared, every_layer
+from coterie.grouping.splitting import separation
+from coterie.methods import METHODS
+from coterie.methods.layercfl import LayerCFL
+from coterie.models.networks import channels_first
+from coterie.problems import BadInput
+from coterie.sharing.aggregate import group_means, mean
+from coterie.streams import stream
+from tests.federated import TRAINING, Trained, planted, same, train
+from tests.splitting import DECAY, FIRST, LAST, QUICK, gaps_of, quick
+from tests.survival import SIZES, kept, local
+
+
+def test_layercfl_the_gates_are_those_of_the_specification() -> None:
+    """4.3 and 4.4, computed anew from what the clients sent: norms, thresholds, who is split when."""
+    settings: dict[str, Any] = QUICK | {"layers": LAST, "ratio": 1.5}
+    federation = planted("incongruent", 4, sizes=SIZES)
+    run = train(LayerCFL(**settings), federation, 12, training=DECAY)
+    samples, part = federation.samples, every_layer(run.people.layout)[LAST]
+    groups, tops, tops_seen = [tuple(range(20))], {tuple(range(20)): 0.0}, {tuple(range(20)): 0.0}
+    for number in range(1, 13):
+        before, ((_, replies),) = run.states[number - 1], run.asked[number - 1]
+        update = (replies.models - before.models[torch.from_numpy(before.groups)]).double()
+        for leaf in list(groups):
+            own, weight = update[list(leaf)], torch.from_numpy(samples[list(leaf)]).double()
+            average = (own * (weight / weight.sum())[:, None]).sum(0)
+            u, u_seen = float(average.norm()), float(part.take(average).norm())
+            tops[leaf], tops_seen[leaf] = max(tops[leaf], u), max(tops_seen[leaf], u_seen)
+            node = before.nodes[before.groups[leaf[0]]]
+            assert run.logged("update norm", str(node))[number - 1] == pytest.approx(u, rel=1e-5)
+            assert run.logged("split threshold", str(node))[number - 1] == pytest.approx(0.7 * tops[leaf], rel=1e-5)
+            longest = max(float(part.take(one).norm()) for one in own)
+            if number >= 4 and u < 0.7 * tops[leaf] and longest >= 1.5 * 0.7 * tops_seen[leaf] and len(leaf) > 2:
+                seen = part.take(own)
+                cosine = seen @ seen.T / (seen.norm(dim=1)[:, None] * seen.norm(dim=1))
+                sides = bipartition(1 - cosine.numpy())
+                groups.remove(leaf)
+                for side in (0, 1):
+                    child = tuple(np.array(leaf)[sides == side].tolist())
+                    groups.append(child)
+                    tops[child] = tops_seen[child] = 0.0
+        assert sorted(groups) == sorted(
+            tuple(np.flatnonzero(run.states[number].groups == k).tolist())
+            for k in range(len(run.states[number].nodes))
+        )
+    assert len(groups) >= 3
+
+
+def test_layercfl_d2_auto() -> None:
+    """Every layer is looked at before t_min, by its own bipartition, and the one with the best score is taken."""
+    federation = planted("feature", 2)
+    assert federation.planted is not None
+    run = train(LayerCFL(t_min=6), federation, 7)
+    self_gaps = {name: run.logged("self-gap", name) for name in (FIRST, LAST, "all")}
+    for seen in self_gaps.values():
+        assert [value is not None for value in seen] == [True] * 5 + [False] * 2
+    true = {
+        name: gap(entry.matrix, federation.planted)
+        for name, entry in gaps_of(train(LayerCFL(), federation, 1)).items()
+    }
+    assert {name: seen[0] for name, seen in self_gaps.items()} == true  # D2: where the true gap is positive
+    assert true[FIRST] > true["all"] > true[LAST] > 0.3  # D3: rotations show in the first layer most
+    assert run.logged("chosen", FIRST) == [None] * 5 + [1.0, None]
+    assert [state.chosen for state in run.states] == [-1] * 6 + [0] * 2
+    assert train(LayerCFL(t_min=6), planted("iid"), 6).state.chosen == 2  # everything: no layer parts the clients
+
+
+def test_layercfl_d2_chosen_layers_are_logged_once() -> None:
+    run = train(LayerCFL(layers=LAST), planted("feature"), 3)
+    assert run.logged("chosen", LAST) == [1.0, None, None]
+    assert run.logged("self-gap", LAST) == [None] * 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_layercfl_4_7_layers_tell_rotations_apart_by_the_first(seed: int) -> None:
+    """4.7 (i) and (iii): with rotations the layer next to the input has the larger gap, and Δ more than w."""
+    federation = planted("feature", 2, seed=seed)
+    assert federation.planted is not None
+    updates = gaps_of(train(LayerCFL(), federation, 1, seed=seed))
+    weights = gaps_of(train(LayerCFL(signal="weights"), federation, 1, seed=seed))
+    found = {name: gap(entry.matrix, federation.planted) for name, entry in updates.items()}
+    assert found[FIRST] > found["all"] > found[LAST] > 0
+    assert found[FIRST] > gap(weights[FIRST].matrix, federation.planted)
+
+
+@pytest.mark.parametrize("linkage", ["complete", "single", "average"])
+def test_layercfl_d7_linkage(linkage: Any) -> None:
+    """The two halves are those of the linkage that was asked for."""
+    run = quick(linkage=linkage, layers="all")
+    at = int(run.state.splits[0, 1])
+    before, after = run.states[at - 1], run.states[at]
+    sides = bipartition(1 - compared(after.updates, "cosine"), linkage)
+    assert before.groups.tolist() == [0] * 12
+    assert after.groups.tolist() == sides.tolist()
+
+
+def test_layercfl_d9_separation_must_exceed_gamma_max() -> None:
+    """A split is accepted just above its separation and refused at it."""
+    run = quick(layers="all")
+    at = int(run.state.splits[0, 1])
+    after = run.states[at]
+    found = separation(compared(after.updates, "cosine"), after.groups)
+    assert len(quick(at, layers="all", gamma_max=found - 1e-6).state.nodes) == 2
+    assert len(quick(at, layers="all", gamma_max=found).state.nodes) == 1
+
+
+def test_layercfl_d9_split_half() -> None:
+    """Only clients of a leaf under test are asked, of the model they just trained; the greatest answer counts."""
+    run = quick(layers=LAST, gamma_max="split_half")
+    layout, extra = run.people.layout, [exchanges[1:] for exchanges in run.asked]
+    assert [bool(e) for e in extra[:4]] == [False, False, False, True]
+    ((exchange, replies),) = extra[3]
+    assert exchange.clients.tolist() == list(range(12))
+    before, after = run.states[3], run.states[4]
+    part = every_layer(layout)[LAST]
+    expected = [half_data_spread(run, client, 4, before.models[0], part) for client in range(12)]
+    np.testing.assert_allclose(replies.numbers["spread"], expected, rtol=1e-3)
+    sides = bipartition(1 - compared(part.take(after.updates), "cosine"))
+    accepted = separation(compared(part.take(after.updates), "cosine"), sides) > max(replies.numbers["spread"])
+    assert (len(after.nodes) == 2) == accepted
+    assert run.bytes("down", 4) == 2 * 12 * layout.size * 4
+    assert run.bytes("up", 4) == 12 * (layout.size + 1) * 4
+
+
+def half_data_spread(run: Trained, client: int, round: int, model: Tensor, part: Any) -> float:
+    """From gradients of the two halves themselves: every other minibatch of the pass, in one batch each."""
+    engine = local(run).engine
+    inputs, labels = run.federation.slice(client, "train")
+    order = stream(0, "half-data", client, round).permutation(len(labels)).reshape(-1, 20)
+    engine.layout.bind(engine.network, vector := model.clone())
+    gradients = []
+    for half in (order[::2], order[1::2]):
+        picked = torch.from_numpy(half.flatten())
+        cost = cross_entropy(engine.network(channels_first(inputs[picked])), labels[picked])
+        found = torch.autograd.grad(cost, [engine.network.get_parameter(e.name) for e in engine.layout.tensors])
+        row = torch.zeros_like(vector)
+        for entry, gradient in zip(engine.layout.tensors, found, strict=True):
+            entry.view(row).copy_(gradient)
+        gradients.append(part.take(row))
+    one, other = gradients
+    return float((one - other).norm() / (one + other).norm())
+
+
+def test_layercfl_d9_clients_of_one_minibatch_cannot_tell() -> None:
+    """Where nobody's data can be halved, nothing speaks for a split."""
+    settings = QUICK | {"gamma_max": "split_half"}
+    federation = planted("incongruent", 4, clients=12)
+    run = train(LayerCFL(**settings), federation, 6, training=replace(DECAY, batch_size=100, epochs=5))
+    asked = [replies for exchanges in run.asked for _, replies in exchanges[1:]]
+    assert asked
+    assert all("spread" not in replies.numbers for replies in asked)
+    assert len(run.state.nodes) == 1
+
+
+def test_layercfl_d10_a_refused_leaf_waits() -> None:
+    """Ten rounds without a test, or as many as the setting says."""
+    for cooldown in (0, 3, 10):
+        settings = QUICK | {"gamma_max": 1.0, "cooldown": cooldown, "ratio": 0.0}
+        run = train(LayerCFL(**settings), planted("incongruent", 2), 20, training=DECAY)
+        tests = [n for n in range(1, 21) if run.states[n].until[0] > run.states[n - 1].until[0]]
+        resting = [
+            n
+            for n in range(4, 21)
+            if run.logged("update norm", "0")[n - 1] < run.logged("split threshold", "0")[n - 1]  # type: ignore[operator]
+        ]
+        expected, free = [], 0
+        for n in resting:
+            if n > free:
+                expected.append(n)
+                free = n + cooldown
+        assert tests == expected
+        assert len(tests) == (17 if cooldown == 0 else 5 if cooldown == 3 else 2)
+
+
+def test_layercfl_d11_persist_opt() -> None:
+    """Adam's memory carried over: two rounds of one client are two epochs of one solver, same minibatches."""
+    federation = planted("iid", clients=1)
+    for optimizer, names in (("adam", ("moments", "squares", "steps")), ("sgd", ("moments",))):
+        training = replace(TRAINING, lr=0.01, optimizer=optimizer, momentum=0.9)  # type: ignore[arg-type]
+        run = train(LayerCFL(persist_opt=True), federation, 2, training=training)
+        plain = train(LayerCFL(), federation, 2, training=training)
+        engine = local(run).engine
+        engine.layout.bind(engine.network, vector := run.states[0].models[0].clone())
+        parameters = [engine.network.get_parameter(e.name) for e in engine.layout.tensors]
+        solver: torch.optim.Optimizer = torch.optim.Adam(parameters, lr=0.01)
+        if optimizer == "sgd":
+            solver = torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+        inputs, labels = federation.slice(0, "train")
+        for number in (1, 2):
+            order = torch.from_numpy(stream(0, "batches", 0, number).permutation(100))
+            for picked in order.split(20):  # type: ignore[no-untyped-call]
+                solver.zero_grad()
+                cross_entropy(engine.network(channels_first(inputs[picked])), labels[picked]).backward()  # type: ignore[no-untyped-call]
+                solver.step()
+        torch.testing.assert_close(run.state.models[0], vector, atol=1e-6, rtol=0)
+        assert not torch.allclose(plain.state.models[0], vector, atol=1e-4)
+        assert set(local(run).states.kept) == set(names)
+        assert all(kept(run, name)[0] is not None for name in names)
+
+
+def test_layercfl_d11_plain_sgd_has_nothing_to_keep() -> None:
+    federation = planted("feature", sizes=SIZES)
+    ours = train(LayerCFL(persist_opt=True), federation, 3)
+    theirs = train(LayerCFL(), federation, 3)
+    assert all(same(a, b) for a, b in zip(ours.states, theirs.states, strict=True))
+    assert local(ours).states.kept == {}
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+def test_layercfl_d12_d13_who_is_split_is_averaged_apart_at_once(weights: Any) -> None:
+    """The updates that caused a split are averaged per child, by samples or alike."""
+    federation = planted("incongruent", 4, sizes=SIZES)
+    run = train(LayerCFL(**QUICK, weights=weights), federation, 9, training=DECAY)
+    assert len(run.state.splits)
+    for node, number in run.state.splits.tolist():
+        before, after, ((_, replies),) = run.states[number - 1], run.states[number], run.asked[number - 1]
+        share = replies.samples if weights == "samples" else None
+        assert torch.equal(after.models, group_means(replies.models, after.groups, after.models, share))
+        for leaf in range(len(after.nodes)):
+            members = after.groups == leaf
+            alone = mean(replies.models[members], before.models[:1], None if share is None else share[members])
+            assert torch.equal(after.models[leaf], alone[0])
+        assert node in before.nodes
+        assert node not in after.nodes
+
+
+def test_layercfl_d16_partial_participation() -> None:
+    """The absent count with their last update for five rounds; a leaf with an unknown member is not tested."""
+    federation = planted("incongruent", 2)
+    run = train(LayerCFL(t_min=5), federation, 50, training=DECAY, participation=0.5)
+    assert run.ari() == 1.0
+    without = train(LayerCFL(t_min=5, stale=0), federation, 50, training=DECAY, participation=0.5)
+    assert len(without.state.nodes) == 1
+    last = np.zeros(20, int)
+    for number, (state, exchanges) in enumerate(zip(run.states[1:], run.asked, strict=True), 1):
+        before, replies = run.states[number - 1], exchanges[0][1]
+        last[replies.clients] = number
+        assert state.seen.tolist() == last.tolist()
+        rows = torch.from_numpy(before.groups[replies.clients])
+        assert torch.equal(state.updates[replies.clients], replies.models - before.models[rows])
+        away = np.setdiff1d(np.arange(20), replies.clients)
+        assert torch.equal(state.updates[away], before.updates[away])
+        known = (last > 0) & (number - last <= 5)
+        for leaf, node in enumerate(before.nodes):
+            tested = run.logged("update norm", str(node))[number - 1] is not None
+            assert tested == known[before.groups == leaf].all()
+
+
+def test_layercfl_options_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(BadInput) as raised:
+        LayerCFL(distance="l2", gamma_max=0.5)
+    assert raised.value.problems == [
+        "method.gamma_max = 0.5 is not possible with distance = 'l2', for it is a test of cosines; it must be 0",
+        "method.layers = 'auto' is not possible with distance = 'l2', for distances in layers of different sizes "
+        "do not compare; it must name layers, as in last:1",
+    ]
+    for value in ("half", -0.5, 1.5, True, float("nan")):
+        with pytest.raises(BadInput) as raised:
+            METHODS["layercfl"].bind({"gamma_max": value}, "method")
+        assert raised.value.problems == [
+            f"method.gamma_max = {value!r} is not possible; it must be a number, 0 … 1, or 'split_half'"
+        ]
+    for value in (0, 0.13, 1, "split_half"):
+        assert METHODS["layercfl"].bind({"gamma_max": value})["gamma_max"] == value
+    with pytest.raises(BadInput, match="no conv layer"):
+        train(LayerCFL(layers="feature_skew"), planted("feature"), 1)
