@@ -106,7 +106,7 @@ def test_every_key_but_those_not_set_is_written() -> None:
 def test_a_key_that_may_be_unset_is_so_by_default() -> None:
     # TOML has no word for None: a key left out must mean None wherever None is possible.
     everything = {
-        "data": {"clients": None, "samples_per_client": None},
+        "data": {"clients": None, "samples_per_client": None, "public": None},
         "run": {"workers": None, "client_timeout": None, "name": None},
     }
     assert Experiment(**everything) == Experiment()

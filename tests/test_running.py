@@ -136,7 +136,7 @@ def test_a_run_and_its_folder() -> None:
     assert (result.status, result.folder) == ("finished", Path("runs/first"))
     files = {str(p.relative_to(result.folder)) for p in result.folder.rglob("*") if p.is_file()}
     assert files - {".lock"} == {
-        *(f"{name}.parquet" for name in ("rounds", "clients", "ledger", "failures", "people")),
+        *(f"{name}.parquet" for name in ("rounds", "clients", "ledger", "failures", "log", "people")),
         *("checkpoints/000003.safetensors", "checkpoints/000004.safetensors"),
         *("experiment.toml", "environment.json", "status.json", "picture.npz"),
     }

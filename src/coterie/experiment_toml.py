@@ -75,12 +75,18 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """What stands right of `key=` on a command line: a TOML value, or else the text itself."""
+    """What stands right of `key=` on a command line: a TOML value, or else the text itself.
+
+    So is `inf`: no setting is an infinite number, and some take the word.
+    """
     try:
         table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    return table["value"] if list(table) == ["value"] else text
+    if list(table) != ["value"]:
+        return text
+    value = table["value"]
+    return text if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def dump(tables: Mapping[str, Mapping[str, Any]]) -> str:

@@ -9,6 +9,9 @@ from coterie import metrics
 from coterie.labels import canonical
 from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, Picture, RunFolder
 from coterie.streams import stream
+from coterie.tables import LOG, NEWCOMERS, PEOPLE
+
+from .stories import Story
 
 EXPERIMENT = """\
 # {name}: clustered training on rotated images
@@ -39,8 +42,15 @@ def synthesise(
     failing: bool = True,
     parameters: int = 60_000,
     compacted: bool = True,
+    story: Story | None = None,
+    newcomers: int = 0,
+    until: int | None = None,
 ) -> RunFolder:
-    """A finished run; `groups` 1 is a method that keeps one model for all, 0 one that sends nothing."""
+    """A finished run; `groups` 1 is a method that keeps one model for all, 0 one that sends nothing.
+
+    With a `story` the method logs it, and the run knows its people, of whom every third is few-shot. A run that
+    comes only `until` a round is interrupted.
+    """
     folder = RunFolder.create(parent, name)
     folder.write_experiment(
         EXPERIMENT.format(name=name, method=method, rounds=rounds, groups=groups, clients=clients)
@@ -58,7 +68,7 @@ def synthesise(
     talent = rng.normal(0, 0.04, clients) - 0.08 * (rng.random(clients) < 0.1)
     samples = rng.integers(20, 200, clients)
     before: np.ndarray | None = None
-    for number in range(1, rounds + 1):
+    for number in range(1, (until or rounds) + 1):
         lost = rng.random(clients) < 0.8 * np.exp(-4 * number / rounds) - 0.05
         group = np.where(lost, rng.integers(0, max(groups, 1), clients), true) if groups > 1 else true
         group = canonical(group) if groups else np.full(clients, -1)
@@ -121,14 +131,54 @@ def synthesise(
             pl.DataFrame(
                 [(number, int(i), reasons[i % 2]) for i in np.flatnonzero(failed)], FAILURES, orient="row"
             ),
+            pl.DataFrame([(number, *entry) for entry in story(number)] if story else [], LOG, orient="row"),
         )
         before = group
     if picture:
         folder.write_picture(_picture(true if groups > 1 else np.zeros(clients, int), rounds, rng))
-    if compacted:
+    if story or newcomers:
+        folder.write_people(_people(clients, planted))
+    if newcomers:
+        folder.write_newcomers(_newcomers(clients, newcomers, planted, rng))
+    if compacted and until is None:
         folder.compact()
-    folder.write_status("finished", rounds, rounds)
+    folder.write_status("finished" if until is None else "interrupted", until or rounds, rounds)
     return folder
+
+
+def _people(clients: int, planted: int) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "client": range(clients),
+            "name": [f"client {i}" for i in range(clients)],
+            "planted": [i % planted if planted else None for i in range(clients)],
+            "few_shot": [i % 3 == 0 for i in range(clients)],
+            "train": [60] * clients,
+            "validation": [10] * clients,
+            "test": [30] * clients,
+            "labels": [[0, 1]] * clients,
+        },
+        schema=PEOPLE,
+    )
+
+
+def _newcomers(clients: int, count: int, planted: int, rng: np.random.Generator) -> pl.DataFrame:
+    """Newcomers of whom all but every seventh are where they belong; every ninth has no test data."""
+    ids = np.arange(clients, clients + count)
+    arrival = np.where(ids % 7 == 0, rng.uniform(0.2, 0.5, count), rng.uniform(0.6, 0.9, count))
+    tested = ids % 9 > 0
+    frame = pl.DataFrame(
+        {
+            "client": ids,
+            "name": [f"newcomer {i}" for i in ids],
+            "planted": ids % planted if planted else None,
+            "group": np.where(ids % 7 == 0, (ids + 1) % max(planted, 1), ids % max(planted, 1)),
+            "test_samples": np.where(tested, 30, 0),
+            "arrival": np.where(tested, arrival, np.nan),
+            "adapted": np.where(tested, np.minimum(arrival + rng.normal(0.08, 0.05, count), 1), np.nan),
+        }
+    )
+    return frame.with_columns(pl.col("arrival", "adapted").fill_nan(None)).cast(NEWCOMERS)
 
 
 def _picture(group: np.ndarray, number: int, rng: np.random.Generator) -> Picture:

@@ -309,7 +309,7 @@ def test_dcpfl_e10_validation_losses_are_those_of_the_branches() -> None:
 
 
 def test_dcpfl_newcomers() -> None:
-    """One update from the mean of all, then the nearest group; the state knows nothing of their ids."""
+    """The group whose model has the smallest loss; the state knows nothing of their ids."""
     whole = planted("feature", 2)
     method = DCPFL(t_start=5, dynamic=False, cut=0.8)
     run = train(method, whole.reordered(np.arange(14)), 7, training=TWICE)

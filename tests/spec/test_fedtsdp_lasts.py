@@ -152,7 +152,7 @@ def _continued(run: Trained, rounds: int, participation: float = 1.0) -> Trained
 
 
 def test_fedtsdp_newcomers() -> None:
-    """One local update of the largest cluster's shared tensors over the initial private ones; then as A18."""
+    """One local update of the clusters' mean shared tensors over the initial private ones; then as A18."""
     federation = planted("label", 5, clients=25)
     run, everybody = founded(FedTSDP(psi=0.7, eps2="inf"), federation)
     state, new = run.state, np.array([20, 22, 23])
@@ -163,7 +163,7 @@ def test_fedtsdp_newcomers() -> None:
     assert torch.equal(joined.models, state.models)
     assert joined.part == part
     assert isinstance(run.runtime, LocalRuntime)
-    start = part.copy(run.people.initial(0), state.models[np.bincount(state.groups).argmax()])
+    start = part.copy(run.people.initial(0), state.models.mean(0))
     kept = run.runtime.states.kept["model"]
     for client in new:
         me = run.runtime.engine.client(Order(int(client), 9, LocalUpdate(), {}), {})

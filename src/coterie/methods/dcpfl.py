@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
+from coterie.clients.choose import Choose
 from coterie.clients.evaluate import Evaluate
-from coterie.clients.local import LocalUpdate
 from coterie.clients.private import PrivateUpdate
 from coterie.clients.trial import Receive, TakeBranch, TrainBranches
 from coterie.exchange import Exchange, Ids, Log, Replies, Round, Send
@@ -17,8 +17,8 @@ from coterie.grouping.rapid_decrease import cut_at, radii
 from coterie.methods.catalog import METHODS
 from coterie.methods.dcpfl_settings import DCPFLSettings
 from coterie.methods.dcpfl_state import DCPFLState
+from coterie.methods.k_models import joined
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, People, Serving, Split
-from coterie.sharing.aggregate import mean
 from coterie.sharing.schedule import parts_of
 
 
@@ -75,16 +75,13 @@ class DCPFL(DCPFLSettings, Method[DCPFLState]):
         return Exchange(clients, Evaluate(split, "model"), {"model": state.debt(clients, people.layout)})
 
     def newcomer(self, state: DCPFLState, clients: Ids, people: People) -> Round[Serving]:
-        """One local update from the mean of all, then the group whose model is nearest: it stands for its members.
+        """The group whose model has the smallest loss on own data, as a trial decides between groups' models.
 
-        A group of one that exchanges nothing has the model with which it was split off.
+        Distances of models would not do: they are of the first rounds, and groups have moved since. A group of one
+        that exchanges nothing has the model with which it was split off.
         """
-        start = mean(state.models, state.models[:1], np.bincount(state.groups))[0]
-        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(start, clients)})
-        groups = np.full(len(clients), UNKNOWN, np.int64)
-        found = self.distances(replies.models, state.models, people.layout)
-        groups[np.isin(clients, replies.clients)] = found.argmin(1)
-        return Serving(state.models, groups)
+        replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
+        return joined(state.models, clients, replies)
 
     def affinity(self, state: DCPFLState, people: People, clients: Ids) -> Affinity:
         return Affinity("model discrepancy", state.mean_distances[np.ix_(clients, clients)])

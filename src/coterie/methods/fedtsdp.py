@@ -37,13 +37,16 @@ class FedTSDP(Method[FedTSDPState]):
 
     Who is away when others are regrouped joins those whose predictions are nearest to its last model's (A18), or
     the largest cluster if it never sent one. Per round: up `m P b`; down the shared scalars, who starts gets all.
+
+    Options are other readings (1.6): `auto` as divergences shrink in training (A2), `relative:r` as 3.5 depends on
+    the network (A4), `group` as DBSCAN labels noise (A3), `literal` though it draws one batch for ever (A9).
     """
 
     h: Annotated[float, Field(ge=0, le=1, description="regroup where the Hopkins statistic is above")] = 0.65
     psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping")] = 0.98
     eps1: Annotated[Eps, Field(description="JS divergence that links two clients; auto (widest gap), inf")] = 0.15
     root: Annotated[bool, Field(description="its root in the place of the divergence, as SciPy has it")] = False
-    eps2: Annotated[Eps, Field(description="distance that links two clients; inf, relative:r (to the median)")] = (
+    eps2: Annotated[Eps, Field(description="distance that links two clients; relative:r (of the median), inf")] = (
         3.5
     )
     scope: Annotated[Literal["all", "shared"], Field(description="the weights that distances see")] = "all"
@@ -129,10 +132,11 @@ class FedTSDP(Method[FedTSDPState]):
         return own_evaluation(rule, clients, state.models, rows, parts, layout, known)
 
     def newcomer(self, state: FedTSDPState, clients: Ids, people: People) -> Round[Serving]:
-        """One local update from the largest cluster's shared tensors over the common initial model's private ones;
+        """One local update from the clusters' mean (from one it would go to that one) over initial private tensors;
         then the cluster whose members' last models predict most like the result (A18), or the largest if none."""
         groups, part = np.full(len(clients), np.bincount(state.groups).argmax()), state.shared(people.layout)
-        replies: Replies = yield Exchange(clients, PrivateUpdate(), {"model": Send(state.models, groups, part)})
+        mean = Send.same(state.models.mean(0), clients, part)
+        replies: Replies = yield Exchange(clients, PrivateUpdate(), {"model": mean})
         if len(replies) and len(state.models) > 1:
             inputs = public(people, state.batch(self.public_batch, people))
             q, theirs = (yield Outputs(replies.models, inputs)), (yield Outputs(state.uploads, inputs))

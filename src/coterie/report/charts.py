@@ -12,7 +12,9 @@ import altair as alt
 from coterie.report import figures as lines
 from coterie.report import groups
 from coterie.report.figures import Chart, Figure
+from coterie.report.newcomers import newcomers
 from coterie.report.reading import Run, read
+from coterie.report.story import story
 from coterie.runs import RunFolder
 
 WIDTH, HEIGHT, SQUARE = 640, 300, 420
@@ -29,6 +31,8 @@ def figures(run: Run, against: Sequence[Run] = ()) -> list[Figure]:
         groups.history(run),
         groups.affinity(run),
         groups.model_map(run),
+        *([] if run.newcomers is None else [newcomers(run)]),
+        *story(run),
         lines.traffic(run, against),
     ]
     return [_finished(figure) for figure in drawn]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, floor
 from typing import Any, TypeAlias
 
 import altair as alt
@@ -47,6 +48,14 @@ def thinned(frame: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
     return frame[sorted(kept)]
 
 
+def over_rounds(field: str, low: float, high: float) -> alt.X:
+    """The axis of rounds from `low` to `high`, with ticks at whole rounds."""
+    x = alt.X(f"{field}:Q").title("round").scale(domain=[low, high], nice=False)
+    if high - low < 12:
+        return x.axis(format="d", values=list(range(ceil(low), floor(high) + 1)), grid=False)
+    return x.axis(format="d", tickMinStep=1, grid=False)
+
+
 def accuracy(run: Run, against: Sequence[Run]) -> Figure:
     """Mean accuracy over the clients, round by round, with the range of the middle 80% of them."""
     name, title = "accuracy", "Accuracy over rounds"
@@ -61,8 +70,7 @@ def accuracy(run: Run, against: Sequence[Run]) -> Figure:
     )
     few = lines.height <= 30 * len(runs)
     first, last = int(lines["round"].to_numpy().min()), int(lines["round"].to_numpy().max())
-    x = alt.X("round:Q").title("round").scale(domain=[first, last], nice=False)
-    x = x.axis(format="d", tickMinStep=1, grid=False)
+    x = over_rounds("round", first, last)
     base = alt.Chart(rows(lines)).encode(x=x, color=_colour_of(runs))
     value = alt.Y("accuracy:Q").title("accuracy of a client").axis(format="~%").scale(zero=False)
     shown = [

@@ -12,7 +12,7 @@ import polars as pl
 from scipy.optimize import linear_sum_assignment
 
 from coterie.report.colours import of_groups
-from coterie.report.figures import Figure, rows
+from coterie.report.figures import Figure, over_rounds, rows
 from coterie.report.numbers import counted
 from coterie.report.reading import Run
 from coterie.runs import Picture
@@ -38,10 +38,10 @@ def history(run: Run) -> Figure:
     clients, last = _steady(run.clients.select("round", "client", "group")), run.last
     order = last.sort(pl.col("group") < 0, "group", "client").select("client").with_row_index("position")
     bands = _bands(np.sort(np.where(last["group"] < 0, np.iinfo(np.int32).max, last["group"])))
-    every, bars = 1, _stretches(clients, 1)
+    every, bars = 1, stretches(clients, "client", "group")
     while bars.height > MOST_BARS and every < clients["round"].n_unique():
         every *= 2
-        bars = _stretches(clients, every)
+        bars = stretches(clients, "client", "group", every)
     bars = bars.join(order.with_columns(pl.col("position").cast(pl.Int32)), on="client")
     bars = bars.sort("position", "start")  # a join promises no order, and a saved chart is the same every time
     bars = (
@@ -59,10 +59,7 @@ def history(run: Run) -> Figure:
         alt.Chart(rows(bars))
         .mark_rect(strokeWidth=SEAM, stroke=alt.expr("scale('color', datum.group)"))
         .encode(
-            x=alt.X("left:Q")
-            .title("round")
-            .scale(domain=[first, final], nice=False)
-            .axis(format="d", tickMinStep=1, grid=False),
+            x=over_rounds("left", first, final),
             x2=alt.X2("right:Q"),
             y=alt.Y("position:Q")
             .title("clients, by their last group")
@@ -266,15 +263,18 @@ def _last_trained(run: Run, until: int) -> dict[int, int]:
     return dict(last.iter_rows())
 
 
-def _stretches(clients: pl.DataFrame, every: int) -> pl.DataFrame:
-    """Rounds in which a client stayed in one group: client, group, start, and stop (one past the last)."""
-    rounds = clients["round"].unique().sort()
+def stretches(frame: pl.DataFrame, who: str, what: str, every: int = 1) -> pl.DataFrame:
+    """Rounds in which `who` kept the same `what`: who, what, start, and stop (one past the last).
+
+    Only every so many of the frame's rounds are looked at.
+    """
+    rounds = frame["round"].unique().sort()
     end = int(rounds[-1]) + 1
-    kept = clients.filter(pl.col("round").is_in(rounds.gather_every(every).implode())).sort("client", "round")
-    changed = (pl.col("group") != pl.col("group").shift()).fill_null(True).over("client")
+    kept = frame.filter(pl.col("round").is_in(rounds.gather_every(every).implode())).sort(who, "round")
+    changed = (pl.col(what) != pl.col(what).shift()).fill_null(True).over(who)
     starts = kept.filter(changed)
-    stop = pl.col("round").shift(-1).over("client").fill_null(end)
-    return starts.select("client", "group", pl.col("round").alias("start"), stop.alias("stop"))
+    stop = pl.col("round").shift(-1).over(who).fill_null(end)
+    return starts.select(who, what, pl.col("round").alias("start"), stop.alias("stop"))
 
 
 def _settled(run: Run) -> str:

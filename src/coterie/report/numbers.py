@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def percent(share: float) -> str:
     """A share as a percentage with one decimal."""
@@ -28,3 +30,11 @@ def volume(count: float) -> str:
 def counted(number: int, what: str) -> str:
     """`1 client`, `2 clients`, `1,000 clients`."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def listed(things: Iterable[object], most: int = 6) -> str:
+    """`1`, `1 and 2`, `1, 2 and 3`; from the one after `most` on, how many more."""
+    words = [str(thing) for thing in things]
+    if len(words) > most:
+        words[most:] = [f"{len(words) - most:,} more"]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

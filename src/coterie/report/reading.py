@@ -11,6 +11,7 @@ import polars as pl
 
 from coterie.metrics import summary
 from coterie.runs import Picture, RunFolder
+from coterie.tables import PEOPLE
 
 MEGABYTE = 1e6
 
@@ -51,10 +52,30 @@ class Run:
         return summary(self.rounds)
 
     @cached_property
+    def people(self) -> pl.DataFrame:
+        """The table `coterie.tables.PEOPLE`; empty for a run that kept none."""
+        people = self.folder.people()
+        return pl.DataFrame(schema=PEOPLE) if people is None else people
+
+    @cached_property
     def names(self) -> dict[int, str]:
         """The name of each client; empty for a run that kept none."""
-        people = self.folder.people()
-        return {} if people is None else dict(people.select("client", "name").iter_rows())
+        return dict(self.people.select("client", "name").iter_rows())
+
+    @cached_property
+    def newcomers(self) -> pl.DataFrame | None:
+        """The table `coterie.tables.NEWCOMERS`; an accuracy that is not a number is missing."""
+        newcomers = self.folder.newcomers()
+        return None if newcomers is None else newcomers.with_columns(pl.col("arrival", "adapted").fill_nan(None))
+
+    @cached_property
+    def log(self) -> pl.DataFrame:
+        """The table `coterie.tables.LOG`; of a number that was logged twice in a round, the later one."""
+        return self.folder.log().unique(["round", "name", "of"], keep="last", maintain_order=True)
+
+    def logged(self, name: str) -> pl.DataFrame:
+        """What was logged under `name`: round, of, value, ascending by round; empty where nothing was."""
+        return self.log.filter(pl.col("name") == name).select("round", "of", "value")
 
     @cached_property
     def clustered(self) -> bool:

@@ -1,0 +1,141 @@
+"""When the server looks for groups: clusterability, divergence of predictions, and the course of the loss."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from coterie.report.colours import of_groups
+from coterie.report.figures import Chart, Figure, thinned
+from coterie.report.marks import (
+    LOGARITHMIC,
+    THRESHOLD,
+    band,
+    course,
+    dots,
+    extent,
+    held,
+    lines,
+    on_log_scale,
+    rules,
+    value_axis,
+)
+from coterie.report.numbers import counted, listed
+from coterie.report.reading import Run
+
+BLUE = of_groups([0])[0]
+
+
+def hopkins(run: Run) -> Figure:
+    """The Hopkins statistic of the clients' predictions (FedTSDP, Eq. 6) with its threshold and its firings."""
+    statistic, threshold = run.logged("hopkins"), run.logged("hopkins threshold")
+    frame = statistic.with_columns(of=pl.lit("Hopkins statistic"))
+    looks = {"Hopkins statistic": BLUE}
+    caption = (
+        "The Hopkins statistic says how strongly the clients' predictions fall into clusters: about 0.5 for no "
+        "structure, towards 1 for tight clusters."
+    )
+    if threshold.height:
+        level = held(threshold, statistic).select("round", pl.lit("threshold").alias("of"), "value")
+        frame = pl.concat([frame, level])
+        looks["threshold"] = THRESHOLD
+        caption += " Above the dashed threshold the server regroups the clients."
+    y = value_axis("Hopkins statistic", format=".2f")
+    fired = run.logged("fired").filter(pl.col("value") > 0)
+    marked = thinned(statistic.join(fired.select("round"), on="round", maintain_order="left"))
+    layers = [lines(run, frame, y, looks, dashed=["threshold"], keep=marked["round"])]
+    if marked.height:
+        layers.append(dots(run, marked, y, "regrouped"))
+    low, high = extent(statistic["value"])
+    caption += f" Here it {f'lies between {low:.2f} and' if low < high else 'is'} {high:.2f}"
+    if run.logged("fired").height:
+        at = f", first in round {fired['round'][0]}" if fired.height else ""
+        caption += f" and the server regrouped in {fired.height:,} of {counted(statistic.height, 'round')}{at}"
+    return Figure("hopkins", "When the clients look clusterable", caption + ".", alt.layer(*layers))
+
+
+def divergence(run: Run) -> Figure:
+    """Quantiles over pairs of clients of the Jensen-Shannon divergence of predictions, with its threshold."""
+    wide = run.logged("js").pivot("of", index="round", values="value", maintain_order=True)
+    threshold = run.logged("eps1")
+    layers: list[Chart] = [
+        band(run, wide.select("round", pl.col(a).alias("low"), pl.col(b).alias("high")).drop_nulls(), BLUE, opacity)
+        for a, b, opacity in (("min", "max", 0.15), ("q1", "q3", 0.3))
+        if {a, b} <= set(wide.columns)
+    ]
+    line = run.logged("js").filter(pl.col("of") == "median")
+    if not layers:
+        line = run.logged("js")
+    frame = line.with_columns(of=pl.col("of").replace("median", "median pair"))
+    looks = dict.fromkeys(frame["of"].unique(maintain_order=True).to_list(), BLUE)
+    caption = (
+        "How differently two clients' models predict the same public batch (Jensen-Shannon divergence, between 0 "
+        "and 0.69): the line is the median pair, the dark band holds the middle half of them, the light one all."
+    )
+    if threshold.height:
+        level = held(threshold, run.logged("js")).select("round", pl.lit("threshold").alias("of"), "value")
+        frame = pl.concat([frame, level])
+        looks["threshold"] = THRESHOLD
+        caption += " Clients linked by pairs below the dashed threshold form one group of the first stage."
+    layers.append(
+        lines(run, frame, value_axis("divergence of two clients", zero=True), looks, dashed=["threshold"])
+    )
+    end = wide.row(-1, named=True)
+    said = [f"the {words} is {end[key]:.3g}" for key, words in _SAID.items() if end.get(key) is not None]
+    caption += (
+        f" Here, in round {end['round']}, {', '.join(said)}" if said else f" Here it ends in round {end['round']}"
+    )
+    if threshold.height:
+        caption += f"; the threshold is {threshold['value'][-1]:.3g}"
+    return Figure("js", "How differently the clients predict", caption + ".", alt.layer(*layers))
+
+
+_SAID = {"min": "smallest", "median": "median", "max": "largest"}
+
+
+def radius(run: Run) -> Figure:
+    """The radius of curvature of the mean training loss (DC-PFL), with the ends of its rapid decrease."""
+    frame = run.logged("radius")
+    log = on_log_scale(frame["value"])
+    y = value_axis("radius of curvature", log)
+    ends = _ends_of_decrease(run)
+    layers: list[Chart] = [lines(run, frame, y, {"": BLUE}, broken=True)]
+    if ends.len():
+        layers.insert(0, rules(run, ends, DECREASE_ENDED))
+    low = frame.filter(pl.col("value") == pl.col("value").min()).row(0, named=True)
+    caption = (
+        "The radius of curvature of the mean training loss: small where the curve bends, large where it runs "
+        "straight. Once it has grown for several rounds after a minimum, the rapid decrease has ended and a finer "
+        "grouping is tried. Rounds in which the loss does not bend upwards have an infinite radius and no dot."
+        f"{LOGARITHMIC * (log is not None)} Here the smallest radius is {low['value']:.3g} in round "
+        f"{low['round']}; {_said_of(ends)}."
+    )
+    return Figure("radius", "When the rapid decrease ends", caption, alt.layer(*layers))
+
+
+def loss(run: Run) -> Figure:
+    """The mean training loss that a method watches (DC-PFL), with the ends of its rapid decrease."""
+    frame = run.logged("loss")
+    layers: list[Chart] = [lines(run, frame, value_axis("mean training loss"), {"": BLUE})]
+    ends = _ends_of_decrease(run)
+    if ends.len():
+        layers.insert(0, rules(run, ends, DECREASE_ENDED))
+    caption = "The training loss that the method watches, a mean over the clients"
+    if ends.len() or run.logged("radius").height:
+        caption += f"; its shape decides when a finer grouping is tried. Here it {course(frame)}; {_said_of(ends)}."
+    else:
+        caption += f". Here it {course(frame)}."
+    return Figure("loss", "The loss that the method watches", caption, alt.layer(*layers))
+
+
+DECREASE_ENDED = "end of the rapid decrease"
+
+
+def _ends_of_decrease(run: Run) -> pl.Series:
+    return run.logged("rdp end").filter(pl.col("value") > 0)["round"]
+
+
+def _said_of(ends: pl.Series) -> str:
+    if not ends.len():
+        return "the rapid decrease has not ended so far"
+    return f"the rapid decrease was found to have ended in round{'s' * (ends.len() > 1)} {listed(ends)}"

@@ -1,0 +1,35 @@
+"""What a test needs to look into a drawn figure."""
+
+from typing import Any
+
+import polars as pl
+
+from coterie.report import story
+from coterie.report.charts import specification
+from coterie.report.figures import Figure
+from coterie.report.reading import Run, read
+from coterie.runs import RunFolder
+from coterie.tables import LOG
+
+
+def logging(run: RunFolder, *rows: tuple[int, str, str, float]) -> Run:
+    """The run as if its method had logged these rows and nothing else."""
+    changed = read([run])[0]
+    changed.__dict__["log"] = pl.DataFrame(rows, LOG, orient="row")
+    return changed
+
+
+def the(run: Run, name: str) -> Figure:
+    return next(figure for figure in story.story(run) if figure.name == name)
+
+
+def drawn(figure: Figure) -> list[list[dict[str, Any]]]:
+    """The data of each layer that has its own, in drawing order."""
+    assert figure.chart is not None
+    spec = specification(figure.chart)
+
+    def names(part: dict[str, Any]) -> list[str]:
+        own = [part["data"]["name"]] if "data" in part else []
+        return own + [name for layer in part.get("layer", []) for name in names(layer)]
+
+    return [spec["datasets"][name] for name in dict.fromkeys(names(spec))]

@@ -1,0 +1,193 @@
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from coterie.report import page, story
+from coterie.report.charts import charts, figures, specification
+from coterie.report.figures import MOST_POINTS
+from coterie.report.marks import _decades, thinned_rounds
+from coterie.report.numbers import listed
+from coterie.report.reading import read
+from coterie.runs import RunFolder
+
+from . import stories
+from .drawing import drawn, logging, the
+from .stories import all_stories
+from .synthesis import synthesise
+from .test_page import CHROMIUM, Reader, browse
+
+FIGURES = {
+    "fedtsdp": {"hopkins", "js", "shared-tensors"},
+    "fesem": {"objective"},
+    "fedcps": {"lambda", "identity-changes"},
+    "layercfl": {"gap1", "gap2", "self-gap", "tree", "update-norm"},
+    "dcpfl": {"loss", "radius", "trial", "cut", "dendrogram", "period"},
+    "written_by_a_user": {"log-temperature", "log-drift-norm", "log-trust"},
+}
+
+
+@pytest.mark.parametrize("method", FIGURES)
+def test_each_log_gets_its_own_figures_and_no_other(tmp_path: Path, method: str) -> None:
+    told = {
+        "fedtsdp": stories.fedtsdp(10),
+        "fesem": stories.fesem(10),
+        "fedcps": stories.fedcps(10, 8),
+        "layercfl": stories.layercfl(10, 8),
+        "dcpfl": stories.dcpfl(10, 8),
+        "written_by_a_user": stories.written_by_a_user(10),
+    }[method]
+    folder = synthesise(tmp_path, method, clients=8, rounds=10, story=told, picture=False)
+    found = story.story(read([folder])[0])
+    assert {figure.name for figure in found} == FIGURES[method]
+    assert all(figure.chart is not None for figure in found)
+
+
+def test_a_run_without_a_log_has_no_story(clustered: RunFolder) -> None:
+    assert story.story(read([clustered])[0]) == []
+    assert "Newcomers" not in page.build(clustered, []).read_text(encoding="utf-8").split("<script")[0]
+
+
+def test_a_mixed_method_gets_all_figures_between_the_accuracy_and_the_traffic(mixed: RunFolder) -> None:
+    names = [figure.name for figure in figures(read([mixed])[0])]
+    assert set(names) >= set().union(*FIGURES.values()) | {"newcomers"}
+    assert names[:2] == ["accuracy", "distribution"]
+    assert names[-1] == "traffic"
+    assert len(names) == len(set(names))
+    text = Reader(page.build(mixed).read_text(encoding="utf-8")).text
+    assert "drift / <norm>" in text
+    assert text.index("Who gains") < text.index("When the clients look clusterable") < text.index("for the bytes")
+
+
+@pytest.mark.parametrize("told", story.TOLD, ids=lambda told: told.draw.__name__)
+def test_a_figure_is_drawn_without_the_names_that_it_only_shows(mixed: RunFolder, told: story.Told) -> None:
+    whole = read([mixed])[0]
+    for missing in (*((name,) for name in told.shows), told.shows):
+        run = read([mixed])[0]
+        run.__dict__["log"] = whole.log.filter(~pl.col("name").is_in(missing))
+        figure = told.draw(run)
+        assert figure.caption.endswith(".")
+        assert figure.chart is not None
+        json.dumps(specification(figure.chart), allow_nan=False)
+    for needed in told.needs:
+        run.__dict__["log"] = whole.log.filter(pl.col("name") != needed)
+        assert not told.fits(run)
+
+
+@pytest.mark.parametrize("settings", [{"clients": 1, "groups": 1}, {"rounds": 1}, {"rounds": 12, "until": 5}])
+def test_one_client_one_round_or_a_run_cut_short(tmp_path: Path, settings: dict[str, int]) -> None:
+    clients, rounds = settings.get("clients", 6), settings.get("rounds", 5)
+    told = all_stories(rounds, clients)
+    sized = {"clients": clients, "groups": 2, "rounds": rounds} | settings
+    folder = synthesise(tmp_path, "small", picture=False, story=told, newcomers=1, **sized)  # type: ignore[arg-type]
+    text = Reader(page.build(folder).read_text(encoding="utf-8")).text
+    assert {"hopkins", "shared-tensors", "objective", "lambda", "tree", "cut"} <= set(charts(folder))
+    assert "nan" not in text.lower().replace("<nan>", "")
+    assert "1 rounds" not in text
+    # A round that was cut off in the middle of writing is no part of the story either.
+    assert folder.log()["round"].max() == settings.get("until", rounds)
+
+
+def test_a_name_of_ones_own_is_drawn_and_stays_text(mixed: RunFolder) -> None:
+    names = ["A b", "a/B", "</script>", "é"]
+    run = logging(mixed, *[(r, name, "", r * 1.0) for r in (1, 3) for name in names], (1, "once", "", 2.0))
+    found = story.story(run)
+    assert [(f.name, f.title) for f in found] == [
+        ("log-a-b", "A b"),
+        ("log-a-b-2", "a/B"),
+        ("log-script", "</script>"),
+        ("log-number", "é"),
+    ]
+    assert found[0].caption == "What the method logged as A b. Here it ends at 3, logged in rounds 1 to 3."
+
+
+def test_a_known_name_in_another_form_is_drawn_plainly(mixed: RunFolder) -> None:
+    rows = [
+        (r, name, of, 1.0) for r in (1, 2) for name, of in (("objective", ""), ("hopkins", "a"), ("js", "mean"))
+    ]
+    assert [f.name for f in story.story(logging(mixed, *rows))] == ["log-objective", "log-hopkins", "log-js"]
+
+
+def test_more_lines_than_an_eye_can_follow_become_a_band(mixed: RunFolder) -> None:
+    rows = [(r, "trust", str(i), float(i * r)) for r in (1, 2) for i in range(13)]
+    band, line = drawn(the(logging(mixed, *rows), "log-trust"))
+    assert [(r["low"], r["high"]) for r in band] == [(0, 12), (0, 24)]
+    assert [r["value"] for r in line] == [6, 12]
+    assert len(drawn(the(logging(mixed, *[r for r in rows if r[2] != "12"]), "log-trust"))) == 1
+
+
+def test_names_beyond_the_room_are_listed(mixed: RunFolder) -> None:
+    rows = [(r, f"name {i}", "", 1.0) for r in (1, 2) for i in range(story.MOST_PLAIN + 2)]
+    *plain, rest = story.story(logging(mixed, *rows))
+    assert len(plain) == story.MOST_PLAIN
+    assert rest.chart is None
+    assert "name 24, name 25" in rest.caption
+
+
+def test_a_number_logged_twice_in_a_round_counts_once(tmp_path: Path) -> None:
+    def twice(number: int) -> stories.Logged:
+        yield "cut", "", 1.0
+        yield "cut", "", 0.5
+
+    folder = synthesise(tmp_path, "twice", clients=3, groups=1, rounds=3, story=twice, picture=False)
+    assert read([folder])[0].logged("cut")["value"].to_list() == [0.5] * 3
+
+
+def test_long_runs_of_many_clients_stay_light(mixed: RunFolder) -> None:
+    rounds, clients = 300, 60
+    deep = stories.layercfl(rounds, clients, tuple(f"conv{i}" for i in range(16)))
+    told = stories.together(all_stories(rounds, clients), deep)
+    rows = [(number, *entry) for number in range(1, rounds + 1) for entry in told(number)]
+    run = logging(mixed, *rows)
+    run.__dict__["rounds"] = pl.DataFrame({"round": range(1, rounds + 1)})
+    for figure in story.story(run):
+        data = drawn(figure)
+        assert max(map(len, data)) <= 2600, figure.name
+        assert len(json.dumps(data)) < 3e5, figure.name
+    # Every firing is on the line, also where the line is thinned.
+    line, dots = drawn(the(run, "hopkins"))
+    at = {r["round"]: r["value"] for r in line if r["of"] == "Hopkins statistic"}
+    assert {d["round"]: d["value"] for d in dots}.items() <= at.items()
+    assert len(dots) == run.logged("fired")["value"].sum()
+
+
+def test_thinned_rounds_keep_whole_rounds_and_those_to_keep() -> None:
+    frame = pl.DataFrame({"round": [r for r in range(1000) for _ in "ab"], "of": list("ab") * 1000})
+    kept = thinned_rounds(frame, keep=pl.Series([3, 501]))
+    assert {0, 3, 501, 999} <= set(kept["round"])
+    assert kept["round"].n_unique() <= MOST_POINTS + 3
+    assert (kept.group_by("round").len()["len"] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.09, 1.2, [0.1, 0.2, 0.5, 1]),
+        (1e-5, 1.0, [1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1]),
+        (1.0, 1e12, [1, 1e2, 1e4, 1e6, 1e8, 1e10, 1e12]),
+        (3.0, 4.0, []),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis(low: float, high: float, ticks: list[float]) -> None:
+    assert _decades(low, high) == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, ""), (1, "0"), (2, "0 and 1"), (3, "0, 1 and 2"), (9, "0, 1, 2, 3, 4, 5 and 3 more")]
+)
+def test_lists_in_words(count: int, said: str) -> None:
+    assert listed(range(count)) == said
+
+
+def test_a_story_is_the_same_every_time(mixed: RunFolder) -> None:
+    once, again = charts(mixed), charts(mixed)
+    assert {k: specification(c) for k, c in once.items()} == {k: specification(c) for k, c in again.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
+def test_the_story_renders_without_a_warning(mixed: RunFolder, tmp_path: Path) -> None:
+    shown, console = browse(page.build(mixed), tmp_path / "profile")
+    assert console == []
+    assert shown.count('data-drawn="yes"') == len(charts(mixed)) + 1

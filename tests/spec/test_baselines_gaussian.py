@@ -1,0 +1,301 @@
+"""Specification 6.18 and 6.19: FedCR and FedSR, whose networks have stochastic features."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.clients import Score, Train
+from coterie.clients.evaluate import AdaptThenEvaluate
+from coterie.clients.work import TrainGaussian, TrainInvariant
+from coterie.methods import FedAvg, Method, Needs
+from coterie.methods.fedcr import FedCR, product
+from coterie.methods.fedper import FedPer
+from coterie.methods.fedsr import FedSR
+from coterie.models.gaussian import Gaussian
+from coterie.models.layout import Part
+from coterie.models.networks import NETWORKS
+from coterie.problems import BadInput
+from coterie.runtime.drive import drive
+from coterie.sharing.aggregate import mean
+from tests.federated import TRAINING, Trained, planted, train, without_client
+from tests.survival import SIZES, asked, assert_resumes, kept
+
+C, Z = 10, 6
+METHODS: dict[str, Method[Any]] = {
+    "fedcr": FedCR(samples=3),
+    "fedcr-strong": FedCR(beta=1e-2, samples=2, clip=0.5, head_epochs=1),
+    "fedsr": FedSR(),
+    "fedsr-all": FedSR(c_l2r=1e-3, c_cmi=1e-2, adapt="all", fine_tune=1),
+}
+PLAIN: dict[str, Any] = {"network": "gaussian-mlp", "settings": {"hidden": (12,), "dim": Z}}
+NORMED: dict[str, Any] = {"network": "narrow-gaussian-norm"}
+LONGER = replace(TRAINING, momentum=0.5, lr_decay=0.9, epochs=2)
+every_method = pytest.mark.parametrize("name", METHODS)
+both_networks = pytest.mark.parametrize("network", [PLAIN, NORMED], ids=["plain", "batch-norm"])
+some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
+
+
+@NETWORKS.add("narrow-gaussian-norm")
+def narrow(features: tuple[int, ...], classes: int) -> nn.Module:
+    """64-12-(2 x 6)-10 with batch norm behind the first two layers."""
+    modules = {
+        "flatten": nn.Flatten(),
+        "fc1": nn.Linear(64, 12),
+        "norm1": nn.BatchNorm1d(12),
+        "relu": nn.ReLU(),
+        "fc2": nn.Linear(12, 2 * Z),
+        "norm2": nn.BatchNorm1d(2 * Z),
+        "gaussian": Gaussian(Z),
+        "head": nn.Linear(Z, classes),
+    }
+    return nn.Sequential(OrderedDict(modules))
+
+
+def head(run: Trained) -> Part:
+    return run.people.layout.last_layers(1)
+
+
+def body(run: Trained) -> Part:
+    return run.people.layout.everything - head(run)
+
+
+@every_method
+@both_networks
+@pytest.mark.parametrize("case", ["one client", "one sample", "away", "nobody answers"])
+def test_gaussian_8_7(name: str, network: dict[str, Any], case: str) -> None:
+    federation = planted("feature", clients=1 if case == "one client" else 8, samples=40)
+    if case in ("one sample", "away"):
+        federation = without_client(federation, 1)
+    absent = {"away": 0.3, "nobody answers": 0.999999}.get(case, 0.0)
+    participation = 0.5 if case == "away" else 1.0
+    run = train(METHODS[name], federation, 3, dropout=absent, participation=participation, **network)
+    people = run.people
+    for last in (False, True):
+        replies = run.runtime.measure(run.method.evaluation(run.state, people, people.everyone, last=last))
+        assert len(replies) == people.n, replies.missing
+        assert all(np.isfinite(s.loss) for s in replies.report["score"])
+    newcomers = replace(people, samples=np.append(people.samples, people.samples[:1]))
+    joined = drive(run.method.newcomer(run.state, np.array([0]), newcomers), run.runtime.answer)
+    assert torch.isfinite(joined.models).all()
+    assert len(joined.groups) == 1
+
+
+@every_method
+@both_networks
+def test_gaussian_8_9_resumed(name: str, network: dict[str, Any], tmp_path: Path) -> None:
+    assert_resumes(METHODS[name], tmp_path, **network)
+
+
+@every_method
+def test_networks_without_gaussian_features_are_refused(name: str) -> None:
+    federation, method = planted("feature", clients=2), METHODS[name]
+    assert method.needs == Needs(gaussian=True)
+    sentence = "the network has no Gaussian features before its last layer; it must be gaussian-mlp or gaussian-cnn"
+    for network in ("planted-perceptron", "narrow-batch-norm", "cnn"):
+        with pytest.raises(BadInput, match=f"^{sentence}$"):
+            train(method, federation, 0, network=network)
+    with pytest.raises(BadInput, match=f"^{sentence}$"):
+        train(method, federation, 0, network="mlp", settings={"hidden": ()})
+    train(method, federation, 0, network="gaussian-cnn", settings={"dim": 4})
+
+
+# ---- FedCR
+
+
+@some_or_all
+def test_fedcr_6_18_without_divergence_is_fedper(participation: float) -> None:
+    """With beta = 0, one draw and no limit, and clients that count alike, it trains what FedPer trains."""
+    federation = planted("feature")
+    settings: dict[str, Any] = {"training": LONGER, "participation": participation, **PLAIN}
+    ours = train(FedCR(beta=0.0, samples=1, clip=0.0), federation, 4, **settings)
+    theirs = train(FedPer(), federation, 4, **settings)
+    for one, other in zip(ours.states, theirs.states, strict=True):
+        assert torch.equal(one.model, other.model)
+        assert (one.started == other.started).all()
+    assert torch.equal(ours.served(), theirs.served())
+    divergent = train(FedCR(beta=0.1, samples=1, clip=0.0), federation, 1, **settings)
+    assert not torch.equal(divergent.state.model, ours.states[1].model)
+
+
+@both_networks
+def test_fedcr_6_18(network: dict[str, Any]) -> None:
+    """[shared body ; own head] is trained towards the global Gaussians; bodies are averaged uniformly."""
+    method = FedCR(beta=1e-2, samples=3, clip=1.0)
+    run = train(method, planted("label", sizes=SIZES), 3, participation=0.3, **network)
+    heads = {c: run.people.initial(0) for c in range(20)}
+    first = run.states[0].gaussians
+    assert torch.equal(first[:, 0], torch.zeros(C, Z))
+    assert torch.equal(first[:, 1], torch.ones(C, Z))
+    for number in (1, 2, 3):
+        before = run.states[number - 1]
+        ((_, replies),) = run.asked[number - 1]
+        assert torch.isnan(head(run).take(replies.models)).all()
+        found, posteriors = [], []
+        for client in replies.clients:
+            start = body(run).copy(heads[client].clone(), before.model[0])
+            trained = asked(run, int(client), number, TrainGaussian(start, before.gaussians, 1e-2, 3, clip=1.0))
+            heads[client] = trained.model
+            found.append(trained.model)
+            posteriors.append(trained.posterior)
+        expected = mean(torch.stack(found), before.model)
+        assert torch.equal(run.states[number].model, body(run).copy(before.model.clone(), expected))
+        assert torch.equal(replies.sent["gaussians"], torch.stack(posteriors))
+        _assert_product(run.states[number].gaussians, torch.stack(posteriors), before.gaussians)
+    for client, model in heads.items():
+        assert torch.equal(run.served()[client], body(run).copy(model.clone(), run.state.model[0]))
+    newcomer = drive(run.method.newcomer(run.state, np.array([5]), run.people), run.runtime.answer)
+    expected = body(run).copy(run.people.initial(0)[None], run.state.model)
+    assert torch.equal(newcomer.models[newcomer.served], expected)
+
+
+def _assert_product(found: Tensor, sent: Tensor, before: Tensor) -> None:
+    """Class by class and feature by feature, written out."""
+    classes_without = 0
+    for label in range(C):
+        having = [g[label].double().numpy() for g in sent if g[label, 1].any()]
+        if not having:
+            classes_without += 1
+            assert torch.equal(found[label], before[label])
+            continue
+        precision = 1 + sum(rho**-2 for _, rho in having)
+        expected = sum(r * rho**-2 for r, rho in having) / precision
+        np.testing.assert_allclose(found[label, 0].numpy(), expected, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(found[label, 1].numpy(), precision**-0.5, rtol=1e-5)
+        assert (found[label, 1] < 1).all()
+    assert classes_without >= 2  # the planted blocks of two leave two classes to nobody
+
+
+def test_fedcr_6_18_product_with_a_standard_normal() -> None:
+    """N(0, 1) with N(3, 1) is N(1.5, 1/2); with two N(3, 1), N(2, 1/3); a class of nobody stays."""
+    previous = torch.tensor([[[7.0], [0.5]]]).repeat(2, 1, 1)
+    one = torch.tensor([[[3.0], [1.0]], [[0.0], [0.0]]])
+    single, twice = product(one[None], previous), product(one.repeat(2, 1, 1, 1), previous)
+    torch.testing.assert_close(single[0], torch.tensor([[1.5], [0.5**0.5]]))
+    torch.testing.assert_close(twice[0], torch.tensor([[2.0], [(1 / 3) ** 0.5]]))
+    assert torch.equal(single[1], previous[1])
+    assert torch.equal(product(one[:0].view(0, 2, 2, 1), previous), previous)
+
+
+def test_fedcr_6_18_the_divergence_draws_features_to_the_global_gaussians() -> None:
+    """With a strong beta, the features of one class differ less between clients than without."""
+    apart = []
+    for beta in (0.0, 0.1):
+        run = train(FedCR(beta=beta, samples=3), planted("feature"), 5, training=LONGER, **PLAIN)
+        sent = run.asked[-1][0][1].sent["gaussians"][:, :, 0]
+        apart.append(float((sent - sent.mean(0)).norm() / sent.norm()))
+    assert apart[1] < 0.9 * apart[0]
+
+
+@both_networks
+def test_fedcr_6_18_evaluation_averages_draws_and_ends_with_heads(network: dict[str, Any]) -> None:
+    method = FedCR(samples=5, head_epochs=4)
+    run = train(method, planted("label"), 3, participation=0.3, **network)
+    before, everyone = [None if m is None else m.clone() for m in kept(run, "model")], run.people.everyone
+    assert any(m is None for m in before)
+    scores = run.runtime.measure(method.evaluation(run.state, run.people, everyone)).report["score"]
+    final = run.runtime.measure(method.evaluation(run.state, run.people, everyone, last=True)).report["score"]
+    anything = torch.stack([torch.full((C, Z), 3.0), torch.full((C, Z), 0.1)], 1)
+    for client in everyone:
+        own = run.served()[client]
+        assert scores[client].loss == asked(run, client, 3, Score(own, draws=5)).loss
+        assert scores[client].loss != asked(run, client, 3, Score(own)).loss
+        # With the body frozen, the divergence from whatever Gaussian changes nothing.
+        request = TrainGaussian(own, anything, 1e-4, 5, head(run), 4, 0.0, "adaptation")
+        fitted = asked(run, client, 3, request).model
+        assert torch.equal(body(run).take(fitted), body(run).take(own))
+        expected = asked(run, client, 3, Score(fitted, draws=5)).loss
+        np.testing.assert_allclose(final[client].loss, expected, rtol=1e-4)
+    assert np.mean([s.loss for s in final]) < np.mean([s.loss for s in scores])
+    for model, now in zip(before, kept(run, "model"), strict=True):  # nothing of it is kept
+        assert (now is None) == (model is None)
+        assert model is None or torch.equal(now, model)  # type: ignore[arg-type]  # both are there
+
+
+@some_or_all
+@both_networks
+def test_fedcr_6_18_bytes(network: dict[str, Any], participation: float) -> None:
+    """m b (P_body + 2 C Z) each way, and the head once to each client that starts."""
+    run = train(METHODS["fedcr"], planted("feature"), 4, participation=participation, **network)
+    m, shared, private, seen = round(20 * participation), body(run).size, head(run).size, set()
+    for number in range(1, 5):
+        ((exchange, _),) = run.asked[number - 1]
+        fresh = set(exchange.clients.tolist()) - seen
+        assert run.bytes("up", number) == m * (shared + 2 * C * Z) * 4
+        assert run.bytes("down", number) == (m * (shared + 2 * C * Z) + len(fresh) * private) * 4
+        items = [(client, scalars) for client, _, what, scalars in run.ledgers[number - 1] if what == "initial"]
+        assert items == [(client, private) for client in sorted(fresh)]
+        seen |= fresh
+
+
+# ---- FedSR
+
+
+@some_or_all
+def test_fedsr_6_19_without_its_terms_is_fedavg(participation: float) -> None:
+    federation = planted("feature", sizes=SIZES)
+    settings: dict[str, Any] = {"training": LONGER, "participation": participation, **PLAIN}
+    ours = train(FedSR(c_l2r=0.0, c_cmi=0.0), federation, 4, **settings)
+    theirs = train(FedAvg(weights="uniform"), federation, 4, **settings)
+    for one, other in zip(ours.states, theirs.states, strict=True):
+        assert torch.equal(one.model, other.model)
+        assert torch.equal(one.prior, ours.states[0].prior)
+    for terms in ({"c_l2r": 1e-2, "c_cmi": 0.0}, {"c_l2r": 0.0, "c_cmi": 1e-2}):
+        run = train(FedSR(**terms), federation, 1, **settings)
+        assert not torch.equal(run.state.model, ours.states[1].model)
+        assert torch.equal(run.state.prior, ours.state.prior) == (terms["c_cmi"] == 0)
+
+
+@both_networks
+def test_fedsr_6_19(network: dict[str, Any]) -> None:
+    """Model and prior are trained together and averaged uniformly; r, s and c start at 0, 1 and 1."""
+    method = FedSR(c_l2r=0.02, c_cmi=1e-3)
+    run = train(method, planted("feature", sizes=SIZES), 3, participation=0.5, **network)
+    assert run.states[0].prior.tolist() == [[0.0] * (C * Z) + [1.0] * (C * Z) + [1.0]]
+    for number in (1, 2, 3):
+        before = run.states[number - 1]
+        ((_, replies),) = run.asked[number - 1]
+        request = TrainInvariant(before.model[0], before.prior[0], 0.02, 1e-3)
+        trained = [asked(run, int(c), number, request) for c in replies.clients]
+        assert torch.equal(run.states[number].model, mean(torch.stack([t.model for t in trained]), before.model))
+        assert torch.equal(run.states[number].prior, mean(torch.stack([t.prior for t in trained]), before.prior))
+    assert all((now != then).all() for now, then in zip(run.state.prior, run.states[0].prior, strict=True))
+
+
+@both_networks
+@pytest.mark.parametrize("adapt", ["head", "all"])
+def test_fedsr_6_19_evaluation_adapts_a_copy(network: dict[str, Any], adapt: Any) -> None:
+    run = train(FedSR(adapt=adapt, fine_tune=3), planted("label"), 3, participation=0.5, **network)
+    everyone = run.people.everyone
+    exchange = run.method.evaluation(run.state, run.people, everyone)
+    layers = {"head": "last:1", "all": "all"}[adapt]
+    assert exchange.rule == AdaptThenEvaluate("test", "", layers, 3)
+    scores = run.runtime.measure(exchange).report["score"]
+    served, part = run.state.model[0], head(run) if adapt == "head" else None
+    for client in everyone:
+        adapted = asked(run, client, 3, Train(served, part=part, epochs=3, purpose="adaptation")).model
+        assert torch.equal(body(run).take(adapted), body(run).take(served)) == (adapt == "head")
+        assert scores[client].loss == asked(run, client, 3, Score(adapted)).loss
+    plain = [asked(run, c, 3, Score(served)).loss for c in everyone]
+    assert np.mean([s.loss for s in scores]) < np.mean(plain)
+    assert FedSR().evaluation(run.state, run.people, everyone).rule == AdaptThenEvaluate("test", "", "last:1", 10)
+    joined = drive(run.method.newcomer(run.state, np.array([3, 4]), run.people), run.runtime.answer)
+    assert torch.equal(joined.models[joined.served], run.state.model.expand(2, -1))
+
+
+@some_or_all
+@both_networks
+def test_fedsr_6_19_bytes(network: dict[str, Any], participation: float) -> None:
+    """m b (P + 2 C Z + 1) each way."""
+    run = train(METHODS["fedsr"], planted("feature"), 2, participation=participation, **network)
+    expected = round(20 * participation) * (run.people.layout.size + 2 * C * Z + 1) * 4
+    for number in (1, 2):
+        assert run.bytes("up", number) == run.bytes("down", number) == expected
+    assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model", "prior"}

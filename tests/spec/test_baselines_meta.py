@@ -1,0 +1,145 @@
+"""Specification 6.9: Per-FedAvg, and its reduction (8.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.clients import Score, Train
+from coterie.clients.evaluate import AdaptThenEvaluate
+from coterie.clients.work import MetaTrain
+from coterie.engine.bound import Bound, Samples
+from coterie.engine.epoch import grouped
+from coterie.methods import FedAvg, Method
+from coterie.methods.per_fedavg import PerFedAvg
+from coterie.runtime.drive import drive
+from coterie.sharing.aggregate import mean
+from tests.federated import TRAINING, planted, train
+from tests.survival import SIZES, asked, assert_resumes, assert_survives
+
+METHODS: dict[str, Method[Any]] = {
+    "first": PerFedAvg(),
+    "hf": PerFedAvg(order="hf", beta=0.05, delta=0.01),
+}
+every_method = pytest.mark.parametrize("name", METHODS)
+some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
+
+
+@every_method
+def test_per_fedavg_8_7(name: str) -> None:
+    assert_survives(METHODS[name])
+
+
+@every_method
+@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+def test_per_fedavg_8_9_resumed(name: str, network: str, tmp_path: Path) -> None:
+    assert_resumes(METHODS[name], tmp_path, network=network)
+
+
+@pytest.mark.parametrize(
+    ("network", "engine"),
+    [
+        ("planted-perceptron", "sequential"),
+        ("planted-perceptron", "batched"),
+        ("narrow-batch-norm", "sequential"),  # it has no kernel for many clients
+    ],
+)
+@some_or_all
+@pytest.mark.parametrize("order", ["first", "hf"])
+def test_per_fedavg_8_1(
+    engine: str, participation: float, order: Any, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With alpha = 0 it is FedAvg fed only the b1 batches, with step beta: bit for bit, in every round."""
+    federation = planted("feature", sizes=SIZES)
+    training = replace(TRAINING, epochs=2, lr=0.3)
+    settings: dict[str, Any] = {"participation": participation, "network": network}
+    method = PerFedAvg(order=order, alpha=0.0, beta=0.07)
+    ours = train(method, federation, 4, training=training, engine=engine, **settings)
+    whole, size = Bound.minibatches, 3 if order == "hf" else 2
+
+    def second_only(self: Bound, data: Samples, rng: np.random.Generator, width: int) -> Iterator[Samples]:
+        yield from (group[1] for group in grouped(list(whole(self, data, rng, width)), size))
+
+    monkeypatch.setattr(Bound, "minibatches", second_only)
+    training = replace(training, lr=0.07)
+    theirs = train(FedAvg(weights="uniform"), federation, 4, training=training, **settings)
+    assert not torch.equal(ours.states[0].model, ours.state.model)
+    for one, other in zip(ours.states, theirs.states, strict=True):
+        assert torch.equal(one.model, other.model)
+
+
+@some_or_all
+@pytest.mark.parametrize("order", ["first", "hf"])
+def test_per_fedavg_6_9(order: Any, participation: float) -> None:
+    """Everybody takes the steps from W; the mean is uniform; alpha and beta are the round's learning rate."""
+    training = replace(TRAINING, lr_decay=0.5, epochs=2)
+    federation = planted("feature", sizes=SIZES)
+    for alpha, beta in ((None, None), (0.02, 0.2)):
+        method = PerFedAvg(order=order, alpha=alpha, beta=beta, delta=0.01)
+        run = train(method, federation, 2, training=training, participation=participation)
+        for number in (1, 2):
+            before, lr = run.states[number - 1].model, 0.1 * 0.5 ** (number - 1)
+            request = MetaTrain(
+                before[0],
+                lr if alpha is None else alpha,
+                lr if beta is None else beta,
+                second_order=order == "hf",
+                delta=0.01,
+            )
+            ((_, replies),) = run.asked[number - 1]
+            trained = [asked(run, int(c), number, request).model for c in replies.clients]
+            assert torch.equal(replies.models, torch.stack(trained))
+            assert torch.equal(run.states[number].model, mean(torch.stack(trained), before))
+
+
+def test_per_fedavg_6_9_evaluation_adapts_for_one_epoch_and_forgets_it() -> None:
+    run = train(PerFedAvg(), planted("incongruent"), 4, participation=0.5)
+    everyone = run.people.everyone
+    exchange = run.method.evaluation(run.state, run.people, everyone, "validation")
+    assert exchange.rule == AdaptThenEvaluate("validation", "", "all", 1)
+    scores = run.runtime.measure(run.method.evaluation(run.state, run.people, everyone)).report["score"]
+    served = run.state.model[0]
+    for client in everyone:
+        adapted = asked(run, client, 4, Train(served, epochs=1, purpose="adaptation")).model
+        assert scores[client].loss == asked(run, client, 4, Score(adapted)).loss
+    assert torch.equal(run.served(), served.expand(20, -1))
+    longer = PerFedAvg(fine_tune=3).evaluation(run.state, run.people, everyone)
+    assert longer.rule == AdaptThenEvaluate("test", "", "all", 3)
+
+
+@every_method
+def test_per_fedavg_6_9_is_better_after_a_step_than_before(name: str) -> None:
+    """Where no model suits everybody, its own adapts to each, and to more than FedAvg's serves."""
+    federation = planted("incongruent")
+    run = train(METHODS[name], federation, 8)
+    plain = train(FedAvg(), federation, 8)
+    unadapted = replace(METHODS[name], fine_tune=0)  # type: ignore[type-var]  # a dataclass
+    before = run.runtime.measure(unadapted.evaluation(run.state, run.people, run.people.everyone))
+    accuracy = np.mean([s.correct.sum() / s.actual.sum() for s in before.report["score"]])
+    assert run.accuracy().mean() > accuracy + 0.2
+    assert run.accuracy().mean() > plain.accuracy().mean() + 0.2
+
+
+def test_per_fedavg_6_9_newcomers_are_served_the_model() -> None:
+    run = train(PerFedAvg(), planted("feature"), 2)
+    joined = drive(run.method.newcomer(run.state, np.array([3, 4]), run.people), run.runtime.answer)
+    assert torch.equal(joined.models[joined.served], run.state.model.expand(2, -1))
+    assert joined.groups.tolist() == [0, 0]
+
+
+@some_or_all
+@every_method
+@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+def test_per_fedavg_6_9_bytes(name: str, network: str, participation: float) -> None:
+    """m P b each way."""
+    run = train(METHODS[name], planted("feature"), 2, participation=participation, network=network)
+    expected = round(20 * participation) * run.people.layout.size * 4
+    for number in (1, 2):
+        assert run.bytes("up", number) == run.bytes("down", number) == expected
+    assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"}

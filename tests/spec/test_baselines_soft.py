@@ -1,0 +1,410 @@
+"""Specification 6.13 and 6.14: FLIS and ClusterFL, whose clients share softly; their reductions (8.1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+from torch.nn.functional import kl_div, one_hot
+
+from coterie.clients import Gradients, Train
+from coterie.exchange import Outputs
+from coterie.grouping.relation import agreement, neighbour_shares, relation, same_neighbours
+from coterie.labels import canonical
+from coterie.methods import FedAvg, LocalOnly, Method, Needs
+from coterie.methods.clusterfl import ClusterFL
+from coterie.methods.flis import FLIS
+from coterie.problems import BadInput
+from coterie.runtime.drive import drive
+from coterie.sharing.aggregate import group_means
+from coterie.sharing.mixing import mixed
+from tests.federated import TRAINING, Trained, planted, same, train
+from tests.survival import SIZES, asked, assert_resumes, assert_survives, kept, local
+
+METHODS: dict[str, Method[Any]] = {
+    "flis": FLIS(),
+    "flis-dc": FLIS(mode="dc", threshold=0.6),
+    "clusterfl": ClusterFL(local_epochs=2, every=2),
+    "clusterfl-literal": ClusterFL(local_epochs=1, every=2, payload="literal", labels="rows", stop=0.0),
+    "clusterfl-stopping": ClusterFL(local_epochs=1, every=1, stop=1e3),
+}
+LONGER = replace(TRAINING, momentum=0.5, lr_decay=0.9, epochs=2)
+every_method = pytest.mark.parametrize("name", METHODS)
+both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
+both_modes = pytest.mark.parametrize("mode", ["hc", "dc"])
+some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
+
+
+@every_method
+def test_soft_8_7(name: str) -> None:
+    assert_survives(METHODS[name], 5)
+
+
+@every_method
+@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+def test_soft_8_9_resumed(name: str, network: str, tmp_path: Path) -> None:
+    """Before there is a relation and after, and when all has stopped."""
+    assert_resumes(METHODS[name], tmp_path, 6, network=network, participation=0.7)
+
+
+@every_method
+def test_soft_8_6(name: str) -> None:
+    """Clients with the same data end alike, and nobody splits them."""
+    one = planted("iid", clients=1)
+    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, planted=None)
+    run = train(METHODS[name], federation, 5, training=replace(TRAINING, batch_size=100))
+    assert run.groups().tolist() == [0] * 8
+    torch.testing.assert_close(run.served(), run.served()[:1].expand(8, -1), atol=1e-6, rtol=0)
+
+
+def test_mixes_are_group_means_where_they_are_a_partition() -> None:
+    models = torch.randn(7, 33, generator=torch.Generator().manual_seed(1))
+    groups, samples = np.array([0, 1, 0, 2, 1, 1, 0]), np.array([3, 10, 7, 1, 5, 90, 11])
+    shares = neighbour_shares(np.arange(3)[:, None] == groups, samples)
+    assert torch.equal(mixed(shares, models), group_means(models, groups, torch.zeros(3, 33), samples))
+    assert torch.equal(mixed(np.eye(7), models), models)
+    coefficients = np.random.default_rng(0).normal(size=(4, 7))
+    expected = torch.from_numpy(coefficients) @ models.double()
+    torch.testing.assert_close(mixed(coefficients, models).double(), expected, atol=1e-6, rtol=0)
+    assert mixed(coefficients[:0], models).shape == (0, 33)
+
+
+# ---- FLIS
+
+
+def test_flis_6_13_agreement_is_the_similarity_of_one_hot_predictions() -> None:
+    rng = np.random.default_rng(0)
+    found, other = rng.integers(0, 5, (6, 40)), rng.integers(0, 5, (3, 40))
+    hot, hot_other = (one_hot(torch.from_numpy(p), 5).double().numpy() for p in (found, other))
+    for i, a in enumerate(hot):
+        for j, b in enumerate(hot_other):
+            cosine = (a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b)
+            np.testing.assert_allclose(agreement(found, other)[i, j], cosine, rtol=1e-12)
+    assert agreement(found[:0], other).shape == (0, 3)
+
+
+def test_flis_6_13_neighbourhoods_may_overlap() -> None:
+    """In a chain of three, those at the ends do not know each other: three neighbourhoods, of which two overlap."""
+    chain = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]], np.bool_)
+    assert same_neighbours(chain).tolist() == [0, 1, 2, 3]
+    assert same_neighbours(chain[[0, 1, 0, 3, 3]]).tolist() == [0, 1, 0, 2, 2]
+    shares = neighbour_shares(chain, np.array([1, 2, 3, 4]))
+    np.testing.assert_allclose(shares[:2], [[1 / 3, 2 / 3, 0, 0], [1 / 6, 2 / 6, 3 / 6, 0]])
+
+
+@both_engines
+@both_modes
+def test_flis_6_13_of_one_neighbourhood_is_fedavg(engine: str, mode: Any) -> None:
+    federation = planted("feature", sizes=SIZES)
+    settings: dict[str, Any] = {"training": LONGER, "engine": engine}
+    flis = train(FLIS(mode=mode, threshold=0.0), federation, 4, **settings)
+    fedavg = train(FedAvg(), federation, 4, **settings)
+    for ours, theirs in zip(flis.states, fedavg.states, strict=True):
+        assert torch.equal(ours.mixtures, theirs.model)
+    assert flis.accuracy().tolist() == fedavg.accuracy().tolist()
+
+
+@both_engines
+@both_modes
+def test_flis_6_13_of_neighbourhoods_of_one_is_local_only(engine: str, mode: Any) -> None:
+    """Nobody predicts just as another does."""
+    federation = planted("feature", sizes=SIZES)
+    settings: dict[str, Any] = {"training": LONGER, "engine": engine}
+    flis = train(FLIS(mode=mode, threshold=1.0), federation, 4, **settings)
+    alone = train(LocalOnly(), federation, 4, **settings)
+    assert len(np.unique(flis.groups())) == 20
+    assert torch.equal(flis.served(), alone.served())
+    assert flis.accuracy().tolist() == alone.accuracy().tolist()
+
+
+@both_modes
+@some_or_all
+@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+def test_flis_6_13(mode: Any, participation: float, network: str) -> None:
+    """Predictions once or in every round; each client's own mean by n_j over last models; absent ones stay."""
+    run = train(FLIS(mode=mode), planted("feature", sizes=SIZES), 5, participation=participation, network=network)
+    threshold, public = {"hc": 0.45, "dc": 0.4}[mode], run.federation.public
+    assert public is not None
+    models: dict[int, Tensor] = {}
+    predicted: dict[int, Tensor] = {}
+    mixtures: dict[int, Tensor] = {}
+    for number in range(1, 6):
+        ((_, replies),) = run.asked[number - 1]
+        for client, model in zip(replies.clients.tolist(), replies.models, strict=True):
+            start = mixtures.get(client, run.people.initial(0))
+            assert torch.equal(model, asked(run, client, number, Train(start)).model)
+            models[client] = model
+            if mode == "dc" or client not in predicted:
+                outputs = run.runtime.answer(Outputs(model[None], public))
+                assert isinstance(outputs, Tensor)
+                predicted[client] = one_hot(outputs[0].argmax(1), 10).double()
+        for i in models:
+            near = [j for j in sorted(models) if (predicted[i] * predicted[j]).sum() / len(public) >= threshold]
+            weights = torch.tensor([SIZES[j] for j in near], dtype=torch.float64)
+            mean = (torch.stack([models[j] for j in near]).double() * weights[:, None]).sum(0) / weights.sum()
+            state = run.states[number]
+            mixtures[i] = state.mixtures[state.groups[i]]
+            torch.testing.assert_close(mixtures[i], mean.float(), atol=1e-6, rtol=0)
+        assert [i for i in range(20) if state.groups[i] >= 0] == sorted(models)
+    affinity = run.method.affinity(run.state, run.people, run.people.everyone)
+    assert affinity is not None
+    assert (affinity.matrix == affinity.matrix.T).all()
+    assert (affinity.matrix.diagonal() == 0).all()
+
+
+@both_modes
+@pytest.mark.parametrize("kind", ["incongruent", "label"])
+def test_flis_6_13_finds_planted_groups(mode: Any, kind: str) -> None:
+    """Where groups differ in what they would answer: five seeds of five, and well ahead of one model for all."""
+    for seed in range(5):
+        federation = planted(kind, seed=seed)
+        run = train(FLIS(mode=mode), federation, 3, seed=seed)
+        assert run.ari() == 1.0
+        if kind == "incongruent":
+            one = train(FedAvg(), federation, 3, seed=seed)
+            assert run.accuracy().mean() > one.accuracy().mean() + 0.3
+            newcomers = drive(run.method.newcomer(run.state, np.array([3, 6]), run.people), run.runtime.answer)
+            assert newcomers.groups.tolist() == run.groups()[[3, 6]].tolist()
+
+
+def test_flis_6_13_newcomers_average_their_neighbourhood_and_their_own_model() -> None:
+    run = train(FLIS(), planted("incongruent", sizes=SIZES), 2)
+    joined = drive(run.method.newcomer(run.state, np.array([6]), run.people), run.runtime.answer)
+    own = asked(run, 6, 2, Train(run.people.initial(0))).model
+    near = [6 % 4 + 4 * k for k in range(5)]
+    rows = torch.cat([run.state.models[near], own[None]]).double()
+    weights = torch.tensor([SIZES[j] for j in near] + [SIZES[6]], dtype=torch.float64)
+    expected = (rows * weights[:, None]).sum(0) / weights.sum()
+    torch.testing.assert_close(joined.models[joined.served[0]], expected.float(), atol=1e-6, rtol=0)
+
+
+@some_or_all
+@both_modes
+@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+def test_flis_6_13_bytes(mode: Any, network: str, participation: float) -> None:
+    """m P b each way: the predictions are the server's own."""
+    run = train(FLIS(mode=mode), planted("feature"), 3, participation=participation, network=network)
+    expected = round(20 * participation) * run.people.layout.size * 4
+    for number in (1, 2, 3):
+        assert run.bytes("up", number) == run.bytes("down", number) == expected
+    assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"}
+    assert run.method.needs == Needs(public=2500)
+
+
+# ---- ClusterFL
+
+
+@both_engines
+@some_or_all
+def test_clusterfl_6_14_without_a_relation_is_local_only(engine: str, participation: float) -> None:
+    """Before F, and without alpha, every participant trains alone."""
+    federation = planted("feature", sizes=SIZES)
+    settings: dict[str, Any] = {"engine": engine, "participation": participation}
+    method = ClusterFL(alpha=0.0, local_epochs=3, every=10)
+    ours = train(method, federation, 4, training=replace(LONGER, epochs=1), **settings)
+    theirs = train(LocalOnly(), federation, 4, training=replace(LONGER, epochs=3), engine=engine)
+    if participation == 1.0:
+        assert torch.equal(ours.served(), theirs.served())
+        assert ours.accuracy().tolist() == theirs.accuracy().tolist()
+    first = theirs.people.initial(0)
+    for client in ours.asked[0][0][1].clients.tolist():
+        expected = asked(theirs, client, 1, Train(first)).model
+        assert torch.equal(ours.states[1].models[client], expected)
+    assert (ours.groups() == -1).all()
+
+
+def test_clusterfl_6_14_one_step_of_the_client() -> None:
+    """w - lr (grad F_i(w) + 2 (alpha + (rho/2) sum_j F_ij^2) w - sum_j F_ij (U_j + rho Omega_j)): with a minus."""
+    settings = {"alpha": 0.03, "beta": 0.02, "rho": 0.1, "stop": 0.0}
+    for payload in ("efficient", "literal"):
+        method = ClusterFL(local_epochs=1, every=2, payload=payload, **settings)
+        run = train(method, planted("feature"), 6, training=replace(TRAINING, batch_size=100))
+        for number in (4, 6):
+            before, after = run.states[number - 1], run.states[number]
+            assert before.omega.abs().max() > 0.1
+            f, omega, dual = before.relation.double(), before.omega.double(), before.dual.double()
+            for client in (0, 5, 11):
+                w = before.models[client]
+                pulled = 2 * (0.03 + 0.05 * float((f[client] ** 2).sum())) * w.double()
+                pulled -= (f[client][:, None] * (dual + 0.1 * omega)).sum(0)
+                gradient = asked(run, client, number, Gradients(w, full=True))[0]
+                expected = w - 0.1 * (gradient + pulled.float())
+                torch.testing.assert_close(after.models[client], expected, atol=1e-6, rtol=0)
+
+
+def test_clusterfl_6_14_updates_of_the_server() -> None:
+    """Omega, then U, with the F that clients trained under; F itself in every third round only."""
+    rho, beta = 2e-3, 5e-4
+    run = train(ClusterFL(local_epochs=1), planted("feature"), 7, participation=0.5)
+    for number in range(1, 8):
+        before, after = run.states[number - 1], run.states[number]
+        mixes = before.relation.T.double() @ after.models.double()
+        omega = (rho * mixes - before.dual.double()) / (rho - 2 * beta)
+        torch.testing.assert_close(after.omega.double(), omega, atol=1e-5, rtol=0)
+        dual = before.dual.double() + rho * (omega - mixes)
+        torch.testing.assert_close(after.dual.double(), dual, atol=1e-7, rtol=0)
+        # What the two steps imply: Omega minimises -beta ||Omega||^2 + <U, Omega> at the new U.
+        torch.testing.assert_close(after.dual, 2 * beta * after.omega, atol=1e-7, rtol=0)
+        assert torch.equal(before.relation, after.relation) == (number % 3 != 0)
+        assert (after.omega.abs().max() > 0) == (number > 3)
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_clusterfl_6_14_relation(participation: float) -> None:
+    """KL at temperature 6 on the public samples, centred columns, PCA to n - 1, Y Y^T cut at 0, columns to 1."""
+    run = train(ClusterFL(local_epochs=2), planted("feature"), 3, participation=participation)
+    there = np.flatnonzero(run.state.known)
+    assert (len(there) == 20) == (participation == 1.0)
+    assert run.federation.public is not None
+    logits, inputs = [], run.federation.public.flatten(1)
+    for model in run.state.models[torch.from_numpy(there)]:
+        w1, b1, w2, b2 = (entry.view(model) for entry in run.people.layout.entries)
+        logits.append((inputs @ w1.T + b1).relu() @ w2.T + b2)
+    logs = [(z.double() / 6).log_softmax(1) for z in logits]
+    kl = np.array([[float(kl_div(q, p, reduction="batchmean", log_target=True)) for q in logs] for p in logs])
+    y = PCA(len(there) - 1).fit_transform(kl - kl.mean(0))
+    products = np.maximum(y @ y.T, 0)
+    found = run.state.relation.numpy()
+    np.testing.assert_allclose(found[np.ix_(there, there)], products / products.sum(0), atol=1e-3)
+    np.testing.assert_allclose(found.sum(0)[there], 1, atol=1e-6)
+    away = ~run.state.known
+    assert not found[away].any()
+    assert not found[:, away].any()
+    labels = np.full(20, -1)
+    labels[there] = found.argmax(0)[there]
+    assert run.groups().tolist() == canonical(labels).tolist()
+    rows = ClusterFL(labels="rows").serving(run.state, run.people).groups
+    labels[there] = found.argmax(1)[there]
+    assert rows.tolist() == canonical(labels).tolist()
+
+
+def test_clusterfl_6_14_relation_of_clients_who_are_alike() -> None:
+    outputs = torch.rand(1, 30, 4, generator=torch.Generator().manual_seed(0)).softmax(2)
+    assert relation(outputs).tolist() == [[1.0]]
+    assert relation(outputs.repeat(5, 1, 1)).tolist() == [[0.2] * 5] * 5
+    noisy = outputs.repeat(5, 1, 1) * (1 + 1e-7 * torch.arange(5)[:, None, None])
+    assert relation(noisy).tolist() == [[0.2] * 5] * 5
+    extreme = torch.eye(4).repeat(3, 1, 1)[:, torch.tensor([0, 1, 2, 3])]
+    extreme[0] = extreme[0].flip(0)
+    assert np.isfinite(relation(extreme)).all()
+    np.testing.assert_allclose(relation(extreme).sum(0), 1)
+
+
+@pytest.mark.parametrize("kind", ["incongruent", "label"])
+def test_clusterfl_6_14_finds_planted_groups(kind: str) -> None:
+    """By the columns of F; by its rows, most clients stand alone."""
+    by_columns, by_rows = [], []
+    for seed in range(5):
+        run = train(ClusterFL(local_epochs=5), planted(kind, seed=seed, public=500), 3, seed=seed)
+        by_columns.append(run.ari())
+        rows = ClusterFL(labels="rows").serving(run.state, run.people).groups
+        by_rows.append(adjusted_rand_score(run.federation.planted, rows))
+        inside = run.federation.planted[:, None] == run.federation.planted  # type: ignore[index]  # it is planted
+        assert (run.state.relation.numpy() * inside).sum(0).min() > 0.9
+        newcomers = drive(run.method.newcomer(run.state, np.array([3, 6]), run.people), run.runtime.answer)
+        assert newcomers.groups.tolist() == run.groups()[[3, 6]].tolist()
+    assert np.mean(by_columns) > 0.9
+    assert np.mean(by_rows) < 0.7
+
+
+def test_clusterfl_6_14_evaluates_own_models() -> None:
+    run = train(ClusterFL(local_epochs=1), planted("feature"), 4, participation=0.3)
+    models = kept(run, "model")
+    assert None in models
+    for client, (model, served) in enumerate(zip(models, run.served(), strict=True)):
+        assert torch.equal(served, run.people.initial(0) if model is None else model)
+        assert torch.equal(served, run.state.models[client])
+    assert run.method.evaluation(run.state, run.people, run.people.everyone).send == {}
+    joined = drive(run.method.newcomer(run.state, np.array([7]), run.people), run.runtime.answer)
+    pull = Train(run.people.initial(0), pull=2e-3, anchor=torch.zeros(run.people.layout.size), epochs=1)
+    assert torch.equal(joined.models[joined.served[0]], asked(run, 7, 4, pull).model)
+
+
+def test_clusterfl_6_14_both_payloads_give_the_same_bits() -> None:
+    federation = planted("feature", sizes=SIZES)
+    for network in ("planted-perceptron", "narrow-batch-norm"):
+        runs = [
+            train(replace(METHODS["clusterfl"], payload=p), federation, 5, participation=0.6, network=network)  # type: ignore[type-var]  # a dataclass
+            for p in ("efficient", "literal")
+        ]
+        assert all(same(a, b) for a, b in zip(runs[0].states, runs[1].states, strict=True))
+
+
+@some_or_all
+@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+@pytest.mark.parametrize("payload", ["efficient", "literal"])
+def test_clusterfl_6_14_bytes(payload: Any, network: str, participation: float) -> None:
+    """Down m (P b + 4), or m (2 n P + n^2) b, once there is F; up m (P b + 4); the initial model once."""
+    method = ClusterFL(local_epochs=1, payload=payload, stop=0.0)
+    run = train(method, planted("feature"), 5, participation=participation, network=network)
+    m, n, size, width = round(20 * participation), 20, run.people.layout.size, run.people.layout.trainable.size
+    seen: set[int] = set()
+    for number in range(1, 6):
+        ((exchange, _),) = run.asked[number - 1]
+        fresh = set(exchange.clients.tolist()) - seen
+        each = {"efficient": width + 1, "literal": 2 * n * width + n * n}[payload] if number > 3 else 0
+        assert run.bytes("down", number) == (m * each + len(fresh) * size) * 4
+        assert run.bytes("up", number) == m * (size + 1) * 4
+        seen |= fresh
+
+
+@some_or_all
+def test_clusterfl_6_14_stops_for_good(participation: float) -> None:
+    """Once the changes of loss add up to less than `stop`, all of them under a relation."""
+    federation, method = planted("feature"), ClusterFL(local_epochs=1, every=2, stop=20.0)
+    run = train(method, federation, 12, participation=participation)
+    endless = train(replace(method, stop=0.0), federation, 12, participation=participation)
+    losses, changes, ended = np.full(20, np.nan), np.full(20, np.inf), 0
+    for number in range(1, 13):
+        if changes.sum() < 20.0:
+            ended = ended or number
+            assert run.asked[number - 1] == []
+            assert run.ledgers[number - 1] == []
+            assert run.states[number] is run.states[number - 1]
+            continue
+        assert same(run.states[number], endless.states[number])
+        ((_, replies),) = run.asked[number - 1]
+        here, told = replies.clients, replies.numbers["loss"]
+        known = np.isfinite(losses[here])
+        if number > 2:
+            changes[here] = np.where(known, np.abs(told - losses[here]), np.inf)
+        losses[here] = told
+    assert 3 < ended < 12
+    assert all(len(exchanged) == 1 for exchanged in endless.asked)
+    assert run.accuracy().mean() > 0.5
+    assert len(local(run).states.kept["model"]) == 20
+
+
+def test_clusterfl_6_14_rho_must_exceed_2_beta() -> None:
+    for rho in (0.001, 0.0005):
+        with pytest.raises(
+            BadInput,
+            match=rf"^method\.rho = {rho:g} is not possible: .*; it must be above 2 method\.beta = 0\.001$",
+        ):
+            train(ClusterFL(rho=rho), planted("feature", clients=2), 0)
+    train(ClusterFL(rho=0.0011), planted("feature", clients=2), 0)
+    assert ClusterFL().needs == Needs(public=500)
+
+
+def test_clusterfl_6_14_relates_a_run_to_its_groups() -> None:
+    """Trained under a strong relation, models of one group come closer to each other than alone."""
+    apart = []
+    for beta in (0.0, 4e-3):
+        run = train(ClusterFL(local_epochs=2, beta=beta, rho=0.02, stop=0.0), planted("incongruent"), 9)
+        apart.append(_spread(run))
+    assert apart[1] < apart[0]
+
+
+def _spread(run: Trained) -> float:
+    groups = run.federation.planted
+    assert groups is not None
+    models = run.state.models.double()
+    inside = [models[torch.from_numpy(np.flatnonzero(groups == g))] for g in range(4)]
+    return float(sum((m - m.mean(0)).norm() / m.norm() for m in inside))

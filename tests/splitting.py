@@ -1,0 +1,28 @@
+"""Runs in which leaves are split within a few rounds, and what they log of their layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coterie.exchange import LogGap
+from coterie.methods.layercfl import LayerCFL
+from tests.federated import TRAINING, Trained, planted, train
+
+DECAY = replace(TRAINING, lr_decay=0.98)
+QUICK: dict[str, Any] = {"t_min": 4, "eps1_frac": 0.7, "ratio": 2.0}
+"""Settings with which four incongruent groups are told apart in a few rounds."""
+
+FIRST, LAST = "1", "3"
+"""The dense layers of the planted perceptron, by the names of its modules."""
+
+
+def quick(rounds: int = 9, **settings: Any) -> Trained:
+    """Three clients in each of four incongruent groups, soon split."""
+    method = LayerCFL(**QUICK | settings)
+    return train(method, planted("incongruent", 4, clients=12), rounds, training=DECAY)
+
+
+def gaps_of(run: Trained) -> dict[str, LogGap]:
+    """What was logged in the last round to measure gaps, by layer."""
+    return {entry.of: entry for entry in run.runtime.logged if isinstance(entry, LogGap)}
