@@ -64,7 +64,7 @@ TABLE: dict[str, May] = {
     "experiment_toml": May((), TORCH | REMOTE),
     "methods": May(METHODS, MACHINERY | REMOTE),
     "exchange": May(("clients", "models.layout"), MACHINERY | REMOTE),
-    "grouping": May(("models",), MACHINERY | REMOTE),
+    "grouping": May(("models", "sharing"), MACHINERY | REMOTE),
     "sharing": May(("models",), MACHINERY | REMOTE),
     "clients": May(("models",), MACHINERY | REMOTE),
     "federation": May((), REMOTE),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -18,6 +19,7 @@ from coterie.methods.part_names import PARTS
 from coterie.problems import BadInput
 from coterie.runtime.drive import drive
 from tests.federated import TRAINING, planted, train
+from tests.survival import assert_resumes, assert_survives
 
 SIZES = [40 + 3 * i for i in range(20)]
 DECAYING = replace(TRAINING, lr_decay=0.98)
@@ -217,3 +219,24 @@ def test_every_part_is_described() -> None:
     ):
         assert tuple(PARTS[column]) == get_args(kind)
     assert set(PARTS) <= set(Mixed.__dataclass_fields__)
+
+
+LASTING: dict[str, dict[str, Any]] = {
+    "private": {"signal": "weights", "cluster": "kmeans", "trigger": "once", "after": 2, "share": "private last:1"},
+    "moving": {"signal": "outputs", "cluster": "dbscan", "trigger": "hopkins", "threshold": 0.3, "share": "moving"},
+    "periodic": {"signal": "weights", "cluster": "upgma", "clusters": 2, "trigger": "every", "share": "periodic"},
+    "choosing": {"signal": "losses", "cluster": "choose", "trigger": "every", "share": "common first:1"},
+    "on trial": {"cluster": "upgma", "clusters": 2, "trigger": "once", "accept": "trial", "after": 2},
+    "at rest": {"layers": "auto", "eps1_frac": 2.0, "ratio": 0.1, "after": 2},
+    "falling": {"signal": "weights", "cluster": "kmeans", "clusters": 2, "trigger": "rapid_decrease", "after": 1},
+}
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_mixed_methods_survive(name: str) -> None:
+    assert_survives(Mixed(**LASTING[name]))
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_mixed_methods_resume(name: str, tmp_path: Path) -> None:
+    assert_resumes(Mixed(**LASTING[name]), tmp_path)

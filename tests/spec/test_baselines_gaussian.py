@@ -224,7 +224,8 @@ def test_fedcr_6_18_evaluation_averages_draws_and_ends_with_heads(network: dict[
 def test_fedcr_6_18_bytes(network: dict[str, Any], participation: float) -> None:
     """m b (P_body + 2 C Z) each way, and the head once to each client that starts."""
     run = train(METHODS["fedcr"], planted("feature"), 4, participation=participation, **network)
-    m, shared, private, seen = round(20 * participation), body(run).size, head(run).size, set()
+    m, shared, private = round(20 * participation), body(run).size, head(run).size
+    seen: set[int] = set()
     for number in range(1, 5):
         ((exchange, _),) = run.asked[number - 1]
         fresh = set(exchange.clients.tolist()) - seen
@@ -247,10 +248,10 @@ def test_fedsr_6_19_without_its_terms_is_fedavg(participation: float) -> None:
     for one, other in zip(ours.states, theirs.states, strict=True):
         assert torch.equal(one.model, other.model)
         assert torch.equal(one.prior, ours.states[0].prior)
-    for terms in ({"c_l2r": 1e-2, "c_cmi": 0.0}, {"c_l2r": 0.0, "c_cmi": 1e-2}):
-        run = train(FedSR(**terms), federation, 1, **settings)
+    for l2r, cmi in ((1e-2, 0.0), (0.0, 1e-2)):
+        run = train(FedSR(c_l2r=l2r, c_cmi=cmi), federation, 1, **settings)
         assert not torch.equal(run.state.model, ours.states[1].model)
-        assert torch.equal(run.state.prior, ours.state.prior) == (terms["c_cmi"] == 0)
+        assert torch.equal(run.state.prior, ours.state.prior) == (cmi == 0)
 
 
 @both_networks

@@ -89,7 +89,7 @@ class ClusterFL(Method[ClusterFLState]):
         return Serving(state.models, state.groups(self.labels), np.arange(people.n), own="model")
 
     def newcomer(self, state: ClusterFLState, clients: Ids, people: People) -> Round[Serving]:
-        """Training as before there was a relation; its group is that of whom F mixes into it most, if anybody."""
+        """Training as before there was a relation; its group is the one that F mixes into it most."""
         initial = people.initial(0)
         rule, send = (
             RelatedUpdate(self.alpha, self.rho, self.local_epochs),
@@ -105,7 +105,8 @@ class ClusterFL(Method[ClusterFLState]):
             outputs = yield Outputs(models, public(people), self.temperature)
             known, new = outputs[: len(there)], outputs[len(there) :]
             shares = np.array([relation(torch.cat([known, one[None]]))[:-1, -1] for one in new])
-            groups[answered] = np.where(shares.any(1), labels[there[shares.argmax(1)]], UNKNOWN)
+            of_groups = shares @ (labels[there, None] == np.arange(labels.max() + 1))
+            groups[answered] = np.where(of_groups.any(1), of_groups.argmax(1), UNKNOWN)
         return Serving(torch.cat([initial[None], replies.models]), groups, rows)
 
     def _relation(self, state: ClusterFLState, clients: Ids) -> dict[str, Send]:

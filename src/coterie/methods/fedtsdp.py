@@ -46,9 +46,7 @@ class FedTSDP(Method[FedTSDPState]):
     psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping")] = 0.98
     eps1: Annotated[Eps, Field(description="JS divergence that links two clients; auto (widest gap), inf")] = 0.15
     root: Annotated[bool, Field(description="its root in the place of the divergence, as SciPy has it")] = False
-    eps2: Annotated[Eps, Field(description="distance that links two clients; relative:r (of the median), inf")] = (
-        3.5
-    )
+    eps2: Annotated[Eps, Field(description="distance that links two clients; relative:r (to median), inf")] = 3.5
     scope: Annotated[Literal["all", "shared"], Field(description="the weights that distances see")] = "all"
     noise: Annotated[Noise, Field(description="unlinked clients are each alone, or one group")] = "singletons"
     stages: Annotated[Literal["both", "first", "second"], Field(description="which stages group")] = "both"
@@ -135,8 +133,8 @@ class FedTSDP(Method[FedTSDPState]):
         """One local update from the clusters' mean (from one it would go to that one) over initial private tensors;
         then the cluster whose members' last models predict most like the result (A18), or the largest if none."""
         groups, part = np.full(len(clients), np.bincount(state.groups).argmax()), state.shared(people.layout)
-        mean = Send.same(state.models.mean(0), clients, part)
-        replies: Replies = yield Exchange(clients, PrivateUpdate(), {"model": mean})
+        mean = {"model": Send.same(state.models.mean(0), clients, part)}
+        replies: Replies = yield Exchange(clients, PrivateUpdate(), mean)
         if len(replies) and len(state.models) > 1:
             inputs = public(people, state.batch(self.public_batch, people))
             q, theirs = (yield Outputs(replies.models, inputs)), (yield Outputs(state.uploads, inputs))

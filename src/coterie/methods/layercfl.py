@@ -98,8 +98,7 @@ class LayerCFL(LayerCFLSettings, Method[LayerCFLState]):
         logs: dict[str, dict[str, float]] = {"leaf": {}, "update norm": {}, "split threshold": {}}
         if cohort.round == 1:
             logs["leaf"]["0"] = -1.0
-        queue = state.nodes.tolist()
-        for node in queue:
+        for node in (queue := state.nodes.tolist()):
             row = row_of(state, node)
             members = np.flatnonzero(state.groups == row)
             if not np.isin(members, known).all():
@@ -114,7 +113,9 @@ class LayerCFL(LayerCFLSettings, Method[LayerCFLState]):
                 continue
             at = np.searchsorted(known, members)
             inside = matrix[np.ix_(at, at)]
-            sides = bipartition(distances(inside, self.distance), self.linkage)
+            if not (apart := distances(inside, self.distance)).any():
+                continue  # equal clients have no sides
+            sides = bipartition(apart, self.linkage)
             least = yield from self._gamma(state, row, np.intersect1d(members, present), people.layout)
             if self.distance == "cosine" and separation(inside, sides) <= least:
                 state.until[row] = cohort.round + self.cooldown
