@@ -284,14 +284,22 @@ def test_clusterfl_6_14_evaluates_own_models() -> None:
     assert torch.equal(joined.models[joined.served[0]], asked(run, 7, 4, pull).model)
 
 
-def test_clusterfl_6_14_both_payloads_give_the_same_bits() -> None:
+@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+def test_clusterfl_6_14_both_payloads_train_the_same(network: str) -> None:
+    """But for the order in which the sums over clients are taken."""
     federation = planted("feature", sizes=SIZES)
-    for network in ("planted-perceptron", "narrow-batch-norm"):
-        runs = [
-            train(replace(METHODS["clusterfl"], payload=p), federation, 5, participation=0.6, network=network)  # type: ignore[type-var]  # a dataclass
-            for p in ("efficient", "literal")
-        ]
-        assert all(same(a, b) for a, b in zip(runs[0].states, runs[1].states, strict=True))
+    methods = [ClusterFL(local_epochs=1, every=2, rho=0.1, beta=0.02, payload=p) for p in ("efficient", "literal")]
+    ours, theirs = (train(m, federation, 6, participation=0.6, network=network) for m in methods)
+    assert ours.state.omega.abs().max() > 0.1
+    torch.testing.assert_close(ours.state.models, theirs.state.models, atol=1e-5, rtol=0)
+
+
+def test_clusterfl_6_14_omega_swings_at_rho_4_beta_and_settles_above() -> None:
+    for rho, bound in ((2e-3, (0.8, 1.1)), (8e-3, (0.0, 0.05))):
+        run = train(ClusterFL(local_epochs=1, stop=0.0, rho=rho), planted("incongruent"), 9)
+        for state in run.states[7:]:
+            mixes = state.relation.T @ state.models
+            assert bound[0] <= float((state.omega - mixes).norm() / mixes.norm()) < bound[1]
 
 
 @some_or_all
@@ -310,6 +318,11 @@ def test_clusterfl_6_14_bytes(payload: Any, network: str, participation: float) 
         assert run.bytes("down", number) == (m * each + len(fresh) * size) * 4
         assert run.bytes("up", number) == m * (size + 1) * 4
         seen |= fresh
+
+
+def test_clusterfl_6_14_does_not_stop_before_there_is_a_relation() -> None:
+    run = train(ClusterFL(local_epochs=1, stop=1e6), planted("feature"), 6)
+    assert [len(exchanged) for exchanged in run.asked] == [1, 1, 1, 1, 0, 0]
 
 
 @some_or_all

@@ -8,25 +8,10 @@ from typing import Annotated
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from coterie.clients.private import own_model
 from coterie.clients.rule import Answer, Client, Order, Rule, Work, rule
 from coterie.clients.work import Train, Trained
-from coterie.sharing.mixing import mixed
-
-
-def attraction(related: Tensor, dual: Tensor, omega: Tensor, rho: float) -> tuple[Tensor, Tensor]:
-    """What clients need of a relation: `sum_j F_ij (U_j + rho Omega_j)` `[m, T]` and `rho sum_j F_ij^2` `[m, 1]`.
-
-    Args:
-        related: their rows of F `[m, n]`.
-        dual: U `[n, T]`, on the trainable parameters.
-        omega: `[n, T]`.
-        rho: the strength of the constraint Omega = F^T W.
-    """
-    strengths = rho * related.double().square().sum(1, keepdim=True)
-    return mixed(related.double().numpy(), dual + rho * omega), strengths.float()
 
 
 @rule("related-update")
@@ -50,9 +35,9 @@ class RelatedUpdate(Rule):
         pull, linear = 2 * self.alpha, None
         items = {name: item.values for name, item in got.items.items()}
         if "relation" in items:
-            row = items["relation"][me.id : me.id + 1]
-            towards, strengths = attraction(row, items["dual"], items["omega"], self.rho)
-            items |= {"attraction": towards[0], "strength": strengths[0]}
+            row = items["relation"][me.id].double()
+            towards = row @ (items["dual"] + self.rho * items["omega"]).double()
+            items |= {"attraction": towards.float(), "strength": self.rho * row.square().sum()}
         if "attraction" in items:
             pull += float(items["strength"])
             linear = me.layout.trainable.put(torch.zeros_like(start), -items["attraction"])

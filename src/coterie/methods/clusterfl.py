@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from coterie.clients.admm import RelatedUpdate, attraction
+from coterie.clients.admm import RelatedUpdate
 from coterie.exchange import Exchange, Ids, LogGap, Outputs, Replies, Round, Send
 from coterie.grouping.relation import relation
 from coterie.methods.catalog import METHODS
@@ -18,6 +18,7 @@ from coterie.methods.fedtsdp_state import public
 from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, People, Serving
 from coterie.methods.private_layers import shared_part
 from coterie.problems import BadInput
+from coterie.sharing.mixing import mixed
 
 
 @METHODS.add("clusterfl")
@@ -30,6 +31,9 @@ class ClusterFL(Method[ClusterFLState]):
     the outputs of all models on its public samples (`relation`). The authors' client adds the inner product with
     Omega and U; the server's own steps imply that it is subtracted, as here. They train in minibatches of 5 with lr
     0.01, times 0.999 after every 100 steps, and stop after 50 rounds at most.
+
+    U ends every round as 2 beta Omega, so that Omega becomes `(rho F^T W - 2 beta Omega) / (rho - 2 beta)`. With
+    rho = 4 beta, as the authors have it, Omega swings between 0 and twice F^T W; with a larger rho it settles.
 
     Once the losses change by less than `stop` in all, under a relation, nothing is exchanged any more. The groups
     of the tables are those of equal argmax in F: that of a client's column, which holds the shares of its mix in
@@ -90,12 +94,8 @@ class ClusterFL(Method[ClusterFLState]):
 
     def newcomer(self, state: ClusterFLState, clients: Ids, people: People) -> Round[Serving]:
         """Training as before there was a relation; its group is the one that F mixes into it most."""
-        initial = people.initial(0)
-        rule, send = (
-            RelatedUpdate(self.alpha, self.rho, self.local_epochs),
-            {"initial": Send.same(initial, clients)},
-        )
-        replies: Replies = yield Exchange(clients, rule, send)
+        initial, rule = people.initial(0), RelatedUpdate(self.alpha, self.rho, self.local_epochs)
+        replies: Replies = yield Exchange(clients, rule, {"initial": Send.same(initial, clients)})
         answered, labels = np.isin(clients, replies.clients), state.groups(self.labels)
         groups, rows = np.full(len(clients), UNKNOWN, np.int64), np.zeros(len(clients), np.int64)
         rows[answered] = 1 + np.arange(len(replies))
@@ -116,6 +116,7 @@ class ClusterFL(Method[ClusterFLState]):
         if self.payload == "literal":
             everything = {"relation": state.relation, "dual": state.dual, "omega": state.omega}
             return {name: Send.all(matrix, clients) for name, matrix in everything.items()}
-        related, rows = state.relation[torch.from_numpy(clients)], np.arange(len(clients))
-        towards, strengths = attraction(related, state.dual, state.omega, self.rho)
+        shares, rows = state.relation[torch.from_numpy(clients)].double(), np.arange(len(clients))
+        towards = mixed(shares.numpy(), state.dual + self.rho * state.omega)
+        strengths = (self.rho * shares.square().sum(1, keepdim=True)).float()
         return {"attraction": Send(towards, rows), "strength": Send(strengths, rows)}
