@@ -153,7 +153,7 @@ def train(
     training: Training = TRAINING,
     seed: int = 0,
     participation: float = 1.0,
-    network: str = "planted-perceptron",
+    network: str | None = None,
     settings: Mapping[str, Any] | None = None,
     engine: str = "sequential",
     workers: int = 1,
@@ -162,7 +162,14 @@ def train(
     timeout: float | None = None,
     shuffled: bool = False,
 ) -> Trained:
-    """Train without files. `shuffled` hands the method its cohort in another order than by id."""
+    """Train without files. `shuffled` hands the method its cohort in another order than by id.
+
+    Without a `network` it is the perceptron of specification 0.4, or a small one with Gaussian features where the
+    method needs them; those have no batched engine, and take the sequential one whatever is asked for.
+    """
+    if network is None and method.needs.gaussian:
+        network, settings, engine = "gaussian-mlp", settings or {"hidden": (16,), "dim": 8}, "sequential"
+    network = network or "planted-perceptron"
     spec = EngineSpec(network, settings or {}, federation.features, federation, training, seed, engine)
     runtime: Runtime
     if remote:

@@ -23,6 +23,7 @@ def quick(rounds: int = 9, **settings: Any) -> Trained:
     return train(method, planted("incongruent", 4, clients=12), rounds, training=DECAY)
 
 
-def gaps_of(run: Trained) -> dict[str, LogGap]:
-    """What was logged in the last round to measure gaps, by layer."""
-    return {entry.of: entry for entry in run.runtime.logged if isinstance(entry, LogGap)}
+def gaps_of(run: Trained, kind: str = "similarity") -> dict[str, LogGap]:
+    """What was logged in the last round to measure gaps, by layer: Gap1 of similarities, Gap2 of distances."""
+    logged = [entry for entry in run.runtime.logged if isinstance(entry, LogGap)]
+    return {entry.of: entry for entry in logged if entry.kind == kind}

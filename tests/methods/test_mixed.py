@@ -108,7 +108,7 @@ def test_planted_groups_are_found(name: str) -> None:
 
 
 def test_a_tree_of_scaled_weights_is_that_of_dcpfl() -> None:
-    given = {
+    given: dict[str, Any] = {
         "signal": "weights",
         "distance": "l1",
         "cluster": "upgma",
@@ -121,7 +121,7 @@ def test_a_tree_of_scaled_weights_is_that_of_dcpfl() -> None:
 
 
 def test_outputs_part_label_blocks_and_the_boundary_moves() -> None:
-    given = {"signal": "outputs", "cluster": "dbscan", "trigger": "hopkins", "after": 1}
+    given: dict[str, Any] = {"signal": "outputs", "cluster": "dbscan", "trigger": "hopkins", "after": 1}
     run = train(Mixed(**given, share="moving", psi=0.5), planted("label", 2), 2)
     assert run.ari() == 1.0
     assert run.state.depth == 0.5
@@ -132,7 +132,7 @@ def test_outputs_part_label_blocks_and_the_boundary_moves() -> None:
 
 def test_a_combination_that_no_paper_has() -> None:
     """Updates of the layer that suits best, two sides at a time, once they look clusterable."""
-    given = {
+    given: dict[str, Any] = {
         "cluster": "bipartition",
         "accept": "separation",
         "trigger": "hopkins",
@@ -202,7 +202,8 @@ def test_impossible_combinations_are_refused_before_work_starts(given: dict[str,
 
 
 def test_layers_that_the_network_lacks_are_refused() -> None:
-    for given in ({"layers": "conv"}, {"share": "private conv"}, {"share": "private all"}, {"share": "common fc9"}):
+    wrong: list[dict[str, Any]] = [{"layers": "conv"}, {"share": "private conv"}, {"share": "private all"}]
+    for given in [*wrong, {"share": "common fc9"}]:
         with pytest.raises(BadInput):
             train(Mixed(**given), planted("feature"), 1)
 

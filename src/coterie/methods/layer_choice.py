@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.exchange import Ids, Log, LogGap, Round
-from coterie.grouping.layers import FEW, candidates, compared, decided, looked
+from coterie.grouping.layers import FEW, Measure, candidates, compared, decided, looked
 from coterie.methods.layercfl_settings import LayerCFLSettings
 from coterie.methods.layercfl_state import LayerCFLState
 from coterie.methods.method import UNKNOWN, Cohort
+
+MEASURES: tuple[Measure, ...] = ("cosine", "l2")
 
 
 def compare(
@@ -33,9 +35,13 @@ def compare(
         return state, np.zeros((0, 0))
     signals = state.signals(known, settings.signal, people.layout.trainable)
     seen = names if choosing or people.n <= FEW else [name]
-    matrices = {of: compared(parts[of].take(signals), settings.distance) for of in seen}
-    for of, matrix in matrices.items():
-        yield LogGap(of, known, matrix, "similarity" if settings.distance == "cosine" else "distance")
+    matrices = {}
+    for of in seen:
+        rows = parts[of].take(signals)
+        both = {measure: compared(rows, measure) for measure in MEASURES}
+        yield LogGap(of, known, both["cosine"], "similarity")  # Gap1
+        yield LogGap(of, known, both["l2"], "distance")  # Gap2
+        matrices[of] = both[settings.distance]
     if choosing and len(known) == people.n > 2:
         state, gaps = looked(state, list(matrices.values()), settings.linkage)
         yield Log("self-gap", dict(zip(names, gaps.tolist(), strict=True)))
