@@ -43,6 +43,12 @@ def perceptron(features: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), _Dense(64, 32), nn.ReLU(), _Dense(32, classes))
 
 
+@NETWORKS.add("planted-batch-norm")
+def batch_norm(features: tuple[int, ...], classes: int) -> nn.Module:
+    """64-16-10 with a norm over the batch behind the first layer: six tensors and two buffers in two layers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
+
+
 def planted(
     kind: str = "feature",
     groups: int = 4,

@@ -26,8 +26,8 @@ from coterie.experiment import Experiment
 from coterie.federation.federation import Federation
 from coterie.live import watching
 from coterie.methods import METHODS, FedAvg
-from coterie.methods.one_model import GlobalState
 from coterie.methods.method import Cohort
+from coterie.methods.one_model import GlobalState
 from coterie.problems import BadInput
 from coterie.report import compare, page
 from coterie.report.charts import charts

@@ -81,7 +81,9 @@ def rules(draw: Any) -> Rule:
         layers=st.lists(st.integers(0, 9), max_size=3).map(tuple),
     )
     found: Rule = draw(
-        st.one_of(st.just(LocalUpdate()), st.just(ChooseThenTrain()), st.just(Evaluate("validation", "model")), letter)
+        st.one_of(
+            st.just(LocalUpdate()), st.just(ChooseThenTrain()), st.just(Evaluate("validation", "model")), letter
+        )
     )
     return found
 

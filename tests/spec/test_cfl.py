@@ -159,8 +159,7 @@ def test_adacfl_6_12_is_the_distance_between_classifiers() -> None:
     assert run.states[at].groups.tolist() == sides.tolist()
     run = train(AdaCFL(), planted("feature", clients=6), 1)
     ((_, replies),) = run.asked[0]
-    entry = gaps_of(run)[LAST]
-    assert entry.kind == "distance"
+    entry = gaps_of(run, "distance")[LAST]
     classifiers = run.people.layout.last_layers(1).take(replies.models).double().numpy()
     np.testing.assert_allclose(entry.matrix, pairwise_distances(classifiers), atol=1e-5)
 

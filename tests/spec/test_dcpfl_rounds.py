@@ -10,24 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from coterie.grouping.affinity import scaled_l1
 from coterie.methods.catalog import METHODS
 from coterie.methods.dcpfl import DCPFL
-from coterie.models.networks import NETWORKS
 from coterie.problems import BadInput
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.local import LocalRuntime
 from coterie.sharing.aggregate import group_means
 from tests.federated import TRAINING, Trained, planted, same, train, without_client
 from tests.spec.test_dcpfl import FAST, TWICE, evaluated, kept, step, with_validation
-
-
-@NETWORKS.add("normed-perceptron")
-def normed(features: tuple[int, ...], classes: int) -> nn.Module:
-    """A perceptron with batch norm: buffers at the vector's tail, owned by the first layer."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
 
 
 def kept_names(run: Trained) -> set[str]:
@@ -165,7 +157,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dropout", [0.0, 0.3, 0.999999])
-@pytest.mark.parametrize("network", ["planted-perceptron", "normed-perceptron"])
+@pytest.mark.parametrize("network", ["planted-perceptron", "planted-batch-norm"])
 def test_dcpfl_degenerate_federations(case: str, dropout: float, network: str) -> None:
     method, federation = CASES[case]
     run = train(method, federation, 9, dropout=dropout, network=network)
@@ -193,7 +185,7 @@ def test_dcpfl_equal_models_are_never_split() -> None:
 
 def test_dcpfl_batch_norm() -> None:
     """Buffers are averaged and sent with their layer, and are no part of any distance."""
-    run = train(replace(FAST, dynamic=False, cut=1.0), planted("feature", 2), 8, network="normed-perceptron")
+    run = train(replace(FAST, dynamic=False, cut=1.0), planted("feature", 2), 8, network="planted-batch-norm")
     layout, (buffer, *_) = run.people.layout, run.people.layout.buffers
     assert len(layout.layers) == 2
     assert buffer.layer == 0
@@ -207,7 +199,7 @@ def test_dcpfl_batch_norm() -> None:
         due = run.states[number - 1].periods[0] == 1
         size = layout.size if number == 8 else layout.of_layers(np.flatnonzero(due).tolist()).size
         assert run.bytes("up", number) == 20 * 4 * (size + 1)
-    split = train(FAST, planted("feature", 2), 12, network="normed-perceptron", training=TWICE)
+    split = train(FAST, planted("feature", 2), 12, network="planted-batch-norm", training=TWICE)
     assert any(split.logged("accepted"))
     assert split.accuracy().mean() > 0.9
 

@@ -18,7 +18,6 @@ from coterie.federation.federation import Federation
 from coterie.methods import METHODS, Cohort
 from coterie.methods.fedcps import FedCPS
 from coterie.methods.fedcps_state import FedCPSState
-from coterie.models.networks import NETWORKS
 from coterie.problems import BadInput
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.drive import drive
@@ -26,12 +25,6 @@ from coterie.runtime.local import LocalRuntime
 from tests.federated import TRAINING, Trained, planted, same, train, without_client
 
 SIZES = [40 + 3 * i for i in range(20)]
-
-
-@NETWORKS.add("perceptron-with-norm")
-def normed(features: tuple[int, ...], classes: int) -> nn.Module:
-    """64-16-10 with batch norm, whose running statistics belong to the first layer."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
 
 
 def local(run: Trained) -> LocalRuntime:
@@ -80,7 +73,7 @@ def soundly(run: Trained) -> None:
 
 @every_variant
 @pytest.mark.parametrize("case", ["one client", "one sample", "some vanish", "nobody answers", "few take part"])
-@pytest.mark.parametrize("network", ["planted-perceptron", "perceptron-with-norm"])
+@pytest.mark.parametrize("network", ["planted-perceptron", "planted-batch-norm"])
 def test_fedcps_survives(variant: str, case: str, network: str) -> None:
     federation = with_validation(planted("feature", clients=1 if case == "one client" else 8, samples=50))
     if case == "one sample":
@@ -105,7 +98,7 @@ def test_fedcps_survives(variant: str, case: str, network: str) -> None:
 
 def test_fedcps_buffers_go_with_their_layer_and_are_no_signal() -> None:
     """Running statistics are averaged with the base, are alike in all clusters, and move no tau^2."""
-    run = train(FedCPS(3, 1, init="plain"), planted("feature"), 3, network="perceptron-with-norm")
+    run = train(FedCPS(3, 1, init="plain"), planted("feature"), 3, network="planted-batch-norm")
     layout = run.people.layout
     buffers = layout.everything - layout.trainable
     assert buffers.size == 32

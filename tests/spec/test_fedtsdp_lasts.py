@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.clients import Evaluate, LocalUpdate, Order, Train, Training
 from coterie.exchange import Exchange, Ids, Log
@@ -20,7 +20,6 @@ from coterie.methods import Cohort, People, Serving
 from coterie.methods.catalog import METHODS
 from coterie.methods.fedtsdp import FedTSDP
 from coterie.methods.method import serve
-from coterie.models.networks import NETWORKS
 from coterie.problems import BadInput
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.drive import drive
@@ -31,12 +30,6 @@ SIZES = [40 + 3 * i for i in range(20)]
 TWO = replace(TRAINING, epochs=2)
 OFTEN = FedTSDP(h=0.0, psi=0.75, eps1="auto", eps2="relative:0.8")
 """Fires whenever three answer, splits, and gives up about a tensor a round."""
-
-
-@NETWORKS.add("planted-batch-norm")
-def batch_norm(features: tuple[int, ...], classes: int) -> nn.Module:
-    """64-16-10 with a norm over the batch behind the first layer: six tensors and two buffers in two layers."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
 
 
 def predictions(run: Trained, round: int, models: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from coterie.sharing.matching import Matching
 from tests.federated import TRAINING, Trained, planted, same, train, without_client
 
 
-@NETWORKS.add("planted-batch-norm")
+@NETWORKS.add("convolution-batch-norm")
 def _normed(features: tuple[int, ...], classes: int) -> nn.Module:
     """A convolution with batch normalisation, and a dense layer on its 4x4 maps."""
     return nn.Sequential(
@@ -162,7 +162,7 @@ def test_fesem_ma_one_centre() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "settings"), [("cnn", {"channels": "4,6", "hidden": "8"}), ("planted-batch-norm", {})]
+    ("network", "settings"), [("cnn", {"channels": "4,6", "hidden": "8"}), ("convolution-batch-norm", {})]
 )
 def test_fesem_ma_convolutions_and_batch_norm(network: str, settings: dict[str, str]) -> None:
     """Stale models in another order are found, buffers travel with their channels, and groups hold."""
@@ -200,7 +200,7 @@ def test_fesem_ma_convolutions_and_batch_norm(network: str, settings: dict[str, 
 @pytest.mark.parametrize("samples", [1, 100])
 def test_fesem_ma_one_client(samples: int) -> None:
     federation = without_client(planted("feature", clients=1), samples)
-    run = train(FeSEMMA(clusters=3), federation, 3, network="planted-batch-norm")
+    run = train(FeSEMMA(clusters=3), federation, 3, network="convolution-batch-norm")
     assert run.groups().tolist() == [0]
     assert torch.equal(run.served(), run.state.models)
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from coterie.clients.plu import PLU, ChooseIdentity
 from coterie.exchange import Exchange, Ids, Replies, Round
+from coterie.methods.cluster_heads import SharedBase
 from coterie.methods.k_models import choices, drawn, joined, redrawn
 from coterie.methods.method import UNKNOWN, Cohort, People, Serving
 from coterie.methods.mixed_state import MixedState
 from coterie.methods.parts import Parts
-from coterie.methods.cluster_heads import SharedBase
 from coterie.models.layout import Layout
 
 ALL = 2**31 - 1
