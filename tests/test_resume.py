@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def words(method: str, name: str, *more: str) -> list[str]:
 
 def undisturbed(processes: Processes, method: str, *more: str) -> RunFolder:
     """The run that the others are compared with, run once for each setting."""
-    name = "-".join(c if c.isalnum() else "-" for c in "".join(["whole-", method, *more]))
+    name = f"whole-{method}-{blake2b(' '.join(more).encode(), digest_size=4).hexdigest()}"
     folder = RunFolder(processes.folder / "runs" / name)
     if not folder.path.exists():
         call = processes.start(*words(method, name, *more))
@@ -78,10 +79,13 @@ def assert_same_run(one: RunFolder, other: RunFolder) -> None:
     """Every table but for the wall clock, the picture, and the last checkpoint, to the bit."""
     assert one.status == other.status == "finished"
     assert one.rounds().drop("seconds").equals(other.rounds().drop("seconds"))
-    for table in ("clients", "ledger", "failures"):
+    for table in ("clients", "ledger", "failures", "log"):
         first, second = getattr(one, table)(), getattr(other, table)()
         assert isinstance(first, pl.DataFrame)
         assert first.equals(second)
+    joined, same_joined = one.newcomers(), other.newcomers()
+    assert (joined is None) == (same_joined is None)
+    assert joined is None or joined.equals(same_joined)
     assert one.rounds()["round"].to_list() == list(range(1, ROUNDS + 1))
     (header, tensors), (same_header, same_tensors) = final_tensors(one), final_tensors(other)
     assert header == same_header
@@ -101,6 +105,10 @@ CASES: list[tuple[Any, ...]] = [
     ("fesem",),
     ("fesem", "--set=checkpoint_every=4"),
     ("ifca", "--set=every=3", "--workers=1"),
+    ("fedtsdp", "--set=h=0.3", "--set=psi=0.8", "--set=eps1=auto", "--holdout-clients=0.25"),
+    ("fedcps", "--set=init=kmeans", "--set=personal_layers=1", "--set=window=1"),
+    ("layercfl", "--set=t_min=3", "--set=eps1_frac=0.9", "--set=ratio=0.5"),
+    ("dcpfl", "--set=t_start=2", "--set=window=1", "--set=t_obv=1", "--set=t_sp=1", "--set=threshold=1.0"),
 ]
 
 
