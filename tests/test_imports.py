@@ -60,7 +60,7 @@ TABLE: dict[str, May] = {
     "newcomers": May(("measuring", *RUNNING), REMOTE),
     "measuring": May(("clients", "exchange", "grouping", "methods", "models", "runtime.ledger", *RECORDS), REMOTE),
     "experiment": May(("experiment_check", "experiment_toml", *METHODS), REMOTE),
-    "experiment_check": May(("experiment", "experiment_toml", *METHODS), REMOTE),
+    "experiment_check": May(("experiment", "experiment_toml", "newcomers", *METHODS), REMOTE),
     "experiment_toml": May((), TORCH | REMOTE),
     "methods": May(METHODS, MACHINERY | REMOTE),
     "exchange": May(("clients", "models.layout"), MACHINERY | REMOTE),

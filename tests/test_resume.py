@@ -84,8 +84,10 @@ def assert_same_run(one: RunFolder, other: RunFolder) -> None:
         assert isinstance(first, pl.DataFrame)
         assert first.equals(second)
     joined, same_joined = one.newcomers(), other.newcomers()
-    assert (joined is None) == (same_joined is None)
-    assert joined is None or joined.equals(same_joined)
+    if joined is None or same_joined is None:
+        assert joined is same_joined
+    else:
+        assert joined.equals(same_joined)
     assert one.rounds()["round"].to_list() == list(range(1, ROUNDS + 1))
     (header, tensors), (same_header, same_tensors) = final_tensors(one), final_tensors(other)
     assert header == same_header

@@ -66,10 +66,11 @@ class Entry:
 
 
 class Catalog:
-    """Entries by name, in the order they were added."""
+    """Entries by name, in the order they were added; `also_called` says what other names mean here."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, also_called: Mapping[str, str] | None = None) -> None:
         self.kind = kind
+        self._also_called = dict(also_called or {})
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
@@ -88,8 +89,13 @@ class Catalog:
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self._entries:
-            raise BadInput(unknown(self.kind, name, self._entries))
+            raise BadInput(self.sentence(name))
         return self._entries[name]
+
+    def sentence(self, name: str) -> str:
+        """What to say of a name that is not here."""
+        meant = self._also_called.get(name.lower())
+        return f"{self.kind} {name!r} is called {meant} here" if meant else unknown(self.kind, name, self._entries)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

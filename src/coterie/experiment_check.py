@@ -23,7 +23,7 @@ from coterie.experiment import (
     changed,
     section_settings,
 )
-from coterie.problems import BadInput, nearest, unknown
+from coterie.problems import BadInput, nearest
 
 if TYPE_CHECKING:
     from coterie.methods import Method
@@ -64,7 +64,7 @@ def problems(sections: Mapping[str, Any]) -> list[str]:
         found += _data(sections["data"])
     if "run" in sections:
         found += _folder(sections["run"])
-    found += _clusters(sections.get("data"), sections.get("method"))
+    found += _clusters(sections.get("data"), sections.get("method"), sections.get("run"))
     found += _needs(sections.get("data"), sections.get("network"), sections.get("method"))
     return found
 
@@ -75,7 +75,7 @@ def unknown_names(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for title in (title for title in CHOICES if title in tables):
         name = tables[title].get("name")
         if isinstance(name, str) and name not in catalog(title) and (title, name) != ("network", AUTO):
-            found.append(unknown(title, name, catalog(title).names()))
+            found.append(catalog(title).sentence(name))
     from coterie.federation import check_split
     from coterie.federation.datasets import check
 
@@ -271,15 +271,20 @@ def _folder(run: Run) -> list[str]:
     return []
 
 
-def _clusters(data: Data | None, method: MethodChoice | None) -> list[str]:
+def _clusters(data: Data | None, method: MethodChoice | None, run: Run | None) -> list[str]:
     if data is None or method is None or _refused(method):
         return []
     from coterie.federation.partition import DEFAULT_CLIENTS
+    from coterie.newcomers import held_out_count
 
     clients = data.clients
     if clients is None and "by-user" not in split_of(data):
         clients = DEFAULT_CLIENTS
     clusters = _bound(method).get("clusters")
-    if not isinstance(clusters, int) or clients is None or clusters <= clients:
+    if not isinstance(clusters, int) or clients is None or not getattr(built(method), "takes_k", True):
         return []
-    return [f"method.clusters = {clusters} is more than data.clients = {clients}; it must be at most that"]
+    away = held_out_count(clients, run.holdout_clients) if run is not None else 0
+    if clusters <= clients - away:
+        return []
+    who = f"the {clients - away} clients in training" if away else f"data.clients = {clients}"
+    return [f"method.clusters = {clusters} is more than {who}; it must be at most that"]

@@ -20,6 +20,11 @@ from coterie.streams import stream
 from coterie.tables import NEWCOMERS
 
 
+def held_out_count(clients: int, share: float) -> int:
+    """How many of so many clients a share keeps out of training: at least one, unless it is 0."""
+    return max(1, int(np.floor(share * clients + 0.5))) if share else 0
+
+
 def held_out(federation: Federation, share: float, seed: int) -> tuple[Federation, NDArray[np.int64]]:
     """The federation with a random share of its clients at the end, and their ids there.
 
@@ -27,7 +32,7 @@ def held_out(federation: Federation, share: float, seed: int) -> tuple[Federatio
         BadInput: nobody would be left to train.
     """
     n = federation.n
-    count = max(1, int(np.floor(share * n + 0.5))) if share else 0
+    count = held_out_count(n, share)
     if count >= n:
         raise BadInput(
             f"run.holdout_clients = {share:g} keeps {count} of {n} clients out of training; it must leave one"

@@ -94,6 +94,7 @@ def _rounds(
     saved, silent, whole = done, 0, True
     for observer in observers:
         observer.started(session.experiment, session.describe())
+        _note([observer], session.method.remarks(session.people, run.rounds))
     try:
         for number in range(done + 1, run.rounds + 1):
             started = time.perf_counter()

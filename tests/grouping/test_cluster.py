@@ -16,9 +16,8 @@ from sklearn.cluster import DBSCAN
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.grouping.affinity import pairwise_distances
-from coterie.grouping.cluster import bipartition, cut, dendrogram, kmeans, reseeded, within
+from coterie.grouping.cluster import bipartition, cut, dendrogram, kmeans, within
 from coterie.labels import canonical
-from coterie.models.layout import Part
 
 Labels = NDArray[np.int64]
 labels = st.lists(st.integers(-3, 5), min_size=1, max_size=9).map(lambda n: np.array(n, np.int64))
@@ -148,13 +147,3 @@ def test_the_average_linkage_is_upgma() -> None:
     np.testing.assert_allclose(tree[:, 2], [2.0, 5.0, 9.0])  # (6 + 4) / 2, then (10 + 8 + 9) / 3
     assert cut(tree, 5.0).tolist() == [0, 0, 0, 1]
     assert cut(tree, 4.9).tolist() == [0, 0, 1, 2]
-
-
-def test_centres_that_were_long_empty_move_to_who_is_farthest() -> None:
-    some = torch.tensor([[0.0], [1.0], [10.0], [50.0]])
-    centres = torch.tensor([[0.5], [100.0], [200.0], [-9.0]])
-    moved, empty = reseeded(centres, some, np.array([0, 5, 7, 4]), Part.of([(0, 1)]))
-    # Model 50 is 49.5 from its nearest centre; then, with a centre there, model 10 is the farthest.
-    assert moved.flatten().tolist() == [0.5, 50.0, 10.0, -9.0]
-    assert empty.tolist() == [0, 0, 0, 4]
-    assert centres.flatten().tolist() == [0.5, 100.0, 200.0, -9.0]

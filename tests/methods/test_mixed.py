@@ -144,6 +144,26 @@ def test_a_combination_that_no_paper_has() -> None:
     assert run.state.chosen >= 0
 
 
+def test_once_waits_for_a_round_in_which_everything_comes_up() -> None:
+    given: dict[str, Any] = {"signal": "weights", "cluster": "kmeans", "trigger": "once", "after": 2, "alpha": 3}
+    run = train(Mixed(share="periodic", **given), planted("feature", 4), 7)
+    assert [round for round, fired in enumerate(run.logged("fired"), 1) if fired] == [3]
+    assert run.ari() == 1.0
+
+
+def test_a_boundary_that_has_passed_what_is_looked_at_ends_the_search() -> None:
+    given: dict[str, Any] = {
+        "signal": "weights",
+        "cluster": "kmeans",
+        "trigger": "every",
+        "after": 1,
+        "layers": "3",
+    }
+    run = train(Mixed(share="moving", psi=0.4, **given), planted("feature", 4), 4)
+    assert run.logged("fired")[-1] is None
+    assert run.ari() == 1.0
+
+
 def test_trimmed_mean_and_reptile() -> None:
     federation = planted("iid", sizes=SIZES)
     plain, trimmed = (train(Mixed(cluster="none", aggregate=a), federation, 2) for a in ("mean", "trimmed"))
@@ -156,7 +176,9 @@ def test_trimmed_mean_and_reptile() -> None:
 
 def test_proximal_pulls() -> None:
     federation = planted("feature")
-    free, held = (train(Mixed(cluster="none", local=rule, mu=5.0), federation, 1) for rule in ("sgd", "proximal"))
+    free, held = (
+        train(Mixed(cluster="none", **local), federation, 1) for local in ({}, {"local": "proximal", "mu": 5.0})
+    )
     moved = [float((r.state.models - r.states[0].models).norm()) for r in (free, held)]
     assert moved[1] < 0.8 * moved[0]
 
@@ -193,6 +215,10 @@ def test_newcomers_join_the_nearest_group() -> None:
         ({"cluster": "none", "share": "moving"}, "method.share = 'moving' moves when clients are regrouped"),
         ({"share": "sometimes"}, "share"),
         ({"share": "private"}, "share"),
+        ({"mu": 0.5}, "method.mu = 0.5 counts for nothing here; it needs local = 'proximal'"),
+        ({"cluster": "none", "trigger": "hopkins"}, "method.trigger = 'hopkins' counts for nothing here"),
+        ({"clusters": 2}, "method.clusters = 2 counts for nothing here"),
+        ({"cluster": "nearest", "signal": "weights", "distance": "cosine"}, "method.cluster = 'nearest' compares"),
     ],
 )
 def test_impossible_combinations_are_refused_before_work_starts(given: dict[str, Any], sentence: str) -> None:
@@ -203,6 +229,7 @@ def test_impossible_combinations_are_refused_before_work_starts(given: dict[str,
 
 def test_layers_that_the_network_lacks_are_refused() -> None:
     wrong: list[dict[str, Any]] = [{"layers": "conv"}, {"share": "private conv"}, {"share": "private all"}]
+    wrong.append({"layers": "last:1", "share": "private last:1"})
     for given in [*wrong, {"share": "common fc9"}]:
         with pytest.raises(BadInput):
             train(Mixed(**given), planted("feature"), 1)

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from coterie.grouping.affinity import gram_coordinates, pairwise_distances, squared_distances
+from coterie.grouping.affinity import gram_coordinates, pairwise_distances
 from coterie.labels import canonical
-from coterie.models.layout import Part
 
 Linkage = Literal["single", "complete", "average"]
 Noise = Literal["singletons", "group"]
@@ -102,27 +101,6 @@ def _members(tree: NDArray[np.float64], n: int) -> tuple[list[int], list[int]]:
         leaves.append(leaves[left] + leaves[right])
     left, right = tree[-1, :2].astype(int)
     return leaves[left], leaves[right]
-
-
-def reseeded(
-    centres: Tensor, models: Tensor, empty: NDArray[np.int64], seen: Part, after: int = 5
-) -> tuple[Tensor, NDArray[np.int64]]:
-    """Move every centre that was empty for `after` rounds to the model farthest from its nearest centre.
-
-    Args:
-        centres: `[K, P]`.
-        models: `[n, P]`.
-        empty: for how many rounds each centre has had no member `[K]`.
-        seen: the parameters that distances look at.
-
-    Returns:
-        The centres and the counts, new; one centre after the other, so that two never move to one model.
-    """
-    centres, empty = centres.clone(), empty.copy()
-    for k in np.flatnonzero(empty >= after):
-        centres[k] = models[int(squared_distances(seen.take(models), seen.take(centres)).min(1).argmax())]
-        empty[k] = 0
-    return centres, empty
 
 
 def widest_gap(distances: NDArray[np.float64]) -> float:

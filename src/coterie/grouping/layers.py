@@ -73,15 +73,17 @@ def _selected(layout: Layout, layers: str) -> Part:
         numbers = sorted({e.layer for e in layout.tensors if e.kind == kind})
         if not numbers:
             raise BadInput(
-                f"layers = {layers!r} is not possible: this network has no {kind} layer; write {AUTO}, {ALL} or "
-                f"some of its layers: {', '.join(layout.layers)}"
+                f"method.layers = {layers!r} is not possible: this network has no {kind} layer; write {AUTO}, "
+                f"{ALL} or some of its layers: {', '.join(layout.layers)}"
             )
         first = FOURTH if kind == "conv" else 0
         return _without_norms(layout, layout.of_layers([numbers[min(first, len(numbers) - 1)]]))
-    part = layout.select(layers)
+    part = layout.select(layers, "method.layers")
     part = part & layout.trainable if layers in (ALL, "norm") else _without_norms(layout, part)
     if not part:
-        raise BadInput(f"layers = {layers!r} selects norms alone; write norm to mean them, or name other layers")
+        raise BadInput(
+            f"method.layers = {layers!r} selects norms alone; write norm to mean them, or name other layers"
+        )
     return part
 
 
@@ -138,11 +140,12 @@ def looked(
 
 
 def decided(choice: C) -> C:
-    """The candidate with the highest score: mean self-gap times mean agreement, the latter at least 0.
+    """The layer with the highest score: mean self-gap times mean agreement, the latter at least 0.
 
-    The earliest on ties; the last one, which is everything, where no score is above 0 (specification D2).
+    The earliest on ties; the last candidate, which is everything and no layer, where no layer's score is above 0
+    (specification D2).
     """
     gaps, agreements = choice.gaps / max(choice.looks, 1), choice.agreements / max(choice.looks - 1, 1)
-    scores = gaps * np.maximum(agreements, 0.0)
-    chosen = int(scores.argmax()) if scores.max() > 0 else len(scores) - 1
+    scores = (gaps * np.maximum(agreements, 0.0))[:-1]
+    chosen = int(scores.argmax()) if (scores > 0).any() else len(scores)
     return replace(choice, chosen=chosen)

@@ -2,4 +2,15 @@
 
 from coterie.catalog import Catalog
 
-METHODS = Catalog("method")
+METHODS = Catalog(
+    "method",
+    {
+        "hypcluster": "ifca with weights = 'samples'",
+        "fedcluster": "cfl",
+        "fmtl": "cfl",
+        "feddist+ws": "feddist with weights = 'samples'",
+        "reptile": "feddist",
+        "nofed": "local-only",
+        "standalone": "local-only",
+    },
+)

@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.exchange import Ids
 from coterie.grouping.affinity import scaled_l1
 from coterie.grouping.rapid_decrease import decrease_ended
-from coterie.methods.method import Needs
+from coterie.methods.method import Needs, People
 from coterie.models.layout import Layout
 from coterie.problems import BadInput
 from coterie.sharing.schedule import Layers, layer_parts, periods
@@ -57,6 +57,11 @@ class DCPFLSettings:
         float | None,
         Field(ge=0, le=1, description="the one cut where dynamic = false; without it 0.8, as published"),
     ] = None
+
+    def remarks(self, people: People, rounds: int) -> list[str]:
+        """That there is no dendrogram in a run as short as this."""
+        late = self.t_start >= rounds
+        return [f"the first {self.t_start} rounds (t_start) only measure; this run has {rounds}"] * late
 
     def __post_init__(self) -> None:
         problems = []

@@ -72,7 +72,7 @@ class FedCPS(Method[FedCPSState]):
         Literal["uniform", "samples"], Field(description="a client's weight in the means; Eq. 5 is uniform (C9)")
     ] = "uniform"
     freeze: Annotated[bool, Field(description="stop sending K heads when identities have settled (C10)")] = True
-    window: Annotated[int, Field(ge=1, description="participations in which a settled identity never changed")] = 5
+    window: Annotated[int, Field(ge=1, description="participations without a change, where there was one")] = 5
     unfreeze: Annotated[bool, Field(description="reopen when a cluster's loss rises for 10 rounds (C10)")] = False
 
     def __post_init__(self) -> None:

@@ -61,7 +61,7 @@ class FedTSDP(Method[FedTSDPState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(public=1000)
+        return Needs(public=10_000)
 
     def start(self, people: People) -> FedTSDPState:
         layers = len(people.layout.layers)
@@ -77,6 +77,8 @@ class FedTSDP(Method[FedTSDPState]):
         replies: Replies = yield Exchange(clients, PrivateUpdate(), send)
         if not len(replies):
             return state
+        yield Log("shared layers", state.depth)
+        yield Log("shared tensors", state.tensors(layout))
         state, batch = state.stored(replies), state.batch(self.public_batch, people, cohort.round)
         q: Tensor = yield Outputs(replies.models, public(people, batch))
         js, points = js_divergences(q, root=self.root), q.flatten(1).double().numpy()
@@ -90,8 +92,6 @@ class FedTSDP(Method[FedTSDPState]):
         yield Log("fired", float(fired))
         yield Log("js", quartiles(js))
         yield Log("eps1", threshold(self.eps1, js))
-        yield Log("shared layers", state.depth)
-        yield Log("shared tensors", state.tensors(layout))
         return state
 
     def _regrouped(

@@ -80,7 +80,7 @@ class FeSEM(Method[FeSEMState]):
 
     def newcomer(self, state: FeSEMState, clients: Ids, people: People) -> Round[Serving]:
         """One local update from the mean of the centres, then the E-step (specification B11)."""
-        (start,) = self._middle(state.centres, people)
+        (start,) = self._middle(state.inhabited, people)
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(start, clients)})
         groups = np.full(len(clients), UNKNOWN, np.int64)
         groups[np.isin(clients, replies.clients)] = self._nearest(replies.models, state.centres, people)
@@ -111,7 +111,7 @@ class FeSEM(Method[FeSEMState]):
             return Exchange(clients, TrainEach(self.signal), {"models": models}, {"mu": mu})
         # Who missed the warm-up has it now, from the mean of the centres: from any one centre it would stay there.
         late = state.groups[clients] == UNKNOWN
-        middle = self._middle(state.centres, cohort.people, cohort.round) if late.any() else state.centres[:0]
+        middle = self._middle(state.inhabited, cohort.people, cohort.round) if late.any() else state.centres[:0]
         send = Send(torch.cat([state.centres, middle]), np.where(late, self.clusters, state.groups[clients]))
         return Exchange(clients, LocalUpdate(), {"model": send}, {"mu": np.where(late, 0.0, mu)})
 

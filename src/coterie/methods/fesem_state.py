@@ -46,6 +46,12 @@ class FeSEMState:
         known[replies.clients] = True
         return replace(self, models=models, known=known)
 
+    @property
+    def inhabited(self) -> Tensor:
+        """The centres that have members `[k, P]`; all of them where none has."""
+        there = np.unique(self.groups[self.groups != UNKNOWN])
+        return self.centres[torch.from_numpy(there)] if len(there) else self.centres
+
     def reseeded(self, distances: Distances, after: int = 5) -> FeSEMState:
         """With every centre that was empty for `after` rounds moved to the model farthest from its nearest centre.
 

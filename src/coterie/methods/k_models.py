@@ -46,7 +46,8 @@ def redrawn(draw: Callable[[int], Tensor], probe: Callable[[Tensor], Exchange], 
         found = float(counts.min() / max(len(replies), 1))
         if found > best_share:
             best, best_share = models, found
-        if found >= share or not len(replies):
+        # With fewer clients than models no draw can be picked whole, and each would cost the cohort K downloads.
+        if found >= share or len(replies) < len(models):
             break
     return best
 

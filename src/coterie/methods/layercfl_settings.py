@@ -10,6 +10,7 @@ from pydantic import Field, PlainValidator
 from coterie.grouping.cluster import Linkage
 from coterie.grouping.layers import AUTO, Measure
 from coterie.grouping.splitting import Gates
+from coterie.methods.method import People
 from coterie.problems import BadInput
 
 SPLIT_HALF = "split_half"
@@ -68,6 +69,11 @@ class LayerCFLSettings:
     weights: Weights = "samples"
     stale: Annotated[int, Field(ge=0, description="rounds for which the update of an absent client counts")] = 5
     persist_opt: Annotated[bool, Field(description="clients keep their solver's memory, as in CFL's code")] = False
+
+    def remarks(self, people: People, rounds: int) -> list[str]:
+        """That no leaf can be split in a run as short as this."""
+        late = self.t_min > rounds
+        return [f"no leaf is tested before round {self.t_min} (t_min); this run has {rounds}"] * late
 
     def __post_init__(self) -> None:
         problems = []

@@ -37,6 +37,14 @@ class LGFedAvg(SharedLayers):
     ] = 2
     pretrain: Annotated[int, Field(ge=0, description="rounds of FedAvg at the beginning")] = 10
 
+    def remarks(self, people: People, rounds: int) -> list[str]:
+        found = []
+        if self.layers >= len(people.layout.layers):
+            found.append(f"layers = {self.layers} shares every layer of this network, so that nothing is private")
+        if self.pretrain >= rounds:
+            found.append(f"the first {self.pretrain} rounds (pretrain) are FedAvg; this run has {rounds}")
+        return found
+
     def shared(self, layout: Layout) -> Part:
         return last_layers(layout, self.layers, "layers", len(layout.layers))
 

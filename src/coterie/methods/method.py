@@ -109,6 +109,10 @@ class Method(ABC, Generic[S]):
         rows of what is returned are theirs alone, `[len(clients)]`, in the order of `clients`.
         """
 
+    def remarks(self, people: People, rounds: int) -> list[str]:
+        """What is possible with these settings and yet seldom meant, one sentence each."""
+        return []
+
     @property
     def needs(self) -> Needs:
         """What these settings cannot do without."""

@@ -23,6 +23,7 @@ from coterie.methods.mixed_state import MixedState
 from coterie.methods.mixed_trial import tried
 from coterie.methods.parts import Parts
 from coterie.methods.private_layers import own_evaluation, shared_part
+from coterie.problems import BadInput
 from coterie.sharing.schedule import layer_parts, periods
 
 LOW = 0.1
@@ -46,12 +47,19 @@ class Mixed(Parts, Method[MixedState]):
     def needs(self) -> Needs:
         return Needs(public=500 if self.signal == "outputs" else 0)
 
+    def remarks(self, people: People, rounds: int) -> list[str]:
+        late = self.cluster not in ("none", "choose") and self.after > rounds
+        return [f"no groups are looked for before round {self.after} (after); this run has {rounds}"] * late
+
     def start(self, people: People) -> MixedState:
         names, chosen = candidates(people.layout, self.layers)
         models = mixed_choice.initial(self, people) if self.cluster == "choose" else people.initial(0)[None]
         state = MixedState.first(models, people, len(names), chosen)
         self.map.shared(people.layout, state.depth, state.averaged)  # refused here, if the network lacks the layers
         self.map.common(people.layout)
+        on_server = self.cluster not in ("none", "choose") and self.signal != "outputs"
+        if on_server and not mixed_signals.looked_at(self, state, people.layout):
+            raise BadInput(f"method.layers = {self.layers!r} are layers that share = {self.share!r} never sends")
         return state
 
     def round(self, state: MixedState, cohort: Cohort) -> Round[MixedState]:

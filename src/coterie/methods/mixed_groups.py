@@ -37,6 +37,8 @@ def searched(parts: Parts, state: MixedState, cohort: Cohort) -> Round[tuple[Lab
     members = np.flatnonzero(state.known)
     if parts.cluster == "none" or len(members) < 2:
         return None, state
+    if parts.signal != "outputs" and not looked_at(parts, state, cohort.people.layout):
+        return None, state  # the boundary has passed what is looked at
     state = watched(parts, state, cohort)
     rows = yield from signals(parts, state, state.seen[members], cohort.people)
     matrix = distances(parts, rows)
@@ -45,6 +47,7 @@ def searched(parts: Parts, state: MixedState, cohort: Cohort) -> Round[tuple[Lab
     yield Log("fired", float(fired.any()))
     if not fired.any():
         return None, state
+    state = replace(state, searches=state.searches + 1)
     labels, refused = _found(parts, state, fired, matrix, rows, cohort)
     if parts.map.kind == "moving":
         state = replace(state, depth=state.depth * parts.psi)
@@ -81,7 +84,7 @@ def _fired(parts: Parts, state: MixedState, rows: Tensor, cohort: Cohort) -> Rou
     if parts.trigger == "rapid_decrease":
         everybody &= decrease_ended(state.losses, WINDOW, OBSERVED)
     if parts.trigger == "once":
-        everybody &= cohort.round == parts.after
+        everybody &= state.searches == 0
     if parts.trigger == "stationary":
         everybody = state.resting
     return everybody & (cohort.round >= max(parts.after, state.rest))

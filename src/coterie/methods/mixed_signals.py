@@ -33,11 +33,8 @@ def looked_at(parts: Parts, state: MixedState, layout: Layout) -> Part:
     names, chosen = looking.candidates(layout, parts.layers)
     if chosen < 0:
         chosen = state.chosen if state.chosen >= 0 else len(names) - 1
-    part = list(names.values())[chosen]
-    always = (state.periods == 1).all(0)
-    for shared in parts.map.shared(layout, state.depth, always[None]):
-        part = part & shared
-    return part
+    (shared,) = parts.map.shared(layout, state.depth, np.ones((1, len(layout.layers)), np.bool_))
+    return list(names.values())[chosen] & shared
 
 
 def signals(parts: Parts, state: MixedState, seen: Tensor, people: People) -> Round[Tensor]:

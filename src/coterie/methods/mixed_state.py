@@ -30,6 +30,7 @@ class MixedState(Choice):
     resting: NDArray[np.bool_]  # [K], whose mean update is short while a member's is long
     losses: tuple[float, ...]  # the mean loss in each round since the groups changed
     rest: int  # no search before this round
+    searches: int  # how often groups were looked for
     candidate: NDArray[np.int64] | None = None  # [n], groups that are tried in the next round
     finer: Tensor | None = None  # [K', P], and their models
 
@@ -62,6 +63,7 @@ class MixedState(Choice):
             resting=np.zeros(groups, np.bool_),
             losses=(),
             rest=0,
+            searches=0,
         )
 
     @property
@@ -74,13 +76,12 @@ class MixedState(Choice):
         return np.where(self.groups[clients] == UNKNOWN, len(self.models), self.groups[clients])
 
     def observed(self, replies: Replies, updates: bool) -> MixedState:
-        """With what came back: models, or how they moved. Columns that did not cross are 0."""
-        rows = replies.models.nan_to_num(0.0)
+        """With what came back: models, or how they moved. Columns that did not cross stay as seen last."""
+        at, rows = torch.from_numpy(replies.clients), replies.models
         if updates:
-            moved = rows - self.starts[torch.from_numpy(self.rows(replies.clients))]
-            rows = torch.where(replies.models.isnan(), torch.zeros_like(rows), moved)
+            rows = rows - self.starts[torch.from_numpy(self.rows(replies.clients))]
         seen, known = self.seen.clone(), self.known.copy()
-        seen[torch.from_numpy(replies.clients)] = rows
+        seen[at] = torch.where(replies.models.isnan(), seen[at], rows)
         known[replies.clients] = True
         return replace(self, seen=seen, known=known)
 

@@ -36,7 +36,7 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "trigger": {
         "every": "in every round from `after` on",
-        "once": "in round `after`",
+        "once": "in the first possible round from `after` on, and never again",
         "hopkins": "when the signal looks clusterable (FedTSDP)",
         "stationary": "when a group's mean update is short and some client's is long (CFL)",
         "rapid_decrease": "when the loss stops falling fast (DC-PFL)",

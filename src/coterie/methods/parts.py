@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.grouping.cluster import Eps
+from coterie.methods.part_refusals import idle, refusals
 from coterie.problems import BadInput
 from coterie.sharing.share_map import Share, ShareMap
 
@@ -23,14 +24,6 @@ Accept = Literal["always", "separation", "trial"]
 Aggregate = Literal["mean", "trimmed", "reptile"]
 Weights = Literal["samples", "uniform"]
 Local = Literal["sgd", "proximal"]
-
-_COMPARED = {
-    "cosine": ("update", "weights"),
-    "l2": ("update", "weights"),
-    "l1": ("update", "weights"),
-    "js": ("outputs",),
-}
-"""The signals that a distance is between."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,8 @@ class Parts:
     mu: Annotated[float, Field(ge=0, description="strength of the pull (proximal)")] = 0.1
 
     def __post_init__(self) -> None:
-        found = [f"method.{key} = {getattr(self, key)!r} {why}" for key, why in self._refusals()]
+        refused = [*refusals(self), *idle(self)]
+        found = [f"method.{key} = {getattr(self, key)!r} {why}" for key, why in refused]
         if found:
             raise BadInput(found)
 
@@ -91,52 +85,7 @@ class Parts:
             return "l2"
         return {"update": "cosine", "weights": "l2", "outputs": "js"}.get(self.signal, "l2")
 
-    def _refusals(self) -> list[tuple[str, str]]:
-        """Which settings cannot be put together, and why."""
-        if self.cluster == "none":
-            never = "moves when clients are regrouped, and cluster = 'none' never does; take private LAYERS"
-            return [("share", never)] if self.map.kind == "moving" else []
-        if self.cluster == "choose":
-            return self._of_choosing()
-        found = []
-        if self.signal == "losses":
-            return [("signal", "is what clients choose by, and nothing else; it needs cluster = 'choose'")]
-        if self.signal not in _COMPARED[self.measure]:
-            fitting = ", ".join(name for name, signals in _COMPARED.items() if self.signal in signals)
-            found.append(("distance", f"cannot compare signal = {self.signal!r}; take auto, {fitting}"))
-        if self.signal == "outputs" and self.layers != "all":
-            found.append(("layers", "has no meaning with signal = 'outputs', of whole models; it must be 'all'"))
-        if self.cluster in ("kmeans", "nearest") and self.measure != "l2":
-            found.append(("cluster", "needs points; take signal = 'update' or 'weights' with distance = 'l2'"))
-        if self.cluster == "nearest" and self.signal != "weights":
-            found.append(("cluster", "compares clients with the groups' models; it needs signal = 'weights'"))
-        cosines = self.cluster == "bipartition" and self.measure == "cosine"
-        if self.layers == "auto" and (self.map.keeps or not cosines):
-            found.append(
-                (
-                    "layers",
-                    "watches bipartitions of cosines over all layers; it needs cluster = 'bipartition', distance = "
-                    "'cosine' and a share map in which clients keep nothing: group, global, common LAYERS",
-                )
-            )
-        if self.accept == "separation" and not cosines:
-            found.append(
-                ("accept", "tests cosines across two sides; it needs cluster = 'bipartition', distance = 'cosine'")
-            )
-        if self.accept == "trial" and self.map.kind != "group":
-            found.append(("accept", "trains two whole models side by side; it needs share = 'group'"))
-        return found
-
-    def _of_choosing(self) -> list[tuple[str, str]]:
-        found = []
-        if self.signal != "losses":
-            found.append(("signal", "does not go with cluster = 'choose', by losses; it must be 'losses'"))
-        if self.trigger != "every":
-            found.append(("trigger", "has no meaning with cluster = 'choose'; it must be 'every'"))
-        if self.accept != "always":
-            found.append(("accept", "has no meaning with cluster = 'choose'; it must be 'always'"))
-        if self.map.kind not in ("group", "common"):
-            found.append(("share", "does not go with cluster = 'choose'; it must be group or common LAYERS"))
-        if self.aggregate != "mean":
-            found.append(("aggregate", "is not there for cluster = 'choose'; it must be 'mean'"))
-        return found
+    @property
+    def takes_k(self) -> bool:
+        """Whether `clusters` counts."""
+        return self.cluster in ("kmeans", "nearest", "choose") or (self.cluster == "upgma" and self.cut is None)

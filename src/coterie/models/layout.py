@@ -249,9 +249,9 @@ class Layout:
         """Weights and biases of all layers of a kind; without norms' buffers unless the kind is norm."""
         return self.where(lambda e: e.kind == kind)
 
-    def select(self, text: str) -> Part:
+    def select(self, text: str, key: str = "layers") -> Part:
         """Layers as a user writes them: `all`, `conv`, `dense`, `norm`, `first:2`, `last:1`, or layer names
-        separated by commas.
+        separated by commas. `key` is the setting that a sentence about them names.
 
         Raises:
             BadInput: a name that is no layer of this network, or a count that is not in 1 … layers.
@@ -261,12 +261,12 @@ class Layout:
         if text in ("conv", "dense", "norm"):
             part = self.of_kind(text)  # type: ignore[arg-type]  # narrowed by the test above
             if not part:
-                raise BadInput(f"layers = {text!r} selects nothing: this network has no {text} layer")
+                raise BadInput(f"{key} = {text!r} selects nothing: this network has no {text} layer")
             return part
         head, _, count = text.partition(":")
         if head in ("first", "last"):
             if not count.isdecimal() or not 1 <= int(count) <= len(self.layers):
-                raise BadInput(f"layers = {text!r} is not possible; write {head}:1 … {head}:{len(self.layers)}")
+                raise BadInput(f"{key} = {text!r} is not possible; write {head}:1 … {head}:{len(self.layers)}")
             return self.first_layers(int(count)) if head == "first" else self.last_layers(int(count))
         names = [n.strip() for n in text.split(",")]
         problems = []
@@ -274,7 +274,7 @@ class Layout:
             if name not in self.layers:
                 close = nearest(name, self.layers)
                 hint = f"did you mean {close}?" if close else f"its layers: {', '.join(self.layers)}"
-                problems.append(f"layers = {name!r} is no layer of this network; {hint}")
+                problems.append(f"{key} = {name!r} is no layer of this network; {hint}")
         if problems:
             raise BadInput(problems)
         return self.of_layers(self.layers.index(name) for name in names)

@@ -54,7 +54,7 @@ class ShareMap:
             BadInput: the network has no such layers.
         """
         if self.kind == "common":
-            return layout.select(self.layers)
+            return layout.select(self.layers, f"method.share = '{self.kind} …', in which layers")
         return layout.everything if self.kind == "global" else layout.nothing
 
     def shared(self, layout: Layout, depth: float, due: NDArray[np.bool_]) -> list[Part]:
@@ -74,9 +74,11 @@ class ShareMap:
         if self.kind == "moving":
             part = layout.first_tensors(int(depth * len(layout.tensors) / len(layout.layers) + 1e-9))
         if self.kind == "private":
-            part = part - layout.select(self.layers)
+            part = part - layout.select(self.layers, f"method.share = '{self.kind} …', in which layers")
             if not part:
-                raise BadInput(f"share = 'private {self.layers}' keeps every layer; it must leave one to share")
+                raise BadInput(
+                    f"method.share = 'private {self.layers}' keeps every layer; it must leave one to share"
+                )
         return [part] * len(due)
 
 
