@@ -82,6 +82,23 @@ def test_every_method_says_how_it_receives_them(tmp_path: Path, method: str) -> 
         assert joined["group"].to_list() == [0] * 4
 
 
+def test_a_group_that_only_a_newcomer_is_in_has_a_number_of_its_own() -> None:
+    """Tables number groups by their smallest member; a model that nobody in training uses comes behind them all."""
+    known, groups = np.array([2, 0, 1, 2]), np.array([0, 1, 2, 0])
+    assert newcomers._as_tables_number(np.array([3, 0, -1, 2]), known, groups).tolist() == [3, 1, -1, 0]
+
+
+def test_groups_chosen_at_the_last_evaluation_count(tmp_path: Path) -> None:
+    """Half of the clients were away in the last round and chose anew; a newcomer's group is numbered with them."""
+    experiment = _experiment(tmp_path, "ifca").updated({"run.participation": 0.5, "run.seed": 4})
+    result = run(experiment)
+    joined, people = RunFolder(result.folder).newcomers(), RunFolder(result.folder).people()
+    assert joined is not None
+    assert people is not None
+    assert set(joined["group"]) <= {*result.clients.filter(pl.col("round") == 4)["group"], 4}
+    assert joined["arrival"].null_count() == 0
+
+
 def test_a_resumed_run_receives_them_alike(tmp_path: Path) -> None:
     whole = RunFolder(run(_experiment(tmp_path / "whole")).folder).newcomers()
     short = run(_experiment(tmp_path / "short").updated({"run.rounds": 2}))

@@ -51,6 +51,7 @@ def received(
     people: People,
     federation: Federation,
     clients: NDArray[np.int64],
+    known: NDArray[np.int64],
     groups: NDArray[np.int64],
 ) -> pl.DataFrame:
     """How well a trained method does for `clients` who were never in training, as the table `NEWCOMERS`.
@@ -65,11 +66,10 @@ def received(
         people: the trained clients and the newcomers behind them.
         federation: of the same clients.
         clients: ids of the newcomers `[r]`.
-        groups: of the trained clients, as their tables number them.
+        known: groups of the trained clients, as the method numbers them, chosen ones included.
+        groups: of the same, as their tables number them.
     """
     joined = drive(method.newcomer(state, clients, people), runtime.answer)
-    trained = People(people.samples[: len(groups)], people.layout, people.seed, people.initial, people.public)
-    known = method.serving(state, trained).groups
     sends = serve(joined, joined.served)
     arrival = measuring.evaluated(
         runtime.measure(Exchange(clients, Evaluate(own=joined.own), sends)), clients, joined.groups
@@ -95,10 +95,7 @@ def _as_tables_number(
     found: NDArray[np.int64], known: NDArray[np.int64], groups: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The newcomers' groups by the numbers of the tables; a group without trained clients gets a new number."""
-    numbers = {UNKNOWN: UNKNOWN}
-    for own, shown in zip(known, groups, strict=True):
-        if own != UNKNOWN:
-            numbers.setdefault(int(own), int(shown))
+    numbers = {int(own): int(shown) for own, shown in zip(known, groups, strict=True)} | {UNKNOWN: UNKNOWN}
     for group in found:
-        numbers.setdefault(int(group), max(numbers.values()) + 1)
+        numbers.setdefault(int(group), max(*numbers.values(), *groups.tolist()) + 1)
     return np.array([numbers[int(group)] for group in found], np.int64)

@@ -75,7 +75,7 @@ def resume(folder: RunFolder | Path | str, *, observers: Sequence[Observer] = ()
 
 
 def rounds(experiment: Experiment, observers: Sequence[Observer] = ()) -> Iterator[Round]:
-    """The loop itself: one `Round` after each round. Nothing is written.
+    """The loop itself: one `Round` after each round. Nothing is written, and clients held out are not evaluated.
 
     Raises:
         BadInput: the experiment cannot run.

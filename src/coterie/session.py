@@ -180,14 +180,17 @@ class Session:
 
     def evaluate(self, last: bool) -> measuring.Evaluated:
         """Every client's test with what it is served now; `last` where no round follows."""
-        everyone = self.people.everyone
-        exchange = self.method.evaluation(self._state, self.people, everyone, last=last)
-        groups = self.method.serving(self._state, self.people).groups
-        replies = self.runtime.measure(exchange)
-        self.runtime.failures.extend((c, f"not evaluated: {reason}") for c, reason in replies.missing.items())
-        found = measuring.evaluated(replies, everyone, groups)
+        found = self._evaluated(last)
         # Groups are numbered by their smallest member (specification 0.2, convention 6).
         return replace(found, groups=canonical(found.groups))
+
+    def _evaluated(self, last: bool) -> measuring.Evaluated:
+        """The same, with groups as the method numbers them."""
+        everyone = self.people.everyone
+        exchange = self.method.evaluation(self._state, self.people, everyone, last=last)
+        replies = self.runtime.measure(exchange)
+        self.runtime.failures.extend((c, f"not evaluated: {reason}") for c, reason in replies.missing.items())
+        return measuring.evaluated(replies, everyone, self.method.serving(self._state, self.people).groups)
 
     def measured(self, number: int, found: measuring.Evaluated | None, seconds: float) -> dict[str, Any]:
         """The round's row in the table of rounds."""
@@ -258,18 +261,24 @@ class Session:
         """How the newcomers do after the last round; None where everybody was in training."""
         if not len(self.newcomers) or self.memory.groups is None:
             return None
-        self.runtime.begin(self.experiment.run.rounds + 1)
+        rounds, runtime = self.experiment.run.rounds, self.runtime
+        runtime.begin(rounds)  # who has no group chooses as in the last evaluation
+        known = self._evaluated(last=True).groups
+        runtime.begin(rounds + 1)
+        lost, runtime.dropout = runtime.dropout, 0.0  # nobody vanishes before having joined
         with one_thread(blas=True):
             found = newcomers.received(
                 self.method,
                 self.memory.state,
-                self.runtime,
+                runtime,
                 self.everybody,
                 self.whole,
                 self.newcomers,
+                known,
                 self.memory.groups,
             )
-        self.runtime.states.roll_back()
+        runtime.dropout = lost
+        runtime.states.roll_back()
         return found
 
     def checkpoints(self, folder: RunFolder) -> Checkpoints:

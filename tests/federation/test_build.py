@@ -263,6 +263,22 @@ def test_the_usual_number_of_public_samples_is_bounded_by_what_there_is() -> Non
     assert build("digits", "iid", 5, 0, public=None).public is None
 
 
+def test_whole_units_are_set_aside(data_folder: Path) -> None:
+    """No window of UCI HAR that the server holds overlaps one that a client holds."""
+    federation, whole = build("uci-har", "by-user", None, 0, public=300), build("uci-har", "by-user", None, 0)
+    assert federation.public is not None
+    assert len(federation.public) == 300
+    gone = len(whole.labels) - len(federation.labels)
+    assert gone >= 300
+    dataset = load("uci-har")
+    assert dataset.units is not None
+    held = {window.tobytes() for window in federation.inputs.numpy()}
+    units: dict[bool, set[int]] = {True: set(), False: set()}
+    for window, unit in zip(dataset.inputs, dataset.units, strict=True):
+        units[window.tobytes() in held].add(int(unit))
+    assert not units[True] & units[False]
+
+
 def test_reordered_clients_keep_their_data() -> None:
     federation = build("digits", "rotated(2)", 6, 0)
     some = federation.reordered(np.array([4, 1, 5]))

@@ -22,6 +22,7 @@ from tests.federated import TRAINING, planted, train
 from tests.survival import assert_resumes, assert_survives
 
 SIZES = [40 + 3 * i for i in range(20)]
+AVERAGES: tuple[parts.Aggregate, ...] = ("mean", "trimmed")
 DECAYING = replace(TRAINING, lr_decay=0.98)
 
 
@@ -144,6 +145,32 @@ def test_a_combination_that_no_paper_has() -> None:
     assert run.state.chosen >= 0
 
 
+def test_as_many_groups_as_clients_is_everybody_alone() -> None:
+    given: dict[str, Any] = {"cluster": "upgma", "clusters": 20, "trigger": "every", "after": 1}
+    assert len(set(train(Mixed(**given), planted("feature"), 2).groups())) == 20
+    assert len(set(train(Mixed(**given), planted("feature"), 3, participation=0.4).groups())) > 8
+
+
+def test_a_mean_over_everybody_is_trimmed_too() -> None:
+    federation = planted("iid", sizes=SIZES)
+    plain, trimmed = (train(Mixed(cluster="none", share="global", aggregate=a), federation, 2) for a in AVERAGES)
+    assert not torch.equal(plain.state.models, trimmed.state.models)
+
+
+def test_layers_that_did_not_cross_are_compared_as_they_were_seen_last() -> None:
+    given: dict[str, Any] = {
+        "signal": "weights",
+        "cluster": "kmeans",
+        "clusters": 2,
+        "trigger": "every",
+        "after": 1,
+    }
+    run = train(Mixed(share="periodic", alpha=2, **given), planted("feature", 2), 6, participation=0.4)
+    known = run.state.seen[torch.from_numpy(run.state.known)]
+    parts = [run.people.layout.of_layers([i]) for i in range(2)]
+    assert all((part.take(known).abs().sum(1) > 0).all() for part in parts)
+
+
 def test_once_waits_for_a_round_in_which_everything_comes_up() -> None:
     given: dict[str, Any] = {"signal": "weights", "cluster": "kmeans", "trigger": "once", "after": 2, "alpha": 3}
     run = train(Mixed(share="periodic", **given), planted("feature", 4), 7)
@@ -176,9 +203,8 @@ def test_trimmed_mean_and_reptile() -> None:
 
 def test_proximal_pulls() -> None:
     federation = planted("feature")
-    free, held = (
-        train(Mixed(cluster="none", **local), federation, 1) for local in ({}, {"local": "proximal", "mu": 5.0})
-    )
+    free = train(Mixed(cluster="none"), federation, 1)
+    held = train(Mixed(cluster="none", local="proximal", mu=5.0), federation, 1)
     moved = [float((r.state.models - r.states[0].models).norm()) for r in (free, held)]
     assert moved[1] < 0.8 * moved[0]
 
@@ -213,6 +239,8 @@ def test_newcomers_join_the_nearest_group() -> None:
         ({"accept": "separation", "distance": "l2"}, "method.accept = 'separation' tests cosines"),
         ({"accept": "trial", "share": "moving"}, "method.accept = 'trial' trains two whole models side by side"),
         ({"cluster": "none", "share": "moving"}, "method.share = 'moving' moves when clients are regrouped"),
+        ({"cluster": "nearest", "signal": "weights", "share": "global"}, "needs groups whose models differ"),
+        ({"accept": "trial", "local": "proximal"}, "method.local = 'proximal' is not there in a trial"),
         ({"share": "sometimes"}, "share"),
         ({"share": "private"}, "share"),
         ({"mu": 0.5}, "method.mu = 0.5 counts for nothing here; it needs local = 'proximal'"),
@@ -229,7 +257,7 @@ def test_impossible_combinations_are_refused_before_work_starts(given: dict[str,
 
 def test_layers_that_the_network_lacks_are_refused() -> None:
     wrong: list[dict[str, Any]] = [{"layers": "conv"}, {"share": "private conv"}, {"share": "private all"}]
-    wrong.append({"layers": "last:1", "share": "private last:1"})
+    wrong += [{"layers": "last:1", "share": "private last:1"}, {"share": "common all"}]
     for given in [*wrong, {"share": "common fc9"}]:
         with pytest.raises(BadInput):
             train(Mixed(**given), planted("feature"), 1)

@@ -146,7 +146,8 @@ def build(
     else:
         partition = SPLITS[name].target(pool, **settings)
     names = partition.names or tuple(f"client {i}" for i in range(len(partition.parts)))
-    _check_sizes(partition, names, min_samples)
+    aside = 0 if kept is None or dataset.public is not None else len(kept)
+    _check_sizes(partition, names, min_samples, aside)
     parts = [_capped(part, samples_per_client, seed, i) for i, part in enumerate(partition.parts)]
     held = hold_out(parts, dataset.units, names, validation, test, seed)
     return _assembled(dataset, partition, skews, held, names, kept, seed)
@@ -200,7 +201,7 @@ def check_build(
     return problems
 
 
-def _check_sizes(partition: Partition, names: tuple[str, ...], min_samples: int) -> None:
+def _check_sizes(partition: Partition, names: tuple[str, ...], min_samples: int, aside: int) -> None:
     small = [i for i, part in enumerate(partition.parts) if len(part) < min_samples]
     if small:
         shown = ", ".join(f"{names[i]} ({len(partition.parts[i])})" for i in small[:10])
@@ -208,6 +209,7 @@ def _check_sizes(partition: Partition, names: tuple[str, ...], min_samples: int)
         raise BadInput(
             f"{len(small)} of {len(names)} clients have fewer samples than min_samples = {min_samples}: "
             f"{shown}{more}; lower min_samples, use fewer clients or another split"
+            + (f", or fewer than the {aside} public samples that were set aside" if aside else "")
         )
 
 
@@ -276,8 +278,7 @@ def _with_public(
         count = max(1, min(count, total // 10))
     if count >= total:
         raise BadInput(f"public = {count} is not possible; {dataset.name} has {total} samples in all")
-    aside = np.zeros(total, np.bool_)
-    aside[rng.choice(total, count, replace=False)] = True
+    aside = _set_aside(dataset.units, total, count, rng)
     left = replace(
         dataset,
         inputs=dataset.inputs[~aside],
@@ -285,4 +286,18 @@ def _with_public(
         users=None if dataset.users is None else dataset.users[~aside],
         units=None if dataset.units is None else dataset.units[~aside],
     )
-    return left, dataset.inputs[aside]
+    return left, dataset.inputs[aside][:count]
+
+
+def _set_aside(
+    units: NDArray[np.int64] | None, total: int, count: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Which of `total` samples go: `count` of them, or whole units until there are as many."""
+    if units is None:
+        aside = np.zeros(total, np.bool_)
+        aside[rng.choice(total, count, replace=False)] = True
+        return aside
+    names, sizes = np.unique(units, return_counts=True)
+    order = rng.permutation(len(names))
+    taken = order[: int(np.searchsorted(np.cumsum(sizes[order]), count)) + 1]
+    return np.isin(units, names[taken])

@@ -26,30 +26,30 @@ PUBLISHED_CUT = 0.8
 class DCPFLSettings:
     """The settings (specification 5.5 and 5.7)."""
 
-    t_start: Annotated[int, Field(ge=0, description="first rounds, whose models give the dendrogram (E2)")] = 5
-    window: Annotated[int, Field(ge=1, description="losses in a mean: the window s (E5)")] = 5
+    t_start: Annotated[int, Field(ge=0, description="first rounds, whose models give the dendrogram")] = 5
+    window: Annotated[int, Field(ge=1, description="losses in a mean: the window s")] = 5
     t_obv: Annotated[int, Field(ge=1, description="rounds the radius must stay above its minimum")] = 3
     t_sp: Annotated[int, Field(ge=1, description="rounds after a rejected trial until the next candidate")] = 6
-    step: Annotated[float, Field(gt=0, le=1, description="by how much a cut is lowered (E3)")] = 0.2
+    step: Annotated[float, Field(gt=0, le=1, description="by how much a cut is lowered")] = 0.2
     alpha: Annotated[int, Field(ge=1, description="period of low-discrepancy layers; 1 averages all always")] = 3
-    threshold: Annotated[float, Field(ge=0, description="low is below this share of the layers' mean (E14)")] = 0.1
+    threshold: Annotated[float, Field(ge=0, description="low is below this share of the layers' mean")] = 0.1
     scale: Annotated[
         Literal["whole", "layer", "common"],
         Field(
-            description="distances scale each model by its range, each layer by its own (E1), or all models by one "
+            description="distances scale each model by its range, each layer by its own, or all models by one "
             "range, which alone follows the labels' divergence as closely as published"
         ),
     ] = "whole"
     min_rdp_rounds: Annotated[
-        int, Field(ge=0, description="rounds a rapid decrease lasts at least; the rule fires early (E6)")
+        int, Field(ge=0, description="rounds a rapid decrease lasts at least; the rule fires early")
     ] = 0
     retry: Annotated[
         Literal["same", "next"],
-        Field(description="after a rejected trial: the same candidate, or the next finer one if any (E8)"),
+        Field(description="after a rejected trial: the same candidate, or the next finer one if any"),
     ] = "same"
     trial_loss: Annotated[
         Literal["train", "validation"],
-        Field(description="what a trial compares; training losses favour small groups (E10)"),
+        Field(description="what a trial compares; training losses favour small groups"),
     ] = "train"
     sync_singletons: Annotated[bool, Field(description="a group of one exchanges its model all the same")] = False
     dynamic: Annotated[bool, Field(description="split by trials; or once, at `cut`, after `t_start` rounds")] = True

@@ -24,7 +24,7 @@ from coterie.problems import BadInput
 @METHODS.add("fedcps")
 @dataclass(frozen=True)
 class FedCPS(Method[FedCPSState]):
-    """Decentralised clustering and a proximal personal update with weight sharing (specification 3).
+    """Decentralised clustering, a proximal update of each client's own strength, and shared lower layers (FedCPS).
 
     A client takes the cluster whose model has the smallest loss on some of its samples, and trains from there,
     pulled back by a strength of its own: the fewer samples, the stronger. The result is its personal model. The
@@ -41,17 +41,17 @@ class FedCPS(Method[FedCPSState]):
     clusters: Annotated[int, Field(ge=1, description="number of clusters K")] = 3
     personal_layers: Annotated[
         int | Literal["all"],
-        Field(description="last layers that each cluster has for itself, L_P; all for no weight sharing (C7)"),
+        Field(description="last layers that each cluster has for itself, L_P; all for no weight sharing"),
     ] = 2
     lambda_mode: Annotated[
         Mode,
         Field(
-            description="sigma^2 / (n^p tau^2) in units of its median, as its units need a curvature (C3), or raw; "
+            description="sigma^2 / (n^p tau^2) in units of its median, as its units need a curvature, or raw; "
             "lambda_0 for all; or by validation loss from 0.1, 1, 2, as Ditto's code has it"
         ),
     ] = "eq3_calibrated"
     lambda_0: Annotated[float, Field(ge=0, description="lambda of the median client; 0 for no pull at all")] = 0.1
-    lambda_power: Annotated[Literal[1, 2], Field(description="p of n^p; 1 is optimal, 2 as printed (C2)")] = 1
+    lambda_power: Annotated[Literal[1, 2], Field(description="p of n^p; 1 is optimal, 2 as printed")] = 1
     lambda_min: Annotated[float, Field(ge=0, description="the least lambda of Eq. 3")] = 1e-3
     lambda_max: Annotated[float, Field(ge=0, description="the largest; never above 0.5 / lr either")] = 2.0
     identity_samples: Annotated[
@@ -59,21 +59,19 @@ class FedCPS(Method[FedCPSState]):
     ] = 256
     init: Annotated[
         Init,
-        Field(description="heads: redrawn until all are picked, drawn once, or K-means after a local round (C6)"),
+        Field(description="heads: redrawn until all are picked, drawn once, or K-means after a local round"),
     ] = "redraw"
     min_share: Annotated[
         float | None, Field(gt=0, le=1, description="the redraw's share of the cohort for each; unset, 0.4 / K")
     ] = None
     restarts: Annotated[int, Field(ge=1, description="K-means runs, the best is taken (init = kmeans)")] = 20
-    private_head: Annotated[bool, Field(description="start from the own head while the identity stays (C7)")] = (
-        False
-    )
+    private_head: Annotated[bool, Field(description="start from the own head while the identity stays")] = False
     weights: Annotated[
-        Literal["uniform", "samples"], Field(description="a client's weight in the means; Eq. 5 is uniform (C9)")
+        Literal["uniform", "samples"], Field(description="a client's weight in the means; Eq. 5 is uniform")
     ] = "uniform"
-    freeze: Annotated[bool, Field(description="stop sending K heads when identities have settled (C10)")] = True
+    freeze: Annotated[bool, Field(description="stop sending K heads when identities have settled")] = True
     window: Annotated[int, Field(ge=1, description="participations without a change, where there was one")] = 5
-    unfreeze: Annotated[bool, Field(description="reopen when a cluster's loss rises for 10 rounds (C10)")] = False
+    unfreeze: Annotated[bool, Field(description="reopen when a cluster's loss rises for 10 rounds")] = False
 
     def __post_init__(self) -> None:
         if self.lambda_min > self.lambda_max:

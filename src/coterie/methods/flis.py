@@ -98,7 +98,9 @@ class FLIS(Method[FLISState]):
         return FLISState(models, predictions, mixtures, groups)
 
     def serving(self, state: FLISState, people: People) -> Serving:
-        return Serving(state.mixtures, state.groups)
+        # Who has not trained yet is served what everybody starts from.
+        rows = np.where(state.groups == UNKNOWN, len(state.mixtures), state.groups)
+        return Serving(torch.cat([state.mixtures, people.initial(0)[None]]), state.groups, rows)
 
     def newcomer(self, state: FLISState, clients: Ids, people: People) -> Round[Serving]:
         """One local update from the initial model, then the mean over its neighbourhood, as for everybody.

@@ -70,10 +70,8 @@ class Mixed(Parts, Method[MixedState]):
         layout, full = cohort.people.layout, self.map.kind != "periodic" or cohort.round % self.alpha == 0
         due = (state.periods == 1) | full
         state, replies = yield from self._trained(state, due, cohort)
-        state = yield from mixed_signals.placed(
-            self, state.observed(replies, self.signal == "update"), cohort.people
-        )
-        state = mixed_signals.rested(self, state, replies, layout)
+        state = mixed_signals.rested(self, state.observed(replies, self.signal == "update"), replies, layout)
+        state = yield from mixed_signals.placed(self, state, cohort.people)
         labels = None
         if full:  # what has not come up cannot make groups
             labels, state = yield from mixed_groups.searched(self, state, cohort)
@@ -131,8 +129,9 @@ class Mixed(Parts, Method[MixedState]):
             return (yield from mixed_choice.newcomer(self, state, clients, people))
         start = state.starts[-1]
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(start, clients)})
-        of, old = np.zeros(len(clients), np.int64), np.flatnonzero(state.known & (state.groups != UNKNOWN))
-        if self.cluster != "none" and len(old) and len(replies):
+        of = np.full(len(clients), UNKNOWN if len(state.models) > 1 else 0)
+        old = np.flatnonzero(state.known & (state.groups != UNKNOWN))
+        if len(state.models) > 1 and len(old) and len(replies):
             rows = replies.models - start if self.signal == "update" else replies.models
             mine = yield from mixed_signals.signals(self, state, rows, people)
             theirs = yield from mixed_signals.signals(self, state, state.seen[old], people)

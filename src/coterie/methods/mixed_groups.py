@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -40,11 +41,17 @@ def searched(parts: Parts, state: MixedState, cohort: Cohort) -> Round[tuple[Lab
     if parts.signal != "outputs" and not looked_at(parts, state, cohort.people.layout):
         return None, state  # the boundary has passed what is looked at
     state = watched(parts, state, cohort)
-    rows = yield from signals(parts, state, state.seen[members], cohort.people)
+    fired = _due(parts, state, cohort)
+    rows = torch.empty(0)
+    if fired.any() or len(members) <= looking.FEW:
+        rows = yield from signals(parts, state, state.seen[members], cohort.people)
+    if fired.any() and parts.trigger == "hopkins":
+        fired &= yield from _clusterable(parts, rows, cohort)
+    yield Log("fired", float(fired.any()))
+    if not len(rows):
+        return None, state
     matrix = distances(parts, rows)
     yield LogGap("signal", members, matrix, "distance")
-    fired = yield from _fired(parts, state, rows, cohort)
-    yield Log("fired", float(fired.any()))
     if not fired.any():
         return None, state
     state = replace(state, searches=state.searches + 1)
@@ -72,15 +79,9 @@ def watched(parts: Parts, state: MixedState, cohort: Cohort) -> MixedState:
     return looking.decided(state) if cohort.round >= parts.after and state.looks else state
 
 
-def _fired(parts: Parts, state: MixedState, rows: Tensor, cohort: Cohort) -> Round[NDArray[np.bool_]]:
-    """In which groups `[K]` it is time to look for finer ones, or anew."""
+def _due(parts: Parts, state: MixedState, cohort: Cohort) -> NDArray[np.bool_]:
+    """In which groups `[K]` it is time to look for finer ones or anew, as far as the signal does not matter."""
     everybody = np.ones(len(state.models), np.bool_)
-    if parts.trigger == "hopkins":
-        points = rows.flatten(1).double().numpy() if parts.measure == "js" else gram_coordinates(rows)
-        value = hopkins(points, cohort.people.stream("hopkins", cohort.round))
-        yield Log("hopkins", value)
-        yield Log("hopkins threshold", parts.threshold)
-        everybody &= value > parts.threshold and len(rows) >= 3
     if parts.trigger == "rapid_decrease":
         everybody &= decrease_ended(state.losses, WINDOW, OBSERVED)
     if parts.trigger == "once":
@@ -88,6 +89,15 @@ def _fired(parts: Parts, state: MixedState, rows: Tensor, cohort: Cohort) -> Rou
     if parts.trigger == "stationary":
         everybody = state.resting
     return everybody & (cohort.round >= max(parts.after, state.rest))
+
+
+def _clusterable(parts: Parts, rows: Tensor, cohort: Cohort) -> Round[bool]:
+    """Whether the Hopkins statistic of the signal is above the threshold."""
+    points = rows.flatten(1).double().numpy() if parts.measure == "js" else gram_coordinates(rows)
+    value = hopkins(points, cohort.people.stream("hopkins", cohort.round))
+    yield Log("hopkins", value)
+    yield Log("hopkins threshold", parts.threshold)
+    return value > parts.threshold and len(rows) >= 3
 
 
 def _found(
@@ -107,9 +117,9 @@ def _found(
     tree = dendrogram(matrix)
     if parts.cut is not None:
         return cut(tree, parts.cut * float(tree[-1, 2])), False
-    clusters = min(parts.clusters, len(matrix))
-    height = float(tree[-clusters, 2]) if clusters > 1 else float(tree[-1, 2])
-    return cut(tree, height), False
+    if parts.clusters >= len(matrix):
+        return np.arange(len(matrix)), False
+    return cut(tree, float(tree[-parts.clusters, 2])), False
 
 
 def _halved(parts: Parts, now: Labels, fired: NDArray[np.bool_], matrix: Matrix) -> tuple[Labels, bool]:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from coterie.exchange import Replies
 from coterie.methods.mixed_state import MixedState
 from coterie.methods.parts import Parts
 from coterie.models.layout import Layout, Part
-from coterie.sharing.aggregate import group_means, mean
+from coterie.sharing.aggregate import group_means
 from coterie.sharing.robust import trimmed_means
 
 
@@ -34,16 +35,19 @@ def averaged(
     """
     due = state.averaged if due is None else due
     of, weights = state.groups[replies.clients], replies.samples if parts.weights == "samples" else None
-    if parts.aggregate == "trimmed":
-        means = trimmed_means(replies.models, of, state.models, parts.trim)
-    else:
-        means = group_means(replies.models, of, state.models, weights)
+
+    def mean_of(labels: NDArray[np.int64], previous: Tensor) -> Tensor:
+        if parts.aggregate == "trimmed":
+            return trimmed_means(replies.models, labels, previous, parts.trim)
+        return group_means(replies.models, labels, previous, weights)
+
+    means = mean_of(of, state.models)
     models = state.models.clone()
     for group, part in enumerate(parts.map.shared(layout, state.depth, due)):
         part.copy(models[group], means[group])
     common = parts.map.common(layout)
     if common and len(replies):
-        common.copy(models, mean(replies.models, state.models[:1], weights).expand_as(models))
+        common.copy(models, mean_of(np.zeros_like(of), state.models[:1]).expand_as(models))
     if parts.aggregate == "reptile":
         models = state.models + parts.kappa * (models - state.models)
     return replace(state, models=models, averaged=due)

@@ -51,12 +51,12 @@ PARTS: dict[str, dict[str, str]] = {
         "global": "all layers over everybody; groups are only found",
         "private LAYERS": "these stay with the client, the others are the group's (FedPer)",
         "common LAYERS": "these are everybody's, the others the group's (FedCPS)",
-        "moving": "the group's up to a boundary that moves towards the input at a regrouping (FedTSDP)",
+        "moving": "the group's up to a boundary that moves towards the input at each search (FedTSDP)",
         "periodic": "the group's, layers that hardly differ only every alpha rounds (DC-PFL)",
     },
     "aggregate": {
         "mean": "weighted mean",
-        "trimmed": "coordinate-wise trimmed mean (Robust-TKM)",
+        "trimmed": "coordinate-wise trimmed mean, all clients alike (Robust-TKM)",
         "reptile": "a step of kappa towards the mean (FedDist)",
     },
     "local": {

@@ -50,6 +50,10 @@ def refusals(parts: Parts) -> list[tuple[str, str]]:
         found.append(
             ("accept", "tests cosines across two sides; it needs cluster = 'bipartition', distance = 'cosine'")
         )
+    if parts.cluster == "nearest" and parts.map.kind == "global":
+        found.append(("cluster", "needs groups whose models differ; with share = 'global' they are all one"))
+    if parts.accept == "trial" and parts.local == "proximal":
+        found.append(("local", "is not there in a trial; with accept = 'trial' it must be 'sgd'"))
     if parts.accept == "trial" and parts.map.kind != "group":
         found.append(("accept", "trains two whole models side by side; it needs share = 'group'"))
     return found

@@ -1,8 +1,4 @@
-"""The parts that `mixed` puts together: what each column of the specification's section 7 can be.
-
-Every part is a function of the packages `grouping`, `sharing` or `clients`, and the published methods are made of
-the same ones.
-"""
+"""The settings of a mixed method: one part for each column (`part_names` says what each is)."""
 
 from __future__ import annotations
 
@@ -54,7 +50,7 @@ class Parts:
     share: Annotated[
         Share, Field(description="group, global, private LAYERS, common LAYERS, moving or periodic")
     ] = "group"
-    psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping (moving)")] = (
+    psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at each search (moving)")] = (
         0.98
     )
     alpha: Annotated[int, Field(ge=1, description="period of layers that hardly differ (periodic)")] = 3

@@ -53,6 +53,8 @@ class ShareMap:
         Raises:
             BadInput: the network has no such layers.
         """
+        if self.kind == "common" and self.layers == "all":
+            raise BadInput("method.share = 'common all' leaves nothing to groups; write global")
         if self.kind == "common":
             return layout.select(self.layers, f"method.share = '{self.kind} …', in which layers")
         return layout.everything if self.kind == "global" else layout.nothing
