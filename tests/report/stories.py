@@ -12,7 +12,7 @@ Story = Callable[[int], Logged]
 
 
 def fedtsdp(rounds: int) -> Story:
-    """Clusterability rises until it fires; a tensor becomes private with the first firing."""
+    """Clusterability rises until it fires; a tensor becomes private in the round after the first firing."""
     noise = stream(1, "fedtsdp").normal(0, 0.03, rounds + 1)
 
     def story(number: int) -> Logged:
@@ -21,7 +21,7 @@ def fedtsdp(rounds: int) -> Story:
         yield "hopkins", "", statistic
         yield "hopkins threshold", "", 0.65
         yield "fired", "", float(fired)
-        firings = sum(0.52 + 0.22 * r / rounds + noise[r] > 0.65 for r in range(1, number + 1))
+        firings = sum(0.52 + 0.22 * r / rounds + noise[r] > 0.65 for r in range(1, number))
         yield "shared tensors", "", float(int(8 * 0.98**firings + 1e-9))
         if fired:
             for of, scale in (("min", 0.01), ("q1", 0.05), ("median", 0.2), ("q3", 0.3), ("max", 0.4)):
@@ -54,6 +54,8 @@ def fedcps(rounds: int, clients: int) -> Story:
         for client in sorted(here):
             trend = number / rounds * (1 if client % 3 == 0 else -0.5)
             yield "lambda", str(client), float(0.1 * 60 / size[client] * np.exp(trend))
+        for cluster in range(3):
+            yield "tau2", str(cluster), 1e-6 * (2 + cluster - number / rounds)
         yield "identity changes", "", float(int(len(here) * np.exp(-9 * number / rounds)))
         yield "frozen", "", float(number > 0.7 * rounds)
 
@@ -80,11 +82,10 @@ def layercfl(rounds: int, clients: int, layers: tuple[str, ...] = LAYERS) -> Sto
             gap = 0.6 - 0.2 * place - 0.3 * np.exp(-number / 3) + rng.normal(0, 0.03)
             yield "gap1", layer, gap
             yield "gap2", layer, 4 * gap - 1
-            if number <= first:
+            if number < first:
                 yield "self-gap", layer, gap + rng.normal(0, 0.05)
-        yield "chosen", layers[0], 1.0
-        for layer in layers[1:]:
-            yield "chosen", layer, 0.0
+        if number == first:
+            yield "chosen", layers[0], 1.0
         for leaf, (birth, end) in lives.items():
             if birth == number:
                 yield "leaf", leaf, float(parents[leaf])

@@ -3,12 +3,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import vl_convert
 
 from coterie.report import page, story
-from coterie.report.charts import charts, figures, specification
+from coterie.report.charts import charts, figures, language_version, specification
 from coterie.report.figures import MOST_POINTS
 from coterie.report.marks import _decades, thinned_rounds
-from coterie.report.numbers import listed
+from coterie.report.numbers import listed, significant
 from coterie.report.reading import read
 from coterie.runs import RunFolder
 
@@ -21,7 +22,7 @@ from .test_page import CHROMIUM, Reader, browse
 FIGURES = {
     "fedtsdp": {"hopkins", "js", "shared-tensors"},
     "fesem": {"objective"},
-    "fedcps": {"lambda", "identity-changes"},
+    "fedcps": {"lambda", "tau2", "identity-changes"},
     "layercfl": {"gap1", "gap2", "self-gap", "tree", "update-norm"},
     "dcpfl": {"loss", "radius", "trial", "cut", "dendrogram", "period"},
     "written_by_a_user": {"log-temperature", "log-drift-norm", "log-trust"},
@@ -117,6 +118,35 @@ def test_more_lines_than_an_eye_can_follow_become_a_band(mixed: RunFolder) -> No
     assert len(drawn(the(logging(mixed, *[r for r in rows if r[2] != "12"]), "log-trust"))) == 1
 
 
+def test_a_caption_names_up_to_eight_lines_and_counts_the_rest(mixed: RunFolder) -> None:
+    rows = [
+        (r, name, f"part {i}", float(i)) for r in (1, 2) for name, n in (("few", 8), ("many", 10)) for i in range(n)
+    ]
+    few, many = story.story(logging(mixed, *rows))
+    assert "ends at 0 for part 0, 1 for part 1, " in few.caption
+    assert "and 7 for part 7, logged" in few.caption
+    assert "7 for part 7 and 2 more, logged" in many.caption
+
+
+def test_firings_and_stops_have_words_of_their_own(mixed: RunFolder) -> None:
+    fired = [(r, "fired", "", float(r in (3, 7))) for r in range(2, 9)]
+    run = logging(mixed, *fired, (5, "stopped", "", 1.0))
+    assert [(f.name, f.title) for f in story.story(run)] == [
+        ("fired", "When groups were looked for"),
+        ("stopped", "When the method stopped"),
+    ]
+    (dots,) = drawn(the(run, "fired"))
+    assert [d["round"] for d in dots if d["of"] == "yes"] == [3, 7]
+    assert len(dots) == 7
+    assert "it did so in 2 of 7 rounds, first in round 3 and last in round 7." in the(run, "fired").caption
+    assert the(run, "stopped").caption.endswith("Here it stopped in round 5.")
+    going = logging(mixed, *[(r, n, "", 0.0) for r in (1, 2) for n in ("fired", "stopped")])
+    assert the(going, "fired").caption.endswith("it did so in 0 of 2 rounds.")
+    assert the(going, "stopped").caption.endswith("Here it has not stopped so far.")
+    # The Hopkins chart marks the firings itself.
+    assert [f.name for f in story.story(logging(mixed, *fired, (2, "hopkins", "", 0.5)))] == ["hopkins"]
+
+
 def test_names_beyond_the_room_are_listed(mixed: RunFolder) -> None:
     rows = [(r, f"name {i}", "", 1.0) for r in (1, 2) for i in range(story.MOST_PLAIN + 2)]
     *plain, rest = story.story(logging(mixed, *rows))
@@ -178,6 +208,33 @@ def test_ticks_of_a_logarithmic_axis(low: float, high: float, ticks: list[float]
 )
 def test_lists_in_words(count: int, said: str) -> None:
     assert listed(range(count)) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (800.4, "800"),
+        (999.7, "1,000"),
+        (12345.6, "12,346"),
+        (0.012345, "0.0123"),
+        (-1234, "-1,234"),
+        (2e7, "2e+07"),
+    ],
+)
+def test_numbers_of_captions_have_no_exponents_below_a_million(value: float, said: str) -> None:
+    assert significant(value) == said
+
+
+@pytest.mark.parametrize("draw", ["value", "merge"])
+def test_ticks_are_plain_numbers(mixed: RunFolder, tmp_path: Path, draw: str) -> None:
+    run = logging(mixed, *[(r, "radius", "", 100.0 * r) for r in range(4, 9)])
+    if draw == "merge":
+        merge = [(1, "merge left", "0", 0.0), (1, "merge right", "0", 1.0), (1, "merge height", "0", 900.0)]
+        run = logging(mixed, *merge)
+    (figure,) = story.story(run)
+    svg = vl_convert.vegalite_to_svg(specification(figure.chart), vl_version=language_version())  # type: ignore[arg-type]
+    assert ">800<" in svg
+    assert "e+2" not in svg
 
 
 def test_a_story_is_the_same_every_time(mixed: RunFolder) -> None:

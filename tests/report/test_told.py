@@ -6,6 +6,7 @@ import pytest
 from scipy.cluster.hierarchy import dendrogram as scipy_dendrogram
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 
+from coterie.report import story
 from coterie.report.charts import specification
 from coterie.report.colours import NO_GROUP, of_groups
 from coterie.report.dendrogram import MOST_TIPS
@@ -98,6 +99,91 @@ def test_gaps_name_the_layer_in_use(mixed: RunFolder) -> None:
     assert {r["of"] for r in pale} == {f"layer {i}" for i in range(20)} - best
     assert {r["of"] for r in bold} == {"layer 0"}
     assert "Of 20 layers, 12 are coloured and the others grey." in figure.caption
+
+
+def self_gaps(chosen: str) -> list[tuple[int, str, str, float]]:
+    gaps = {"conv1": 0.1, "fc1": -0.2, "fc2": -0.3, "fc3": 0.5, "all": -0.4}
+    rows = [(r, "self-gap", of, gap) for r in (1, 2, 3) for of, gap in gaps.items()]
+    return [
+        *rows,
+        *[(r, "gap1", of, gap) for r in range(1, 9) for of, gap in gaps.items()],
+        (4, "chosen", chosen, 1.0),
+    ]
+
+
+def test_falling_back_on_all_layers_is_no_praise_of_them(mixed: RunFolder) -> None:
+    run = logging(mixed, *self_gaps("all"))
+    every = "0.1 for conv1, -0.2 for fc1, -0.3 for fc2, 0.5 for fc3 and -0.4 for all"
+    for name in ("self-gap", "gap1"):
+        caption = the(run, name).caption
+        assert f"Here it ends at {every}. In round 4 the method fell back on all layers together" in caption
+        assert "no layer scored above 0" in caption
+        assert "not as the best line" in caption
+    assert the(run, "self-gap").caption.endswith("The lines end where the choice was made, in round 4.")
+    assert the(run, "gap1").caption.endswith("not as the best line.")
+    # With many clients only the layer in use is compared after the choice.
+    big = logging(mixed, *self_gaps("all"))
+    big.__dict__["log"] = big.log.filter((pl.col("round") < 4) | (pl.col("of") == "all"))
+    assert the(big, "gap1").caption.endswith("The other lines end where the choice was made, in round 4.")
+    meant = logging(mixed, *[row for row in self_gaps("all") if row[1] != "self-gap"])
+    assert the(meant, "gap1").caption.endswith("-0.4 for all; the method uses all, drawn bold.")
+    chosen = the(logging(mixed, *self_gaps("fc3")), "self-gap").caption
+    assert "the method uses fc3, drawn bold. The lines end where the choice was made, in round 4." in chosen
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [("signal", "in the signal by which"), ("predictions", "predict"), ("relation", "the relation")],
+)
+def test_gaps_of_a_method_with_one_signal_name_no_layers(mixed: RunFolder, of: str, words: str) -> None:
+    for name in ("gap1", "gap2"):
+        caption = the(logging(mixed, *[(r, name, of, 0.1 * r) for r in (1, 2)]), name).caption
+        assert words in caption
+        assert "layer" not in caption
+        assert caption.endswith("Here it ends at 0.2.")
+
+
+def test_the_spread_of_each_cluster(mixed: RunFolder) -> None:
+    rows = [(r, "tau2", str(k), (k + 1) * 1e-7 / r) for r in (1, 2) for k in range(3)]
+    figure = the(logging(mixed, *rows), "tau2")
+    assert figure.title == "How far personal models are from their cluster's"
+    (line,) = drawn(figure)
+    assert {d["of"] for d in line} == {"cluster 0", "cluster 1", "cluster 2"}
+    assert figure.caption.endswith("at 5e-08 for cluster 0, 1e-07 for cluster 1 and 1.5e-07 for cluster 2.")
+    many = the(logging(mixed, *[(r, "tau2", str(k), 1.0 + k) for r in (1, 2) for k in range(15)]), "tau2")
+    assert "the line is the median of 15 clusters, which ends at 8, and the band their range." in many.caption
+
+
+def test_the_tree_has_the_colours_of_the_groups_where_sizes_tell_which(mixed: RunFolder) -> None:
+    run = read([mixed])[0]
+    leaves = [(1, "leaf", "0", -1.0), (4, "leaf", "1", 0.0), (4, "leaf", "2", 0.0)]
+    sizes = [(1, "leaf size", "0", 12.0), (12, "leaf size", "1", 5.0), (12, "leaf size", "2", 7.0)]
+    norms = [(r, "update norm", leaf, 1.0) for r, leaf in ((1, "0"), (12, "1"), (12, "2"))]
+    groups = run.clients.with_columns(group=pl.lit(0, pl.Int32))
+
+    def with_second(size: int, *rows: tuple[int, str, str, float]) -> tuple[dict[str, str], str]:
+        run = logging(mixed, *rows)
+        second = (pl.col("client") >= 12 - size).cast(pl.Int32)
+        run.__dict__["clients"] = groups.with_columns(group=second)
+        found = []
+        for name, layer in (("tree", 1), ("update-norm", 0)):
+            spec = specification(the(run, name).chart)["layer"][layer]  # type: ignore[arg-type]
+            scale = spec["encoding"]["color"]["scale"]
+            found.append(dict(zip(scale["domain"], scale["range"], strict=True)))
+        assert found[0] == found[1]
+        return found[0], the(run, "tree").caption
+
+    blue, orange = of_groups([0, 1])
+    looks, caption = with_second(5, *leaves, *sizes, *norms)
+    assert looks == {"leaf 0, split": NO_GROUP, "group 1": orange, "group 0": blue}
+    assert "have the numbers and colours of their groups; those that were split are grey." in caption
+    by_number = {"0": of_groups([0])[0], "1": of_groups([1])[0], "2": of_groups([2])[0]}
+    # Sizes that differ from the groups', two leaves of one size, a number that was used twice: nobody can tell.
+    assert with_second(4, *leaves, *sizes, *norms)[0] == by_number
+    even = [(12, "leaf size", "1", 6.0), (12, "leaf size", "2", 6.0)]
+    assert with_second(6, *leaves, sizes[0], *even, *norms)[0] == by_number
+    again = [(12, "leaf", "1", 2.0)]
+    assert with_second(5, *leaves, *sizes, *norms, *again)[0] == by_number
 
 
 def test_the_tree_is_drawn_by_hand(mixed: RunFolder) -> None:
@@ -201,13 +287,16 @@ def test_only_the_highest_merges_of_many_clients_are_drawn(mixed: RunFolder) -> 
     assert "so 120 tips stand for all clients." in figure.caption
 
 
-def test_shared_tensors_and_the_depth_behind_them(mixed: RunFolder) -> None:
+def test_shared_tensors_say_from_where_to_where(mixed: RunFolder) -> None:
     rows = [(1, "shared tensors", "", 8.0), (2, "shared tensors", "", 8.0), (3, "shared tensors", "", 7.0)]
     figure = the(logging(mixed, *rows), "shared-tensors")
-    assert figure.caption.endswith("the number goes from 8 in round 1 to 7 in round 3; the first left in round 3.")
+    assert figure.caption.endswith(
+        "the number goes from 8 in round 1 to 7 in round 3; round 3 was the first with fewer."
+    )
     assert specification(figure.chart)["layer"][0]["encoding"]["y"]["axis"]["values"] == list(range(9))  # type: ignore[arg-type]
-    named = the(logging(mixed, *rows[:1], (1, "shared layers", "", 3.92)), "shared-tensors")
-    assert named.caption.endswith("is 8 in round 1; none was given up; the depth that decides ends at 3.92 layers.")
+    run = logging(mixed, *rows[:2], *[(r, "shared layers", "", 4.0) for r in (1, 2)])
+    (figure,) = story.story(run)
+    assert figure.caption.endswith("Here the number is 8, to round 2; none was given up.")
 
 
 def test_trials_say_what_was_taken(mixed: RunFolder) -> None:
@@ -218,7 +307,10 @@ def test_trials_say_what_was_taken(mixed: RunFolder) -> None:
     assert [(s["round"], s["low"], s["high"]) for s in spans] == [(4, 0.8, 0.9), (9, 0.5, 0.6), (11, 0.3, 0.4)]
     verdicts = {r["round"]: r["verdict"] for r in dots}
     assert verdicts == {4: "finer taken", 9: "finer refused", 11: "not decided"}
-    assert "Here 3 trials, 1 of them accepted, in round 4." in figure.caption
+    assert "after this round of training both. Here 3 trials, 1 of them accepted, in round 4." in figure.caption
+    watched = logging(mixed, *rows, (1, "loss", "", 2.0))
+    assert "the loss that the method watches is of models as received." in the(watched, "trial").caption
+    assert "The losses of a trial are those after a round of training" in the(watched, "loss").caption
 
 
 def test_the_rapid_decrease_and_the_cut(mixed: RunFolder) -> None:
@@ -232,6 +324,10 @@ def test_the_rapid_decrease_and_the_cut(mixed: RunFolder) -> None:
         the(run, "radius").caption
     )
     assert "goes from 2 in round 1 to 0.25 in round 8; the rapid" in the(run, "loss").caption
+    assert "of the models as they receive them, before they train" in the(run, "loss").caption
+    assert "at the first round whose radius stays below that of each of the next t_obv rounds" in (
+        the(run, "radius").caption
+    )
     assert "starts at 1 and is moved to 0.8 in round 9." in the(run, "cut").caption
     assert the(logging(mixed, *loss), "loss").caption.endswith(
         "clients. Here it goes from 2 in round 1 to 0.25 in round 8."

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from coterie.clients.admm import RelatedUpdate
-from coterie.exchange import Exchange, Ids, LogGap, Outputs, Replies, Round, Send
+from coterie.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
 from coterie.grouping.relation import relation
 from coterie.methods.catalog import METHODS
 from coterie.methods.clusterfl_state import ClusterFLState, Labels
@@ -72,6 +72,7 @@ class ClusterFL(Method[ClusterFLState]):
     def round(self, state: ClusterFLState, cohort: Cohort) -> Round[ClusterFLState]:
         people, clients, none = cohort.people, cohort.clients, cohort.people.layout.nothing
         if state.changes.sum() < self.stop:
+            yield Log("stopped", 1.0)
             return state
         rows = np.zeros(len(clients), np.int64)
         send = shared_part(people.initial(0)[None], rows, none, people.layout, state.known[clients])

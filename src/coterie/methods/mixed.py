@@ -57,8 +57,8 @@ class Mixed(Parts, Method[MixedState]):
         state = MixedState.first(models, people, len(names), chosen)
         self.map.shared(people.layout, state.depth, state.averaged)  # refused here, if the network lacks the layers
         self.map.common(people.layout)
-        on_server = self.cluster not in ("none", "choose") and self.signal != "outputs"
-        if on_server and not mixed_signals.looked_at(self, state, people.layout):
+        compared = self.cluster not in ("none", "choose") and self.signal != "outputs"
+        if compared and not mixed_signals.looked_at(self, state, people.layout):
             raise BadInput(f"method.layers = {self.layers!r} are layers that share = {self.share!r} never sends")
         return state
 
@@ -92,6 +92,8 @@ class Mixed(Parts, Method[MixedState]):
     ) -> Round[tuple[MixedState, Replies]]:
         """One local update of everybody, from what its group averaged last."""
         clients, layout = cohort.clients, cohort.people.layout
+        if self.map.kind == "moving":
+            yield Log("shared layers", state.depth)
         rows = state.rows(clients)
         down = parts_down(self, state, layout)
         up = [*self.map.shared(layout, state.depth, due), layout.everything]
@@ -142,8 +144,5 @@ class Mixed(Parts, Method[MixedState]):
     def affinity(self, state: MixedState, people: People, clients: Ids) -> Affinity | None:
         if self.signal in ("outputs", "losses") or not state.known[clients].all():
             return None
-        part = mixed_signals.looked_at(self, state, people.layout)
-        return Affinity(
-            f"{self.measure} distance of {self.signal}",
-            mixed_signals.distances(self, part.take(state.seen[clients])),
-        )
+        rows = mixed_signals.looked_at(self, state, people.layout).take(state.seen[clients])
+        return Affinity(f"{self.measure} distance of {self.signal}", mixed_signals.distances(self, rows))

@@ -58,7 +58,6 @@ def searched(parts: Parts, state: MixedState, cohort: Cohort) -> Round[tuple[Lab
     labels, refused = _found(parts, state, fired, matrix, rows, cohort)
     if parts.map.kind == "moving":
         state = replace(state, depth=state.depth * parts.psi)
-        yield Log("shared layers", state.depth)
     state = replace(state, rest=cohort.round + 1 + parts.wait if refused else state.rest)
     labels = canonical(labels)
     if np.array_equal(labels, canonical(state.groups[members])):

@@ -13,8 +13,8 @@ from scipy.cluster.hierarchy import is_valid_linkage, leaves_list
 
 from coterie.report.colours import of_groups
 from coterie.report.figures import Figure, rows
-from coterie.report.marks import DASHED, THRESHOLD, legend
-from coterie.report.numbers import counted
+from coterie.report.marks import DASHED, PLAIN, THRESHOLD, legend
+from coterie.report.numbers import counted, significant
 from coterie.report.reading import Run
 
 TITLE = "The dendrogram of the clients' models"
@@ -86,7 +86,7 @@ def _drawn(
         x = x.axis(values=spots["x"].to_list(), labelExpr=f"({{{names}}})[datum.value]", grid=False)
     else:
         x = x.axis(labels=False, ticks=False, grid=False)
-    y = alt.Y("value:Q").title("distance at which two groups merge").scale(zero=True).axis(format="~g")
+    y = alt.Y("value:Q").title("distance at which two groups merge").scale(zero=True).axis(format=PLAIN)
     layers: list[alt.Chart] = [
         alt.Chart(rows(frame))
         .mark_rule(strokeWidth=1.5)
@@ -112,9 +112,9 @@ def _drawn(
             .encode(y=y, stroke=alt.Stroke("of:N").scale(line).legend(legend(["last cut"])))
         )
         split = f"divides {clients} into {parts} groups" if parts > 1 else f"leaves {clients} in one group"
-        caption += f" Here the last cut, at {cuts[-1]:.2g} of the height of {total:.3g}, {split}."
+        caption += f" Here the last cut, at {cuts[-1]:.2g} of the height of {significant(total)}, {split}."
     else:
-        caption += f" Here {clients} join at {total:.3g}."
+        caption += f" Here {clients} join at {significant(total)}."
     if spots.height < len(linkage) + 1:
         caption += f" The lowest merges are not drawn, so {spots.height} tips stand for all clients."
     return Figure("dendrogram", TITLE, caption, alt.layer(*layers))

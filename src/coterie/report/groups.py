@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 
 from coterie.report.colours import of_groups
 from coterie.report.figures import Figure, over_rounds, rows
-from coterie.report.numbers import counted
+from coterie.report.numbers import counted, significant
 from coterie.report.reading import Run
 from coterie.runs import Picture
 
@@ -338,7 +338,8 @@ def _contrast(values: npt.NDArray[np.float64], bands: Sequence[Band]) -> str:
     inside, between = values[same & finite], values[other & finite]
     if not inside.size or not between.size:
         return ""
-    return f" Here the mean is {inside.mean():.3g} within groups and {between.mean():.3g} between them."
+    within, across = significant(inside.mean()), significant(between.mean())
+    return f" Here the mean is {within} within groups and {across} between them."
 
 
 def _neighbours(picture: Picture) -> str:

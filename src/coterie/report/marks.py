@@ -10,10 +10,17 @@ import polars as pl
 
 from coterie.report.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.figures import MOST_POINTS, Chart, over_rounds, rows, thinned
+from coterie.report.numbers import significant
 from coterie.report.reading import Run
 
 MOST_LINES = 12
 """Lines of one chart that an eye can follow."""
+
+MOST_NAMED = 8
+"""Lines whose ends a caption names; of more it says how many are left out."""
+
+PLAIN = ".6~g"
+"""Ticks as plain numbers. Without the 6 a tick has as many digits as its step needs, and 800 becomes 8e+2."""
 
 THRESHOLD, MARKED = PALETTE[5], PALETTE[1]
 """Colours of a line that decides, and of rounds in which something happened."""
@@ -32,12 +39,12 @@ def round_axis(run: Run) -> alt.X:
     return over_rounds("round", first, last)
 
 
-def value_axis(title: str, log: pl.Series | None = None, *, zero: bool = False, format: str = "~g") -> alt.Y:
+def value_axis(title: str, log: pl.Series | None = None, *, zero: bool = False, format: str = PLAIN) -> alt.Y:
     """The axis of the values; a logarithmic one where `log` has the values that it must show."""
     y = alt.Y("value:Q").title(title)
     if log is not None:
         low, high = extent(log)
-        ticks, digits = _decades(low, high), "~g" if low >= 1e-4 and high < 1e6 else ".0e"
+        ticks, digits = _decades(low, high), PLAIN if low >= 1e-4 and high < 1e6 else ".0e"
         y = y.scale(type="log", nice=False)
         return y.axis(format=digits, values=ticks) if len(ticks) > 1 else y.axis(format=digits)
     return y.scale(zero=zero).axis(format=format)
@@ -141,6 +148,22 @@ def lines(
     )
 
 
+def lines_or_band(run: Run, frame: pl.DataFrame, y: alt.Y) -> tuple[Chart, pl.DataFrame | None]:
+    """One line for each `of`; where they are many, their range and median.
+
+    Returns:
+        The chart, and the median (round, of, value) where it is drawn.
+    """
+    if frame["of"].n_unique() <= MOST_LINES:
+        return lines(run, frame, y), None
+    spread = frame.group_by("round", maintain_order=True).agg(
+        pl.col("value").min().alias("low"), pl.col("value").median(), pl.col("value").max().alias("high")
+    )
+    blue = of_groups([0])[0]
+    median = spread.select("round", pl.lit("").alias("of"), "value")
+    return alt.layer(band(run, spread, blue), lines(run, median, y, {"": blue})), median
+
+
 def thinned_rounds(frame: pl.DataFrame, most: int = MOST_POINTS, keep: pl.Series | None = None) -> pl.DataFrame:
     """The rows of at most `most` rounds (and one), evenly spread, and of those to keep."""
     rounds = thinned(frame.select(pl.col("round").unique().sort()), min(most, MOST_POINTS))["round"]
@@ -212,10 +235,10 @@ def held(threshold: pl.DataFrame, at: pl.DataFrame) -> pl.DataFrame:
 def course(frame: pl.DataFrame) -> str:
     """From where to where a number goes: `goes from 2 in round 1 to 0.5 in round 9`, or `is 2 in round 1`."""
     first, last = frame.row(0, named=True), frame.row(-1, named=True)
-    end = f"{last['value']:.3g} in round {last['round']}"
+    end = f"{significant(last['value'])} in round {last['round']}"
     if first["round"] == last["round"]:
         return f"is {end}"
-    return f"goes from {first['value']:.3g} in round {first['round']} to {end}"
+    return f"goes from {significant(first['value'])} in round {first['round']} to {end}"
 
 
 def extent(values: pl.Series) -> tuple[float, float]:

@@ -17,6 +17,11 @@ def decimals(value: float, count: int = 2) -> str:
     return f"{round(value, count) + 0.0:.{count}f}"
 
 
+def significant(value: float, count: int = 3) -> str:
+    """The value with `count` significant digits; below a million, all digits of the whole number."""
+    return f"{value:,.0f}" if 10**count - 0.5 <= abs(value) < 1e6 else f"{value:.{count}g}"
+
+
 def volume(count: float) -> str:
     """Bytes in B, kB, MB or GB (powers of 1000) with three digits."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

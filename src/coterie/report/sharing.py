@@ -11,17 +11,18 @@ from coterie.report.figures import Chart, Figure, over_rounds, rows
 from coterie.report.groups import SEAM, stretches
 from coterie.report.marks import (
     LOGARITHMIC,
+    MOST_NAMED,
     band,
     count_axis,
-    course,
     extent,
     lines,
+    lines_or_band,
     on_log_scale,
     rules,
     thinned_rounds,
     value_axis,
 )
-from coterie.report.numbers import counted, listed
+from coterie.report.numbers import counted, listed, significant
 from coterie.report.reading import Run
 
 BLUE, ORANGE = of_groups([0, 1])
@@ -31,14 +32,19 @@ def shared_tensors(run: Run) -> Figure:
     """How many of the network's tensors are still shared (FedTSDP)."""
     frame = run.logged("shared tensors")
     y = count_axis("shared tensors", frame["value"])
-    depth = run.logged("shared layers")["value"]
     drops = frame.filter(pl.col("value") < pl.col("value").shift())["round"].to_list()
+    first, last = frame.row(0, named=True), frame.row(-1, named=True)
     caption = (
-        "How many of the network's tensors, counted from the input, the server still averages; the rest are each "
-        f"client's own. Here the number {course(frame)}"
+        "How many of the network's tensors, counted from the input, the server averages in a round; the rest are "
+        "each client's own. Regroupings make the shared ones fewer. Here the number "
     )
-    caption += f"; the first left in round {drops[0]}" if drops else "; none was given up"
-    caption += f"; the depth that decides ends at {depth[-1]:.3g} layers." if depth.len() else "."
+    if drops:
+        caption += (
+            f"goes from {first['value']:.0f} in round {first['round']} to {last['value']:.0f} in round "
+            f"{last['round']}; round {drops[0]} was the first with fewer."
+        )
+    else:
+        caption += f"is {last['value']:.0f}, to round {last['round']}; none was given up."
     return Figure(
         "shared-tensors", "How many tensors are shared", caption, lines(run, frame, y, {"": BLUE}, step=True)
     )
@@ -68,7 +74,7 @@ def pull(run: Run) -> Figure:
         for name in sorts
     }
     said = " and ".join(
-        f"{_median(table['value']):.3g} for {counted(table.height, name.removesuffix('s'))}"
+        f"{significant(_median(table['value']))} for {counted(table.height, name.removesuffix('s'))}"
         for name, table in ends.items()
     )
     caption = (
@@ -77,6 +83,29 @@ def pull(run: Run) -> Figure:
         f" Here the median of the clients' last strengths is {said}."
     )
     return Figure("lambda", "How strongly clients are pulled to their group", caption, alt.layer(*layers))
+
+
+def spread(run: Run) -> Figure:
+    """How far the personal models of a cluster's clients are from its model (FedCPS, Eq. 3: tau squared)."""
+    numbered = pl.concat_str(pl.lit("cluster "), "of")
+    frame = run.logged("tau2").with_columns(of=numbered)
+    log = on_log_scale(frame["value"])
+    chart, median = lines_or_band(run, frame, value_axis("mean squared distance per weight, τ²", log))
+    caption = (
+        "The mean squared distance, per weight, of the models that a cluster's clients have trained from the model "
+        "that the cluster sent them; each new value counts half, what was before the other half. Unless the pull "
+        "is fixed, it is the weaker the larger this distance is. The clusters bear the method's own numbers, not "
+        f"those of the groups.{LOGARITHMIC * (log is not None)} Here "
+    )
+    if median is None:
+        ends = {of: value for _, of, value in frame.iter_rows()}
+        caption += f"it ends at {listed([f'{significant(end)} for {of}' for of, end in ends.items()], MOST_NAMED)}."
+    else:
+        caption += (
+            f"the line is the median of {frame['of'].n_unique():,} clusters, which ends at "
+            f"{significant(median['value'][-1])}, and the band their range."
+        )
+    return Figure("tau2", "How far personal models are from their cluster's", caption, chart)
 
 
 def identities(run: Run) -> Figure:
@@ -135,7 +164,8 @@ def periods(run: Run) -> Figure:
         "members hardly differ are exchanged less often. "
     )
     caption += (
-        f"Here, in the end, the rounds between are {listed([f'{last[of]:.3g} for {of}' for of in rare])}"
+        "Here, in the end, the rounds between are "
+        + listed([f"{last[of]:.3g} for {of}" for of in rare], MOST_NAMED)
         if rare
         else "Here, in the end, every layer is exchanged in every round"
     )

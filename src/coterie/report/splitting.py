@@ -12,6 +12,7 @@ from coterie.report.figures import Chart, Figure, over_rounds, rows
 from coterie.report.marks import (
     LOGARITHMIC,
     MOST_LINES,
+    MOST_NAMED,
     colour,
     course,
     extent,
@@ -23,7 +24,7 @@ from coterie.report.marks import (
     thinned_rounds,
     value_axis,
 )
-from coterie.report.numbers import counted, listed
+from coterie.report.numbers import counted, listed, significant
 from coterie.report.reading import Run
 
 STEPS = {"before E": 0.0, "after E": 1 / 3, "after M": 2 / 3}
@@ -85,7 +86,7 @@ def similarity_gap(run: Run) -> Figure:
         "How well similarity tells the groups apart",
         "gap of similarity",
         "The lowest similarity of two clients of one planted group, less the highest of two clients of different "
-        "groups, for each signal (a layer, or all of them); above zero no pair is out of place.",
+        f"groups, {_signal(run, 'gap1')}; above zero no pair is out of place.",
     )
 
 
@@ -97,7 +98,7 @@ def distance_gap(run: Run) -> Figure:
         "How well distance tells the groups apart",
         "gap of distance",
         "The smallest distance of two clients of different planted groups, less the largest of two clients of one "
-        "group, for each signal (a layer, or all of them); above zero no pair is out of place.",
+        f"group, {_signal(run, 'gap2')}; above zero no pair is out of place.",
     )
 
 
@@ -111,6 +112,19 @@ def self_gap(run: Run) -> Figure:
         "For each layer the clients are split in two by the similarity of its updates alone: the lowest similarity "
         "within a side, less the highest across. It needs no knowledge of the true groups.",
     )
+
+
+SIGNALS = {
+    "signal": "in the signal by which the method groups them",
+    "predictions": "in what their models predict",
+    "relation": "in the relation between them that the method learns",
+}
+"""Signals of a method that has but one, in words; any other is a layer, several or all of them."""
+
+
+def _signal(run: Run, name: str) -> str:
+    every = run.logged(name)["of"].unique().to_list()
+    return SIGNALS.get(every[0] if len(every) == 1 else "", "for each signal (a layer, or all of them)")
 
 
 def _gaps(run: Run, name: str, title: str, axis: str, meaning: str) -> Figure:
@@ -134,12 +148,35 @@ def _gaps(run: Run, name: str, title: str, axis: str, meaning: str) -> Figure:
     if thick.height:
         bold = alt.Chart(rows(thick)).mark_line(strokeWidth=4.5)
         layers.append(bold.encode(x=round_axis(run), y=y, color=colour(looks)))
-    caption = f"{meaning} Here it ends at {', '.join(f'{ends[of]:.3g} for {of}' for of in ranked[:4])}"
-    if chosen:
-        caption += f"; the method uses {listed(chosen)}, drawn bold"
+    named = every if len(every) <= MOST_NAMED else ranked
+    only = every[0] in SIGNALS and len(every) == 1
+    said = [significant(ends[of]) + f" for {of}" * (not only) for of in named]
+    caption = f"{meaning} Here it ends at {listed(said, MOST_NAMED)}{_choice(run, frame, chosen)}"
     if rest.height:
         caption += f". Of {len(every)} layers, {len(coloured)} are coloured and the others grey"
     return Figure(name, title, caption + ".", alt.layer(*layers))
+
+
+def _choice(run: Run, frame: pl.DataFrame, chosen: list[str]) -> str:
+    """What a caption says of the layers in use, and of lines that end where they were chosen."""
+    if not chosen:
+        return ""
+    made = run.logged("chosen").filter(pl.col("of").is_in(chosen) & (pl.col("value") > 0))["round"][0]
+    # Self-gaps are of a choice that was to be made; only there is `all` what is left when no layer will do.
+    if chosen == ["all"] and run.logged("self-gap").height:
+        said = (
+            f". In round {made} the method fell back on all layers together, for no layer scored above 0 (its mean "
+            "self-gap, times how alike its splits of different rounds are); all are drawn bold as the fall-back, "
+            "not as the best line"
+        )
+    else:
+        said = f"; the method uses {listed(chosen)}, drawn bold"
+    lasts = frame.group_by("of").agg(pl.col("round").max())["round"]
+    cut_short = int((lasts < made).sum())
+    if cut_short:
+        which = "The lines end" if cut_short == lasts.len() else "The other lines end"
+        said += f". {which} where the choice was made, in round {made}"
+    return said
 
 
 def norms(run: Run) -> Figure:
@@ -155,10 +192,12 @@ def norms(run: Run) -> Figure:
     name, title = "update-norm", "When a leaf comes to rest"
     if not both.height:
         return Figure(name, title, "No leaf's mean update was longer than zero.")
+    looks = leaf_looks(run, kept)
+    both = both.with_columns(of=pl.col("of").replace_strict({of: label for of, (label, _) in looks.items()}))
     y = value_axis("norm of the mean update", both["value"])
     single = both["round"].n_unique() == 1
     dash = alt.Scale(domain=["norm", "threshold"], range=[[1, 0], [3, 3]])
-    base = alt.Chart(rows(both)).encode(x=round_axis(run), y=y, color=colour(leaf_looks(kept)))
+    base = alt.Chart(rows(both)).encode(x=round_axis(run), y=y, color=colour(dict(looks.values())))
     chart = alt.layer(
         base.mark_line(strokeWidth=2).encode(strokeDash=alt.StrokeDash("kind:N").scale(dash).legend(None)),
         (base if single else base.transform_filter("datum.kind == 'norm'"))
@@ -182,7 +221,7 @@ def norms(run: Run) -> Figure:
         often = counted(below["round"].n_unique(), "round")
         caption += f"a norm was below its threshold in {often}, first in round {below['round'][0]}."
     else:
-        caption += f"the norm ends at {frame['value'][-1]:.3g}" + ", never below its threshold" * bool(
+        caption += f"the norm ends at {significant(frame['value'][-1])}" + ", never below its threshold" * bool(
             threshold.height
         )
         caption += "."
@@ -191,10 +230,35 @@ def norms(run: Run) -> Figure:
     return Figure(name, title, caption, chart)
 
 
-def leaf_looks(leaves: list[str]) -> dict[str, str]:
-    """A colour for each leaf, by its number where it is one."""
-    numbers = [int(leaf) if leaf.isdecimal() else place for place, leaf in enumerate(leaves)]
-    return dict(zip(leaves, of_groups(numbers), strict=True))
+def leaf_looks(run: Run, leaves: list[str]) -> dict[str, tuple[str, str]]:
+    """What each leaf is called and its colour: those of its group at the end, if it is known which it is.
+
+    Where it is, leaves that are groups no more are grey; where it is not, leaves go by their numbers.
+    """
+    groups = groups_of_leaves(run)
+    if groups:
+        shades = of_groups([groups.get(leaf, -1) for leaf in leaves])
+        labels = [f"group {groups[leaf]}" if leaf in groups else f"leaf {leaf}, split" for leaf in leaves]
+    else:
+        numbers = [int(leaf) if leaf.isdecimal() else place for place, leaf in enumerate(leaves)]
+        shades, labels = of_groups(numbers), leaves
+    return dict(zip(leaves, zip(labels, shades, strict=True), strict=True))
+
+
+def groups_of_leaves(run: Run) -> dict[str, int]:
+    """The group of each leaf that is there in the end; none where sizes do not tell them apart.
+
+    The log numbers leaves by their birth, the tables number groups by their smallest member.
+    """
+    if run.logged("leaf")["of"].is_duplicated().any():
+        return {}  # one number for a leaf that was split and for one that is there
+    sizes = run.logged("leaf size").filter(pl.col("round") == pl.col("round").max())
+    leaves = {int(size): leaf for _, leaf, size in sizes.iter_rows()}
+    groups = {size: group for group, size in run.last.group_by("group").len().iter_rows()}
+    unambiguous = len(leaves) == sizes.height and len(groups) == run.last["group"].n_unique()
+    if not unambiguous or leaves.keys() != groups.keys() or -1 in groups.values():
+        return {}
+    return {leaf: groups[size] for size, leaf in sorted(leaves.items())}
 
 
 def cut(run: Run) -> Figure:
@@ -225,7 +289,7 @@ def trials(run: Run) -> Figure:
         .then(pl.lit("not decided"))
         .otherwise(pl.lit("finer refused")),
     )
-    y = value_axis("mean training loss after the trial").scale(zero=False, padding=10)
+    y = value_axis("mean loss after training both").scale(zero=False, padding=10)
     looks = dict(zip(["grouping as it is", "finer grouping"], of_groups([0, 1]), strict=True))
     forms = {"finer taken": "triangle-down", "finer refused": "cross", "not decided": "circle"}
     forms = {name: form for name, form in forms.items() if name in frame["verdict"].to_list()}
@@ -255,8 +319,12 @@ def trials(run: Run) -> Figure:
     number = run.logged("trial")["round"].n_unique()
     caption = (
         "In a trial round every client trains two models, that of its group as it is and that of its group in a "
-        "finer grouping; the finer one is taken if its mean loss is lower. Here "
-        f"{counted(number, 'trial')}, {took.height} of them accepted"
+        "finer grouping; the finer one is taken if its mean loss is lower. Losses are those after this round of "
+        "training both"
     )
+    caption += (
+        "; the loss that the method watches is of models as received. " if run.logged("loss").height else ". "
+    )
+    caption += f"Here {counted(number, 'trial')}, {took.height} of them accepted"
     caption += f", in round{'s' * (took.height > 1)} {listed(took['round'])}." if took.height else "."
     return Figure("trial", "Trials of a finer grouping", caption, chart)

@@ -10,14 +10,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import altair as alt
-import polars as pl
-
 from coterie.report import sharing, splitting, triggers
-from coterie.report.colours import of_groups
 from coterie.report.dendrogram import dendrogram
-from coterie.report.figures import Chart, Figure
-from coterie.report.marks import LOGARITHMIC, MOST_LINES, band, lines, on_log_scale, value_axis
+from coterie.report.figures import Figure
+from coterie.report.marks import LOGARITHMIC, MOST_NAMED, lines_or_band, on_log_scale, value_axis
+from coterie.report.numbers import listed, significant
 from coterie.report.reading import Run
 from coterie.report.tree import tree
 
@@ -33,7 +30,7 @@ class Told:
     needs: tuple[str, ...]
     """Names without which it is not drawn."""
     shows: tuple[str, ...] = ()
-    """Names that it shows where they are in the log."""
+    """Names that it shows where they are in the log; a figure of one of these alone is then not drawn."""
     of: frozenset[str] | None = frozenset({""})
     """What the first needed name may be of; None for anything."""
 
@@ -46,10 +43,12 @@ class Told:
 
 TOLD = (
     Told(triggers.hopkins, ("hopkins",), ("hopkins threshold", "fired")),
+    Told(triggers.searches, ("fired",)),
     Told(triggers.divergence, ("js",), ("eps1",), frozenset({"min", "q1", "median", "q3", "max"})),
     Told(sharing.shared_tensors, ("shared tensors",), ("shared layers",)),
     Told(splitting.objective, ("objective",), of=frozenset(splitting.STEPS)),
     Told(sharing.pull, ("lambda",), of=None),
+    Told(sharing.spread, ("tau2",), of=None),
     Told(sharing.identities, ("identity changes",), ("frozen",)),
     Told(splitting.similarity_gap, ("gap1",), ("chosen",), None),
     Told(splitting.distance_gap, ("gap2",), ("chosen",), None),
@@ -62,6 +61,7 @@ TOLD = (
     Told(splitting.cut, ("cut",)),
     Told(dendrogram, ("merge left", "merge right", "merge height"), ("dendrogram client", "cut"), None),
     Told(sharing.periods, ("period",), of=None),
+    Told(triggers.stopped, ("stopped",)),
 )
 """Every figure of known names, in reading order."""
 
@@ -69,8 +69,12 @@ TOLD = (
 def story(run: Run) -> list[Figure]:
     """The figures of what the method logged, in reading order; none for an empty log."""
     names = run.log["name"].unique(maintain_order=True).to_list()
-    called = [told for told in TOLD if told.fits(run)]
-    known = {name for told in called for name in (*told.needs, *told.shows)}
+    called: list[Told] = []
+    known: set[str] = set()
+    for told in TOLD:
+        if told.needs[0] not in known and told.fits(run):
+            called.append(told)
+            known |= {*told.needs, *told.shows}
     plain = [name for name in names if name not in known and run.logged(name)["round"].n_unique() > 1]
     drawn = [told.draw(run) for told in called]
     taken = {figure.name for figure in drawn}
@@ -87,24 +91,16 @@ def story(run: Run) -> list[Figure]:
 def _plain(run: Run, name: str, taken: set[str]) -> Figure:
     """A line for each `of` of a name; where they are many, their median and range."""
     frame = run.logged(name)
-    every = frame["of"].unique(maintain_order=True).to_list()
     log = on_log_scale(frame["value"])
-    y = value_axis(name, log)
-    if len(every) <= MOST_LINES:
-        chart: Chart = lines(run, frame, y)
+    chart, median = lines_or_band(run, frame, value_axis(name, log))
+    if median is None:
         ends = {of: value for _, of, value in frame.iter_rows()}
-        said = ", ".join(f"{value:.4g}" + f" for {of}" * bool(of) for of, value in ends.items())
+        said = listed([significant(end, 4) + f" for {of}" * bool(of) for of, end in ends.items()], MOST_NAMED)
         caption = f"What the method logged as {name}. Here it ends at {said}"
     else:
-        spread = frame.group_by("round", maintain_order=True).agg(
-            pl.col("value").min().alias("low"), pl.col("value").median(), pl.col("value").max().alias("high")
-        )
-        blue = of_groups([0])[0]
-        median = spread.select("round", pl.lit("").alias("of"), "value")
-        chart = alt.layer(band(run, spread, blue), lines(run, median, y, {"": blue}))
         caption = (
-            f"What the method logged as {name}, for {len(every):,} parts of it: the line is their median, the band "
-            f"their range. Here the median ends at {median['value'][-1]:.4g}"
+            f"What the method logged as {name}, for {frame['of'].n_unique():,} parts of it: the line is their "
+            f"median, the band their range. Here the median ends at {significant(median['value'][-1], 4)}"
         )
     caption += f", logged in rounds {frame['round'][0]} to {frame['round'][-1]}.{LOGARITHMIC * (log is not None)}"
     return Figure(_own_name(name, taken), name, caption, chart)

@@ -13,7 +13,7 @@ from coterie.report.colours import NO_GROUP
 from coterie.report.figures import Figure, over_rounds, rows
 from coterie.report.numbers import counted, listed
 from coterie.report.reading import Run
-from coterie.report.splitting import leaf_looks
+from coterie.report.splitting import groups_of_leaves, leaf_looks
 
 THICKNESS = 0.35
 """Of the height that a leaf has for its clients, how much its bar takes; the rest parts it from the next."""
@@ -38,11 +38,12 @@ def tree(run: Run) -> Figure:
     leaves = _leaves(run, last)
     ends = [leaf for leaf in _walk([x for x in leaves if x.parent is None]) if not leaf.children]
     _place(leaves, ends)
-    looks = leaf_looks(list(dict.fromkeys(leaf.name for leaf in leaves)))
+    groups = groups_of_leaves(run)
+    looks = leaf_looks(run, list(dict.fromkeys(leaf.name for leaf in leaves)))
     total = sum(leaf.clients for leaf in ends)
     bars = pl.DataFrame(
         {
-            "leaf": [x.name for x in leaves],
+            "leaf": [looks[x.name][0] for x in leaves],
             "left": [x.birth - 0.5 for x in leaves],
             "right": [x.end - 0.5 for x in leaves],
             "top": [x.middle - THICKNESS * x.clients / 2 for x in leaves],
@@ -63,11 +64,12 @@ def tree(run: Run) -> Figure:
     )
     first = int(run.rounds["round"][0])
     x = over_rounds("left", first - 0.5, last + 0.5)
-    names = ", ".join(f"'{leaf.middle:g}': {json.dumps(f'{leaf.name} ({leaf.clients})')}" for leaf in ends)
+    called = {leaf.name: groups.get(leaf.name, leaf.name) for leaf in ends}
+    names = ", ".join(f"'{leaf.middle:g}': {json.dumps(f'{called[leaf.name]} ({leaf.clients})')}" for leaf in ends)
     height = max(leaf.middle + leaf.clients / 2 for leaf in ends)
     y = (
         alt.Y("top:Q")
-        .title("leaf (clients)")
+        .title("group (clients)" if groups else "leaf (clients)")
         .scale(domain=[0, height], reverse=True, nice=False)
         .axis(
             values=[float(f"{leaf.middle:g}") for leaf in ends],
@@ -78,7 +80,8 @@ def tree(run: Run) -> Figure:
             ticks=False,
         )
     )
-    scale = alt.Scale(domain=list(looks), range=list(looks.values()))
+    labels, shades = zip(*looks.values(), strict=True)
+    scale = alt.Scale(domain=list(labels), range=list(shades))
     chart = alt.layer(
         alt.Chart(rows(joints)).mark_rule(color=NO_GROUP, strokeWidth=2).encode(x=x, y=y, y2=alt.Y2("bottom:Q")),
         alt.Chart(rows(bars))
@@ -104,11 +107,14 @@ def tree(run: Run) -> Figure:
     caption += f". Here {counted(total, 'client') if sized else 'the clients'} end in "
     caption += "one leaf" if len(ends) == 1 else f"{len(ends):,} leaves"
     if splits:
-        caption += f", after {counted(len(splits), 'split')} in round{'s' * (len(splits) > 1)} "
-        caption += listed(splits)
+        caption += f", after {counted(len(splits), 'split')} in round{'s' * (len(set(splits)) > 1)} "
+        caption += listed(dict.fromkeys(splits))
     else:
         caption += "; there was no split"
     caption += "."
+    if groups:
+        caption += " Those of the last round have the numbers and colours of their groups"
+        caption += "; those that were split are grey." if splits else "."
     return Figure("tree", "The tree of splits", caption, chart)
 
 

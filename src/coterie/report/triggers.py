@@ -5,10 +5,11 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from coterie.report.colours import of_groups
-from coterie.report.figures import Chart, Figure, thinned
+from coterie.report.colours import NO_GROUP, of_groups
+from coterie.report.figures import Chart, Figure, rows, thinned
 from coterie.report.marks import (
     LOGARITHMIC,
+    MARKED,
     THRESHOLD,
     band,
     course,
@@ -17,10 +18,12 @@ from coterie.report.marks import (
     held,
     lines,
     on_log_scale,
+    round_axis,
     rules,
+    thinned_rounds,
     value_axis,
 )
-from coterie.report.numbers import counted, listed
+from coterie.report.numbers import counted, listed, significant
 from coterie.report.reading import Run
 
 BLUE = of_groups([0])[0]
@@ -54,6 +57,46 @@ def hopkins(run: Run) -> Figure:
     return Figure("hopkins", "When the clients look clusterable", caption + ".", alt.layer(*layers))
 
 
+def searches(run: Run) -> Figure:
+    """In which rounds a mixed method's trigger called for new groups."""
+    frame = run.logged("fired")
+    fired = frame.filter(pl.col("value") > 0)["round"]
+    caption = (
+        "In which rounds the method's trigger called for new groups; the groups change only if others are found "
+        "and accepted. "
+    )
+    caption += f"Here it did so in {fired.len():,} of {counted(frame.height, 'round')}"
+    caption += f", first in round {fired[0]} and last in round {fired[-1]}." if fired.len() > 1 else ""
+    caption += f", in round {fired[0]}." if fired.len() == 1 else "." * (not fired.len())
+    return Figure("fired", "When groups were looked for", caption, _yes_or_no(run, frame, "looked for groups"))
+
+
+def stopped(run: Run) -> Figure:
+    """From which round on a method exchanges nothing any more."""
+    frame = run.logged("stopped")
+    since = frame.filter(pl.col("value") > 0)["round"]
+    caption = "Once the method has stopped, nothing is trained or sent any more. "
+    caption += f"Here it stopped in round {since[0]}." if since.len() else "Here it has not stopped so far."
+    return Figure("stopped", "When the method stopped", caption, _yes_or_no(run, frame, "stopped"))
+
+
+def _yes_or_no(run: Run, frame: pl.DataFrame, title: str) -> Chart:
+    """A dot in every round that was logged, at yes or at no; where rounds are thinned, the yes are kept."""
+    shown = thinned_rounds(frame, keep=thinned(frame.filter(pl.col("value") > 0))["round"])
+    shown = shown.with_columns(of=pl.when(pl.col("value") > 0).then(pl.lit("yes")).otherwise(pl.lit("no")))
+    drawn: Chart = (
+        alt.Chart(rows(shown))
+        .mark_point(size=70 if shown.height <= 60 else 20, filled=True, opacity=1)
+        .encode(
+            x=round_axis(run),
+            y=alt.Y("of:N").title(title).scale(domain=["yes", "no"]).axis(grid=True),
+            color=alt.Color("of:N").scale(domain=["yes", "no"], range=[MARKED, NO_GROUP]).legend(None),
+            tooltip=[alt.Tooltip("round:Q"), alt.Tooltip("of:N", title=title)],
+        )
+    )
+    return drawn
+
+
 def divergence(run: Run) -> Figure:
     """Quantiles over pairs of clients of the Jensen-Shannon divergence of predictions, with its threshold."""
     wide = run.logged("js").pivot("of", index="round", values="value", maintain_order=True)
@@ -81,12 +124,12 @@ def divergence(run: Run) -> Figure:
         lines(run, frame, value_axis("divergence of two clients", zero=True), looks, dashed=["threshold"])
     )
     end = wide.row(-1, named=True)
-    said = [f"the {words} is {end[key]:.3g}" for key, words in _SAID.items() if end.get(key) is not None]
+    said = [f"the {words} is {significant(end[key])}" for key, words in _SAID.items() if end.get(key) is not None]
     caption += (
         f" Here, in round {end['round']}, {', '.join(said)}" if said else f" Here it ends in round {end['round']}"
     )
     if threshold.height:
-        caption += f"; the threshold is {threshold['value'][-1]:.3g}"
+        caption += f"; the threshold is {significant(threshold['value'][-1])}"
     return Figure("js", "How differently the clients predict", caption + ".", alt.layer(*layers))
 
 
@@ -105,9 +148,10 @@ def radius(run: Run) -> Figure:
     low = frame.filter(pl.col("value") == pl.col("value").min()).row(0, named=True)
     caption = (
         "The radius of curvature of the mean training loss: small where the curve bends, large where it runs "
-        "straight. Once it has grown for several rounds after a minimum, the rapid decrease has ended and a finer "
-        "grouping is tried. Rounds in which the loss does not bend upwards have an infinite radius and no dot."
-        f"{LOGARITHMIC * (log is not None)} Here the smallest radius is {low['value']:.3g} in round "
+        "straight. The rapid decrease ends at the first round whose radius stays below that of each of the next "
+        "t_obv rounds, so it is found to have ended only after these; then a finer grouping is tried. Rounds in "
+        "which the loss does not bend upwards have an infinite radius and no dot."
+        f"{LOGARITHMIC * (log is not None)} Here the smallest radius is {significant(low['value'])} in round "
         f"{low['round']}; {_said_of(ends)}."
     )
     return Figure("radius", "When the rapid decrease ends", caption, alt.layer(*layers))
@@ -116,15 +160,25 @@ def radius(run: Run) -> Figure:
 def loss(run: Run) -> Figure:
     """The mean training loss that a method watches (DC-PFL), with the ends of its rapid decrease."""
     frame = run.logged("loss")
-    layers: list[Chart] = [lines(run, frame, value_axis("mean training loss"), {"": BLUE})]
     ends = _ends_of_decrease(run)
+    decides = any(run.logged(name).height for name in ("rdp end", "radius", "trial", "fired"))
+    title = "mean training loss as received" if decides else "mean training loss"
+    layers: list[Chart] = [lines(run, frame, value_axis(title), {"": BLUE})]
     if ends.len():
         layers.insert(0, rules(run, ends, DECREASE_ENDED))
     caption = "The training loss that the method watches, a mean over the clients"
-    if ends.len() or run.logged("radius").height:
-        caption += f"; its shape decides when a finer grouping is tried. Here it {course(frame)}; {_said_of(ends)}."
+    if decides:
+        caption += (
+            ", of the models as they receive them, before they train; its shape decides when groups are sought."
+        )
     else:
-        caption += f". Here it {course(frame)}."
+        caption += "."
+    if run.logged("trial").height:
+        caption += (
+            " The losses of a trial are those after a round of training both its models; they are not on this line."
+        )
+    caption += f" Here it {course(frame)}"
+    caption += f"; {_said_of(ends)}." if ends.len() or run.logged("radius").height else "."
     return Figure("loss", "The loss that the method watches", caption, alt.layer(*layers))
 
 
