@@ -63,17 +63,6 @@ def test_baselines_8_9_resumed(name: str, network: str, tmp_path: Path) -> None:
     assert_resumes(METHODS[name], tmp_path, network=network)
 
 
-@every_method
-def test_baselines_8_6(name: str) -> None:
-    """Clients with the same data send the same."""
-    one = planted("iid", clients=1)
-    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, planted=None)
-    run = train(METHODS[name], federation, 2, training=replace(TRAINING, batch_size=100))
-    for _, replies in run.asked[-1]:
-        for sent in replies.sent.values():
-            torch.testing.assert_close(sent, sent[:1].expand(8, -1), atol=1e-6, rtol=0, equal_nan=True)
-
-
 @some_or_all
 @pytest.mark.parametrize("name", ["fedsgd", "fedprox", "feddist"])
 def test_baselines_8_5_std(name: str, participation: float) -> None:

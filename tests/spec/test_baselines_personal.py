@@ -69,18 +69,6 @@ def test_baselines_8_9_resumed(name: str, network: str, tmp_path: Path) -> None:
     assert_resumes(METHODS[name], tmp_path, network=network)
 
 
-@every_method
-def test_baselines_8_6(name: str) -> None:
-    """Clients with the same data send the same and end alike."""
-    one = planted("iid", clients=1)
-    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, planted=None)
-    run = train(METHODS[name], federation, 3, training=replace(TRAINING, batch_size=100))
-    for _, replies in run.asked[-1]:
-        for sent in replies.sent.values():
-            torch.testing.assert_close(sent, sent[:1].expand(8, -1), atol=1e-6, rtol=0, equal_nan=True)
-    torch.testing.assert_close(run.served(), run.served()[:1].expand(8, -1), atol=1e-6, rtol=0)
-
-
 def test_private_layers_beyond_the_network_are_refused() -> None:
     federation = planted("feature", clients=2)
     for method, sentence in (
