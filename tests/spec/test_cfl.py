@@ -20,6 +20,7 @@ from coterie.methods.cfl import CFL
 from coterie.methods.layercfl import LayerCFL
 from coterie.runtime.drive import drive
 from tests.federated import planted, same, train
+from tests.spec.gates import partitions, tree_of
 from tests.splitting import DECAY, LAST, QUICK, gaps_of
 from tests.survival import SIZES, assert_resumes, assert_survives
 
@@ -63,15 +64,25 @@ def test_the_members_of_the_family_differ_in_their_defaults_alone() -> None:
 
 @both_engines
 @pytest.mark.parametrize("participation", [1.0, 0.8])
-def test_layercfl_4_8_1(engine: str, participation: float) -> None:
-    """With all tensors and gamma_max = 0, LayerCFL splits as CFL does, bit for bit (8.1)."""
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+def test_layercfl_4_8_1(weights: Any, participation: float, engine: str) -> None:
+    """With all tensors and gamma_max = 0, LayerCFL splits as CFL does, bit for bit (8.1).
+
+    They share their code, so both are also held against CFL's tests and halves, found anew from what crossed.
+    """
+    gates: dict[str, Any] = QUICK | {
+        "ratio": 3.5
+    }  # so that the longest update decides, and once is not long enough
     federation = planted("incongruent", 4, sizes=SIZES)
     options: dict[str, Any] = {"engine": engine, "participation": participation, "training": DECAY}
-    layercfl = train(LayerCFL(**QUICK, layers="all", gamma_max=0.0), federation, 10, **options)
-    cfl = train(CFL(**QUICK, weights="samples"), federation, 10, **options)
+    layercfl = train(LayerCFL(**gates, layers="all", gamma_max=0.0, weights=weights), federation, 14, **options)
+    cfl = train(CFL(**gates, weights=weights), federation, 14, **options)
     assert all(same(ours, theirs) for ours, theirs in zip(layercfl.states, cfl.states, strict=True))
     assert layercfl.ledgers == cfl.ledgers
     assert len(cfl.state.splits) > 1
+    for run in (layercfl, cfl):
+        expected = partitions(run, run.people.layout.trainable, **gates, uniform=weights == "uniform")
+        assert tree_of(run) == expected
 
 
 @both_engines

@@ -1,4 +1,4 @@
-"""Specification 5.9: how to know that DC-PFL works. (5.9.4 and the nesting of cuts are in tests/grouping.)"""
+"""Specification 5.9: how to know that DC-PFL works. (5.9.4 is in test_dcpfl_decisions, and in tests/grouping.)"""
 
 from __future__ import annotations
 
@@ -234,7 +234,13 @@ def test_dcpfl_5_9_7(accepted: bool) -> None:
 
 @pytest.mark.parametrize(("groups", "epochs", "least", "mean"), [(4, 1, 0.5, 0.7), (4, 5, 1, 1), (2, 1, 1, 1)])
 def test_dcpfl_5_9_8(groups: int, epochs: int, least: float, mean: float) -> None:
-    """After five rounds the tree, cut at K groups, is close to the planted ones: the literal scaling."""
+    """After five rounds the tree, cut at K groups, is close to the planted ones: the literal scaling.
+
+    The bounds for K = 4 and E = 1 are below the specification's, a minimum of 0.6 and a mean of 0.85, and K = 2
+    with E = 1 is held to 1.0 for these five seeds alone. Scaled each by its own range, models differ by their
+    extreme weights too, which after single epochs can outweigh the groups: over seeds 0 to 7 the minimum is 0.58
+    and the mean 0.79, and two groups are not found at all from seeds 6 and 7. Five epochs find four from all eight.
+    """
     found = []
     for seed in range(5):
         federation, training = planted("feature", groups, seed=seed), replace(TRAINING, epochs=epochs)

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.clients import Order, Score, Training
 from coterie.clients.plu import PLU, ratio
 from coterie.methods import IFCA, Cohort, FedAvg
 from coterie.methods.fedcps import FedCPS
 from coterie.methods.fedcps_state import FedCPSState
-from coterie.models.networks import NETWORKS
 from coterie.runtime.drive import drive
 from coterie.runtime.local import LocalRuntime
 from tests import federated
 from tests.federated import TRAINING, planted, train
+from tests.spec.quadratic import QUADRATIC, middles, quadratics
 
 SIZES = [40 + 3 * i for i in range(20)]
 PLAIN: dict[str, Any] = {"personal_layers": "all", "lambda_0": 0.0}
@@ -104,52 +104,21 @@ def test_fedcps_3_8_3(engine: str, ours: FedCPS, theirs: IFCA) -> None:
         assert len(run.asked[0]) == len(ifca.asked[0])
 
 
-class _Quadratic(nn.Module):
-    """A network whose cross-entropy on samples of class 0 is `1/2 ||w - x||^2`."""
-
-    def __init__(self, features: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(int(np.prod(features))))
-        self.classes = classes
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        cost = (self.weight - inputs.flatten(1)).square().sum(1, keepdim=True) / 2
-        others = torch.log(-torch.expm1(-cost) / (self.classes - 1))
-        return torch.cat([-cost, others.detach().expand(-1, self.classes - 1)], 1)
-
-
-@NETWORKS.add("quadratic-loss")
-def quadratic(features: tuple[int, ...], classes: int) -> nn.Module:
-    """One parameter for each feature."""
-    return _Quadratic(features, classes)
-
-
-def _quadratic(sizes: list[int]) -> Any:
-    """Clients whose losses are quadratic around the means of their samples."""
-    federation = planted("iid", clients=len(sizes), sizes=sizes)
-    return replace(federation, labels=torch.zeros_like(federation.labels))
-
-
 def test_fedcps_3_8_4() -> None:
     """On quadratics around a_i the personal models are (a_i + lambda theta) / (1 + lambda)."""
-    federation = _quadratic([30, 30, 30])
+    federation = quadratics([30, 30, 30])
     training = Training(epochs=150, batch_size=30, lr=0.2)
     method = FedCPS(1, "all", lambda_mode="fixed", lambda_0=0.5)
-    run = train(method, federation, 2, network="quadratic-loss", training=training)
+    run = train(method, federation, 2, network=QUADRATIC, training=training)
     theta = run.states[1].models[0]
-    for client, model in enumerate(personal(run)):
-        middle = federation.slice(client, "train")[0].flatten(1).mean(0)
-        torch.testing.assert_close(model, (middle + 0.5 * theta) / 1.5, atol=1e-4, rtol=0)
+    torch.testing.assert_close(personal(run), (middles(federation) + 0.5 * theta) / 1.5, atol=1e-4, rtol=0)
 
 
 def test_fedcps_3_4_noise_is_the_variance_of_one_samples_gradient() -> None:
     """On quadratics a sample's gradient is w - x, so what comes up is about the variance of the samples: 1 here."""
-    federation = _quadratic([400] * 6)
+    federation = quadratics([400] * 6)
     federation = replace(federation, inputs=torch.randn(federation.inputs.shape, generator=torch.manual_seed(0)))
-    run = train(FedCPS(1, "all"), federation, 1, network="quadratic-loss", training=TRAINING)
+    run = train(FedCPS(1, "all"), federation, 1, network=QUADRATIC, training=TRAINING)
     ((_, replies),) = run.asked[0]
     np.testing.assert_allclose(replies.numbers["noise"], 1.0, atol=0.25)
     assert abs(replies.numbers["noise"].mean() - 1.0) < 0.1

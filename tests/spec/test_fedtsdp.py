@@ -113,12 +113,17 @@ def test_fedtsdp_1_8_4_clients_that_are_all_different_do_not_fire() -> None:
     assert run.logged("js", "min")[0] > 0.1  # type: ignore[operator]  # they are far apart
 
 
-def test_fedtsdp_8_4_iid_control() -> None:
-    """IID clients, E = 2, lr 0.05: the mean of ten draws of H never passes 0.65 in ten rounds."""
-    for seed in (1, 4):  # with one draw, seed 4 passes it once
-        run = train(FedTSDP(repeats=10), planted("iid", seed=seed), 10, training=replace(TWO, lr=0.05), seed=seed)
-        assert run.logged("fired") == [0.0] * 10
-        assert len(run.state.models) == 1
+@pytest.mark.parametrize("seed", [1, 4, 7, 8, 9])
+def test_fedtsdp_8_4_iid_control(seed: int) -> None:
+    """IID clients, E = 2, lr 0.05: the mean of ten draws of H never passes 0.65 in ten rounds.
+
+    The specification has a single draw not fire. But A6 allows single values of up to 0.67, and of ten times ten
+    such rounds (seeds 0 to 9) four fire, one each from seeds 4, 7, 8 and 9. What holds, and is tested, is that the
+    average over draws, which a single draw estimates, stays below.
+    """
+    run = train(FedTSDP(repeats=10), planted("iid", seed=seed), 10, training=replace(TWO, lr=0.05), seed=seed)
+    assert run.logged("fired") == [0.0] * 10
+    assert len(run.state.models) == 1
 
 
 def expected(run: Trained, round: int) -> np.ndarray:
@@ -229,14 +234,16 @@ def test_fedtsdp_1_8_6_depth() -> None:
     layout = run.people.layout
     assert (len(layout.layers), len(layout.tensors)) == (4, 8)
     assert run.logged("fired") == [1.0] * 70
-    left = [int(x) for x in run.logged("shared tensors") if x is not None]
+    logged = [int(x) for x in run.logged("shared tensors") if x is not None]
+    left = [*logged[1:], run.state.tensors(layout)]  # after each firing; what is logged is what a round shares
+    assert logged[0] == 8
     assert [left.index(t) + 1 for t in (7, 6, 5, 4, 3, 2, 1)] == [1, 7, 15, 24, 35, 49, 69]
     assert left == sorted(left, reverse=True)
     sizes = [t.size for t in layout.tensors]
-    for number in range(2, 71):  # what is damped takes effect at the next download
-        assert run.bytes("down", number) == 3 * 4 * sum(sizes[: left[number - 2]])
+    for number in range(1, 71):  # what is damped takes effect at the next download
+        assert run.bytes("down", number) == 3 * 4 * sum(sizes[: logged[number - 1]])
     depths = np.array(run.logged("shared layers"), float)
-    np.testing.assert_allclose(depths, 4 * 0.98 ** np.arange(1, 71))
+    np.testing.assert_allclose(depths, 4 * 0.98 ** np.arange(70))
 
 
 def test_fedtsdp_1_5_shared_scalars_of_the_paper() -> None:
@@ -380,4 +387,4 @@ def test_fedtsdp_logs_what_the_paper_plots() -> None:
         assert run.logged("js", of)[0] == pytest.approx(np.quantile(js, share))
     assert run.logged("hopkins threshold") == [0.65, 0.65]
     assert 0.02 < run.logged("eps1")[0] < 0.3  # type: ignore[operator]
-    assert run.logged("shared tensors") == [3.0, 3.0]
+    assert run.logged("shared tensors") == [4, 3]  # as they are in the round, before its firing takes effect

@@ -354,4 +354,3 @@ def test_fedtsdp_refuses_all_at_once_and_more_layers_than_there_are() -> None:
         train(FedTSDP(shared=3.0), planted("iid", clients=2), 1)
     assert FedTSDP(eps1=float("inf")).eps1 == float("inf")
     assert METHODS["fedtsdp"].bind({"eps1": float("inf"), "eps2": 3})["eps1"] == "inf"
-    assert FedTSDP().needs.public == 1000

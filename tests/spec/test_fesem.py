@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from coterie.clients import Answer, Client, Order, Rule, Train, Training, Work
-from coterie.engine.sequential import Sequential
+from coterie.clients import Training
 from coterie.methods import Cohort, FedAvg, FeSEM, LocalOnly
-from coterie.models.layout import Layout
 from coterie.runtime.drive import drive
 from coterie.sharing.aggregate import group_means
 from tests.federated import TRAINING, Trained, planted, train
+from tests.spec.quadratic import QUADRATIC, middles, quadratics
 
 
 def test_fesem_2_10_1() -> None:
@@ -91,48 +91,19 @@ def test_fesem_2_10_4() -> None:
     assert held < free / 3
 
 
-class _Still(nn.Module):
-    """A network whose loss does not depend on its parameters, so that only what is added to it counts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(6))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return torch.zeros(len(inputs), 10) + 0.0 * self.weight.sum()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Quadratic(Rule):
-    """`F_i(w) = 1/2 ||w - a_i||^2`: the gradient w comes from weight decay, -a_i from the linear term."""
-
-    sends = ("model",)
-
-    def run(self, me: Client, got: Order) -> Work:
-        target = got.items["target"].values
-        trained = yield Train(got.items["model"].values, pull=got.told["mu"], linear=-target)
-        return Answer(send={"model": trained.model})
-
-
-def test_fesem_2_10_5() -> None:
-    """On a quadratic the local optimum is (a_i + mu_i W) / (1 + mu_i), with mu_i from Eq. 7."""
-    from coterie.clients.rule import Item
-
-    federation = planted("iid", clients=3, sizes=[30, 60, 90])
-    network = _Still()
-    training = Training(epochs=200, batch_size=30, lr=0.2, weight_decay=1.0)
-    initial = torch.zeros(6)
-    engine = Sequential(network, Layout.of(network), federation, training, 0, initial)
-    samples = federation.samples
-    centre, targets = torch.linspace(-1, 1, 6), torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
-    for client in range(3):
-        mu = 0.5 * float(samples.mean()) / float(samples[client])
-        items = {"model": Item(centre), "target": Item(targets[client])}
-        order = Order(client, 1, _Quadratic(), items, {"mu": mu})
-        (answer,) = engine.carry_out([order], [{}])
-        torch.testing.assert_close(
-            answer.send["model"], (targets[client] + mu * centre) / (1 + mu), atol=1e-5, rtol=0
-        )
+@pytest.mark.parametrize("mu_mode", ["eq7", "uniform"])
+def test_fesem_2_10_5(mu_mode: Any) -> None:
+    """On quadratics a round ends in (a_i + mu_i W) / (1 + mu_i), W being the own centre and mu_i from Eq. 7."""
+    federation = quadratics([30, 60, 90, 45])
+    training = Training(epochs=200, batch_size=90, lr=0.2)
+    run = train(FeSEM(clusters=2, mu=0.5, mu_mode=mu_mode), federation, 2, network=QUADRATIC, training=training)
+    samples, before = federation.samples, run.states[1]
+    mu = 0.5 * (samples.mean() / samples if mu_mode == "eq7" else np.ones(4))
+    pull, centres = torch.from_numpy(mu)[:, None], before.centres[torch.from_numpy(before.groups)].double()
+    expected = (middles(federation).double() + pull * centres) / (1 + pull)
+    torch.testing.assert_close(run.state.models.double(), expected, atol=1e-4, rtol=0)
+    assert len(np.unique(before.groups)) == 2
+    assert (before.models - middles(federation)).abs().max() < 1e-4  # the warm-up has no pull
 
 
 def test_fesem_pull_is_scaled_by_samples() -> None:

@@ -22,43 +22,19 @@ from coterie.problems import BadInput
 from coterie.sharing.aggregate import group_means, mean
 from coterie.streams import stream
 from tests.federated import TRAINING, Trained, planted, same, train
+from tests.spec.gates import partitions, tree_of
 from tests.splitting import DECAY, FIRST, LAST, QUICK, gaps_of, quick
 from tests.survival import SIZES, kept, local
 
 
 def test_layercfl_the_gates_are_those_of_the_specification() -> None:
-    """4.3 and 4.4, computed anew from what the clients sent: norms, thresholds, who is split when."""
-    settings: dict[str, Any] = QUICK | {"layers": LAST, "ratio": 1.5}
+    """4.3 and 4.4, computed anew from what the clients sent: norms, thresholds, who is split when, and how."""
+    gates: dict[str, Any] = QUICK | {"ratio": 1.5}
     federation = planted("incongruent", 4, sizes=SIZES)
-    run = train(LayerCFL(**settings), federation, 12, training=DECAY)
-    samples, part = federation.samples, every_layer(run.people.layout)[LAST]
-    groups, tops, tops_seen = [tuple(range(20))], {tuple(range(20)): 0.0}, {tuple(range(20)): 0.0}
-    for number in range(1, 13):
-        before, ((_, replies),) = run.states[number - 1], run.asked[number - 1]
-        update = (replies.models - before.models[torch.from_numpy(before.groups)]).double()
-        for leaf in list(groups):
-            own, weight = update[list(leaf)], torch.from_numpy(samples[list(leaf)]).double()
-            average = (own * (weight / weight.sum())[:, None]).sum(0)
-            u, u_seen = float(average.norm()), float(part.take(average).norm())
-            tops[leaf], tops_seen[leaf] = max(tops[leaf], u), max(tops_seen[leaf], u_seen)
-            node = before.nodes[before.groups[leaf[0]]]
-            assert run.logged("update norm", str(node))[number - 1] == pytest.approx(u, rel=1e-5)
-            assert run.logged("split threshold", str(node))[number - 1] == pytest.approx(0.7 * tops[leaf], rel=1e-5)
-            longest = max(float(part.take(one).norm()) for one in own)
-            if number >= 4 and u < 0.7 * tops[leaf] and longest >= 1.5 * 0.7 * tops_seen[leaf] and len(leaf) > 2:
-                seen = part.take(own)
-                cosine = seen @ seen.T / (seen.norm(dim=1)[:, None] * seen.norm(dim=1))
-                sides = bipartition(1 - cosine.numpy())
-                groups.remove(leaf)
-                for side in (0, 1):
-                    child = tuple(np.array(leaf)[sides == side].tolist())
-                    groups.append(child)
-                    tops[child] = tops_seen[child] = 0.0
-        assert sorted(groups) == sorted(
-            tuple(np.flatnonzero(run.states[number].groups == k).tolist())
-            for k in range(len(run.states[number].nodes))
-        )
-    assert len(groups) >= 3
+    run = train(LayerCFL(**gates, layers=LAST), federation, 12, training=DECAY)
+    part = every_layer(run.people.layout)[LAST]
+    assert tree_of(run) == partitions(run, part, **gates, uniform=False)
+    assert len(run.state.nodes) >= 3
 
 
 def test_layercfl_d2_auto() -> None:
@@ -78,6 +54,18 @@ def test_layercfl_d2_auto() -> None:
     assert run.logged("chosen", FIRST) == [None] * 5 + [1.0, None]
     assert [state.chosen for state in run.states] == [-1] * 6 + [0] * 2
     assert train(LayerCFL(t_min=6), planted("iid"), 6).state.chosen == 2  # everything: no layer parts the clients
+
+
+def test_layercfl_d2_auto_takes_a_layer_before_everything() -> None:
+    """Everything is no layer: though its score is the highest here, the best layer is chosen."""
+    run = train(LayerCFL(t_min=6), planted("incongruent", 2, seed=0), 6)
+    before = run.states[5]
+    scores = before.gaps / before.looks * before.agreements / (before.looks - 1)
+    looks = [np.array(run.logged("self-gap", name)[:5], float) for name in (FIRST, LAST, "all")]
+    np.testing.assert_allclose(before.gaps / before.looks, np.mean(looks, axis=1))
+    assert scores[2] > scores[1] > scores[0] > 0  # all 0.919, last 0.917, first 0.888
+    assert run.state.chosen == 1
+    assert run.logged("chosen", LAST)[5] == 1.0
 
 
 def test_layercfl_d2_chosen_layers_are_logged_once() -> None:
