@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from coterie.federation.federation import build
 from coterie.problems import BadInput
 from coterie.running import resume, run
 from coterie.runs import RunFolder
+from coterie.runtime.drive import drive
 from coterie.session import Session
 from coterie.streams import stream
 from tests.commandline import Terminal
@@ -90,13 +92,22 @@ def test_a_group_that_only_a_newcomer_is_in_has_a_number_of_its_own() -> None:
 
 def test_groups_chosen_at_the_last_evaluation_count(tmp_path: Path) -> None:
     """Half of the clients were away in the last round and chose anew; a newcomer's group is numbered with them."""
-    experiment = _experiment(tmp_path, "ifca").updated({"run.participation": 0.5, "run.seed": 4})
-    result = run(experiment)
-    joined, people = RunFolder(result.folder).newcomers(), RunFolder(result.folder).people()
-    assert joined is not None
-    assert people is not None
-    assert set(joined["group"]) <= {*result.clients.filter(pl.col("round") == 4)["group"], 4}
-    assert joined["arrival"].null_count() == 0
+    session = Session(_experiment(tmp_path, "ifca").updated({"run.participation": 0.5, "run.seed": 4}))
+    with closing(session):
+        for number in range(1, 5):
+            session.round(number)
+            session.measured(number, session.evaluate(last=number == 4), 0.0)
+            session.commit()
+        joined = session.received()
+        assert joined is not None
+        state, everybody, clients = session.memory.state, session.everybody, session.newcomers
+        picked = drive(session.method.newcomer(state, clients, everybody), session.runtime.answer).groups
+        assert (state.groups == -1).any()
+        shown, known = session.memory.groups, session._evaluated(last=True).groups
+    assert shown is not None
+    same_model = picked[:, None] == known
+    assert ((joined["group"].to_numpy()[:, None] == shown) == same_model).all()
+    assert same_model.any()
 
 
 def test_a_resumed_run_receives_them_alike(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from coterie.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round
 from coterie.grouping.relation import relation
 from coterie.methods.catalog import METHODS
 from coterie.methods.clusterfl_state import ClusterFLState, Labels
-from coterie.methods.fedtsdp_state import public
 from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, People, Serving
 from coterie.methods.private_layers import shared_part
 from coterie.problems import BadInput
@@ -83,7 +82,7 @@ class ClusterFL(Method[ClusterFLState]):
         state = state.heard(replies).constrained(self.rho, self.beta, people.layout.trainable)
         if cohort.round % self.every == 0:
             there = np.flatnonzero(state.known)
-            outputs = yield Outputs(state.models[torch.from_numpy(there)], public(people), self.temperature)
+            outputs = yield Outputs(state.models[torch.from_numpy(there)], people.public_inputs(), self.temperature)
             found, related = relation(outputs), torch.zeros_like(state.relation)
             related[np.ix_(there, there)] = torch.from_numpy(found).float()
             yield LogGap("relation", there, found, "similarity")
@@ -103,7 +102,7 @@ class ClusterFL(Method[ClusterFLState]):
         there = np.flatnonzero(labels != UNKNOWN)
         if len(replies) and len(there):
             models = torch.cat([state.models[torch.from_numpy(there)], replies.models])
-            outputs = yield Outputs(models, public(people), self.temperature)
+            outputs = yield Outputs(models, people.public_inputs(), self.temperature)
             known, new = outputs[: len(there)], outputs[len(there) :]
             shares = np.array([relation(torch.cat([known, one[None]]))[:-1, -1] for one in new])
             of_groups = shares @ (labels[there, None] == np.arange(labels.max() + 1))

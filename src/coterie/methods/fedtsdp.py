@@ -19,7 +19,7 @@ from coterie.grouping.cluster import Eps, Noise, nearest_group, refined, thresho
 from coterie.grouping.trigger import Rho, amended, hopkins
 from coterie.labels import canonical
 from coterie.methods.catalog import METHODS
-from coterie.methods.fedtsdp_state import FedTSDPState, public
+from coterie.methods.fedtsdp_state import FedTSDPState
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, People, Serving, Split
 from coterie.methods.private_layers import own_evaluation, shared_part
 from coterie.problems import BadInput
@@ -80,7 +80,7 @@ class FedTSDP(Method[FedTSDPState]):
         yield Log("shared layers", state.depth)
         yield Log("shared tensors", state.tensors(layout))
         state, batch = state.stored(replies), state.batch(self.public_batch, people, cohort.round)
-        q: Tensor = yield Outputs(replies.models, public(people, batch))
+        q: Tensor = yield Outputs(replies.models, people.public_inputs(batch))
         js, points = js_divergences(q, root=self.root), q.flatten(1).double().numpy()
         statistic = hopkins(points, people.stream("hopkins", cohort.round), self.repeats)
         fired = statistic > self.h and len(replies) >= 3
@@ -107,7 +107,7 @@ class FedTSDP(Method[FedTSDPState]):
         groups[here] = labels
         away = state.known & (groups == UNKNOWN)
         if away.any():
-            theirs = yield Outputs(state.uploads[away[state.known]], public(people, batch))
+            theirs = yield Outputs(state.uploads[away[state.known]], people.public_inputs(batch))
             groups[away] = nearest_group(js_divergences(theirs, q, root=self.root), labels)
         groups = canonical(np.where(state.known, groups, np.bincount(groups[state.known]).argmax()))
         # Every cluster has a member here; private tensors come from the former cluster of its first.
@@ -136,7 +136,7 @@ class FedTSDP(Method[FedTSDPState]):
         mean = {"model": Send.same(state.models.mean(0), clients, part)}
         replies: Replies = yield Exchange(clients, PrivateUpdate(), mean)
         if len(replies) and len(state.models) > 1:
-            inputs = public(people, state.batch(self.public_batch, people))
+            inputs = people.public_inputs(state.batch(self.public_batch, people))
             q, theirs = (yield Outputs(replies.models, inputs)), (yield Outputs(state.uploads, inputs))
             near = nearest_group(js_divergences(q, theirs, root=self.root), state.groups[state.known])
             groups[np.isin(clients, replies.clients)] = near

@@ -32,7 +32,7 @@ class FedTSDPState:
     @classmethod
     def first(cls, people: People, depth: float) -> FedTSDPState:
         """The common initial model for everybody, no upload, and public samples that are equally likely."""
-        w0, n, size = people.initial(0)[None], people.n, len(public(people))
+        w0, n, size = people.initial(0)[None], people.n, len(people.public_inputs())
         groups, known, weights = np.zeros(n, np.int64), np.zeros(n, np.bool_), np.full(size, 1 / size)
         return cls(w0, groups, depth, weights, known, w0[:0], np.zeros(0, np.int64), np.zeros((0, 0)))
 
@@ -63,9 +63,3 @@ class FedTSDPState:
         """A round's public samples, ascending: `size` or all there are, drawn with probabilities pi, none twice."""
         count, rng = len(self.weights), people.stream("public batch", round)
         return np.sort(rng.choice(count, min(size, count), replace=False, p=self.weights))
-
-
-def public(people: People, rows: Ids | None = None) -> Tensor:
-    """The server's public inputs, or some of them."""
-    assert people.public is not None  # FedTSDP.needs
-    return people.public if rows is None else people.public[torch.from_numpy(rows)]

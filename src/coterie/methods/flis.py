@@ -15,7 +15,6 @@ from coterie.clients.local import LocalUpdate
 from coterie.exchange import Exchange, Ids, LogGap, Outputs, Replies, Round, Send
 from coterie.grouping.relation import agreement, neighbour_shares, same_neighbours
 from coterie.methods.catalog import METHODS
-from coterie.methods.fedtsdp_state import public
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, People, Serving
 from coterie.sharing.mixing import mixed
 
@@ -67,7 +66,10 @@ class FLIS(Method[FLISState]):
         initial = people.initial(0)[None]
         nobody = np.full(people.n, UNKNOWN, np.int64)
         return FLISState(
-            initial.repeat(people.n, 1), np.zeros((people.n, len(public(people))), np.int64), initial, nobody
+            initial.repeat(people.n, 1),
+            np.zeros((people.n, len(people.public_inputs())), np.int64),
+            initial,
+            nobody,
         )
 
     def round(self, state: FLISState, cohort: Cohort) -> Round[FLISState]:
@@ -132,5 +134,5 @@ class FLIS(Method[FLISState]):
 
 def _predicted(models: Tensor, people: People) -> Round[NDArray[np.int64]]:
     """The class that each of the models `[r, P]` predicts for each public sample; ties to the first."""
-    outputs: Tensor = yield Outputs(models, public(people))
+    outputs: Tensor = yield Outputs(models, people.public_inputs())
     return np.asarray(outputs.numpy().argmax(2), np.int64)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -45,6 +46,11 @@ class People:
     def everyone(self) -> Ids:
         """All client ids, ascending."""
         return np.arange(self.n)
+
+    def public_inputs(self, rows: Ids | None = None) -> Tensor:
+        """The public inputs, or some of them, of a method that says in `needs` that it looks at them."""
+        assert self.public is not None
+        return self.public if rows is None else self.public[torch.from_numpy(rows)]
 
     def stream(self, purpose: str, round: int = -1) -> np.random.Generator:
         """The server's random numbers for a purpose in a round."""

@@ -16,7 +16,7 @@ from coterie.methods.mixed_state import MixedState
 from coterie.methods.parts import Parts
 from coterie.models.layout import Layout
 
-ALL = 2**31 - 1
+EVERY = 2**31 - 1
 """Samples of the test: every one that a client has (IFCA)."""
 
 
@@ -33,10 +33,10 @@ def chosen(parts: Parts, state: MixedState, cohort: Cohort) -> Round[MixedState]
     if cohort.round == 1 and parts.clusters > 1:
         models = yield from redrawn(
             lambda attempt: initial(parts, people, attempt),
-            lambda probed: Exchange(clients, ChooseIdentity(ALL), base.sends(probed, anyone)),
+            lambda probed: Exchange(clients, ChooseIdentity(EVERY), base.sends(probed, anyone)),
             0.4 / parts.clusters,
         )
-    rule = PLU(ALL, "fixed", parts.mu if parts.local == "proximal" else 0.0)
+    rule = PLU(EVERY, "fixed", parts.mu if parts.local == "proximal" else 0.0)
     replies: Replies = yield Exchange(clients, rule, base.sends(models, anyone))
     picked = choices(replies)
     groups = np.full(people.n, UNKNOWN, np.int64)
@@ -49,7 +49,7 @@ def newcomer(parts: Parts, state: MixedState, clients: Ids, people: People) -> R
     """A newcomer picks as everybody does."""
     anyone = np.full(len(clients), UNKNOWN, np.int64)
     sends = _base(parts, people.layout).sends(state.models, anyone)
-    replies: Replies = yield Exchange(clients, ChooseIdentity(ALL), sends)
+    replies: Replies = yield Exchange(clients, ChooseIdentity(EVERY), sends)
     return joined(state.models, clients, replies)
 
 

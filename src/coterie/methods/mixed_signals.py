@@ -41,8 +41,7 @@ def signals(parts: Parts, state: MixedState, seen: Tensor, people: People) -> Ro
     """What is compared of models or updates `[r, P]`: rows `[r, size]`, or outputs `[r, samples, classes]`."""
     if parts.signal != "outputs":
         return looked_at(parts, state, people.layout).take(seen)
-    assert people.public is not None
-    found: Tensor = yield Outputs(seen, people.public)
+    found: Tensor = yield Outputs(seen, people.public_inputs())
     return found
 
 
