@@ -54,7 +54,7 @@ TABLE: dict[str, May] = {
     "demo": May((ANYTHING,), REMOTE),
     "listing": May((ANYTHING,), REMOTE),
     # An experiment, from what is to be done down to the models.
-    "running": May(("session", *RUNNING), REMOTE),
+    "running": May(("interrupts", "session", *RUNNING), REMOTE),
     "session": May(("experiment_check", "measuring", "newcomers", "provenance", *RUNNING), REMOTE),
     "provenance": May(("federation",), REMOTE),
     "newcomers": May(("measuring", *RUNNING), REMOTE),
@@ -79,6 +79,7 @@ TABLE: dict[str, May] = {
     "metrics": May(RECORDS, TORCH | REMOTE),
     "events": May(RECORDS, TORCH | REMOTE, name=("experiment",)),
     # The ground.
+    "interrupts": May((), TORCH | REMOTE),
     "problems": May((), TORCH | REMOTE),
     "streams": May((), TORCH | REMOTE),
     "catalog": May((), TORCH | REMOTE),

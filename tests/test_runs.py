@@ -10,9 +10,10 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from coterie import runs
 from coterie.problems import BadInput
 from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, Picture, RunFolder, known_runs
-from coterie.tables import LOG, NEWCOMERS
+from coterie.tables import LOG, NEWCOMERS, decode
 
 
 def a_round(number: int, accuracy: float = 0.5) -> dict[str, pl.DataFrame]:
@@ -80,6 +81,23 @@ def test_a_resumed_run_gives_the_tables_of_an_uninterrupted_one(folder: RunFolde
     folder.compact()
     for frame, wanted in zip(tables(folder), tables(whole), strict=True):
         assert_frame_equal(frame, wanted)
+
+
+@pytest.mark.parametrize("vanished", [[1], [1, 2], [1, 2, 3]])
+def test_a_table_is_read_while_another_process_drops_its_rounds_one_by_one(
+    folder: RunFolder, vanished: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3, 4):
+        folder.write_round(number, **a_round(number))
+    left = list(vanished)
+
+    def decode_late(path: Path, schema: pl.Schema) -> pl.DataFrame:
+        if left:  # each read comes too late by one file
+            (folder.path / "metrics/rounds" / f"{left.pop(0):06d}.parquet").unlink()
+        return decode(path, schema)
+
+    monkeypatch.setattr(runs, "decode", decode_late)
+    assert folder.rounds()["round"].to_list() == [n for n in (1, 2, 3, 4) if n not in vanished]
 
 
 def test_a_part_is_newer_than_the_compacted_row(folder: RunFolder) -> None:

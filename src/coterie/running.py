@@ -14,6 +14,7 @@ import numpy as np
 from coterie import metrics
 from coterie.events import Observer, Result, Round, Status
 from coterie.experiment import Experiment, check
+from coterie.interrupts import held_back
 from coterie.problems import BadInput
 from coterie.runs import RunFolder
 from coterie.session import Session
@@ -102,18 +103,19 @@ def _rounds(
             due = number % session.experiment.evaluation.every == 0 or number == run.rounds
             found = session.evaluate(last=number == run.rounds) if due else None
             took = time.perf_counter() - started
-            row = session.measured(number, found, took)
+            with held_back():
+                row = session.measured(number, found, took)
+                if folder is not None:
+                    session.write(folder, number, row, found)
+                whole = False
+                session.commit()
+                done, whole = number, True
+                if folder is not None and checkpoints is not None:
+                    if number % run.checkpoint_every == 0 or number == run.rounds:
+                        checkpoints.save(number, session.remembered())
+                        saved = number
+                    folder.write_status("running", number, run.rounds)
             up, down, seconds = up + row["up_bytes"], down + row["down_bytes"], seconds + took
-            if folder is not None and checkpoints is not None:
-                session.write(folder, number, row, found)
-            whole = False
-            session.commit()
-            done, whole = number, True
-            if folder is not None and checkpoints is not None:
-                if number % run.checkpoint_every == 0 or number == run.rounds:
-                    checkpoints.save(number, session.remembered())
-                    saved = number
-                folder.write_status("running", number, run.rounds)
             groups = session.memory.groups
             sizes = np.bincount(groups[groups >= 0]).tolist() if groups is not None else []
             event = Round(number, run.rounds, row, sizes, up, down, seconds, list(session.runtime.failures))
@@ -151,8 +153,9 @@ def _finish(session: Session, folder: RunFolder, done: int, observers: Sequence[
         joined = session.received()
         if joined is not None:
             folder.write_newcomers(joined)
-        folder.compact()
-        status = "finished"
+        with held_back():
+            folder.compact()
+            status = "finished"
     except KeyboardInterrupt:
         pass
     finally:  # also where a method or an observer raised

@@ -328,20 +328,24 @@ class RunFolder:
         return self.path / "metrics" / table
 
     def _listed(self, table: str) -> list[Path]:
-        return sorted(p for p in self._parts(table).glob("*.parquet") if p.stem.isdigit())
+        try:
+            return sorted(p for p in self._parts(table).glob("*.parquet") if p.stem.isdigit())
+        except FileNotFoundError:  # the folder went away while it was read: the run was compacted
+            return []
 
     def _table(self, table: str) -> pl.DataFrame:
         """The compacted file and the parts together; a part is newer than a compacted row of its round."""
         schema = SCHEMAS[table]
-        for last_try in (False, True):
-            parts = self._listed(table)
+        parts = self._listed(table)
+        while True:
             try:
                 frames = [decode(part, schema) for part in parts]
-            except FileNotFoundError:  # the run was compacted between listing and reading
-                if last_try:
+                break
+            except FileNotFoundError:
+                # Somebody else compacts the run, or drops what it will measure again: files only vanish by that.
+                before, parts = parts, self._listed(table)
+                if parts == before:
                     raise
-                continue
-            break
         if self._whole(table).exists():
             newer = [int(part.stem) for part in parts]
             frames.insert(0, decode(self._whole(table), schema).filter(~pl.col("round").is_in(newer)))
