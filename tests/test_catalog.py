@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from coterie.catalog import Catalog, Setting
+from coterie.catalog import Catalog, Grid, Setting
 from coterie.problems import BadInput, nearest, sentences, unknown
 
 THINGS = Catalog("thing")
@@ -29,7 +29,7 @@ class Rich:
     """
 
     count: Annotated[int, Field(ge=1, description="how many")] = 4
-    rate: Annotated[float, Field(ge=0, description="how fast")] = 0.5
+    rate: Annotated[float, Field(ge=0, description="how fast"), Grid(0.1, 0.5, 2.0)] = 0.5
     mode: Annotated[Literal["a", "b"], Field(description="which way")] = "a"
     widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(description="how wide")] = (8,)
     limit: int | None = None
@@ -69,6 +69,8 @@ def test_settings_are_read_off_the_signature() -> None:
     assert (rate.default, widths.default, limit.default, twice.default) == (0.5, (8,), None, False)
     assert mode == Setting("mode", "a", "which way", choices=("a", "b"))
     assert mode.meaning == "which way; one of a, b"
+    assert rate.grid == (0.1, 0.5, 2.0)
+    assert count.grid == mode.grid == level.grid == ()
     assert level.choices == ("auto",)
     assert count.meaning == "how many"
 
@@ -78,6 +80,10 @@ def test_only_keyword_settings_of_a_function_count() -> None:
     share, seed = THINGS["needs"].settings
     assert (share.required, share.default) == (True, None)
     assert (seed.required, seed.default) == (False, 0)
+
+
+def test_a_grid_refuses_nothing() -> None:
+    assert THINGS["rich"].bind({"rate": 0.3})["rate"] == 0.3
 
 
 def test_what_is_bound_builds_the_thing() -> None:

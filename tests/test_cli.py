@@ -118,6 +118,12 @@ def test_list_shows_settings_with_default_and_meaning(terminal: Terminal) -> Non
     assert "cluster's mean; one of samples, uniform" in " ".join(out.split())
 
 
+def test_list_shows_the_values_that_tuning_tries(terminal: Terminal) -> None:
+    out = " ".join(terminal("list", "methods", "fedprox").out.split())
+    assert "tuned method.mu over 0.001, 0.01, 0.1, 1.0; training.lr over 0.001, 0.005, 0.01" in out
+    assert "tuned" not in terminal("list", "networks", "mlp").out
+
+
 def test_list_names_each_once_and_says_where_settings_are(terminal: Terminal) -> None:
     lines = terminal("list", "methods").out.splitlines()
     assert [line.split()[0] for line in lines[:-1] if not line.startswith(" ")] == sorted(METHODS.names())

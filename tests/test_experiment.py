@@ -104,12 +104,13 @@ SCHEMA_PROBLEMS: list[tuple[dict[str, Any], str]] = [
      "training.epochs = -1 is not possible; it must be greater than or equal to 0"),
     ({"training": {"optimizer": "sdg"}}, "training.optimizer = 'sdg' is not possible; it must be 'sgd' or 'adam'"),
     ({"evaluation": {"every": 0}}, "evaluation.every = 0 is not possible; it must be greater than or equal to 1"),
+    ({"evaluation": {"on": "train"}}, "evaluation.on = 'train' is not possible; it must be 'test' or 'validation'"),
     ({"method": {"name": 3}}, "method.name = 3 is not possible; it must be a valid string"),
     ({"rounds": 3}, "rounds is not a section of an experiment; did you mean run.rounds?"),
     ({"metod": {}}, "metod is not a section of an experiment; did you mean method?"),
-    ({"evaluation": 3}, "evaluation = 3 is not possible; it must be a table of every"),
-    ({"evaluation": {1: 2}}, "evaluation = {1: 2} is not possible; it must be a table of every"),
-    ({"evaluation": "often"}, "evaluation = 'often' is not possible; it must be a table of every"),
+    ({"evaluation": 3}, "evaluation = 3 is not possible; it must be a table of every, on"),
+    ({"evaluation": {1: 2}}, "evaluation = {1: 2} is not possible; it must be a table of every, on"),
+    ({"evaluation": "often"}, "evaluation = 'often' is not possible; it must be a table of every, on"),
 ]  # fmt: skip
 
 
@@ -211,6 +212,15 @@ def test_the_check_asks_the_federation() -> None:
     assert len(found) == 2
     (sentence,) = problems(Experiment(data={"validation": 0.5, "test": 0.5}).check)
     assert "validation + test" in sentence
+
+
+def test_validation_samples_that_are_to_be_measured_must_be_there() -> None:
+    given = Experiment(data={"validation": 0}, evaluation={"on": "validation"})
+    assert problems(given.check) == [
+        "data.validation = 0 is not possible with evaluation.on = 'validation'; it must be above 0"
+    ]
+    given.updated({"data.validation": 0.1}).check()
+    given.updated({"evaluation.on": "test"}).check()
 
 
 def test_the_check_finds_all_at_once() -> None:
@@ -323,5 +333,5 @@ def test_updated_refuses_what_an_experiment_refuses() -> None:
         "rnu is not a section of an experiment; did you mean run?",
     ]
     assert problems(Experiment().updated, {"evaluation": 3, "evaluation.every": 2}) == [
-        "evaluation = 3 is not possible; it must be a table of every"
+        "evaluation = 3 is not possible; it must be a table of every, on"
     ]

@@ -20,6 +20,13 @@ from coterie.problems import BadInput, sentences, unknown
 T = TypeVar("T", bound=Callable[..., Any])
 
 
+class Grid:
+    """Metadata of a setting, in its `Annotated`: the values that a search over settings tries."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
 @dataclass(frozen=True)
 class Setting:
     """One keyword setting of an entry."""
@@ -30,6 +37,8 @@ class Setting:
     required: bool = False
     choices: tuple[Any, ...] = ()
     """The values that are possible, where they can be counted off (a `Literal`)."""
+    grid: tuple[Any, ...] = ()
+    """The values that a search over settings tries (a `Grid`); none where it leaves the setting alone."""
 
     @property
     def meaning(self) -> str:
@@ -146,6 +155,7 @@ def settings_of(schema: type[BaseModel]) -> list[Setting]:
             field.description or "",
             field.is_required(),
             _choices(field.annotation),
+            tuple(value for part in field.metadata if isinstance(part, Grid) for value in part.values),
         )
         for name, field in schema.model_fields.items()
     ]

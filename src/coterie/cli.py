@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from coterie import cli_compare, cli_reproduce
 from coterie.problems import BadInput, unknown
 
 if TYPE_CHECKING:
@@ -21,13 +22,7 @@ DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 KINDS = ("methods", "datasets", "splits", "networks", "parts")
 
-SYNONYMS = {
-    "models": "networks",
-    "model": "networks",
-    "data": "datasets",
-    "partitions": "splits",
-    "skews": "splits",
-}
+SYNONYMS = {"models": "networks", "model": "networks", "data": "datasets", "partitions": "splits"}
 """What else people call what can be listed."""
 
 HELP = """
@@ -41,6 +36,8 @@ Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden gro
   coterie report first             its page again, --against RUN, --charts DIR
   coterie new experiment.toml      every setting in a file to edit, and then
   coterie run experiment.toml      run it
+  coterie compare fedavg fesem     methods over seeds: a table, a page
+  coterie reproduce --list         published tables, to run again
 
 Every command has its own [bold]--help[/].
 """
@@ -225,6 +222,10 @@ def report(
 
         for path in save(found, charts, kept(found)[0]):
             print(path)
+
+
+cli_compare.add(app)
+cli_reproduce.add(app)
 
 
 @app.command("list")

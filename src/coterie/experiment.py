@@ -107,10 +107,17 @@ class MethodChoice(Choice):
 
 
 class Evaluation(Section):
-    """When clients are evaluated on their held-out data."""
+    """When clients are evaluated, and on which of their held-out data."""
 
     title = "evaluation"
     every: Annotated[int, Field(ge=1, description="rounds between evaluations; the last round always counts")] = 1
+    on: Annotated[
+        Literal["test", "validation"],
+        Field(
+            description="the samples that count; validation for choosing settings: nothing is tested then, "
+            "clients held out are left aside"
+        ),
+    ] = "test"
 
 
 _NAME = re.compile(r"[^\W_][\w.+=-]*")

@@ -16,6 +16,7 @@ from coterie.experiment import (
     SECTIONS,
     Choice,
     Data,
+    Evaluation,
     Experiment,
     MethodChoice,
     Network,
@@ -66,6 +67,7 @@ def problems(sections: Mapping[str, Any]) -> list[str]:
         found += _folder(sections["run"])
     found += _clusters(sections.get("data"), sections.get("method"), sections.get("run"))
     found += _needs(sections.get("data"), sections.get("network"), sections.get("method"))
+    found += _measured(sections.get("data"), sections.get("evaluation"))
     return found
 
 
@@ -252,6 +254,12 @@ def _needs(data: Data | None, network: Network | None, method: MethodChoice | No
             "gaussian-mlp, gaussian-cnn, or auto"
         )
     return found
+
+
+def _measured(data: Data | None, evaluation: Evaluation | None) -> list[str]:
+    if data is None or evaluation is None or evaluation.on == "test" or data.validation > 0:
+        return []
+    return [f"data.validation = 0 is not possible with evaluation.on = {evaluation.on!r}; it must be above 0"]
 
 
 def _folder(run: Run) -> list[str]:

@@ -49,6 +49,8 @@ def listed(kind: str, name: str | None = None, width: int | None = None) -> Iter
         entry = entries[name]
         yield from _hanging(f"{entry.name}  ", entry.summary, len(entry.name) + 2, width)
         yield from _setting_lines(entry, "", width)
+        if entries.kind == "method":
+            yield from _hanging("tuned   ", _tuned(entry), 8, width)
         return
     auto, names = _auto(entries.kind), sorted(entries.names())
     margin = max(len(name) for name in [*names, "auto"]) + 2
@@ -105,6 +107,14 @@ def _setting_lines(entry: Entry, indent: str, width: int) -> Iterator[str]:
     margin = len(indent) + 4 + max((len(code) for code, _ in written), default=0)
     for code, meaning in written:
         yield from _hanging(f"{indent}  {code}", meaning, margin, width)
+
+
+def _tuned(entry: Entry) -> str:
+    """What `coterie compare --tune` tries of a method, and of the training."""
+    from coterie.comparison.tuning import tried
+
+    written = [f"{key} over {', '.join(map(literal, s.grid))}" for key, s in tried(entry.name).items()]
+    return "; ".join(written)
 
 
 def _hanging(head: str, text: str, margin: int, width: int) -> Iterator[str]:

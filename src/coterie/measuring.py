@@ -13,7 +13,7 @@ from coterie import metrics
 from coterie.clients.work import Scored
 from coterie.exchange import Ids, Log, LogGap, Replies
 from coterie.grouping.affinity import gap
-from coterie.methods.method import UNKNOWN
+from coterie.methods.method import UNKNOWN, Split
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runs import CLIENTS, FAILURES, LEDGER
 from coterie.runtime.ledger import Ledger
@@ -30,10 +30,17 @@ class Evaluated:
     groups: NDArray[np.int64]
 
 
+def held(bounds: NDArray[np.int64], split: Split) -> NDArray[np.int64]:
+    """The samples of a split that each client holds `[n]`, from the bounds of all its splits `[n, 4]`."""
+    first = 1 if split == "validation" else 2
+    sizes: NDArray[np.int64] = bounds[:, first + 1] - bounds[:, first]
+    return sizes
+
+
 def evaluated(replies: Replies, clients: Ids, groups: NDArray[np.int64]) -> Evaluated:
     """Read the replies to an evaluation of `clients` `[n]`; who has no group gets the one it chose there.
 
-    Clients without test samples have no accuracy, no loss and no F1 (NaN), like those who did not answer.
+    Clients without held-out samples have no accuracy, no loss and no F1 (NaN), like those who did not answer.
     """
     n = len(clients)
     accuracy, loss, f1 = (np.full(n, np.nan) for _ in range(3))
@@ -53,12 +60,12 @@ def evaluated(replies: Replies, clients: Ids, groups: NDArray[np.int64]) -> Eval
 def client_rows(
     round: int,
     found: Evaluated,
-    test_samples: NDArray[np.int64],
+    samples: NDArray[np.int64],
     took_part: NDArray[np.bool_],
     train_loss: Mapping[int, float],
     ledger: Ledger,
 ) -> pl.DataFrame:
-    """The clients' table of one round."""
+    """The clients' table of one round; `samples` `[n]` are those that each client was measured on."""
     n = len(found.groups)
     up, down = ledger.bytes("up"), ledger.bytes("down")
     losses = [train_loss.get(c) for c in range(n)]
@@ -71,7 +78,7 @@ def client_rows(
             "accuracy": found.accuracy,
             "loss": found.loss,
             "f1": found.f1,
-            "test_samples": test_samples,
+            "test_samples": samples,
             "train_loss": [None if x is None or np.isnan(x) else x for x in losses],
             "up_bytes": [up.get(c, 0) for c in range(n)],
             "down_bytes": [down.get(c, 0) for c in range(n)],
@@ -111,10 +118,10 @@ def failure_rows(round: int, failures: list[tuple[int, str]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=FAILURES, orient="row")
 
 
-def summed_up(found: Evaluated | None, test_samples: NDArray[np.int64]) -> dict[str, float | None]:
+def summed_up(found: Evaluated | None, samples: NDArray[np.int64]) -> dict[str, float | None]:
     """The round's accuracy, F1, worst tenth, spread and loss; None in a round without evaluation."""
     if found is None:
         return dict.fromkeys(MEASURED)
     # Who could not be evaluated weighs nothing; a loss that is NaN all the same is the model's.
-    known = np.where(np.isnan(found.accuracy), 0, test_samples)
+    known = np.where(np.isnan(found.accuracy), 0, samples)
     return dict(metrics.population(found.accuracy, found.f1, found.loss, known))

@@ -113,6 +113,7 @@ class Session:
             self.whole.public,
         )
         self.people = replace(self.everybody, samples=self.federation.samples)
+        self.held = measuring.held(self.federation.bounds, experiment.evaluation.on)
         self.sketch = Sketch(self.layout.trainable.size, settings.seed)
         n = self.people.n
         self.memory = Memory(
@@ -179,7 +180,7 @@ class Session:
         return f"{self.federation.names[client]} {reason}"
 
     def evaluate(self, last: bool) -> measuring.Evaluated:
-        """Every client's test with what it is served now; `last` where no round follows."""
+        """How every client does on its held-out data with what it is served now; `last` where no round follows."""
         found = self._evaluated(last)
         # Groups are numbered by their smallest member (specification 0.2, convention 6).
         return replace(found, groups=canonical(found.groups))
@@ -187,7 +188,7 @@ class Session:
     def _evaluated(self, last: bool) -> measuring.Evaluated:
         """The same, with groups as the method numbers them."""
         everyone = self.people.everyone
-        exchange = self.method.evaluation(self._state, self.people, everyone, last=last)
+        exchange = self.method.evaluation(self._state, self.people, everyone, self.experiment.evaluation.on, last)
         replies = self.runtime.measure(exchange)
         self.runtime.failures.extend((c, f"not evaluated: {reason}") for c, reason in replies.missing.items())
         return measuring.evaluated(replies, everyone, self.method.serving(self._state, self.people).groups)
@@ -207,7 +208,7 @@ class Session:
         losses = [x for x in self._train_loss.values() if not np.isnan(x)]
         row = {
             "round": number,
-            **measuring.summed_up(found, self.federation.test_samples),
+            **measuring.summed_up(found, self.held),
             "train_loss": float(np.mean(losses)) if losses else None,
             "groups": len(np.unique(groups[groups >= 0])),
             "moved": metrics.moved(self.memory.groups, groups),
@@ -228,9 +229,7 @@ class Session:
         ledger = self.runtime.ledger
         clients = pl.DataFrame(schema=CLIENTS)
         if found is not None:
-            clients = measuring.client_rows(
-                number, found, self.federation.test_samples, self._took_part, self._train_loss, ledger
-            )
+            clients = measuring.client_rows(number, found, self.held, self._took_part, self._train_loss, ledger)
         folder.write_round(
             number,
             pl.DataFrame([row], schema=ROUNDS),
@@ -258,8 +257,8 @@ class Session:
         return Picture(matrix, name, self.memory.groups[clients], map_, clients, number)
 
     def received(self) -> pl.DataFrame | None:
-        """How the newcomers do after the last round; None where everybody was in training."""
-        if not len(self.newcomers) or self.memory.groups is None:
+        """How the newcomers do after the last round; None where there are none, or test data are left aside."""
+        if not len(self.newcomers) or self.memory.groups is None or self.experiment.evaluation.on != "test":
             return None
         rounds, runtime = self.experiment.run.rounds, self.runtime
         runtime.begin(rounds)  # who has no group chooses as in the last evaluation

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from coterie.catalog import Grid
 from coterie.models.layout import Layout
 
 
@@ -20,7 +21,9 @@ class Training:
 
     epochs: Annotated[int, Field(ge=0, description="passes over the client's data in a round (E)")] = 1
     batch_size: Annotated[int, Field(ge=1, description="samples in a minibatch (B)")] = 32
-    lr: Annotated[float, Field(ge=0, description="learning rate in the first round")] = 0.05
+    lr: Annotated[
+        float, Field(ge=0, description="learning rate in the first round"), Grid(0.001, 0.005, 0.01, 0.05, 0.1, 0.5)
+    ] = 0.05
     lr_decay: Annotated[float, Field(gt=0, le=1, description="factor on the learning rate after each round")] = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum inside a round (SGD)")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="L2 penalty's factor in every gradient")] = 0.0

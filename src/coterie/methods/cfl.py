@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from coterie.grouping.layers import ALL
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.layercfl import LayerCFL
 from coterie.methods.layercfl_settings import Eps2On, FirstSplit, Layers, Weights
 
@@ -27,5 +28,5 @@ class CFL(LayerCFL):
 
     layers: Layers = ALL
     eps2_on: Eps2On = "all"
-    t_min: FirstSplit = 21
+    t_min: Annotated[FirstSplit, Grid(5, 10, 21)] = 21
     weights: Weights = "uniform"

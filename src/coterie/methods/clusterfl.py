@@ -12,7 +12,7 @@ from pydantic import Field
 from coterie.clients.admm import RelatedUpdate
 from coterie.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
 from coterie.grouping.relation import relation
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.clusterfl_state import ClusterFLState, Labels
 from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, People, Serving
 from coterie.methods.private_layers import shared_part
@@ -43,9 +43,17 @@ class ClusterFL(Method[ClusterFLState]):
     initial model once (specification 6.14).
     """
 
-    alpha: Annotated[float, Field(ge=0, description="weight of the models' squared norms")] = 1e-3
-    beta: Annotated[float, Field(ge=0, description="weight of the related models' likeness")] = 5e-4
-    rho: Annotated[float, Field(gt=0, description="strength of the constraint Omega = F^T W, above 2 beta")] = 2e-3
+    alpha: Annotated[
+        float, Field(ge=0, description="weight of the models' squared norms"), Grid(0.0001, 0.001, 0.01)
+    ] = 1e-3
+    beta: Annotated[
+        float, Field(ge=0, description="weight of the related models' likeness"), Grid(0.0001, 0.0005, 0.001)
+    ] = 5e-4
+    rho: Annotated[
+        float,
+        Field(gt=0, description="strength of the constraint Omega = F^T W, above 2 beta"),
+        Grid(0.002, 0.004, 0.008),
+    ] = 2e-3
     local_epochs: Annotated[int, Field(ge=0, description="passes over own data in a round")] = 20
     every: Annotated[int, Field(ge=1, description="rounds from one relation matrix to the next")] = 3
     temperature: Annotated[float, Field(gt=0, description="of the outputs that are compared")] = 6.0

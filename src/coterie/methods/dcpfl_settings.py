@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from coterie.catalog import Grid
 from coterie.exchange import Ids
 from coterie.grouping.affinity import scaled_l1
 from coterie.grouping.rapid_decrease import decrease_ended
@@ -30,9 +31,13 @@ class DCPFLSettings:
     window: Annotated[int, Field(ge=1, description="losses in a mean: the window s")] = 5
     t_obv: Annotated[int, Field(ge=1, description="rounds the radius must stay above its minimum")] = 3
     t_sp: Annotated[int, Field(ge=1, description="rounds after a rejected trial until the next candidate")] = 6
-    step: Annotated[float, Field(gt=0, le=1, description="by how much a cut is lowered")] = 0.2
-    alpha: Annotated[int, Field(ge=1, description="period of low-discrepancy layers; 1 averages all always")] = 3
-    threshold: Annotated[float, Field(ge=0, description="low is below this share of the layers' mean")] = 0.1
+    step: Annotated[float, Field(gt=0, le=1, description="by how much a cut is lowered"), Grid(0.1, 0.2, 0.4)] = 0.2
+    alpha: Annotated[
+        int, Field(ge=1, description="period of low-discrepancy layers; 1 averages all always"), Grid(2, 3, 5)
+    ] = 3
+    threshold: Annotated[
+        float, Field(ge=0, description="low is below this share of the layers' mean"), Grid(0.05, 0.1, 0.2)
+    ] = 0.1
     scale: Annotated[
         Literal["whole", "layer", "common"],
         Field(

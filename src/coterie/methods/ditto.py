@@ -10,7 +10,7 @@ from pydantic import Field
 
 from coterie.clients.two_models import TwoModels
 from coterie.exchange import Exchange, Log, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort, Needs, People, Serving
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.sharing.aggregate import mean
@@ -31,7 +31,9 @@ class Ditto(OneModel):
     Per round: down and up `m P b` bytes (specification 6.4).
     """
 
-    lam: Annotated[float, Field(ge=0, description="strength of the pull; 0.1 in FedCR's comparison")] = 1.0
+    lam: Annotated[
+        float, Field(ge=0, description="strength of the pull; 0.1 in FedCR's comparison"), Grid(0.1, 1.0, 2.0)
+    ] = 1.0
     dynamic: Annotated[
         bool, Field(description="each client takes of 0.1, 1 and 2 what does best on its validation data, not lam")
     ] = False

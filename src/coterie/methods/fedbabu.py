@@ -13,7 +13,7 @@ from pydantic import Field
 from coterie.clients.evaluate import AdaptThenEvaluate
 from coterie.clients.private import FrozenHeadUpdate
 from coterie.clients.rule import Rule
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort, People, Serving, Split
 from coterie.methods.partly_shared import PartlyShared, SharedLayers, last_layers
 from coterie.models.layout import Layout, Part
@@ -32,7 +32,9 @@ class FedBABU(SharedLayers):
 
     uniform: ClassVar[bool] = True
     head: Annotated[int, Field(ge=1, description="last layers that are never trained")] = 1
-    fine_tune: Annotated[int, Field(ge=0, description="passes over own data before an evaluation")] = 5
+    fine_tune: Annotated[
+        int, Field(ge=0, description="passes over own data before an evaluation"), Grid(1, 5, 10)
+    ] = 5
     lr_drops: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
         Field(description="rounds after each of which the learning rate is a tenth, as in [50, 75] of 100"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.clients.plu import PLU, ChooseIdentity, Mode, PLUThenEvaluate
 from coterie.exchange import Exchange, Ids, Log, Replies, Round
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.cluster_heads import SharedBase
 from coterie.methods.fedcps_state import FedCPSState
 from coterie.methods.k_models import Init, choices, drawn, joined, redrawn, warmed_up
@@ -38,10 +38,9 @@ class FedCPS(Method[FedCPSState]):
     without pull and shared layers the same as IFCA to the last bit.
     """
 
-    clusters: Annotated[int, Field(ge=1, description="number of clusters K")] = 3
+    clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(1, 2, 3, 4)] = 3
     personal_layers: Annotated[
-        int | Literal["all"],
-        Field(description="last layers that each cluster has for itself, L_P; all for no weight sharing"),
+        int | Literal["all"], Field(description="last layers of each cluster alone, L_P; or all"), Grid(1, 2, 3)
     ] = 2
     lambda_mode: Annotated[
         Mode,
@@ -50,7 +49,9 @@ class FedCPS(Method[FedCPSState]):
             "lambda_0 for all; or by validation loss from 0.1, 1, 2, as Ditto's code has it"
         ),
     ] = "eq3_calibrated"
-    lambda_0: Annotated[float, Field(ge=0, description="lambda of the median client; 0 for no pull at all")] = 0.1
+    lambda_0: Annotated[
+        float, Field(ge=0, description="lambda of the median client; 0 for no pull"), Grid(0.0, 0.01, 0.1, 1.0)
+    ] = 0.1
     lambda_power: Annotated[Literal[1, 2], Field(description="p of n^p; 1 is optimal, 2 as printed")] = 1
     lambda_min: Annotated[float, Field(ge=0, description="the least lambda of Eq. 3")] = 1e-3
     lambda_max: Annotated[float, Field(ge=0, description="the largest; never above 0.5 / lr either")] = 2.0

@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.clients.gaussian import EvaluateDraws, GaussianUpdate, reference_shape
 from coterie.clients.rule import Rule
 from coterie.exchange import Exchange, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort, Needs, People, Split
 from coterie.methods.partly_shared import PartlyShared, SharedLayers
 from coterie.methods.private_layers import shared_part
@@ -45,8 +45,14 @@ class FedCR(SharedLayers):
     """
 
     uniform: ClassVar[bool] = True
-    beta: Annotated[float, Field(ge=0, description="weight of the divergence, usually 0.0001 to 0.001")] = 1e-4
-    samples: Annotated[int, Field(ge=1, description="draws of the features, usually 12 to 18 (M)")] = 18
+    beta: Annotated[
+        float,
+        Field(ge=0, description="weight of the divergence, usually 0.0001 to 0.001"),
+        Grid(0.0001, 0.0005, 0.001),
+    ] = 1e-4
+    samples: Annotated[
+        int, Field(ge=1, description="draws of the features, usually 12 to 18 (M)"), Grid(12, 15, 18)
+    ] = 18
     clip: Annotated[float, Field(ge=0, description="limit of a gradient's norm; 0 for none")] = 10.0
     head_epochs: Annotated[int, Field(ge=0, description="passes for the head before the last evaluation")] = 10
 

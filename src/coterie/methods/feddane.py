@@ -10,7 +10,7 @@ from pydantic import Field
 
 from coterie.clients.gradient import CorrectedUpdate, FullGradient
 from coterie.exchange import Exchange, Ids, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.sharing.aggregate import mean
@@ -30,7 +30,11 @@ class FedDANE(OneModel):
     cross with the models alone.
     """
 
-    mu: Annotated[float, Field(ge=0, description="strength of the pull back to the global model")] = 0.0
+    mu: Annotated[
+        float,
+        Field(ge=0, description="strength of the pull back to the global model"),
+        Grid(0.0, 0.001, 0.01, 0.1, 1.0),
+    ] = 0.0
     cohorts: Annotated[
         Literal["same", "independent"],
         Field(description="the second cohort: the first, as in the authors' code, or a draw of its own"),

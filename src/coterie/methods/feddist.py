@@ -9,7 +9,7 @@ from pydantic import Field
 
 from coterie.clients.local import LocalUpdate
 from coterie.exchange import Exchange, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.sharing.aggregate import mean
@@ -33,6 +33,7 @@ class FedDist(OneModel):
     kappa: Annotated[
         float | None,
         Field(gt=0, description="the server's step; without it 0.6, or 1 / m where weights = samples"),
+        Grid(0.2, 0.4, 0.6, 0.8, 1.0),
     ] = None
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:

@@ -10,7 +10,7 @@ from pydantic import Field
 from coterie.clients.evaluate import AdaptThenEvaluate
 from coterie.clients.private import AlternatingUpdate, PrivateUpdate
 from coterie.clients.rule import Rule
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort, Split
 from coterie.methods.partly_shared import SharedLayers, last_layers
 from coterie.models.layout import Layout, Part
@@ -25,7 +25,9 @@ class FedPer(SharedLayers):
     starts the private layers once (specification 6.5).
     """
 
-    private: Annotated[int, Field(ge=1, description="last layers that stay with the client (K_P)")] = 1
+    private: Annotated[
+        int, Field(ge=1, description="last layers that stay with the client (K_P)"), Grid(1, 2, 3)
+    ] = 1
 
     def shared(self, layout: Layout) -> Part:
         return layout.everything - last_layers(layout, self.private, "private", len(layout.layers))
@@ -49,8 +51,8 @@ class FedRep(FedPer):
     phases: Annotated[
         Literal["alternating", "joint"], Field(description="head and body one after the other, or together")
     ] = "alternating"
-    head_epochs: Annotated[int, Field(ge=0, description="passes for the head (E_h)")] = 10
-    body_epochs: Annotated[int, Field(ge=0, description="passes for the body (E_b)")] = 1
+    head_epochs: Annotated[int, Field(ge=0, description="passes for the head (E_h)"), Grid(1, 5, 10)] = 10
+    body_epochs: Annotated[int, Field(ge=0, description="passes for the body (E_b)"), Grid(1, 5)] = 1
     last_head: Annotated[
         bool, Field(description="before the last evaluation, every client trains its head once more")
     ] = True

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from coterie.clients.local import LocalUpdate
 from coterie.exchange import Exchange, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.sharing.aggregate import mean
@@ -24,9 +24,11 @@ class FedProx(OneModel):
     Without a pull this is FedAvg. Per round: down and up `m P b` bytes (specification 6.3).
     """
 
-    mu: Annotated[float, Field(ge=0, description="strength of the pull; the usual grid is 0.001, 0.01, 0.1, 1")] = (
-        0.1
-    )
+    mu: Annotated[
+        float,
+        Field(ge=0, description="strength of the pull"),
+        Grid(0.001, 0.01, 0.1, 1.0),
+    ] = 0.1
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients = cohort.clients

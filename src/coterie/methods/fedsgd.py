@@ -9,7 +9,7 @@ from pydantic import Field
 
 from coterie.clients.gradient import SendGradient
 from coterie.exchange import Exchange, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.sharing.aggregate import mean
@@ -26,7 +26,11 @@ class FedSGD(OneModel):
     Per round: down and up `m P b` bytes (specification 6.1).
     """
 
-    lr: Annotated[float, Field(gt=0, description="the server's learning rate; training.lr plays no part")] = 0.01
+    lr: Annotated[
+        float,
+        Field(gt=0, description="the server's learning rate; training.lr plays no part"),
+        Grid(0.001, 0.005, 0.01, 0.05, 0.1, 0.5),
+    ] = 0.01
     batch: Annotated[
         Literal["minibatch", "all"], Field(description="samples of a gradient: one minibatch, or all of a client's")
     ] = "minibatch"

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.clients.evaluate import AdaptThenEvaluate
 from coterie.clients.gaussian import InvariantUpdate
 from coterie.exchange import Exchange, Ids, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort, Needs, People, Split, serve
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.models.gaussian import class_features
@@ -41,8 +41,12 @@ class FedSR(OneModel):
     (specification 6.19).
     """
 
-    c_l2r: Annotated[float, Field(ge=0, description="weight of the features' norm")] = 1e-2
-    c_cmi: Annotated[float, Field(ge=0, description="weight of the divergence from the class's prior")] = 5e-4
+    c_l2r: Annotated[float, Field(ge=0, description="weight of the features' norm"), Grid(0.001, 0.01, 0.1)] = 1e-2
+    c_cmi: Annotated[
+        float,
+        Field(ge=0, description="weight of the divergence from the class's prior"),
+        Grid(0.0001, 0.0005, 0.001),
+    ] = 5e-4
     adapt: Annotated[Literal["head", "all"], Field(description="what clients train before an evaluation")] = "head"
     fine_tune: Annotated[
         int, Field(ge=0, description="passes over own data before an evaluation, 10 in FedCR's comparison")

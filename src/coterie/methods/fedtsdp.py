@@ -18,7 +18,7 @@ from coterie.grouping.affinity import js_divergences, quartiles
 from coterie.grouping.cluster import Eps, Noise, nearest_group, refined, threshold, within
 from coterie.grouping.trigger import Rho, amended, hopkins
 from coterie.labels import canonical
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.fedtsdp_state import FedTSDPState
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, People, Serving, Split
 from coterie.methods.private_layers import own_evaluation, shared_part
@@ -42,11 +42,11 @@ class FedTSDP(Method[FedTSDPState]):
     the network (A4), `group` as DBSCAN labels noise (A3), `literal` though it draws one batch for ever (A9).
     """
 
-    h: Annotated[float, Field(ge=0, le=1, description="regroup where the Hopkins statistic is above")] = 0.65
+    h: Annotated[float, Field(ge=0, le=1, description="regroup if Hopkins is above"), Grid(0.6, 0.65, 0.7)] = 0.65
     psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping")] = 0.98
-    eps1: Annotated[Eps, Field(description="JS divergence that links two clients; auto (widest gap), inf")] = 0.15
+    eps1: Annotated[Eps, Field(description="JS divergence that links two; auto, inf"), Grid(0.1, 0.15, 0.2)] = 0.15
     root: Annotated[bool, Field(description="its root in the place of the divergence, as SciPy has it")] = False
-    eps2: Annotated[Eps, Field(description="distance that links two clients; relative:r (to median), inf")] = 3.5
+    eps2: Annotated[Eps, Field(description="distance that links two; relative:r, inf"), Grid(1.0, 3.5, 10.0)] = 3.5
     scope: Annotated[Literal["all", "shared"], Field(description="the weights that distances see")] = "all"
     noise: Annotated[Noise, Field(description="unlinked clients are each alone, or one group")] = "singletons"
     stages: Annotated[Literal["both", "first", "second"], Field(description="which stages group")] = "both"

@@ -17,7 +17,7 @@ from coterie.clients.train_each import TrainEach, held_best
 from coterie.exchange import Exchange, Ids, Log, Replies, Round, Send
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances, squared_distances
 from coterie.grouping.cluster import kmeans
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.fesem_state import FeSEMState, mean_of
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, People, Serving
 from coterie.models.layout import Part
@@ -38,8 +38,8 @@ class FeSEM(Method[FeSEMState]):
     each way (specification 2.4).
     """
 
-    clusters: Annotated[int, Field(ge=1, description="number of centres K")] = 4
-    mu: Annotated[float, Field(ge=0, description="pull to the centre in training, twice the paper's lambda")] = 0.1
+    clusters: Annotated[int, Field(ge=1, description="number of centres K"), Grid(2, 3, 4)] = 4
+    mu: Annotated[float, Field(ge=0, description="pull to the centre, 2 lambda"), Grid(0.0, 0.01, 0.1, 1.0)] = 0.1
     mu_mode: Annotated[
         Literal["eq7", "uniform"],
         Field(description="scale the pull by mean samples / own samples, as Eq. 7 has it, or the same for all"),

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.exchange import Ids
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.fesem import FeSEM
 from coterie.methods.fesem_state import FeSEMState
 from coterie.methods.method import Affinity, People
@@ -32,7 +32,9 @@ class FeSEMMA(FeSEM):
     The network must be a chain of convolutions and dense layers. Traffic is that of FeSEM.
     """
 
-    sweeps: Annotated[int, Field(ge=0, description="how often every client's units are matched anew")] = 5
+    sweeps: Annotated[
+        int, Field(ge=0, description="how often every client's units are matched anew"), Grid(5, 8)
+    ] = 5
     shrink: Annotated[
         bool,
         Field(description="centres are posterior means of matched units, as in PFNM, which shrinks small clusters"),

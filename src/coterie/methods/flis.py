@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.clients.local import LocalUpdate
 from coterie.exchange import Exchange, Ids, LogGap, Outputs, Replies, Round, Send
 from coterie.grouping.relation import agreement, neighbour_shares, same_neighbours
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, People, Serving
 from coterie.sharing.mixing import mixed
 
@@ -56,6 +56,7 @@ class FLIS(Method[FLISState]):
     threshold: Annotated[
         float | None,
         Field(ge=0, le=1, description="least agreement of neighbours; without it 0.45 (hc) or 0.4 (dc)"),
+        Grid(0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9),
     ] = None
 
     @property

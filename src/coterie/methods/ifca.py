@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.clients.choose import Choose, ChooseThenTrain
 from coterie.exchange import Exchange, Ids, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.k_models import Init, choices, drawn, joined, redrawn, warmed_up
 from coterie.methods.method import UNKNOWN, Cohort, Method, People, Serving
 from coterie.sharing.aggregate import group_means
@@ -42,7 +42,7 @@ class IFCA(Method[IFCAState]):
     `init="kmeans"` clusters the clients' models after one local round of everybody, as FeSEM does.
     """
 
-    clusters: Annotated[int, Field(ge=1, description="number of models K")] = 4
+    clusters: Annotated[int, Field(ge=1, description="number of models K"), Grid(2, 3, 4)] = 4
     weights: Annotated[
         Literal["samples", "uniform"], Field(description="a client's weight in its cluster's mean")
     ] = "uniform"

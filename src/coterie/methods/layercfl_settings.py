@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
 
+from coterie.catalog import Grid
 from coterie.grouping.cluster import Linkage
 from coterie.grouping.layers import AUTO, Measure
 from coterie.grouping.splitting import Gates
@@ -57,13 +58,19 @@ class LayerCFLSettings:
     linkage: Annotated[
         Linkage, Field(description="of the bipartition: complete as in CFL's code; single is its formula's optimum")
     ] = "complete"
-    eps1_frac: Annotated[float, Field(ge=0, description="eps1 as a share of the leaf's longest mean update")] = 0.1
-    ratio: Annotated[float, Field(ge=0, description="eps2 / eps1, r; with 1 IID clients are split as well")] = 4.0
+    eps1_frac: Annotated[
+        float, Field(ge=0, description="eps1 as a share of the leaf's longest mean update"), Grid(0.1, 0.2, 0.4)
+    ] = 0.1
+    ratio: Annotated[
+        float,
+        Field(ge=0, description="eps2 / eps1, r; with 1 IID clients are split as well"),
+        Grid(1.0, 2.0, 4.0, 10.0),
+    ] = 4.0
     eps1: Annotated[float | None, Field(ge=0, description="eps1 itself; CFL's code has 0.4")] = None
     eps2: Annotated[float | None, Field(ge=0, description="eps2 itself; CFL's code has 1.6")] = None
     eps2_on: Eps2On = "selected"
-    t_min: FirstSplit = 20
-    gamma_max: Gamma = 0.0
+    t_min: Annotated[FirstSplit, Grid(5, 10, 20)] = 20
+    gamma_max: Annotated[Gamma, Grid(0.0, 0.13, 0.5)] = 0.0
     cooldown: Annotated[int, Field(ge=0, description="rounds without a test after a refused split")] = 10
     recursive: Annotated[bool, Field(description="test new leaves at once, on the updates that made them")] = False
     weights: Weights = "samples"

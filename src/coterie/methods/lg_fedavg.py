@@ -12,7 +12,7 @@ from coterie.clients.local import LocalUpdate
 from coterie.clients.private import PrivateUpdate
 from coterie.clients.rule import Rule
 from coterie.exchange import Exchange, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort, People, Serving
 from coterie.methods.partly_shared import PartlyShared, SharedLayers, last_layers
 from coterie.models.layout import Layout, Part
@@ -33,9 +33,11 @@ class LGFedAvg(SharedLayers):
 
     uniform: ClassVar[bool] = True
     layers: Annotated[
-        int, Field(ge=1, description="last layers that are shared; with all of a network's, nothing is private")
+        int,
+        Field(ge=1, description="last layers that are shared; with all of a network's, nothing is private"),
+        Grid(1, 2, 3),
     ] = 2
-    pretrain: Annotated[int, Field(ge=0, description="rounds of FedAvg at the beginning")] = 10
+    pretrain: Annotated[int, Field(ge=0, description="rounds of FedAvg at the beginning"), Grid(0, 5, 10)] = 10
 
     def remarks(self, people: People, rounds: int) -> list[str]:
         found = []

@@ -10,7 +10,7 @@ from pydantic import Field
 from coterie.clients.evaluate import AdaptThenEvaluate
 from coterie.clients.meta import MetaUpdate
 from coterie.exchange import Exchange, Ids, Replies, Round, Send
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort, People, Split, serve
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.sharing.aggregate import mean
@@ -35,12 +35,15 @@ class PerFedAvg(OneModel):
     order: Annotated[
         Literal["first", "hf"], Field(description="drop the second derivative, or estimate its effect")
     ] = "first"
-    alpha: Annotated[float | None, Field(ge=0, description="step ahead; without it, the round's learning rate")] = (
-        None
-    )
+    alpha: Annotated[
+        float | None,
+        Field(ge=0, description="step ahead; without it, the round's learning rate"),
+        Grid(0.001, 0.005, 0.01, 0.05),
+    ] = None
     beta: Annotated[
         float | None,
         Field(ge=0, description="step that is taken, from 0.001 up; without it, the round's learning rate"),
+        Grid(0.001, 0.005, 0.01, 0.05),
     ] = None
     delta: Annotated[float, Field(gt=0, description="distance of the gradients that give curvature (hf)")] = 1e-3
     fine_tune: Annotated[

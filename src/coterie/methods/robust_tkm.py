@@ -16,7 +16,7 @@ from coterie.clients.local import LocalUpdate
 from coterie.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.grouping.affinity import squared_distances
 from coterie.grouping.trimmed import trimmed_kmeans
-from coterie.methods.catalog import METHODS
+from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import UNKNOWN, Cohort, Method, People, Serving
 from coterie.models.layout import Part
 from coterie.sharing.robust import trimmed_means
@@ -45,10 +45,12 @@ class RobustTKM(Method[RobustTKMState]):
     first `n P b` each way (specification 6.15).
     """
 
-    clusters: Annotated[int, Field(ge=1, description="number of clusters K")] = 4
+    clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(2, 3, 4)] = 4
     local_epochs: Annotated[int, Field(ge=1, description="passes over own data before the only upload")] = 20
     kmeans_trim: Annotated[
-        float, Field(ge=0, lt=0.5, description="share of members left out on each side of a centre's coordinates")
+        float,
+        Field(ge=0, lt=0.5, description="share of members left out on each side of a centre's coordinates"),
+        Grid(0.0, 0.05, 0.1),
     ] = 0.05
     iterations: Annotated[int, Field(ge=1, description="steps of a K-means run")] = 8
     restarts: Annotated[int, Field(ge=1, description="K-means runs, the best is taken")] = 20
@@ -57,6 +59,7 @@ class RobustTKM(Method[RobustTKMState]):
         Field(
             ge=0, lt=0.5, description="share left out on each side of a cluster's mean; at least the Byzantine one"
         ),
+        Grid(0.0, 0.1, 0.2),
     ] = 0.2
     signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that K-means sees")] = "all"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def figures(run: Run, against: Sequence[Run] = ()) -> list[Figure]:
         *story(run),
         lines.traffic(run, against),
     ]
-    return [_finished(figure) for figure in drawn]
+    return [finished(figure) for figure in drawn]
 
 
 def charts(folder: RunFolder, against: Sequence[RunFolder] = ()) -> dict[str, Chart]:
@@ -95,10 +96,11 @@ def _own_ids(svg: str, name: str) -> str:
     return re.sub(r'(\bid="|url\(#)((?:gradient_|clip)\d+)', own, svg)
 
 
-def _finished(figure: Figure) -> Figure:
+def finished(figure: Figure) -> Figure:
+    """The figure with its chart in the size and look of all charts."""
     if figure.chart is None:
         return figure
-    width, height = (SQUARE, SQUARE) if figure.square else (WIDTH, HEIGHT)
+    width, height = (SQUARE, SQUARE) if figure.square else (WIDTH, figure.height or HEIGHT)
     axis = alt.AxisConfig(
         labelColor=INK,
         titleColor=INK,
@@ -122,4 +124,4 @@ def _finished(figure: Figure) -> Figure:
         view=alt.ViewConfig(stroke=None),
     )
     chart = figure.chart.properties(width=width, height=height, description=figure.caption, config=config)
-    return Figure(figure.name, figure.title, figure.caption, chart, figure.square)
+    return replace(figure, chart=chart)

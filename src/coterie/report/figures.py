@@ -30,6 +30,8 @@ class Figure:
     caption: str
     chart: Chart | None = None
     square: bool = False
+    height: int | None = None
+    """In pixels, where the chart needs another height than others."""
 
 
 def rows(frame: pl.DataFrame) -> alt.InlineData:

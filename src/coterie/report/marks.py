@@ -82,6 +82,7 @@ def legend(labels: Sequence[str], *, stroke: bool = True) -> alt.Legend | None:
         symbolType="stroke" if stroke else "circle",
         symbolSize=250 if stroke else 90,
         symbolStrokeWidth=2 if stroke else 0,
+        symbolOpacity=1,
     )
 
 

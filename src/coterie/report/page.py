@@ -1,23 +1,19 @@
-"""The report of a run: one HTML file that holds everything it shows and loads nothing."""
+"""The report of a run: one HTML file."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import polars as pl
 
 from coterie.problems import BadInput
 from coterie.report import against as comparison
-from coterie.report.charts import figures, language_version, specification
+from coterie.report.charts import figures
 from coterie.report.compare import table
-from coterie.report.figures import Figure
+from coterie.report.document import document, flat, html_table, section
 from coterie.report.numbers import counted, decimals, percent, volume
 from coterie.report.reading import MEGABYTE, Run, method_of, read
 from coterie.runs import RunFolder
@@ -52,21 +48,13 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         *(f"<p class='note'>{escape(sentence)}.</p>" for sentence in missing),
         _tiles(run, others),
         _comparison([folder, *against]) if others else "",
-        *(_section(figure) for figure in drawn),
+        *(section(figure) for figure in drawn),
         _members(run),
         _transfers(run),
         _failures(run),
         _what_was_run(run, experiment),
     ]
-    page = Template(_resource("page.html")).substitute(
-        title=escape(run.label),
-        lead=escape(_lead(run)),
-        style=_resource("page.css"),
-        body="\n".join(s for s in sections if s),
-        specifications=_inside_script({f.name: _responsive(f) for f in drawn if f.chart is not None}),
-        vega=_vega(),
-        script=_resource("page.js"),
-    )
+    page = document(run.label, _lead(run), sections, drawn)
     path = folder.path / "report.html"
     try:
         if kept is not None:
@@ -153,18 +141,7 @@ def _comparison(folders: Sequence[RunFolder]) -> str:
         ["–" if row[column] is None else form(row[column]) for column, (_, form) in show.items()]
         for row in frame.to_dicts()
     ]
-    return "<h2>Compared with other runs</h2>" + _html_table([title for title, _ in show.values()], lines, texts=2)
-
-
-def _section(figure: Figure) -> str:
-    title = f"<h2>{escape(figure.title)}</h2>"
-    if figure.chart is None:
-        return f"{title}<p class='note'>{escape(figure.caption)}</p>"
-    shape = "chart square" if figure.square else "chart"
-    return (
-        f"{title}<figure><div class='{shape}' id='chart-{figure.name}'></div>"
-        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
-    )
+    return "<h2>Compared with other runs</h2>" + html_table([title for title, _ in show.values()], lines, texts=2)
 
 
 def _members(run: Run) -> str:
@@ -202,7 +179,7 @@ def _transfers(run: Run) -> str:
     ]
     rest = sent.height - MOST_TRANSFERS
     more = f"<p class='note'>{counted(rest, 'smaller kind')} left out.</p>" if rest > 0 else ""
-    return "<h2>What was sent</h2>" + _html_table(["What", "Direction", "Transfers", "Size"], lines, texts=2) + more
+    return "<h2>What was sent</h2>" + html_table(["What", "Direction", "Transfers", "Size"], lines, texts=2) + more
 
 
 def _failures(run: Run) -> str:
@@ -223,7 +200,7 @@ def _failures(run: Run) -> str:
     asked = run.rounds["participants"].sum()
     return (
         "<h2>Failures</h2>"
-        + _html_table(["Reason", "Times", "Clients", "First round", "Last round"], lines)
+        + html_table(["Reason", "Times", "Clients", "First round", "Last round"], lines)
         + f"<p class='note'>{counted(failures.height, 'answer')} of {asked:,} did not come; "
         "the round went on without them.</p>"
     )
@@ -232,60 +209,13 @@ def _failures(run: Run) -> str:
 def _what_was_run(run: Run, experiment: str) -> str:
     environment = run.folder.environment()
     seed = environment.get("seed")
-    lines = [[name, value] for name, value in _flat(environment)]
+    lines = [[name, value] for name, value in flat(environment)]
     again = f"To run it again: <code>coterie run {escape(str(run.folder.path / 'experiment.toml'))}</code>"
     again += f", with the seed {escape(str(seed))}" if seed is not None else ""
     again += "; the same seed gives the same numbers, except for the time."
     return f"<h2>What was run</h2><p>{again}</p><pre>{escape(experiment)}</pre>" + (
-        _html_table(["Environment", ""], lines, texts=2) if lines else ""
+        html_table(["Environment", ""], lines, texts=2) if lines else ""
     )
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key} · ")
-        else:
-            yield f"{before}{key}", " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _html_table(head: Sequence[str], lines: Iterable[Sequence[str]], texts: int = 1) -> str:
-    """A table whose first `texts` columns are text; the others are numbers."""
-
-    def cells(line: Sequence[str], tag: str) -> str:
-        kinds = (" class='text'" if column < texts else "" for column in range(len(line)))
-        return "".join(f"<{tag}{k}>{escape(c)}</{tag}>" for k, c in zip(kinds, line, strict=True))
-
-    body = "".join(f"<tr>{cells(line, 'td')}</tr>" for line in lines)
-    return (
-        f"<div class='scroll'><table><thead><tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _responsive(figure: Figure) -> dict[str, Any]:
-    """The specification of a chart that takes the size of its place on the page."""
-    assert figure.chart is not None
-    spec = specification(figure.chart)
-    spec |= {"width": "container", "height": "container", "autosize": {"type": "fit", "contains": "padding"}}
-    spec["background"] = None
-    return spec
-
-
-def _inside_script(value: Mapping[str, Any]) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-@cache
-def _vega() -> str:
-    import vl_convert
-
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=language_version())
-    return bundle.replace("</script", "<\\/script")
-
-
-def _resource(name: str) -> str:
-    return files("coterie.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _duration(seconds: float) -> str:

@@ -1,0 +1,213 @@
+"""`coterie reproduce`: published tables and figures, run again, beside what was printed."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli_compare import FAILED, _count
+from coterie.problems import BadInput, unknown
+
+if TYPE_CHECKING:
+    from coterie.comparison.spec import Comparison
+    from coterie.reproduction.item import Item
+    from coterie.reproduction.result import Result
+
+HELP = """
+Run a published table or figure again, and hold it against what was printed, claim by claim.
+
+Examples:
+
+  coterie reproduce --list                         what there is
+  coterie reproduce dcpfl-table1 --scale small     one of them, in a minute or two
+  coterie reproduce all --scale medium --jobs 8    all of them
+
+A run that is finished is never run twice: the same command goes on where it was stopped, or prints at once.
+"""
+
+DEFAULT_SCALE = "small"
+ALL = "all"
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command(help=HELP)(reproduce)
+
+
+def reproduce(
+    items: Annotated[
+        list[str] | None, typer.Argument(metavar="ITEM...|all", help="Tables or figures, as --list names them.")
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="small|medium|full", help=f"How much of it is run; {DEFAULT_SCALE} if not said."),
+    ] = None,
+    jobs: Annotated[str | None, typer.Option(metavar="N", help="Runs at a time; else one per core.")] = None,
+    folder: Annotated[str, typer.Option(metavar="DIR", help="Where results and runs are.")] = "reproductions",
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Copy each result there, as ITEM-SCALE.json.")
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.md", help="Write a page on all items, from the results kept in the folder FILE."
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List what there is, a line on each.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print where the results are, and no more.")] = False,
+) -> None:
+    """Run published tables and figures again, or list them."""
+    from coterie.live import interruptible
+
+    if write is not None and write.suffix != ".md":
+        raise BadInput(f"--write {str(write)!r} is not possible; its name must end in .md")
+    if list_ or (not items and write is None):
+        _list()
+        return
+    scale = scale or DEFAULT_SCALE
+    failed = 0
+    if items:
+        again = shlex.join(["coterie", "reproduce", *items, "--scale", scale, "--folder", folder])
+        with interruptible(f"interrupted; what is finished is kept, go on with: {again}"):
+            failed = _run(_chosen(items, scale), scale, _count("jobs", jobs), Path(folder), keep, quiet)
+    if write is not None:
+        from coterie.reproduction.document import page
+        from coterie.tables import write_whole
+
+        write_whole(write, page(write.with_suffix("")).encode())
+        print(write)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _list() -> None:
+    from coterie.listing import say
+    from coterie.reproduction.document import heading
+    from coterie.reproduction.item import known, load
+
+    problems: list[str] = []
+    names = known()
+    margin = max(map(len, names), default=0)
+    for name in names:
+        try:
+            item = load(name)
+        except BadInput as error:
+            problems += error.problems
+        else:
+            say(f"{name:<{margin}}  {heading(item)} ({', '.join(item.scales)})")
+    if problems:
+        raise BadInput(problems)
+    say(f"run one with: coterie reproduce ITEM --scale {DEFAULT_SCALE}")
+
+
+def _chosen(names: Sequence[str], scale: str) -> list[Item]:
+    """The items that are named, each once; of all, those that have the scale."""
+    from coterie.reproduction.item import SCALES, known, load
+
+    if scale not in SCALES:
+        raise BadInput(unknown("scale", scale, SCALES))
+    problems: list[str] = []
+    items: list[Item] = []
+    for name in dict.fromkeys(known() if ALL in names else names):
+        try:
+            item = load(name)
+            if ALL not in names:
+                item.refuse_other(scale)
+        except BadInput as error:
+            problems += error.problems
+        else:
+            items += [item] if scale in item.scales else []
+    if problems:
+        raise BadInput(problems)
+    return items
+
+
+def _run(items: Sequence[Item], scale: str, jobs: int | None, folder: Path, keep: Path | None, quiet: bool) -> int:
+    """Check all items, then run one after the other; what two of them have in common is run once.
+
+    Returns how many runs failed.
+    """
+    from coterie.listing import console, say
+    from coterie.reproduction import document
+
+    comparisons = _checked(items, scale, folder)
+    for place in (folder, keep):
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)  # refused before anything runs
+    failed = 0
+    for item, comparison in zip(items, comparisons, strict=True):
+        found, paths = _measured(item, scale, comparison, jobs, folder, keep, quiet)
+        failed += len(found.failed)
+        for sentence in found.failed:
+            print(f"coterie: {item.id}: {sentence}", file=sys.stderr)
+        if quiet:
+            print(paths["result"])
+            continue
+        console().print(document.shown(item, found))
+        for name, path in paths.items():
+            say(f"{name:<8}{path}")
+    return failed
+
+
+def _checked(items: Sequence[Item], scale: str, folder: Path) -> list[Comparison]:
+    """The items as comparisons, after everything that is wrong with any of them was said."""
+    problems: list[str] = []
+    comparisons = []
+    for item in items:
+        try:
+            comparisons.append(item.comparison(scale))
+            comparisons[-1].check(folder)
+        except BadInput as error:
+            problems += [f"{item.id}: {problem}" for problem in error.problems]
+    if problems:
+        raise BadInput(problems)
+    return comparisons
+
+
+def _measured(
+    item: Item, scale: str, comparison: Comparison, jobs: int | None, folder: Path, keep: Path | None, quiet: bool
+) -> tuple[Result, dict[str, Path]]:
+    """Run an item's cells and keep what came of them: the result, the tables and the page.
+
+    Raises:
+        BadInput: no run is finished, for each has failed.
+    """
+    from coterie.comparison import measures, table
+    from coterie.comparison.cells import run_cells
+    from coterie.comparison.folder import finished
+    from coterie.comparison.progress import watching
+    from coterie.listing import say
+    from coterie.report import comparison as report
+    from coterie.reproduction import document, result
+    from coterie.tables import write_whole
+
+    if not quiet:
+        say(f"{item.id}, scale {scale}: {document.heading(item)}")
+    cells, pool = comparison.cells(), folder / "cells"
+    with watching(quiet) as observer:
+        outcomes = run_cells(cells, pool, jobs, observer)
+    done = finished(cells, pool)
+    if any(outcome.status == "interrupted" for outcome in outcomes.values()):
+        say(f"{item.id}: {len(done)} of {len(outcomes)} runs are finished")
+        raise KeyboardInterrupt
+    labels = {cell.key: cell.label for cell in reversed(cells)}
+    failed = [f"{labels[k]} failed: {o.sentence}" for k, o in outcomes.items() if o.status == "failed"]
+    if not done:
+        raise BadInput([f"{item.id}: {sentence}" for sentence in failed])
+    frames = measures.read(comparison, done)
+    found = result.measured(item, scale, comparison, frames, done, failed)
+    place = folder / f"{item.id}-{scale}"
+    paths = {"result": place / "result.json", "table": place / "table.md"}
+    result.write(paths["result"], item, found)
+    write_whole(paths["table"], document.section(item, found).encode())
+    summary = table.summary(comparison, frames)
+    paths["page"] = report.build(place, comparison, frames, summary, found.failed, pool)
+    if keep is not None:
+        paths["kept"] = keep / f"{item.id}-{scale}.json"
+        write_whole(paths["kept"], paths["result"].read_bytes())
+    return found, paths

@@ -1,0 +1,1 @@
+"""The published tables and figures as data: one TOML file each, read by `coterie.reproduction.item`."""

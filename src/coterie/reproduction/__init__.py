@@ -1,0 +1,1 @@
+"""Published tables and figures beside ours: what was printed, what was measured, and which claims hold."""
