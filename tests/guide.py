@@ -3,8 +3,8 @@
     python tests/guide.py docs/first-run.md     # in an empty folder: the blocks may write files
 
 * `python` blocks run in one namespace.
-* A `toml` block is an experiment and must pass its check. Where its first line is a comment that names a file
-  (`# mine.toml`), it is written there for the blocks that follow.
+* A `toml` block is an experiment, or a comparison where it has `methods`, and must pass its check. Where its first
+  line is a comment that names a file (`# mine.toml`), it is written there for the blocks that follow.
 * In `sh` and `console` blocks every command `coterie …` must parse; the line `<!-- run -->` before the block runs
   the whole block. In a `console` block the commands are the lines after `$ `, the rest is their output.
 * The line `<!-- not run: reason -->` before a block passes it over.
@@ -18,6 +18,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,14 +120,16 @@ def carry_out(path: Path, guide: Sequence[Block]) -> None:
 
 
 def _check_experiment(block: Block, where: str) -> None:
+    from coterie.comparison.spec import Comparison
     from coterie.experiment import Experiment
     from coterie.problems import BadInput
 
     if name := _FILE_NAME.fullmatch(block.source.splitlines()[0]):
         Path(name[1]).write_text(block.source, "utf-8")
     try:
-        Experiment.from_toml(block.source).check()
-    except BadInput as problem:
+        kind = Comparison if "methods" in tomllib.loads(block.source) else Experiment
+        kind.from_toml(block.source).check()
+    except (BadInput, tomllib.TOMLDecodeError) as problem:
         raise Wrong(f"{where}: {problem}") from None
 
 

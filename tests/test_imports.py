@@ -51,8 +51,14 @@ TABLE: dict[str, May] = {
     "__main__": May((ANYTHING,)),
     "cli": May((ANYTHING,), REMOTE),
     "live": May((ANYTHING,), REMOTE),
+    "cli_compare": May((ANYTHING,), REMOTE),
+    "cli_reproduce": May((ANYTHING,), REMOTE),
     "demo": May((ANYTHING,), REMOTE),
     "listing": May((ANYTHING,), REMOTE),
+    # Many experiments side by side, and those of published tables.
+    "comparison": May(("interrupts", "running", "experiment_check", "session", "live", *RUNNING), REMOTE),
+    "reproduction": May(("comparison", *RUNNING), TORCH | REMOTE),
+    "papers": May((), TORCH | REMOTE),
     # An experiment, from what is to be done down to the models.
     "running": May(("interrupts", "session", *RUNNING), REMOTE),
     "session": May(("experiment_check", "measuring", "newcomers", "provenance", *RUNNING), REMOTE),
@@ -73,7 +79,7 @@ TABLE: dict[str, May] = {
     "runtime": May(("exchange", "engine", "clients", "federation", "models", *RECORDS, "methods.method")),
     "engine": May(("clients", "models"), REMOTE),
     # What a run leaves behind, and who reads it.
-    "report": May(RECORDS, TORCH | REMOTE),
+    "report": May(("comparison", *RECORDS), TORCH | REMOTE),
     "runs": May(RECORDS, TORCH | REMOTE),
     "tables": May(RECORDS, TORCH | REMOTE),
     "metrics": May(RECORDS, TORCH | REMOTE),

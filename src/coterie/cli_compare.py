@@ -193,7 +193,11 @@ def _owners(key: str, comparison: Comparison, network: str) -> tuple[str, str, l
         for label, method in names.items()
     }
     owners = [label for label, titles in has.items() if "method" in titles]
-    if section and owners and name != "name":
+    if section and name == "name":
+        raise BadInput("method.name cannot be set for all; name the methods that are to be compared")
+    if section and not owners:
+        raise BadInput(f"method.{name} is not a setting of any method here; see: coterie list methods NAME")
+    if section:
         return section, name, owners
     asked = next((label for label, titles in has.items() if titles), next(iter(has)))
     for label in dict.fromkeys([asked, *owners]):

@@ -23,9 +23,9 @@ Run a published table or figure again, and hold it against what was printed, cla
 
 Examples:
 
-  coterie reproduce --list                         what there is
-  coterie reproduce dcpfl-table1 --scale small     one of them, in a minute or two
-  coterie reproduce all --scale medium --jobs 8    all of them
+  coterie reproduce --list                        what there is
+  coterie reproduce dcpfl-table1 --scale small    one, in a minute or two
+  coterie reproduce all --scale medium --jobs 8   all of them
 
 A run that is finished is never run twice: the same command goes on where it was stopped, or prints at once.
 """
@@ -66,6 +66,9 @@ def reproduce(
 
     if write is not None and write.suffix != ".md":
         raise BadInput(f"--write {str(write)!r} is not possible; its name must end in .md")
+    given = {"--scale": scale, "--jobs": jobs, "--keep": keep}
+    if not items and (idle := [option for option, value in given.items() if value is not None]):
+        raise BadInput(f"{', '.join(idle)} is for items that are run, and none is named; name one, or all")
     if list_ or (not items and write is None):
         _list()
         return
@@ -206,7 +209,7 @@ def _measured(
     result.write(paths["result"], item, found)
     write_whole(paths["table"], document.section(item, found).encode())
     summary = table.summary(comparison, frames)
-    paths["page"] = report.build(place, comparison, frames, summary, found.failed, pool)
+    paths["page"] = report.build(place, comparison, frames, summary, document.notes(item, found), pool)
     if keep is not None:
         paths["kept"] = keep / f"{item.id}-{scale}.json"
         write_whole(paths["kept"], paths["result"].read_bytes())

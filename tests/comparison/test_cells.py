@@ -168,7 +168,7 @@ def test_a_cell_that_fails_keeps_none_from_running(tmp_path: Path) -> None:
         {
             "methods": {
                 "good": "fedavg",
-                "broken": {"method.name": "fedavg", "training.lr": 1e30},
+                "broken": {"method.name": "fedavg", "training.lr": 1e30, "run.rounds": 5},
                 "other folder": "fedprox",
                 "same": {"method": "fedavg"},
                 "crowded": "fedavg(weights=uniform)",
@@ -187,7 +187,7 @@ def test_a_cell_that_fails_keeps_none_from_running(tmp_path: Path) -> None:
     assert seen.told[0] == ("started", 4, 0)
     assert [key for key, outcome in outcomes.items() if outcome == DONE] == [good.key, crowded.key]
     assert outcomes[broken.key].status == outcomes[other.key].status == "failed"
-    assert outcomes[broken.key].sentence.startswith("nobody answered in rounds 1 to 3, and nothing was learnt: ")
+    assert outcomes[broken.key].sentence.startswith("nobody answered in rounds 2 to 4, and nothing was learnt: ")
     assert outcomes[other.key].sentence == (
         f"'{tmp_path / other.key}' holds another experiment than its name says; remove it"
     )
@@ -257,6 +257,8 @@ def shown(terminal: bool, quiet: bool = False) -> str:
         watcher.ended(second, Outcome("failed", "ValueError: [no]"))
         watcher.ended(third, DONE)
         watcher.started([], 4)
+        watcher.started([second], 3)
+        watcher.ended(second, DONE)
     return file.getvalue()
 
 
@@ -267,6 +269,8 @@ def test_a_line_a_cell_without_a_terminal() -> None:
         "cell 2/4  fedavg, seed 0  accuracy 87.5%  0:00 left",
         "cell 3/4  fedavg, seed 1: failed: ValueError: [no]",
         "cell 4/4  ifca(clusters=2), seed 0  0:00 left",
+        "4 cells, of which 3 are finished",
+        "cell 4/4  fedavg, seed 1  ",
     ]
     assert shown(terminal=False, quiet=True) == shown(terminal=True, quiet=True) == ""
 

@@ -99,13 +99,14 @@ def test_a_file_with_settings_and_a_cell_that_fails(terminal: Terminal) -> None:
     Path("paper.toml").write_text(
         'seeds = 1\n[experiment.run]\nrounds = 3\n[experiment.network]\nname = "mlp"\nhidden = [8]\n'
         "[experiment.data]\nclients = 4\nsamples_per_client = 40\n"
-        '[methods.good]\nmethod = "fedavg"\n[methods.broken]\nmethod = "fedavg"\ntraining.lr = 1e30\n'
+        '[methods.good]\nmethod = "fedavg"\n'
+        '[methods.broken]\nmethod = "fedavg"\ntraining.lr = 1e30\nrun.rounds = 5\n'
         '[settings."β = 0.2"]\ndata.split = "dirichlet(0.2)"\n',
         "utf-8",
     )
     found = terminal("compare", "paper.toml", "--jobs", "1")
     assert found.code == 1
-    assert found.err.startswith("coterie: β = 0.2, broken, seed 0 failed: nobody answered in rounds 1 to 3, and ")
+    assert found.err.startswith("coterie: β = 0.2, broken, seed 0 failed: nobody answered in rounds 2 to 4, and ")
     assert Path("comparisons/paper/report.html").is_file()
     assert "good" in found.out
     assert pl.read_parquet("comparisons/paper/cells.parquet")["method"].to_list() == ["good"]
@@ -114,7 +115,7 @@ def test_a_file_with_settings_and_a_cell_that_fails(terminal: Terminal) -> None:
     Path("none.toml").write_text(text, "utf-8")
     none = terminal("compare", "none.toml", "--jobs", "1")
     assert none.code == 2
-    assert none.err.startswith("coterie: no cell is finished: nobody answered in rounds 1 to 3, and ")
+    assert none.err.startswith("coterie: no cell is finished: nobody answered in rounds 2 to 4, and ")
     assert not Path("comparisons/none/table.md").exists()
 
 
@@ -125,7 +126,7 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_tables(tmp_path: Path) ->
 
     def running() -> list[int]:
         """The processes of cells that are between their first round and their last."""
-        there = [coterie.RunFolder(path).progress() for path in cells.pool.glob("*")]
+        there = [coterie.RunFolder(path).progress() for path in cells.pool.glob("*") if path.is_dir()]
         return [p.pid for p in there if p is not None and p.state == "running" and p.round]
 
     with Processes(tmp_path) as processes:
@@ -217,9 +218,10 @@ def test_from_python(tmp_path: Path) -> None:
         (["fedavg", "ifca", "--set", "eps"], ["--set 'eps' is not possible; write --set KEY=VALUE"]),
         (["fedavg", "ifca", "--set", "clutsers=3"], ["clutsers is not a setting of fedavg or of any section"]),
         (["fedavg", "ifca", "--set", "name=3"], ["name could be "]),
+        (["fedavg", "ifca", "--set", "method.name=ditto"], ["method.name cannot be set for all; name the methods"]),
         (
             ["fedavg", "ifca", "--set", "method.mu=3"],
-            ["method fedavg: method.mu is not a setting of fedavg", "method ifca: "],
+            ["method.mu is not a setting of any method here; see: coterie list methods NAME"],
         ),
         (
             ["fedavg", "--rounds", "0", "--participation", "2", "--split", "iidd"],

@@ -274,7 +274,10 @@ def _anchored(data: str) -> str:
     """A path to data written out whole, so that a comparison can be gone on with from anywhere."""
     from coterie.session import _anchored as anchored
 
-    return anchored(Experiment(data=data)).data.name
+    try:
+        return anchored(Experiment(data=data)).data.name if data else data
+    except OSError:  # a name that no file can have; it is refused as a dataset
+        return data
 
 
 def _refuse_set_here(where: str, section: str, keys: list[str], found: list[str]) -> None:

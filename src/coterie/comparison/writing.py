@@ -9,7 +9,7 @@ import polars as pl
 from rich.console import Group
 from rich.text import Text
 
-from coterie.report.compare import _fitting as fitting
+from coterie.report.compare import fitting
 from coterie.report.numbers import counted, decimals, significant
 from coterie.report.reading import MEGABYTE
 

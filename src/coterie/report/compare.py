@@ -92,7 +92,7 @@ def render(frame: pl.DataFrame, width: int | None = None) -> Table:
     ]
     told = all(row["method"] in row["run"] for row in frame.to_dicts())
     least = ("method", *LEAST_OF_RUNS) if told else LEAST_OF_RUNS
-    shown = _fitting({c: title for c, (title, _) in forms.items()}, rows, least, width)
+    shown = fitting({c: title for c, (title, _) in forms.items()}, rows, least, width)
     shown.title, shown.title_justify = "Last round of each run", "left"
     return shown
 
@@ -124,7 +124,7 @@ def show(folder: RunFolder, width: int | None = None) -> Table:
         for row in thinned(run.rounds, MOST_ROUNDS).to_dicts()
     ]
     least = LEAST_OF_ROUNDS if run.rounds["failed"].sum() else ("failed", *LEAST_OF_ROUNDS)
-    shown = _fitting({c: title for c, (title, _) in forms.items()}, rows, least, width)
+    shown = fitting({c: title for c, (title, _) in forms.items()}, rows, least, width)
     shown.title = Text(f"{run.label}: {method_of(folder.experiment())}, {folder.status}")
     shown.title_justify = shown.caption_justify = "left"
     shown.caption = Text(_summed_up(run) if run.rounds.height else "No round is finished yet.")
@@ -142,7 +142,7 @@ def _summed_up(run: Run) -> str:
     )
 
 
-def _fitting(titles: dict[str, str], rows: Sequence[Line], least: Sequence[str], width: int | None) -> Table:
+def fitting(titles: dict[str, str], rows: Sequence[Line], least: Sequence[str], width: int | None) -> Table:
     """The rows as a table of at most `width` columns, without those of `least` for which there is no room."""
     left = list(titles)
     for column in (None, *dict.fromkeys(least)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from coterie.comparison.writing import NAMES, _columns, _line, _note
+from coterie.comparison.writing import NAMES, columns_of, line, note
 from coterie.problems import BadInput
 from coterie.report.comparison_charts import figures
 from coterie.report.comparison_gains import gains_table
@@ -97,7 +97,7 @@ def _reading(comparison: Comparison) -> str:
     if len(comparison.seeds) > 1:
         said += (
             " A difference is beyond chance if its 95% interval, over the seeds that both methods share, leaves out"
-            " zero; of twenty pairs of methods that are alike, one will look so."
+            " zero; of twenty pairs of methods that are alike, about one will look so."
         )
     return said + " A click on a method in a chart's legend brings it out."
 
@@ -135,21 +135,21 @@ def _overview(comparison: Comparison, parts: Sequence[View]) -> str:
     measure = comparison.measure
     lines, strong = [], set()
     for number, method in enumerate(comparison.methods):
-        line, ranks = [method.name], []
+        texts, ranks = [method.name], []
         for column, view in enumerate(parts, 1):
             row = view.row(method.name)
             mean, sd = row[f"{measure}_mean"], row[f"{measure}_sd"]
-            line.append("–" if mean is None else _scattered(measure, mean, sd))
+            texts.append("–" if mean is None else _scattered(measure, mean, sd))
             ranks += [] if row["rank"] is None else [row["rank"]]
             if row["best"]:
                 strong.add((number, column))
-        line.append(decimals(sum(ranks) / len(ranks), 1) if len(ranks) == len(parts) else "–")
-        lines.append(line)
+        texts.append(decimals(sum(ranks) / len(ranks), 1) if len(ranks) == len(parts) else "–")
+        lines.append(texts)
     head = ["Method", *(view.setting for view in parts), "Mean rank"]
-    note = (
+    said = (
         f"{NAMES[measure].capitalize()}, mean ± standard deviation over the seeds; the best of a setting is bold."
     )
-    return f"<h2>All settings</h2>{html_table(head, lines, strong=strong)}<p class='note'>{escape(note)}</p>"
+    return f"<h2>All settings</h2>{html_table(head, lines, strong=strong)}<p class='note'>{escape(said)}</p>"
 
 
 def _scattered(measure: str, mean: float, sd: float | None) -> str:
@@ -175,14 +175,14 @@ def _setting(view: View, drawn: Sequence[Figure], summary: pl.DataFrame, *, alon
 
 
 def _table(view: View, summary: pl.DataFrame, level: int) -> str:
-    columns = _columns(summary)
-    rows = [_line(columns, row) for row in view.summary.to_dicts()]
-    lines = [[line[key][0] for key in columns] for line in rows]
-    strong = {(i, j) for i, line in enumerate(rows) for j, key in enumerate(columns) if line[key][1]}
+    columns = columns_of(summary)
+    rows = [line(columns, row) for row in view.summary.to_dicts()]
+    lines = [[row[key][0] for key in columns] for row in rows]
+    strong = {(i, j) for i, row in enumerate(rows) for j, key in enumerate(columns) if row[key][1]}
     head = [title[0].upper() + title[1:] for title, _ in columns.values()]
     return (
         f"<h{level}>The methods in numbers</h{level}>{html_table(head, lines, strong=strong)}"
-        f"<p class='note'>{escape(_note(summary, columns))}</p>"
+        f"<p class='note'>{escape(note(summary, columns))}</p>"
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from coterie.report.charts import finished
+from coterie.report.charts import HEIGHT, finished
 from coterie.report.colours import NO_GROUP
 from coterie.report.comparison_gains import gains
 from coterie.report.comparison_view import View, value, views
@@ -66,7 +66,8 @@ def curves(view: View) -> Figure:
     ]
     first, last = frame["round"].to_numpy().min(), frame["round"].to_numpy().max()
     x = over_rounds("round", int(first), int(last))
-    return Figure(name, title, f"{caption}.", _lines(view, frame, methods, x, shown, target, view.axis))
+    chart = _lines(view, frame, methods, x, shown, target, view.axis)
+    return Figure(name, title, f"{caption}.", chart, height=_height(methods))
 
 
 def agreement(view: View) -> Figure:
@@ -102,7 +103,8 @@ def agreement(view: View) -> Figure:
     ]
     first, last = frame["round"].to_numpy().min(), frame["round"].to_numpy().max()
     x = over_rounds("round", int(first), int(last))
-    return Figure(name, title, caption, _lines(view, frame, methods, x, shown, None, "adjusted Rand index"))
+    chart = _lines(view, frame, methods, x, shown, None, "adjusted Rand index")
+    return Figure(name, title, caption, chart, height=_height(methods))
 
 
 def cost(view: View) -> Figure:
@@ -161,7 +163,7 @@ def cost(view: View) -> Figure:
         "way there, and further up and left is better. The broad line joins the methods that no other one beats "
         f"in both: {said}."
     )
-    return Figure(name, title, caption, chart)
+    return Figure(name, title, caption, chart, height=_height(methods))
 
 
 def pareto(points: pl.DataFrame, *, least: bool = False) -> pl.DataFrame:
@@ -244,6 +246,11 @@ def _lines(
     hidden = seen.then(alt.value(1 if single else 0)).otherwise(alt.value(0))
     layers.append(base.mark_point(filled=True, size=60 if few else 25).encode(y=y, opacity=hidden, tooltip=shown))
     return alt.layer(*layers)
+
+
+def _height(methods: list[str]) -> int:
+    """Many methods need room for their names, and to be told apart."""
+    return HEIGHT + 12 * max(len(methods) - 6, 0)
 
 
 def _pick(name: str) -> alt.Parameter:

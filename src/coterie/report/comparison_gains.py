@@ -10,7 +10,7 @@ from coterie.report.comparison_view import View
 from coterie.report.document import html_table
 from coterie.report.figures import Figure, rows
 from coterie.report.marks import PLAIN, colour
-from coterie.report.numbers import counted, decimals
+from coterie.report.numbers import counted, decimals, listed
 
 SAME = 1e-9
 """Two accuracies that are nearer than this are equal."""
@@ -76,6 +76,10 @@ def gains(view: View) -> Figure:
     if not found.height:
         return Figure(name, title, f"There is no finished seed of both {view.baseline} and another method.")
     counts = counted_gains(found)
+    alike = counts.filter(pl.col("same") == pl.col("clients"))["method"].to_list()
+    if len(alike) == counts.height:
+        return Figure(name, title, f"With {listed(alike, 15)} every client fares exactly as with {view.baseline}.")
+    found, counts = (frame.filter(~pl.col("method").is_in(alike)) for frame in (found, counts))
     lines = {
         row["method"]: f"{row['method']}\n{row['gained']} gain, {row['lost']} lose" for row in counts.to_dicts()
     }
@@ -106,11 +110,18 @@ def gains(view: View) -> Figure:
         alt.Chart(rows(pl.DataFrame({"gain": [0.0]}))).mark_rule(color=NO_GROUP, strokeWidth=2).encode(x=x),
         encoded,
         alt.Chart(rows(counts.with_columns(name_line)))
-        .mark_tick(thickness=3, color=_TINT)
-        .encode(x=alt.X("mean:Q"), y=y, tooltip=[alt.Tooltip("method:N"), alt.Tooltip("mean:Q", format="+.1f")]),
+        .mark_tick(thickness=3, size=24, color=_TINT)
+        .encode(
+            x=alt.X("mean:Q"),
+            y=y.bandPosition(0.5),
+            tooltip=[alt.Tooltip("method:N"), alt.Tooltip("mean:Q", format="+.1f")],
+        ),
     )
+    caption = _caption(view, found, counts, labels)
+    if alike:
+        caption += f" Left out, as every client fares exactly as with {view.baseline}: {listed(alike, 15)}."
     height = 70 + counts.height * (36 + 5 * min(len(labels), MOST_GROUPS))
-    return Figure(name, title, _caption(view, found, counts, labels), chart, height=height)
+    return Figure(name, title, caption, chart, height=height)
 
 
 def counted_gains(found: pl.DataFrame) -> pl.DataFrame:

@@ -51,10 +51,14 @@ class View:
         return sorted(set(self.cells["seed"]))
 
     @cached_property
+    def bests(self) -> list[str]:
+        """The methods with the best mean of the measure, mostly one; none where there is no value."""
+        return self.summary.filter(pl.col("best"))["method"].to_list()
+
+    @property
     def best(self) -> str | None:
-        """The method with the best mean of the measure; None where there is no value."""
-        found = self.summary.filter(pl.col("best"))["method"]
-        return str(found[0]) if found.len() else None
+        """The first of them; the baseline, if it is among them."""
+        return self.baseline if self.baseline in self.bests else next(iter(self.bests), None)
 
     @property
     def falls(self) -> bool:

@@ -23,17 +23,11 @@ def headline(view: View) -> str:
     if best is None:
         return "No round was evaluated, so nothing can be said of the methods."
     row = view.row(best)
-    said = f"{best} is best in {NAMES[view.measure]}, with {value(view.measure, row[f'{view.measure}_mean'])}"
+    reached = value(view.measure, row[f"{view.measure}_mean"])
     if best == view.baseline:
-        said = f"No method is above the baseline: {best} has the best {NAMES[view.measure]}, "
-        said += value(view.measure, row[f"{view.measure}_mean"])
-        others = [view.row(method) for method in view.methods if method != best]
-        others = [other for other in others if other["difference"] is not None]
-        if not others:
-            return f"{said}. There is no other method to hold against it."
-        mean = f"{view.measure}_mean"
-        row = (min if view.falls else max)(others, key=lambda other: float(other[mean]))
-        return f"{said}. {row['method']} comes next: {_apart(view, row)}."
+        return f"No method is better than the baseline: {best} has {NAMES[view.measure]} {reached}{_next(view)}."
+    share = f"{listed(view.bests)} {'is' if len(view.bests) == 1 else 'are'} best"
+    said = f"{share} in {NAMES[view.measure]}, with {reached}"
     if row["difference"] is None:
         return f"{said}; there is no finished seed of the baseline {view.baseline} to hold it against."
     other = value(view.measure, view.row(view.baseline)[f"{view.measure}_mean"])
@@ -59,7 +53,7 @@ def overall(parts: Sequence[View]) -> str:
                 ranks.setdefault(method, []).append(rank)
     # Only who was measured everywhere has a mean rank that can be compared.
     whole = {method: sum(own) / len(own) for method, own in ranks.items() if len(own) == len(known)}
-    first = [view.best for view in known]
+    first = [method for view in known for method in view.bests]
     wins = {method: first.count(method) for method in ranks if method in first}
     most = max(wins.values())
     winners = [method for method, count in wins.items() if count == most]
@@ -77,6 +71,18 @@ def overall(parts: Sequence[View]) -> str:
             else "."
         )
     return said
+
+
+def _next(view: View) -> str:
+    """Who comes after a baseline that is best."""
+    equal = [method for method in view.bests if method != view.baseline]
+    said = f", and so {'has' if len(equal) == 1 else 'have'} {listed(equal)}" if equal else ""
+    rows = [view.row(method) for method in view.methods if method not in view.bests]
+    known = [row for row in rows if row["difference"] is not None]
+    if not known:
+        return said
+    row = (min if view.falls else max)(known, key=lambda row: float(row[f"{view.measure}_mean"]))
+    return f"{said}; {row['method']} comes next: {_apart(view, row)}"
 
 
 def _apart(view: View, row: dict[str, Any]) -> str:
@@ -102,7 +108,7 @@ def _as_good(view: View) -> str:
         both = known.filter(pl.col("method") == method).join(own, on="seed").sort("seed")
         _, low, high = interval((both["value"] - both["best"]).to_numpy())
         # The baseline's own difference is in the headline.
-        if method not in (view.best, view.baseline) and low <= 0 <= high:
+        if method not in (*view.bests, view.baseline) and low <= 0 <= high:
             near.append(method)
     if view.best == view.baseline or not near:
         return ""

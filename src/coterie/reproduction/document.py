@@ -36,6 +36,7 @@ replaces and reduces is said with each item, and the file of an item in `src/cot
 Numbers are mean ± standard deviation over seeds. A claim is a comparison that the paper makes. It **holds** where
 the 95 % interval of the difference over the seeds (Student's t, paired by seed) lies on the claimed side of zero,
 **does not hold** where it lies on the other side, and is **undecided** in between; with few seeds, many are.
+With each comparison stand the mean of its left side minus its right one, that interval, and n, the number of seeds.
 Intervals are not corrected for the number of claims. *Not run* means that a scale leaves out a method or a setting
 of the claim. This page is written by `coterie reproduce --write docs/reproduction.md` from the kept results."""
 
@@ -115,6 +116,21 @@ def shown(item: Item, found: Result) -> Group:
     counts = Counter(judged.verdict for judged in claimed(item, found))
     parts.append(Text(f"Claims: {', '.join(f'{v} {counts[v]}' for v in VERDICTS if counts[v])}."))
     return Group(*parts)
+
+
+def notes(item: Item, found: Result) -> list[str]:
+    """One result for the page of its comparison, a sentence each: the item, what was run, and the claims."""
+    told = []
+    for claim, judged, printed in zip(item.claims, claimed(item, found), published(item), strict=True):
+        parts = [f"{link.link}: {_told(link)}" for link in judged.links]
+        parts += [] if printed is None else [_printed(printed)]
+        told.append(f"Claim, {judged.verdict}: {_sentence(claim.text)} ({claim.where}) {'; '.join(parts)}.")
+    return [
+        f"{heading(item)}. The paper: {_sentence(item.says)}",
+        *ran(item, found),
+        *told,
+        "What was printed and what was measured, side by side, is in table.md beside this page.",
+    ]
 
 
 def ran(item: Item, found: Result) -> Iterator[str]:

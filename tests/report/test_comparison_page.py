@@ -1,0 +1,366 @@
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import vl_convert
+from scipy import stats
+
+from coterie import running
+from coterie.comparison.measures import Frames, read
+from coterie.comparison.spec import Comparison
+from coterie.comparison.table import summary
+from coterie.problems import BadInput
+from coterie.report import comparison_gains
+from coterie.report.charts import language_version, specification
+from coterie.report.comparison import build
+from coterie.report.comparison_charts import charts, pareto
+from coterie.report.comparison_gains import gains_table, labels_of, pairs, people
+from coterie.report.comparison_view import View, views
+from coterie.report.comparison_words import finding, headline, overall
+from coterie.runs import RunFolder
+from coterie.streams import stream
+
+from .test_page import CHROMIUM, Reader, browse
+
+SETTINGS = {"turned": {"data": {"split": "rotated(4)"}}, "β = 0.3": {"data": {"split": "dirichlet(0.3)"}}}
+METHODS = {
+    "FedAvg": {"method": {"name": "fedavg"}},
+    "FeSEM of four groups": {"method": {"name": "fesem", "clusters": 4}},
+    "Everyone alone": {"method": {"name": "local-only"}},
+}
+TABLES = {
+    "seeds": 3,
+    "baseline": "FedAvg",
+    "experiment": {"data": {"name": "digits", "clients": 8}, "run": {"rounds": 4}},
+    "methods": METHODS,
+    "settings": SETTINGS,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("comparison")
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    return Comparison.from_tables(TABLES, "digits")
+
+
+@pytest.fixture(scope="module")
+def frames(comparison: Comparison, folder: Path) -> Frames:
+    """What the real runs of every cell measured."""
+    comparison.check()
+    done = {}
+    for cell in comparison.cells():
+        updates = {"run.folder": str(folder / "cells"), "run.name": cell.key, "run.workers": 1}
+        done[cell.key] = running.run(cell.experiment.updated(updates)).folder
+    return read(
+        comparison, {key: run if isinstance(run, RunFolder) else RunFolder(run) for key, run in done.items()}
+    )
+
+
+@pytest.fixture(scope="module")
+def written(comparison: Comparison, frames: Frames, folder: Path) -> str:
+    return build(folder, comparison, frames, summary(comparison, frames), []).read_text(encoding="utf-8")
+
+
+def only(frames: Frames, condition: pl.Expr) -> Frames:
+    return Frames(frames.cells.filter(condition), frames.curves.filter(condition), frames.clients.filter(condition))
+
+
+def view(comparison: Comparison, frames: Frames, setting: str = "turned") -> View:
+    return next(v for v in views(comparison, frames, summary(comparison, frames)) if v.setting == setting)
+
+
+def test_the_page_loads_nothing(written: str) -> None:
+    reader = Reader(written)
+    assert not reader.inside
+    for tag, attributes in reader.elements:
+        assert tag not in ("link", "img", "iframe", "base", "object", "embed"), tag
+        assert not {"src", "href", "srcset", "data", "background"} & set(attributes)
+    assert "default-src 'none'" in written
+    specifications = re.search(r'id="specifications">(.*?)</script>', written, re.DOTALL)
+    assert specifications is not None
+    assert "//" not in specifications[1]
+    places = {attributes["id"] for _, attributes in reader.elements if "id" in attributes} - {"specifications"}
+    assert places == {f"chart-{name}" for name in json.loads(specifications[1])}
+    assert {"chart-accuracy-1", "chart-clients-1", "chart-cost-1", "chart-groups-1", "chart-accuracy-2"} <= places
+    assert "chart-groups-2" not in places  # nothing is planted there
+
+
+def test_the_same_comparison_gives_the_same_bytes(
+    written: str, comparison: Comparison, frames: Frames, folder: Path
+) -> None:
+    assert build(folder, comparison, frames, summary(comparison, frames), []).read_text(encoding="utf-8") == written
+
+
+def test_the_finding_is_that_of_the_runs(comparison: Comparison, frames: Frames, written: str) -> None:
+    cells = frames.cells.filter(pl.col("setting") == "turned")
+    values = {m: cells.filter(pl.col("method") == m).sort("seed")["macro_accuracy"].to_numpy() for m in METHODS}
+    best = max(values, key=lambda method: values[method].mean())
+    assert best != "FedAvg"
+    apart = values[best] - values["FedAvg"]
+    low, high = stats.t.interval(0.95, 2, apart.mean(), stats.sem(apart))
+    said = (
+        f"{best} is best in accuracy, with {values[best].mean():.1%} against {values['FedAvg'].mean():.1%} with "
+        f"FedAvg, the baseline: {100 * apart.mean():+.1f} points (95% interval {100 * low:+.1f} to "
+        f"{100 * high:+.1f} over 3 seeds), which {'is beyond chance' if low > 0 or high < 0 else 'may be chance'}."
+    )
+    assert headline(view(comparison, frames)) == said
+    text = Reader(written).text
+    assert f"turned : {said}" in text
+    assert "9 of 18" not in text
+    assert "18 of 18 runs finished" in text
+    assert "The baseline is FedAvg" in text
+
+
+def test_bytes_and_losers_are_said(comparison: Comparison, frames: Frames) -> None:
+    without = only(frames, pl.col("method") != "Everyone alone")
+    words = " ".join(finding(view(comparison, without)))
+    sent = (
+        without.cells.filter(pl.col("setting") == "turned")
+        .group_by("method")
+        .agg((pl.col("up_bytes") + pl.col("down_bytes")).mean())
+    )
+    volumes = dict(sent.iter_rows())
+    assert volumes["FeSEM of four groups"] == volumes["FedAvg"]
+    assert f"FeSEM of four groups sends as much as FedAvg: {volumes['FedAvg'] / 1e6:.2f} MB in all." in words
+    gained, lost = counts_by_hand(without, "FeSEM of four groups")
+    assert f"Of 24 clients of all seeds, {gained} gain by it and {lost} lose" in words
+    local = " ".join(finding(view(comparison, only(frames, pl.col("method") != "FeSEM of four groups"))))
+    assert "Everyone alone sends nothing, FedAvg" in local
+
+
+def counts_by_hand(frames: Frames, method: str) -> tuple[int, int]:
+    rows = frames.clients.filter(pl.col("setting") == "turned").to_dicts()
+    at = {(row["method"], row["seed"], row["client"]): row["accuracy"] for row in rows}
+    gains = [value - at["FedAvg", seed, client] for (m, seed, client), value in at.items() if m == method]
+    return sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+
+
+def test_gains_are_counted_client_by_client(comparison: Comparison, frames: Frames) -> None:
+    here = view(comparison, frames)
+    found = pairs(here)
+    assert found.height == 2 * 3 * 8
+    assert set(found["method"]) == {"FeSEM of four groups", "Everyone alone"}
+    assert labels_of(found) == ["group 0", "group 1", "group 2", "group 3"]
+    rows = re.findall(r"<tr><td class='text'>(.*?)</td><td>(\d+)</td><td>(\d+)</td>", gains_table(here))
+    assert {name: (int(gain), int(lose)) for name, gain, lose in rows} == {
+        method: counts_by_hand(frames, method) for method in ("FeSEM of four groups", "Everyone alone")
+    }
+
+
+def test_clients_that_are_the_same_people_are_averaged(comparison: Comparison, frames: Frames) -> None:
+    drawn = view(comparison, frames)
+    assert not people(drawn)  # a split cuts other clients in every seed
+    named = replace(frames, clients=frames.clients.with_columns(name=pl.format("writer {}", "client")))
+    same = view(comparison, named)
+    assert people(same)
+    apart, averaged = pairs(drawn), pairs(same)
+    assert averaged.height == 2 * 8
+    assert averaged["seeds"].to_list() == [3] * 16
+    by_hand = apart.group_by("method", "client").agg(pl.col("gain").mean().alias("by_hand"))
+    both = averaged.join(by_hand, on=["method", "client"])
+    assert np.allclose(both["gain"], both["by_hand"])
+    shifted = pl.when(pl.col("seed") == 1).then((pl.col("planted") + 1) % 4).otherwise("planted")
+    other = replace(named, clients=named.clients.with_columns(planted=shifted))
+    assert not people(view(comparison, other))
+
+
+def test_groups_without_lasting_numbers_are_told_by_their_size(comparison: Comparison, frames: Frames) -> None:
+    found = pairs(view(comparison, frames, "β = 0.3"))
+    fesem = found.filter(pl.col("method") == "FeSEM of four groups")
+    assert labels_of(fesem)[0] == "largest group"
+    for _, run in fesem.group_by("seed"):
+        counts = dict(run.group_by("label").len().iter_rows())
+        order = [counts[label] for label in comparison_gains.LARGEST if label in counts]
+        assert order == sorted(order, reverse=True)
+        groups = frames.clients.filter(
+            (pl.col("setting") == "β = 0.3")
+            & (pl.col("method") == "FeSEM of four groups")
+            & (pl.col("seed") == run["seed"][0])
+        )["group"]
+        assert sorted(counts.values()) == sorted(groups.value_counts()["count"].to_list())
+
+
+def test_many_clients_become_larger_dots(
+    comparison: Comparison, frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison_gains, "MOST_DOTS", 20)
+    drawn = specification(charts(comparison, frames, summary(comparison, frames))["clients-1"])
+    dots = [row for rows in drawn["datasets"].values() for row in rows if "clients" in row and "of" in row]
+    assert sum(row["clients"] for row in dots) == 2 * 3 * 8
+    assert len(dots) < 2 * 3 * 8
+
+
+@pytest.mark.parametrize("least", [False, True])
+def test_the_frontier_is_of_those_that_nobody_beats(least: bool) -> None:
+    rng = stream(0, "frontier")
+    for _ in range(50):
+        # Few distinct numbers, so that ties come up.
+        points = pl.DataFrame(
+            {
+                "method": [f"m{i}" for i in range(9)],
+                "value": rng.integers(0, 5, 9) / 4,
+                "megabytes": rng.integers(0, 5, 9).astype(float),
+            }
+        )
+        rows = points.to_dicts()
+        sign = -1 if least else 1
+
+        def beaten(a: dict[str, Any], rows: list[dict[str, Any]] = rows, sign: int = sign) -> bool:
+            better = [(sign * (b["value"] - a["value"]), a["megabytes"] - b["megabytes"]) for b in rows]
+            return any(v >= 0 and m >= 0 and v + m > 0 for v, m in better)
+
+        wanted = {(row["megabytes"], row["value"]) for row in rows if not beaten(row)}
+        found = pareto(points, least=least)
+        assert {(row["megabytes"], row["value"]) for row in found.to_dicts()} == wanted
+        assert found["megabytes"].is_sorted()
+
+
+def test_missing_runs_and_failures_are_named(comparison: Comparison, frames: Frames, folder: Path) -> None:
+    gone = (pl.col("setting") == "turned") & (pl.col("method") == "Everyone alone") & (pl.col("seed") == 1)
+    gone |= (pl.col("setting") == "β = 0.3") & (pl.col("method") == "FedAvg")
+    left = only(frames, ~gone)
+    page = build(
+        folder, comparison, left, summary(comparison, left), ["Everyone alone, seed 1 failed: no room left."]
+    )
+    text = Reader(page.read_text(encoding="utf-8")).text
+    assert "14 of 18 runs finished" in text
+    assert "Everyone alone, seed 1 failed: no room left." in text
+    assert (
+        "4 runs not finished: turned, Everyone alone, seed 1; β = 0.3, FedAvg, seed 0; β = 0.3, FedAvg, seed 1;"
+        in text
+    )
+    assert "there is no finished seed of the baseline FedAvg to hold it against" in text
+    assert "There is no finished seed of both FedAvg and another method." in text
+    assert pairs(view(comparison, left)).filter(pl.col("method") == "Everyone alone").height == 2 * 8
+
+
+def test_a_comparison_without_a_finished_run_has_a_page(
+    comparison: Comparison, frames: Frames, folder: Path
+) -> None:
+    none = only(frames, pl.lit(False))
+    text = Reader(build(folder, comparison, none, summary(comparison, none), []).read_text(encoding="utf-8")).text
+    assert "No run is finished yet." in text
+    assert "18 runs not finished" in text
+
+
+def test_one_seed_says_nothing_about_chance(comparison: Comparison, frames: Frames) -> None:
+    single = view(replace(comparison, seeds=(0,)), only(frames, pl.col("seed") == 0))
+    assert "in the one seed that both have, which says nothing about chance." in headline(single)
+    assert "beyond chance" not in " ".join(finding(single))
+
+
+def test_a_baseline_that_is_best_is_said_to_be(comparison: Comparison, frames: Frames) -> None:
+    turned = view(comparison, frames)
+    assert turned.best is not None
+    said = headline(view(replace(comparison, baseline=turned.best), frames))
+    assert said.startswith(f"No method is better than the baseline: {turned.best} has accuracy ")
+    assert "comes next: -" in said
+
+
+def test_of_a_loss_less_is_better(comparison: Comparison, frames: Frames) -> None:
+    by_loss = view(replace(comparison, measure="loss"), frames)
+    cells = frames.cells.filter(pl.col("setting") == "turned").group_by("method").agg(pl.col("loss").mean())
+    means = dict(cells.iter_rows())
+    least = min(means, key=lambda method: means[method])
+    assert headline(by_loss).startswith(f"{least} is best in loss, with {means[least]:.3f} against")
+    assert "points" not in headline(by_loss)
+
+
+def test_over_settings_ranks_are_averaged(comparison: Comparison, frames: Frames) -> None:
+    whole = summary(comparison, frames)
+    ranks = dict(whole.group_by("method").agg(pl.col("rank").mean()).iter_rows())
+    leader = min(ranks, key=lambda method: ranks[method])
+    said = overall(views(comparison, frames, whole))
+    assert f"on average over settings and seeds is {leader}'s: {ranks[leader]:.1f} among 3 methods" in said
+
+
+def test_what_users_wrote_stays_text(comparison: Comparison, frames: Frames, folder: Path) -> None:
+    nasty = "</script><script>document.title = 'taken'</script><i>&amp;"
+    names = pl.col("method").replace({"Everyone alone": nasty})
+    changed = Frames(*(f.with_columns(names) for f in (frames.cells, frames.curves, frames.clients)))
+    methods = tuple(replace(m, name=nasty) if m.name == "Everyone alone" else m for m in comparison.methods)
+    other = replace(comparison, methods=methods, name=nasty)
+    page = build(folder, other, changed, summary(other, changed), [nasty]).read_text(encoding="utf-8")
+    assert nasty not in page
+    reader = Reader(page)
+    assert not any(tag == "i" for tag, _ in reader.elements)
+    assert sum(tag == "script" for tag, _ in reader.elements) == 3
+    assert reader.text.count(nasty) >= 5
+
+
+def test_how_it_was_made_is_said(written: str, comparison: Comparison, frames: Frames, folder: Path) -> None:
+    text = Reader(written).text
+    assert " ".join(comparison.to_toml().split()) in text
+    packages = RunFolder(folder / "cells" / frames.cells["key"][0]).environment()["packages"]
+    assert f"packages · torch {packages['torch']}" in text
+
+
+def test_charts_can_be_saved(comparison: Comparison, frames: Frames) -> None:
+    drawn = charts(comparison, frames, summary(comparison, frames))
+    assert list(drawn) == [
+        *("accuracy-1", "clients-1", "cost-1", "groups-1"),
+        *("accuracy-2", "clients-2", "cost-2"),
+    ]
+    for name, chart in drawn.items():
+        svg = vl_convert.vegalite_to_svg(specification(chart), vl_version=language_version())
+        assert "FeSEM of four groups" in svg, name
+    single = replace(comparison, settings=comparison.settings[:1])
+    turned = only(frames, pl.col("setting") == "turned")
+    assert list(charts(single, turned, summary(single, turned))) == ["accuracy", "clients", "cost", "groups"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(
+    comparison: Comparison, frames: Frames, folder: Path
+) -> None:
+    with pytest.raises(BadInput, match=r"report\.html cannot be written"):
+        build(folder / "nowhere", comparison, frames, summary(comparison, frames), [])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_renders(
+    written: str, comparison: Comparison, frames: Frames, folder: Path, tmp_path: Path, width: int
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(written, encoding="utf-8")
+    # A frame is as narrow as a phone even where a browser window cannot be.
+    probe = tmp_path / "probe.html"
+    probe.write_text(
+        f"<iframe src='{path.as_uri()}' style='width:{width}px;height:900px;border:0'></iframe><p id=said></p>"
+        "<script>onload = async () => { const page = document.querySelector('iframe').contentDocument;"
+        "const wait = async (ready) => { while (!ready()) await new Promise(r => setTimeout(r, 50)); };"
+        "await wait(() => page.body.dataset.drawn);"
+        "const all = () => [...page.querySelectorAll('.chart')];"
+        "const folded = all().filter(c => !c.dataset.drawn).length;"
+        "for (const part of page.querySelectorAll('details')) part.open = true;"
+        "await wait(() => all().every(c => c.dataset.drawn === 'yes'));"
+        "const right = (t) => t.getBoundingClientRect().right;"
+        "const charts = all().map(c => ({name: c.id,"
+        "marks: c.querySelectorAll('.role-mark path, .role-mark line').length,"
+        "legend: Math.max(0, ...[...c.querySelectorAll('.role-legend-label text')].map(right)),"
+        "width: c.querySelector('svg').getBoundingClientRect().width}));"
+        "said.textContent = JSON.stringify({folded, charts, width: page.documentElement.scrollWidth}); }</script>"
+    )
+    text, console = browse(probe, tmp_path / "profile", "--allow-file-access-from-files")
+    assert console == []
+    said = re.search(r'<p id="said">(.*?)</p>', text)
+    assert said is not None
+    found = json.loads(said[1])
+    assert found["width"] <= width
+    names = charts(comparison, frames, summary(comparison, frames))
+    assert {c["name"] for c in found["charts"]} == {f"chart-{name}" for name in names}
+    assert found["folded"] == 3  # those of the second setting
+    for chart in found["charts"]:
+        assert chart["marks"] >= 3, chart
+        assert 0 < chart["legend"] <= width, chart
+        assert 0.6 * min(width, 540) < chart["width"] <= width
