@@ -71,7 +71,18 @@ def test_help_names_every_command_and_what_comes_next(terminal: Terminal) -> Non
     bare, asked = terminal(), terminal("--help")
     assert bare.code == asked.code == 0
     assert bare.out.split() == asked.out.split()
-    for word in ("demo", "run", "resume", "show", "report", "compare", "reproduce", "list", "new", "coterie run experiment.toml"):
+    for word in (
+        "demo",
+        "run",
+        "resume",
+        "show",
+        "report",
+        "compare",
+        "reproduce",
+        "list",
+        "new",
+        "coterie run experiment.toml",
+    ):
         assert word in asked.out
     assert "--set mu=0.1" in terminal("run", "-h").out
 
@@ -181,7 +192,10 @@ def test_list_knows_five_kinds(terminal: Terminal) -> None:
         (["run"], ["missing argument 'METHOD|FILE.toml'"]),
         (["run", "fesem", "--round", "3"], ["no such option: --round (Possible options: --rounds)"]),
         (["rnu"], ["command 'rnu' is unknown; did you mean run?"]),
-        (["zzz"], ["command 'zzz' is unknown; known: compare, demo, list, new, report, reproduce, resume, run, show"]),
+        (
+            ["zzz"],
+            ["command 'zzz' is unknown; known: compare, demo, list, new, report, reproduce, resume, run, show"],
+        ),
         (["list", "models"], ["list 'models' is unknown; did you mean networks?"]),
         (["run", "experiment.yaml"],
          ["'experiment.yaml' is neither a method nor an experiment file; such files end in .toml, and coterie new "

@@ -56,11 +56,12 @@ TABLE: dict[str, May] = {
     "demo": May((ANYTHING,), REMOTE),
     "listing": May((ANYTHING,), REMOTE),
     # Many experiments side by side, and those of published tables.
-    "comparison": May(("interrupts", "running", "experiment_check", "session", "live", *RUNNING), REMOTE),
+    "comparing": May(("comparison", "report", *RECORDS), REMOTE),
+    "comparison": May(("interrupts", "live", "locks", "running", "session", "experiment_check", *RUNNING), REMOTE),
     "reproduction": May(("comparison", *RUNNING), TORCH | REMOTE),
     "papers": May((), TORCH | REMOTE),
     # An experiment, from what is to be done down to the models.
-    "running": May(("interrupts", "session", *RUNNING), REMOTE),
+    "running": May(("interrupts", "locks", "session", *RUNNING), REMOTE),
     "session": May(("experiment_check", "measuring", "newcomers", "provenance", *RUNNING), REMOTE),
     "provenance": May(("federation",), REMOTE),
     "newcomers": May(("measuring", *RUNNING), REMOTE),
@@ -86,6 +87,7 @@ TABLE: dict[str, May] = {
     "events": May(RECORDS, TORCH | REMOTE, name=("experiment",)),
     # The ground.
     "interrupts": May((), TORCH | REMOTE),
+    "locks": May((), TORCH | REMOTE),
     "problems": May((), TORCH | REMOTE),
     "streams": May((), TORCH | REMOTE),
     "catalog": May((), TORCH | REMOTE),

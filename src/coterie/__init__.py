@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coterie.comparing import compare as compare
     from coterie.events import Observer as Observer
     from coterie.events import Result as Result
     from coterie.events import Round as Round
@@ -35,6 +36,7 @@ _HOMES = {
     "Round": "coterie.events",
     "RunFolder": "coterie.runs",
     "check": "coterie.experiment",
+    "compare": "coterie.comparing",
     "resume": "coterie.running",
     "rounds": "coterie.running",
     "run": "coterie.running",
@@ -50,6 +52,7 @@ __all__ = [
     "RunFolder",
     "__version__",
     "check",
+    "compare",
     "resume",
     "rounds",
     "run",

@@ -13,7 +13,7 @@ import typer
 from coterie.problems import BadInput
 
 if TYPE_CHECKING:
-    from coterie.comparison.comparing import Compared
+    from coterie.comparing import Compared
     from coterie.comparison.spec import Comparison
 
 HELP = """
@@ -100,7 +100,7 @@ def compare(
         tables |= {key: value for key, value in top.items() if value is not None}
         comparison = _assembled(tables, changes, settings or [])
         comparison.check(parent)
-        from coterie.comparison import comparing
+        from coterie import comparing
         from coterie.comparison.progress import watching
     place = parent / comparison.name
     again = shlex.join(["coterie", "compare", str(place), *(["--tune", str(trials)] if trials else [])])
@@ -207,8 +207,8 @@ def _owners(key: str, comparison: Comparison, network: str) -> tuple[str, str, l
 
 def _show(compared: Compared, quiet: bool) -> None:
     """Print the table, what failed, and where everything is."""
-    from coterie.comparison import writing
     from coterie.listing import console, say
+    from coterie.report import comparison_table
 
     path = compared.folder.path
     for cell, sentence in compared.failures():
@@ -217,7 +217,7 @@ def _show(compared: Compared, quiet: bool) -> None:
         print(path)
         return
     where = console()
-    where.print(writing.to_rich(compared.summary, where.width))
+    where.print(comparison_table.to_rich(compared.summary, where.width))
     for note in compared.notes:
         say(f"note: {note}")
     say(f"folder  {path}")

@@ -120,7 +120,8 @@ class Evaluation(Section):
     ] = "test"
 
 
-_NAME = re.compile(r"[^\W_][\w.+=-]*")
+NAME = re.compile(r"[^\W_][\w.+=-]*")
+"""What a run may be called: a plain name of a folder."""
 LONGEST_NAME = 80
 """Characters of a run's name; a folder's name has room for them and a number on every system."""
 
@@ -160,7 +161,7 @@ class Run(Section):
     @field_validator("name")
     @classmethod
     def _is_a_folder_name(cls, name: str | None) -> str | None:
-        if name is not None and not _NAME.fullmatch(name):
+        if name is not None and not NAME.fullmatch(name):
             raise ValueError("write letters, digits, '-', '_', '.', '+' or '=', and begin with a letter or a digit")
         if name is not None and len(name) > LONGEST_NAME:
             raise ValueError(f"it has {len(name)} characters, and may have {LONGEST_NAME}")

@@ -6,17 +6,20 @@ import os
 import platform
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from coterie import metrics
 from coterie.events import Observer, Result, Round, Status
 from coterie.experiment import Experiment, check
 from coterie.interrupts import held_back
+from coterie.locks import alone
 from coterie.problems import BadInput
 from coterie.runs import RunFolder
+from coterie.runtime.runtime import VANISHED
 from coterie.session import Session
 
 PATIENCE = 3
@@ -92,7 +95,9 @@ def _rounds(
     run = session.experiment.run
     up, down, seconds = _totals(folder)
     checkpoints = session.checkpoints(folder) if folder is not None else None
-    saved, silent, whole = done, 0, True
+    saved, silent, whole = done, _silent_rounds(folder, done), True
+    if silent >= PATIENCE and done == run.rounds:
+        raise BadInput(f"nobody answered in the last {silent} rounds, and nothing was learnt; begin a new run")
     for observer in observers:
         observer.started(session.experiment, session.describe())
         _note([observer], session.method.remarks(session.people, run.rounds))
@@ -124,9 +129,9 @@ def _rounds(
             yield event
             silence = session.silence()
             silent = 0 if silence is None else silent + 1
-            if silent == PATIENCE:
+            if silent >= PATIENCE:
                 raise BadInput(
-                    f"nobody answered in rounds {number - PATIENCE + 1} to {number}, and nothing was learnt: "
+                    f"nobody answered in rounds {number - silent + 1} to {number}, and nothing was learnt: "
                     f"{silence}; training.lr may be too large, or run.client_timeout too short"
                 )
     finally:
@@ -135,6 +140,18 @@ def _rounds(
         session.roll_back()
         if checkpoints is not None and whole and saved < done:
             checkpoints.save(done, session.remembered())
+
+
+def _silent_rounds(folder: RunFolder | None, done: int) -> int:
+    """How many of the last finished rounds nobody answered, though somebody was there.
+
+    A run that has given up does not begin to count anew when it is resumed: it would go on to its end untrained.
+    """
+    if folder is None or not done:
+        return 0
+    failures = folder.failures().filter(pl.col("reason") != VANISHED)
+    alone = set(folder.rounds().filter(pl.col("participants") == 0)["round"]) & set(failures["round"])
+    return next(count for count in range(done + 1) if done - count not in alone)
 
 
 def _finish(session: Session, folder: RunFolder, done: int, observers: Sequence[Observer]) -> Result:
@@ -182,8 +199,6 @@ def _note(observers: Sequence[Observer], texts: Sequence[str]) -> None:
 def _alone(folder: RunFolder) -> Iterator[None]:
     """Be the only process that writes into a run folder.
 
-    The system takes the lock back from a process that ends, however it ends. Worker processes do not inherit it.
-
     Raises:
         BadInput: a process is at it, here or, as far as can be known, on another machine.
     """
@@ -197,20 +212,14 @@ def _alone(folder: RunFolder) -> Iterator[None]:
             f"run {folder.name} says that it is running on {progress.host}; wait for it, or if it was killed, "
             f"remove {folder.path / 'status.json'}"
         )
-    with ExitStack() as held:
-        if os.name == "posix":
-            import fcntl
-
-            file = held.enter_context((folder.path / ".lock").open("w"))
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise BadInput(busy) from None
-        elif folder.status == "running":
-            raise BadInput(busy)
+    if os.name != "posix" and folder.status == "running":
+        raise BadInput(busy)
+    with alone(folder.path, busy):
         _HERE.add(place)
-        held.callback(_HERE.discard, place)
-        yield
+        try:
+            yield
+        finally:
+            _HERE.discard(place)
 
 
 def _totals(folder: RunFolder | None) -> tuple[int, int, float]:

@@ -62,7 +62,7 @@ class Session:
     """An experiment with everything built that it needs: federation, method, runtime, and what is remembered."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment = _anchored(resolved(experiment))
+        self.experiment = experiment = anchored(resolved(experiment))
         data, settings = experiment.data, experiment.run
         self.method: Method[Any] = built(experiment.method)
         whole = build(
@@ -388,7 +388,7 @@ class Session:
         self._sketched.append((replies.clients, self.sketch(models)))
 
 
-def _anchored(experiment: Experiment) -> Experiment:
+def anchored(experiment: Experiment) -> Experiment:
     """The experiment with a path to data written out whole, so that the run can be resumed from anywhere."""
     path = Path(experiment.data.name)
     if experiment.data.name in DATASETS or not path.exists():

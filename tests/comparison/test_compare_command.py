@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import coterie
-from coterie.comparison.comparing import compare
+from coterie.comparing import compare
 from coterie.comparison.folder import ComparisonFolder
 from coterie.comparison.spec import Comparison
 from tests.commandline import Terminal

@@ -23,10 +23,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from coterie.comparison.folder import alone, finished
+from coterie.comparison.folder import finished
 from coterie.comparison.spec import Cell, key_of
 from coterie.experiment import Experiment
 from coterie.interrupts import held_back
+from coterie.locks import alone
 from coterie.problems import BadInput
 from coterie.runs import RunFolder
 

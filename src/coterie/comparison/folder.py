@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.comparison.spec import Cell, Comparison
+from coterie.locks import LOCK, alone
 from coterie.problems import BadInput
 from coterie.runs import RunFolder
 from coterie.tables import decode, encode, write_whole
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from coterie.comparison.measures import Frames
 
 _WHAT = "comparison.toml"
-_LOCK = ".lock"
 
 
 class ComparisonFolder:
@@ -54,7 +53,7 @@ class ComparisonFolder:
         if folder.path.exists():
             if not folder.path.is_dir():
                 raise BadInput(f"{path!r} is a file; give the comparison another name, or another folder")
-            if not folder.is_comparison and any(there.name != _LOCK for there in folder.path.iterdir()):
+            if not folder.is_comparison and any(there.name != LOCK for there in folder.path.iterdir()):
                 raise BadInput(f"{path!r} holds something else than a comparison; give the comparison another name")
         with alone(folder.path, f"comparison {path!r} is still running; wait for it, or stop it first"):
             folder.write_comparison(comparison)
@@ -129,26 +128,3 @@ def finished(cells: Iterable[Cell], pool: Path) -> dict[str, RunFolder]:
         if progress is not None and progress.state == "finished" and progress.round >= rounds:
             found[key] = folder
     return found
-
-
-@contextmanager
-def alone(place: Path, busy: str) -> Iterator[None]:
-    """Be the only process that writes into a folder, which is made where it does not exist.
-
-    The system takes the lock back from a process that ends, however it ends. Child processes do not inherit it.
-
-    Raises:
-        BadInput: another process is at it; the sentence is `busy`.
-    """
-    place.mkdir(parents=True, exist_ok=True)
-    if os.name != "posix":
-        yield
-        return
-    import fcntl
-
-    with (place / _LOCK).open("w") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(busy) from None
-        yield

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from coterie import experiment_toml as toml
-from coterie.experiment import _NAME, LONGEST_NAME, SECTIONS, Experiment, field_names
+from coterie.experiment import LONGEST_NAME, NAME, SECTIONS, Experiment, field_names
 from coterie.problems import BadInput, unknown
 
 Part = Mapping[str, Mapping[str, Any]]
@@ -86,7 +86,7 @@ def method_of(text: str) -> Part:
         BadInput: it cannot be read, there is no such method, or a setting is unknown or given twice.
     """
     from coterie.experiment_check import catalog, qualified
-    from coterie.federation.split import _settings as arguments_of
+    from coterie.federation.split import arguments_of
 
     match = _METHOD.fullmatch(text.strip())
     if match is None:
@@ -272,7 +272,7 @@ def _part(where: str, given: Any, found: list[str]) -> dict[str, dict[str, Any]]
 
 def _anchored(data: str) -> str:
     """A path to data written out whole, so that a comparison can be gone on with from anywhere."""
-    from coterie.session import _anchored as anchored
+    from coterie.session import anchored
 
     try:
         return anchored(Experiment(data=data)).data.name if data else data
@@ -307,7 +307,7 @@ def _target(given: Any, found: list[str]) -> float | None:
 
 
 def _name(given: Any, found: list[str]) -> str:
-    if not isinstance(given, str) or not _NAME.fullmatch(given) or len(given) > LONGEST_NAME:
+    if not isinstance(given, str) or not NAME.fullmatch(given) or len(given) > LONGEST_NAME:
         found.append(
             f"name = {given!r} is not possible; write up to {LONGEST_NAME} letters, digits, '-', '_', '.', '+' or "
             "'=', and begin with a letter or a digit"

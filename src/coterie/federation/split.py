@@ -94,7 +94,7 @@ def _call(piece: str, text: str) -> Call:
     name, arguments = match["name"], match["arguments"] or "()"
     foreign = name.startswith(flower.PREFIX)
     target = flower.partitioner(name.removeprefix(flower.PREFIX)) if foreign else SPLITS[name].target
-    settings = _settings(name, arguments, _setting_names(target, foreign))
+    settings = arguments_of(name, arguments, _setting_names(target, foreign))
     if foreign:
         problems = flower.check(name.removeprefix(flower.PREFIX), settings)
         if problems:
@@ -111,7 +111,7 @@ def _setting_names(target: Callable[..., Any], foreign: bool) -> list[str]:
     return [p.name for p in parameters if foreign or p.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
-def _settings(name: str, arguments: str, order: Sequence[str]) -> dict[str, Any]:
+def arguments_of(name: str, arguments: str, order: Sequence[str]) -> dict[str, Any]:
     """The literal arguments of a call by name."""
     try:
         call = ast.parse(f"f{arguments}", mode="eval").body

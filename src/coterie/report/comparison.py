@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from coterie.comparison.writing import NAMES, columns_of, line, note
 from coterie.problems import BadInput
 from coterie.report.comparison_charts import figures
 from coterie.report.comparison_gains import gains_table
+from coterie.report.comparison_table import NAMES, columns_of, line, note
 from coterie.report.comparison_view import View, value, views
 from coterie.report.comparison_words import finding, headline, overall
 from coterie.report.document import document, flat, html_table, section

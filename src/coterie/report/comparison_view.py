@@ -11,8 +11,8 @@ import altair as alt
 import polars as pl
 
 from coterie.comparison.measures import FALLING
-from coterie.comparison.writing import NAMES
 from coterie.report.colours import NO_GROUP, PALETTE, of_groups
+from coterie.report.comparison_table import NAMES
 from coterie.report.marks import legend
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.comparison.writing import MARKDOWN
-from coterie.comparison.writing import _escaped as escape
 from coterie.problems import BadInput
+from coterie.report.comparison_table import MARKDOWN
+from coterie.report.comparison_table import escaped as escape
 from coterie.report.numbers import counted, significant
 from coterie.reproduction import result
 from coterie.reproduction.claims import VERDICTS, Judged, Reference

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from coterie.comparison import table, tuning, writing
+from coterie.comparison import table, tuning
 from coterie.comparison.cells import Outcome, Watcher, run_cells
 from coterie.comparison.folder import ComparisonFolder
 from coterie.comparison.measures import Frames
@@ -18,6 +18,7 @@ from coterie.comparison.spec import Cell, Comparison
 from coterie.events import Status
 from coterie.problems import BadInput
 from coterie.report import comparison as report
+from coterie.report import comparison_table
 from coterie.tables import encode, write_whole
 
 
@@ -107,8 +108,8 @@ def compare(
         frames = measured(comparison, done)
         summary = table.summary(comparison, frames)
         where.write_frames(frames, summary)
-        where.write_text("table.md", writing.to_markdown(summary, comparison))
-        where.write_text("table.tex", writing.to_latex(summary, comparison))
+        where.write_text("table.md", comparison_table.to_markdown(summary, comparison))
+        where.write_text("table.tex", comparison_table.to_latex(summary, comparison))
         compared = Compared(comparison, where, outcomes, frames, summary, "finished", notes)
         failed = [f"{cell.label}: {sentence}" for cell, sentence in compared.failures()]
         report.build(where.path, comparison, frames, summary, [*notes, *failed])

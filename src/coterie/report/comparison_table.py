@@ -260,6 +260,3 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None) -> str:
             target = _number(first["target"], measure) + ("" if measure == "loss" else " %")
         parts.append(f"Target: {target}; medians over the seeds that reached it.")
     return " ".join(parts)
-
-
-_columns, _line, _note, _escaped = columns_of, line, note, escaped

@@ -13,9 +13,8 @@ from rich.console import Console
 from coterie.comparison.measures import CELLS
 from coterie.comparison.spec import Comparison
 from coterie.comparison.table import summary
-from coterie.comparison.writing import LATEX, note, to_latex, to_markdown, to_rich
-
-from .by_hand import comparison, frames
+from coterie.report.comparison_table import LATEX, note, to_latex, to_markdown, to_rich
+from tests.comparison.by_hand import comparison, frames
 
 METHODS = {
     "fedavg": {"method": {"name": "fedavg"}},

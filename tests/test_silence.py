@@ -1,0 +1,25 @@
+"""A run in which nobody answers any more ends, and stays ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import coterie
+from coterie.experiment import Experiment
+from coterie.problems import BadInput
+from coterie.runs import RunFolder
+
+
+def test_a_run_that_has_given_up_does_not_reach_its_end_by_being_resumed(tmp_path: Path) -> None:
+    diverging = Experiment(
+        data={"name": "digits", "clients": 4},
+        method="fedavg",
+        training={"lr": 1e30, "epochs": 1},
+        run={"rounds": 6, "folder": str(tmp_path), "name": "lost"},
+    )
+    for ends in ("in rounds 2 to 4,", "in rounds 2 to 5,", "in rounds 2 to 6,", "in the last 5 rounds,"):
+        with pytest.raises(BadInput, match=f"nobody answered {ends}"):
+            coterie.resume(tmp_path / "lost") if (tmp_path / "lost").exists() else coterie.run(diverging)
+    assert RunFolder(tmp_path / "lost").status == "interrupted"
