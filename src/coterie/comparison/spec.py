@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -217,12 +218,15 @@ class Comparison:
 def key_of(experiment: Experiment) -> str:
     """The key under which an experiment's run is kept: 16 hexadecimal digits of everything its tables depend on.
 
+    Coterie's own version counts: what a former one has run is not mixed with what this one runs.
+
     Raises:
         BadInput: the method or the network is unknown, or its settings are wrong.
     """
     tables = experiment.resolved().tables()
     tables["run"] = {key: value for key, value in tables["run"].items() if key not in NOT_IN_KEY}
-    return blake2b(json.dumps(tables, sort_keys=True).encode(), digest_size=8).hexdigest()
+    told = json.dumps({"coterie": version("coterie"), **tables}, sort_keys=True)
+    return blake2b(told.encode(), digest_size=8).hexdigest()
 
 
 def _public(experiments: Iterable[Experiment]) -> int | None:

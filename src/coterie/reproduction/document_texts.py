@@ -1,0 +1,65 @@
+"""Numbers, sentences and tables, as the pages on published results have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from coterie.report.comparison_table import MARKDOWN
+from coterie.report.comparison_table import escaped as escape
+from coterie.report.numbers import significant
+
+DASH = "–"
+
+FINEST = 6
+"""Decimals of a margin at most; what is smaller is written with an exponent."""
+
+
+def escaped(text: str) -> str:
+    """A text of an item in Markdown."""
+    return escape(text, MARKDOWN)
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop."""
+    text = " ".join(text.split())
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def signed(value: float) -> str:
+    """Three digits and a sign; zero has none."""
+    text = significant(value)
+    return text if text.startswith("-") or value == 0 else f"+{text}"
+
+
+def mean_and_sd(found: tuple[float, float] | None, unit: str) -> str:
+    """Mean and standard deviation with equally many decimals: two in per cent, else three digits of the mean."""
+    if found is None:
+        return DASH
+    mean, sd = found
+    size = abs(mean) or (0.0 if math.isnan(sd) else sd)
+    count = 2 if unit == "%" or not size else max(0, 2 - math.floor(math.log10(size)))
+    return f"{mean:,.{count}f}" if math.isnan(sd) else f"{mean:,.{count}f} ± {sd:,.{count}f}"
+
+
+def mean_and_interval(mean: float, low: float, high: float) -> str:
+    """A mean and its interval with equally many decimals: as many as give half its width two digits."""
+    half = (high - low) / 2
+    count = max(0, 1 - math.floor(math.log10(half))) if half > 0 else FINEST + 1
+    if count > FINEST:
+        return f"{signed(mean)} [{signed(low)}, {signed(high)}]"
+    texts = [f"{round(value, count) + 0.0:+,.{count}f}" for value in (mean, low, high)]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
+    """A table of Markdown, its first `names` columns of text and the others of numbers."""
+    rule = [":---"] * names + ["---:"] * (len(header) - names)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])
