@@ -60,11 +60,15 @@ def test_the_interval_is_that_of_the_paired_differences() -> None:
         ("q['high'] - q['low'] > 13.5", "does not hold"),
         ("q['high'] - q['low'] < 13.5", "holds"),
         ("q['high'] - q['low'] < 8.5", "does not hold"),
-        # No difference in any seed: the interval is the point 0.
-        ("q['same'] > q['low']", "does not hold"),
-        ("q['same'] < q['low']", "does not hold"),
-        ("q['same'] >= q['low']", "holds"),
-        ("q['same'] <= q['low']", "holds"),
+        # Two quantities without a difference in any seed decide nothing, as where neither reaches a target.
+        ("q['same'] > q['low']", "undecided"),
+        ("q['same'] <= q['low']", "undecided"),
+        ("q['same'] - q['low'] >= 0", "undecided"),
+        # Against a number the interval may be the point 0.
+        ("q['zero'] <= 0", "holds"),
+        ("q['zero'] >= 0", "holds"),
+        ("q['zero'] > 0", "does not hold"),
+        ("q['zero'] < 0", "does not hold"),
         ("-1 < q['same'] - q['low'] < 1", "holds"),
         ("-1 < q['high'] - q['low'] < 1", "does not hold"),
     ],

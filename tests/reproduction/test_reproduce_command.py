@@ -91,8 +91,8 @@ def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None
 
     assert coterie("reproduce", "--write", "kept.md").out == "kept.md\n"
     page = (tmp_path / "kept.md").read_text("utf-8")
-    assert "| [a-table1](#a-table1) | A Paper, Table 1 | small |" in page
-    assert "| [a-table2](#a-table2) | A Paper, Table 2 | small | – | – | – | – | to be run |" in page
+    assert "| [a-table1](#a-table1) | Table 1: Two methods on two splits | 3 | to be run | " in page
+    assert "| [a-table2](#a-table2) | Table 2: Two methods on two splits | 3 | to be run | to be run |" in page
     # Another finding is another text, and needs no run.
     (tmp_path / "papers/a-table1.toml").write_text(ITEM.replace("Few rounds.", "Two rounds are few."), "utf-8")
     coterie("reproduce", "--write", "kept.md")

@@ -124,7 +124,8 @@ def claimed(links: Sequence[Link], lookup: Lookup) -> Claimed:
 
     With d = left - right, one number a seed, `left > right` holds where the 95 % interval of the mean of d lies
     above zero, does not hold where it lies at or below it, and is undecided in between or with fewer than two
-    seeds; `>=` takes zero to the other side. A link is not run where one of its quantities was not. The claim holds
+    seeds; `>=` takes zero to the other side. Two quantities that are equal in every seed decide nothing: neither has
+    come to where they would part, as where neither reaches the target. A link is not run where one of its quantities was not. The claim holds
     where all links do, does not hold where one does not, and is not run where one link was not.
     """
     judged = tuple(_judged(link, lookup) for link in links)
@@ -163,8 +164,10 @@ def _judged(link: Link, lookup: Lookup) -> Judged:
     mean, low, high = interval(known)
     least, most = (low, high) if _sign(link) > 0 else (-high, -low)
     equal = "=" in link.order
-    if least > 0 or (equal and least == 0):
-        found: Verdict = "holds"
+    if len(references([link])) > 1 and not known.any():
+        found: Verdict = "undecided"
+    elif least > 0 or (equal and least == 0):
+        found = "holds"
     elif most < 0 or (not equal and most == 0):
         found = "does not hold"
     else:

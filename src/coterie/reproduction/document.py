@@ -1,30 +1,45 @@
-"""Published beside measured: the tables and claims of an item, for a terminal and as Markdown."""
+"""Published beside measured: an item for a terminal and as Markdown, and the page on all items."""
 
 from __future__ import annotations
 
-import math
+import html
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.problems import BadInput
-from coterie.report.comparison_table import MARKDOWN
-from coterie.report.comparison_table import escaped as escape
-from coterie.report.numbers import counted, significant
+from coterie.report.numbers import counted, listed
 from coterie.reproduction import result
-from coterie.reproduction.claims import VERDICTS, Judged, Reference
+from coterie.reproduction.claims import VERDICTS, Judged, Reference, Verdict
+from coterie.reproduction.document_claims import claims, counts
+from coterie.reproduction.document_texts import (
+    DASH,
+    anchor,
+    duration,
+    escaped,
+    markdown,
+    mean_and_sd,
+    sentence,
+    signed,
+)
 from coterie.reproduction.item import FULL, SCALES, Item, known, load
 from coterie.reproduction.result import Result, claimed, published
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-DASH = "–"
+Kept = Mapping[str, Mapping[str, Result]]
+"""Results by item and scale, the largest scale first."""
+
 NAMED = ("coterie", "torch", "numpy")
 """Packages whose versions the page names; a result holds all."""
 
 STALE = "stale"
+TO_RUN = "to be run"
+
+MOST_FAILURES = 3
+"""Sentences on failed runs that the page has for a result at most; the result has all."""
 
 INTRODUCTION = """\
 # Published tables and figures, run again
@@ -33,12 +48,17 @@ Each item is a table or a figure of a paper. `coterie reproduce ITEM --scale sma
 minute or two on a laptop, `medium` some minutes on real images, and `full` is the paper's own setting. What a scale
 replaces and reduces is said with each item, and the file of an item in `src/coterie/papers` holds every setting.
 
-Numbers are mean ± standard deviation over seeds. A claim is a comparison that the paper makes. It **holds** where
-the 95 % interval of the difference over the seeds (Student's t, paired by seed) lies on the claimed side of zero,
-**does not hold** where it lies on the other side, and is **undecided** in between; with few seeds, many are.
-With each comparison stand the mean of its left side minus its right one, that interval, and n, the number of seeds.
-Intervals are not corrected for the number of claims. *Not run* means that a scale leaves out a method or a setting
-of the claim. This page is written by `coterie reproduce --write docs/reproduction.md` from the kept results."""
+A claim is a comparison that the paper makes. It **holds** where the 95 % interval of the difference over the seeds
+(Student's t, paired by seed) lies on the claimed side of zero, **does not hold** where it lies on the other side,
+and is **undecided** in between; with few seeds, many are. So is a comparison of two numbers that are equal in every
+seed, as where neither reaches a target. Beside each verdict stand the mean difference and its
+interval, in the unit of what is compared, and turned so that above zero is what the paper claims. A chain of
+comparisons stands by one of its links: the failing one, else the closest one, which is named in parentheses.
+*Published* is the same of the printed numbers. A dash stands where there are none, or where a scale leaves out a
+method or a setting. Intervals are not corrected for the number of claims.
+
+This page is written by `coterie reproduce --write docs/reproduction.md` from the kept results. The comparisons
+themselves are in the files of the items, and with each result in the terminal and in its `table.md`."""
 
 
 def page(folder: Path) -> str:
@@ -49,7 +69,7 @@ def page(folder: Path) -> str:
     """
     items = [load(name) for name in known()]
     kept = kept_results(folder, items)
-    parts = [INTRODUCTION, "## Overview", _overview(items, kept)]
+    parts = [INTRODUCTION, "## Overview", *_overview(items, kept)]
     for paper in dict.fromkeys(item.paper for item in items):
         parts.append(f"## {escaped(paper)}")
         for item in items:
@@ -58,24 +78,48 @@ def page(folder: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def kept_results(folder: Path, items: Sequence[Item]) -> dict[str, dict[str, Result]]:
-    """The results in a folder by item and scale; none where there is no such folder."""
-    kept: dict[str, dict[str, Result]] = {item.id: {} for item in items}
+def kept_results(folder: Path, items: Sequence[Item]) -> Kept:
+    """The results in a folder; none where there is no such folder.
+
+    Raises:
+        BadInput: a file in the folder is damaged, or of no item or scale.
+    """
+    found: dict[str, dict[str, Result]] = {item.id: {} for item in items}
     wrong = []
     for path in sorted(folder.glob("*.json")):
-        found = result.read(path)
-        if path.stem != f"{found.item}-{found.scale}" or found.item not in kept or found.scale not in SCALES:
+        one = result.read(path)
+        if path.stem != f"{one.item}-{one.scale}" or one.item not in found or one.scale not in SCALES:
             wrong.append(f"{str(path)!r} is the result of no item and scale by that name; remove it")
         else:
-            kept[found.item][found.scale] = found
+            found[one.item][one.scale] = one
     if wrong:
         raise BadInput(wrong)
-    return kept
+    return {id: {scale: by[scale] for scale in reversed(SCALES) if scale in by} for id, by in found.items()}
 
 
 def section(item: Item, found: Result) -> str:
-    """One result as Markdown."""
-    return "\n\n".join([f"# {item.id}", *_item(item, {found.scale: found})]) + "\n"
+    """One result as Markdown, with every number and every comparison of its claims."""
+    parts = [
+        f"# {item.id}",
+        _head(item),
+        f"{_scale(item, found, len(found.failed))} Versions: {_versions([found])}.",
+    ]
+    for quantity in item.shows:
+        header, rows = table(item, {found.scale: found}, quantity)
+        if rows:
+            title = escaped(_title(item, quantity, [found.scale]))
+            parts += [f"{title}:", _markdown(header, rows, 2)]
+    for claim, judged, printed in zip(item.claims, claimed(item, found), published(item), strict=True):
+        lines = [f"- {escaped(sentence(claim.text))} ({escaped(claim.where)})"]
+        if printed is not None:
+            why = f". {escaped(sentence(claim.published_exception))}" if claim.published_exception else ""
+            lines.append(f"  - {_printed(printed)}{why}")
+        links = "; ".join(f"`{link.link}` {_told(link)}" for link in judged.links)
+        lines.append(f"  - {found.scale}: **{judged.verdict}**. {links}")
+        if finding := claim.finding.get(found.scale):
+            lines.append(f"  - {found.scale}, why: {escaped(sentence(finding))}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
 
 
 def heading(item: Item) -> str:
@@ -92,12 +136,12 @@ def shown(item: Item, found: Result) -> Group:
 
     parts: list[Text | Table | Padding] = [
         Text(heading(item), style="bold"),
-        Text(f"The paper: {_sentence(item.says)}"),
+        Text(f"The paper: {sentence(item.says)}"),
         *(Text(line) for line in ran(item, found)),
     ]
     for quantity in item.shows:
         header, rows = table(item, {found.scale: found}, quantity)
-        drawn = Table(title=_title(item, quantity, found.scale), title_justify="left")
+        drawn = Table(title=_title(item, quantity, [found.scale]), title_justify="left")
         names = len(header) - 2
         for i, name in enumerate(header):
             drawn.add_column(name, justify="left" if i < names else "right", no_wrap=i >= names, overflow="fold")
@@ -124,9 +168,9 @@ def notes(item: Item, found: Result) -> list[str]:
     for claim, judged, printed in zip(item.claims, claimed(item, found), published(item), strict=True):
         parts = [f"{link.link}: {_told(link)}" for link in judged.links]
         parts += [] if printed is None else [_printed(printed)]
-        told.append(f"Claim, {judged.verdict}: {_sentence(claim.text)} ({claim.where}) {'; '.join(parts)}.")
+        told.append(f"Claim, {judged.verdict}: {sentence(claim.text)} ({claim.where}) {'; '.join(parts)}.")
     return [
-        f"{heading(item)}. The paper: {_sentence(item.says)}",
+        f"{heading(item)}. The paper: {sentence(item.says)}",
         *ran(item, found),
         *told,
         "What was printed and what was measured, side by side, is in table.md beside this page.",
@@ -136,14 +180,9 @@ def notes(item: Item, found: Result) -> list[str]:
 def ran(item: Item, found: Result) -> Iterator[str]:
     """What a result comes from, a sentence a line: the runs, what was replaced and reduced, what failed."""
     name = "the paper's own setting" if found.scale == FULL else f"scale {found.scale}"
-    yield f"Run here: {name}, {counted(len(found.seeds), 'seed')}, {counted(found.runs, 'run')} of " + (
-        f"{_time(found.seconds)} in all."
-    )
+    yield f"Run here: {name}, {_runs(found)}."
     yield from _differs(item, found.scale)
-    if found.finished < found.runs:
-        yield f"Finished: {found.finished} of {found.runs} runs."
-    yield from (f"Failed: {_sentence(sentence)}" for sentence in found.failed)
-    yield from (f"Note: {_sentence(note)}" for note in found.notes)
+    yield from _trouble(found, len(found.failed))
 
 
 def table(item: Item, results: Mapping[str, Result], quantity: str) -> tuple[list[str], list[list[str]]]:
@@ -159,101 +198,142 @@ def table(item: Item, results: Mapping[str, Result], quantity: str) -> tuple[lis
             reference = Reference(quantity, method, setting)
             printed = item.published.get(reference)
             numbers = [DASH if printed is None else f"{printed:g}"]
-            numbers += [_measured(found.mean_and_sd(reference), item.unit(quantity)) for found in results.values()]
+            numbers += [
+                mean_and_sd(found.mean_and_sd(reference), item.unit(quantity)) for found in results.values()
+            ]
             if any(number != DASH for number in numbers):
                 rows.append([*([setting] if several else []), method, *numbers])
     return header, rows
 
 
-def escaped(text: str) -> str:
-    """A text of an item in Markdown."""
-    return escape(text, MARKDOWN)
-
-
-def _overview(items: Sequence[Item], kept: Mapping[str, Mapping[str, Result]]) -> str:
+def _overview(items: Sequence[Item], kept: Kept) -> Iterator[str]:
+    """How many claims have which verdict: paper by paper, then item by item; and what is to be run."""
+    scales = [scale for scale in reversed(SCALES) if any(scale in results for results in kept.values())]
+    rows = []
+    for paper in dict.fromkeys(item.paper for item in items):
+        own = [item for item in items if item.paper == paper]
+        rows += [[f"[{escaped(paper)}](#{anchor(paper)})", *_totals(own, kept, scale)] for scale in scales]
+    if rows:
+        rows += [["all", *_totals(items, kept, scale)] for scale in scales]
+        yield "Claims by paper; *not run* are those on what a scale leaves out, and those of items still to be run:"
+        yield markdown(["paper", "scale", "items run", *VERDICTS], rows, 2)
+    scales = [scale for scale in reversed(SCALES) if scale != FULL or scale in scales]
+    yield "Claims by item, at each scale as *holds* / *does not hold* / *undecided*:"
     rows = []
     for item in items:
-        for scale in item.scales:
-            found = kept[item.id].get(scale)
-            if found is None and scale == FULL and len(item.scales) > 1:
-                continue  # the papers' own settings are for large machines; what is missing is said below
-            row = [f"[{item.id}](#{item.id})", escaped(f"{item.paper}, {item.place}"), scale]
-            if found is None:
-                rows.append([*row, *[DASH] * len(VERDICTS), "to be run"])
-                continue
-            counts = Counter(judged.verdict for judged in claimed(item, found))
-            rows.append([*row, *(str(counts[verdict]) for verdict in VERDICTS), STALE * found.stale(item)])
-    return _markdown(["item", "what", "scale", *VERDICTS, ""], rows, 3)
+        cells = [_verdicts(item, kept[item.id].get(scale)) for scale in scales]
+        what = f"{item.place}: {item.title}"
+        rows.append([f"[{item.id}](#{anchor(item.id)})", escaped(what), str(len(item.claims)), *cells])
+    yield markdown(["item", "what", "claims", *scales], rows, 2)
+    results = [found for by_scale in kept.values() for found in by_scale.values()]
+    if old := sum(found.stale(item) for item in items for found in kept[item.id].values()):
+        yield f"{STALE.capitalize()}, for the items' settings have changed since: {old} of {len(results)} results."
+    if results:
+        yield f"The results are of {_versions(results)}."
+
+
+def _totals(items: Sequence[Item], kept: Kept, scale: str) -> list[str]:
+    """The numbers of a row: a scale, how many of the items were run at it, how many claims have which verdict."""
+    run = [(item, kept[item.id][scale]) for item in items if scale in kept[item.id]]
+    found = sum((counts(item, one) for item, one in run), Counter[Verdict]())
+    found["not run"] += sum(len(item.claims) for item in items) - found.total()
+    return [scale, f"{len(run)} of {len(items)}", *(str(found[verdict]) for verdict in VERDICTS)]
+
+
+def _verdicts(item: Item, found: Result | None) -> str:
+    """What became of an item's claims at a scale, for a cell of a table."""
+    if found is None:
+        return TO_RUN
+    known = counts(item, found)
+    return " / ".join(str(known[v]) for v in VERDICTS if v != "not run") + f", {STALE}" * found.stale(item)
+
+
+def _versions(results: Sequence[Result]) -> str:
+    """What the results were made with; of a package with several versions, all of them."""
+    found = {name: {one.versions[name] for one in results if name in one.versions} for name in NAMED}
+    return escaped(listed(f"{name} {listed(sorted(those))}" for name, those in found.items() if those))
+
+
+def _head(item: Item) -> str:
+    return f"**{escaped(heading(item))}.** The paper: {escaped(sentence(item.says))}"
 
 
 def _item(item: Item, results: Mapping[str, Result]) -> Iterator[str]:
-    """The paragraphs on an item: what the paper says, what was run, the tables, the claims."""
-    results = {scale: results[scale] for scale in SCALES if scale in results}
-    yield f"**{escaped(heading(item))}.** The paper: {escaped(_sentence(item.says))}"
-    yield "\n".join(_scale(item, scale, results.get(scale)) for scale in item.scales)
+    """The paragraphs on an item: what the paper says, what was run, the claims, the numbers."""
+    yield _head(item)
+    if not results:
+        yield f"It is still to be run: `coterie reproduce {item.id} --scale {SCALES[0]}`."
+        return
+    yield "\n".join(f"- {_scale(item, found, MOST_FAILURES)}" for found in results.values())
+    yield from claims(item, results)
+    left_out = 0
+    shown = False
     for quantity in item.shows:
         header, rows = table(item, results, quantity)
-        if rows:
-            yield f"{escaped(_title(item, quantity, next(iter(results), FULL)))}:"
-            yield _markdown(
-                header, [[escaped(text) for text in row] for row in rows], len(header) - 1 - len(results)
-            )
-    verdicts = {scale: claimed(item, found) for scale, found in results.items()}
-    for i, (claim, printed) in enumerate(zip(item.claims, published(item), strict=True)):
-        lines = [f"- {escaped(_sentence(claim.text))} ({escaped(claim.where)})"]
-        if printed is not None:
-            lines.append(f"  - {_printed(printed)}")
-            if claim.published_exception:
-                lines[-1] += f". {escaped(_sentence(claim.published_exception))}"
-        for scale, judged in verdicts.items():
-            links = "; ".join(f"`{link.link}` {_told(link)}" for link in judged[i].links)
-            lines.append(f"  - {scale}: **{judged[i].verdict}**. {links}")
-            if why := claim.finding.get(scale):
-                lines.append(f"  - {scale}, why: {escaped(_sentence(why))}")
-        yield "\n".join(lines)
+        measured = [row for row in rows if any(number != DASH for number in row[-len(results) :])]
+        left_out += len(rows) - len(measured)
+        if not measured:
+            continue
+        title, drawn = _title(item, quantity, [*results]), _markdown(header, measured, 1 + len(results))
+        if shown:
+            yield f"<details><summary>{html.escape(title, quote=False)}</summary>\n\n{drawn}\n\n</details>"
+        else:
+            yield f"{escaped(title)}:\n\n{drawn}"
+        shown = True
+    if left_out:
+        yield f"Left out: {counted(left_out, 'printed number')}, of methods or settings that no result here has."
 
 
-def _scale(item: Item, scale: str, found: Result | None) -> str:
-    """One scale of an item, as a point of a list."""
-    command = f"`coterie reproduce {item.id} --scale {scale}`"
-    if found is None:
-        parts = ["not run."]
-        parts += _differs(item, scale)
-        return f"- **{scale}**: {escaped(' '.join(parts))} Run it: {command}"
-    old = " **The item's settings have changed since; these numbers are of the former ones.**" * found.stale(item)
-    versions = ", ".join(f"{name} {found.versions[name]}" for name in NAMED if name in found.versions)
-    return (
-        f"- **{scale}**: {escaped(' '.join([*ran(item, found), f'Versions: {versions}.']))} Again: {command}{old}"
-    )
+def _scale(item: Item, found: Result, most: int) -> str:
+    """What a result comes from, in one line; failed runs told one by one up to `most`."""
+    told = [*_differs(item, found.scale), *_trouble(found, most)]
+    parts = [f"**{found.scale}**: {_runs(found)}.", *map(escaped, told)]
+    if found.stale(item):
+        parts.append("**The item's settings have changed since; these numbers are of the former ones.**")
+    return " ".join([*parts, f"Again: `{found.command}`."])
+
+
+def _runs(found: Result) -> str:
+    return f"{counted(len(found.seeds), 'seed')}, {counted(found.runs, 'run')} of {duration(found.seconds)} in all"
 
 
 def _differs(item: Item, scale: str) -> Iterator[str]:
     """What a scale replaces and reduces."""
     if item.scales[scale].stand_in:
-        yield f"Stand-in: {_sentence(item.scales[scale].stand_in)}"
+        yield f"Stand-in: {sentence(item.scales[scale].stand_in)}"
     if item.scales[scale].reduces:
-        yield f"Reduced: {_sentence(item.scales[scale].reduces)}"
+        yield f"Reduced: {sentence(item.scales[scale].reduces)}"
 
 
-def _title(item: Item, quantity: str, scale: str) -> str:
+def _trouble(found: Result, most: int) -> Iterator[str]:
+    """What is missing from a result; failed runs told one by one up to `most`."""
+    if found.finished < found.runs:
+        yield f"Finished: {found.finished} of {found.runs} runs."
+    yield from (f"Failed: {sentence(text)}" for text in found.failed[:most])
+    if len(found.failed) > most:
+        yield f"Failed too: {len(found.failed) - most} more."
+    yield from (f"Note: {sentence(note)}" for note in found.notes)
+
+
+def _title(item: Item, quantity: str, scales: Sequence[str]) -> str:
+    """What a quantity is and its unit; where that differs between the scales, of each."""
+    meanings: dict[str, list[str]] = {}
+    for scale in scales:
+        meanings.setdefault(item.meaning(quantity, scale), []).append(scale)
+    told = "; ".join(m if len(meanings) == 1 else f"{m} ({listed(of)})" for m, of in meanings.items())
     unit = item.unit(quantity)
-    return f"{quantity}: {item.meaning(quantity, scale)}{f', {unit}' if unit else ''}"
+    return f"{quantity}: {told}" + (f", {unit}" if unit and not told.startswith(unit) else "")
 
 
-def _measured(found: tuple[float, float] | None, unit: str) -> str:
-    """Mean and standard deviation with equally many decimals: two in per cent, else three digits of the mean."""
-    if found is None:
-        return DASH
-    mean, sd = found
-    size = abs(mean) or (0.0 if math.isnan(sd) else sd)
-    count = 2 if unit == "%" or not size else max(0, 2 - math.floor(math.log10(size)))
-    return f"{mean:,.{count}f}" if math.isnan(sd) else f"{mean:,.{count}f} ± {sd:,.{count}f}"
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> str:
+    """A table whose last `numbers` columns are numbers, and the others texts of an item."""
+    return markdown(header, [[escaped(text) for text in row] for row in rows], len(header) - numbers)
 
 
 def _printed(links: Sequence[tuple[float, bool]]) -> str:
     """What becomes of a claim with the printed numbers, and the difference of each link's two sides."""
     verdict = "holds" if all(holds for _, holds in links) else "does not hold"
-    return f"published: {verdict}, {', '.join(_signed(difference) for difference, _ in links)}"
+    return f"published: {verdict}, {', '.join(signed(difference) for difference, _ in links)}"
 
 
 def _told(link: Judged) -> str:
@@ -263,32 +343,5 @@ def _told(link: Judged) -> str:
     if link.mean is None:
         return "has no value"
     if link.low is None or link.high is None:
-        return f"{_signed(link.mean)}, n = {link.n}"
-    return f"{_signed(link.mean)} [{_signed(link.low)}, {_signed(link.high)}], n = {link.n}"
-
-
-def _signed(value: float) -> str:
-    text = significant(value)
-    return text if text.startswith("-") or value == 0 else f"+{text}"
-
-
-def _time(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
-
-
-def _sentence(text: str) -> str:
-    """The text with a full stop."""
-    text = " ".join(text.split())
-    return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
-    """A table of Markdown, its first `names` columns of text and the others of numbers."""
-    rule = [":---"] * names + ["---:"] * (len(header) - names)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])
+        return f"{signed(link.mean)}, n = {link.n}"
+    return f"{signed(link.mean)} [{signed(link.low)}, {signed(link.high)}], n = {link.n}"

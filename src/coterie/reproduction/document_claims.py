@@ -42,10 +42,10 @@ def claims(item: Item, results: Mapping[str, Result]) -> Iterator[str]:
         yield markdown(["", "claim", PRINTED, *results], rows, 2 + 1 + len(results))
     known = [(item.claims[i], [s for s, there in zip(results, run[i], strict=True) if there]) for i in order]
     if points := _points(known):
-        yield "\n".join(["Of single claims:", "", *points])
+        yield "\n".join(["On single claims, by their numbers:", "", *points])
     if rest := len(item.claims) - len(order):
-        what = f"{'More' if rows else 'All'} claims, on methods or settings that no result here has: {rest}"
-        yield f"{what}. They are in `src/coterie/papers/{item.id}.toml`."
+        why = "on methods, settings or quantities that no result here has"
+        yield f"Not judged here: {counted(rest, 'claim')}, {why}; see `src/coterie/papers/{item.id}.toml`."
 
 
 def _points(known: Iterable[tuple[Claim, Sequence[str]]]) -> list[str]:
@@ -71,18 +71,19 @@ def _judged(links: Sequence[Link], found: Claimed, seeds: int) -> str:
     if found.verdict == "not run":
         return DASH
     margins = [_margin(link, judged) for link, judged in zip(links, found.links, strict=True)]
-    # Without a value nothing is decided, so that a link without one comes before all others.
+    # Without a value nothing is decided: an empty margin is the least of all.
     deciding = min(
         (i for i, judged in enumerate(found.links) if judged.verdict == found.verdict),
-        key=lambda i: -float("inf") if margins[i] is None else margins[i][0],
+        key=lambda i: margins[i][:1],
     )
-    judged, margin = found.links[deciding], margins[deciding]
-    if margin is None:
-        text = "no value"
-    elif len(margin) == 1:
-        text = f"{signed(margin[0])}, n = {judged.n}"
-    else:
-        text = mean_and_interval(*margin) + f", n = {judged.n}" * (judged.n < seeds)
+    n = found.links[deciding].n
+    match margins[deciding]:
+        case [mean, low, high]:
+            text = mean_and_interval(mean, low, high) + f", n = {n}" * (n < seeds)
+        case [mean]:
+            text = f"{signed(mean)}, n = {n}"
+        case _:
+            text = "no value"
     return _cell(found.verdict, text, links, deciding)
 
 
@@ -97,25 +98,26 @@ def _printed(links: Sequence[Link], printed: Sequence[tuple[float, bool]] | None
 
 
 def _cell(verdict: Verdict, text: str, links: Sequence[Link], deciding: int) -> str:
-    name = _name(links[deciding]) if len(links) > 1 else ""
-    verdict_text = "**does not hold**" if verdict == "does not hold" else verdict
-    return f"{verdict_text}: {text}" + (f" ({escaped(name)})" if name else "")
+    """A verdict and its margin; of several links the deciding one by its name, where no other has the same."""
+    names = [_name(link) for link in links]
+    name = names[deciding] if len(links) > 1 and names.count(names[deciding]) == 1 else ""
+    shown = f"**{verdict}**" if verdict == "does not hold" else verdict
+    return f"{shown}: {text}" + (f" ({escaped(name)})" if name else "")
 
 
-def _margin(link: Link, judged: Judged) -> tuple[float] | tuple[float, float, float] | None:
-    """By how much a link holds: its mean alone, or with the interval's ends; None without any value."""
+def _margin(link: Link, judged: Judged) -> list[float]:
+    """By how much a link holds: the mean, and the interval's ends where there are any; empty without a value."""
     if judged.mean is None:
-        return None
+        return []
     mean = _claimed_way(link, judged.mean)
     if judged.low is None or judged.high is None:
-        return (mean,)
-    low, high = sorted(_claimed_way(link, end) for end in (judged.low, judged.high))
-    return mean, low, high
+        return [mean]
+    return [mean, *sorted(_claimed_way(link, end) for end in (judged.low, judged.high))]
 
 
 def _claimed_way(link: Link, difference: float) -> float:
     """Left minus right turned so that it is above zero where the link holds."""
-    return difference if ">" in link.order else -difference
+    return difference if ">" in link.order else 0.0 - difference
 
 
 def _name(link: Link) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from coterie.report.comparison_table import MARKDOWN
@@ -51,8 +52,9 @@ def mean_and_sd(found: tuple[float, float] | None, unit: str) -> str:
 
 def mean_and_interval(mean: float, low: float, high: float) -> str:
     """A mean and its interval with equally many decimals: as many as give half its width two digits."""
-    half = (high - low) / 2
-    count = max(0, 1 - math.floor(math.log10(half))) if half > 0 else FINEST + 1
+    if math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12):
+        return f"{signed(mean)} in every seed"
+    count = max(0, 1 - math.floor(math.log10((high - low) / 2)))
     if count > FINEST:
         return f"{signed(mean)} [{signed(low)}, {signed(high)}]"
     texts = [f"{round(value, count) + 0.0:+,.{count}f}" for value in (mean, low, high)]
@@ -63,3 +65,8 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], names: int) -
     """A table of Markdown, its first `names` columns of text and the others of numbers."""
     rule = [":---"] * names + ["---:"] * (len(header) - names)
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])
+
+
+def anchor(heading: str) -> str:
+    """What GitHub makes of a heading, for a link to it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
