@@ -124,9 +124,10 @@ def claimed(links: Sequence[Link], lookup: Lookup) -> Claimed:
 
     With d = left - right, one number a seed, `left > right` holds where the 95 % interval of the mean of d lies
     above zero, does not hold where it lies at or below it, and is undecided in between or with fewer than two
-    seeds; `>=` takes zero to the other side. Two quantities that are equal in every seed decide nothing: neither has
-    come to where they would part, as where neither reaches the target. A link is not run where one of its quantities was not. The claim holds
-    where all links do, does not hold where one does not, and is not run where one link was not.
+    seeds; `>=` takes zero to the other side. Two quantities that are equal in every seed decide nothing: neither
+    has come to where they would part, as where neither reaches the target. A link is not run where one of its
+    quantities was not. The claim holds where all links do, does not hold where one does not, and is not run where
+    one link was not.
     """
     judged = tuple(_judged(link, lookup) for link in links)
     found = Counter(link.verdict for link in judged)
