@@ -92,6 +92,8 @@ def read(folder: RunFolder, **keys: Any) -> float:
         ({"log": "hopkins", "at": "sum"}, 1.9),
         ({"log": "hopkins", "at": "mean"}, 1.9 / 3),
         ({"log": "hopkins", "at": "max", "unit": "%"}, 90.0),
+        ({"log": "hopkins", "share_above": 0.5}, 2 / 3),
+        ({"log": "hopkins", "share_above": 0.4, "unit": "%"}, 200 / 3),
         ({"log": "hopkins", "round": 2}, 0.9),
         ({"log": "hopkins", "round": 4}, 0.6),
         ({"log": "gap1", "of": "fc", "at": "last"}, 0.3),
@@ -156,7 +158,10 @@ def test_correlation_with_the_labels(folder: RunFolder, tmp_path: Path) -> None:
     [
         ({}, "has none of them; it must have exactly one of log, measure, rounds_to and correlation"),
         ({"log": "a", "measure": "ari", "at": "max"}, "has log, measure; it must have exactly one of log, "),
-        ({"log": "a"}, "has none of them; it must have exactly one of at, round, first_above and first_below"),
+        (
+            {"log": "a"},
+            "has none of them; it must have exactly one of at, round, first_above, first_below and share_above",
+        ),
         (
             {"log": "a", "at": "max", "round": 3},
             "has at, round; it must have exactly one of at, round, first_above",

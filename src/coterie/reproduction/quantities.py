@@ -77,6 +77,10 @@ BUILT_IN: dict[str, BuiltIn] = {
 were, or as the whole run's megabytes or seconds."""
 
 
+PLACES = ("at", "round", "first_above", "first_below", "share_above")
+"""Which of a course's values count; a quantity has one of them."""
+
+
 class Quantity(BaseModel):
     """A quantity that an item defines: one of `log`, `measure`, `rounds_to` and `correlation`, read per run."""
 
@@ -97,6 +101,8 @@ class Quantity(BaseModel):
     first_above: float | None = None
     first_below: float | None = None
     """The first round with a value above or below this; never: one round more than there were."""
+    share_above: float | None = None
+    """The share of the rounds with a value above this."""
     unit: Literal["%"] | None = None
     """% multiplies by 100."""
 
@@ -105,14 +111,14 @@ class Quantity(BaseModel):
         from coterie.tables import ROUNDS
 
         sources = [k for k in ("log", "measure", "rounds_to", "correlation") if getattr(self, k) is not None]
-        places = [k for k in ("at", "round", "first_above", "first_below") if getattr(self, k) is not None]
+        places = [k for k in PLACES if getattr(self, k) is not None]
         if len(sources) != 1:
             given = ", ".join(sources) or "none of them"
             return [f"has {given}; it must have exactly one of log, measure, rounds_to and correlation"]
         found, source = [], sources[0]
         if source in ("log", "measure") and len(places) != 1:
             given = ", ".join(places) or "none of them"
-            found.append(f"has {given}; it must have exactly one of at, round, first_above and first_below")
+            found.append(f"has {given}; it must have exactly one of {', '.join(PLACES[:-1])} and {PLACES[-1]}")
         if source in ("rounds_to", "correlation") and places:
             found.append(f"has {', '.join(places)}, which {source} does not take; remove it")
         if self.of and source != "log":
@@ -139,6 +145,8 @@ class Quantity(BaseModel):
             return f"{name} in round {self.round}"
         if self.at is not None:
             return f"{name}, {_AT[self.at]}"
+        if self.share_above is not None:
+            return f"share of rounds with {name} above {self.share_above:g}"
         below = self.first_above is None
         return f"first round with {name} {'below' if below else 'above'} {self._edge:g}"
 
@@ -175,6 +183,8 @@ class Quantity(BaseModel):
             return scale * float(until["value"][-1]) if until.height else NAN
         if self.at is not None:
             return scale * _reduced(course["value"], self.at)
+        if self.share_above is not None:
+            return scale * float((course["value"] > self.share_above).to_numpy().mean())
         above = self.first_above is not None
         beyond = pl.col("value") > self._edge if above else pl.col("value") < self._edge
         return _first(course.filter(beyond), course, rounds)
