@@ -11,6 +11,7 @@ seeds = 5
 measure = "accuracy"
 baseline = "FedAvg"
 shows = ["accuracy", "hop"]
+findings.small = "Two seeds decide little"
 
 [experiment.data]
 name = "hub:somebody/images"

@@ -30,6 +30,20 @@ def test_the_committed_page_is_that_of_the_committed_results() -> None:
     assert written == document.page(DOCS / "reproduction")
 
 
+def test_what_does_not_hold_is_explained() -> None:
+    """In the committed results: by a finding on the claim, or by one on all claims of the scale."""
+    items = [load(name) for name in known()]
+    kept = document.kept_results(DOCS / "reproduction", items)
+    bare = [
+        f"{item.id}, {scale}: {claim.text}"
+        for item in items
+        for scale, found in kept[item.id].items()
+        for claim, judged in zip(item.claims, result.claimed(item, found), strict=True)
+        if judged.verdict == "does not hold" and scale not in claim.finding and scale not in item.findings
+    ]
+    assert bare == []
+
+
 def test_one_item() -> None:
     item = read("a-table1", ITEM)
     text = document.section(item, made(item))
@@ -46,9 +60,10 @@ def test_one_item() -> None:
     assert told in lines
     assert "  - small, why: Few rounds." in lines
     assert "Stand-in: digits for the images. Reduced: 6 clients instead of 100, 2 rounds instead of 100." in text
+    assert "What we make of it (small): Two seeds decide little." in lines
     assert "Finished: 7 of 8 runs. Failed: β = 0.2, FedAvg, seed 1 failed: too few samples." in text
     assert "Again: `coterie reproduce a-table1 --scale small`" in text
-    assert text.endswith("was not run\n")
+    assert lines[-3].endswith("was not run")
 
 
 def test_without_results_every_item_is_to_be_run(tmp_path: Path) -> None:

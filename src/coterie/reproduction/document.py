@@ -119,6 +119,7 @@ def section(item: Item, found: Result) -> str:
         if finding := claim.finding.get(found.scale):
             lines.append(f"  - {found.scale}, why: {escaped(sentence(finding))}")
         parts.append("\n".join(lines))
+    parts += [_found(item, found.scale)] if found.scale in item.findings else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -157,6 +158,8 @@ def shown(item: Item, found: Result) -> Group:
             lines.append(_printed(printed))
         lines += [f"why: {claim.finding[found.scale]}"] if found.scale in claim.finding else []
         parts += [Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines]
+    if finding := item.findings.get(found.scale):
+        parts.append(Text(f"What we make of it: {sentence(finding)}"))
     counts = Counter(judged.verdict for judged in claimed(item, found))
     parts.append(Text(f"Claims: {', '.join(f'{v} {counts[v]}' for v in VERDICTS if counts[v])}."))
     return Group(*parts)
@@ -266,6 +269,7 @@ def _item(item: Item, results: Mapping[str, Result]) -> Iterator[str]:
         return
     yield "\n".join(f"- {_scale(item, found, MOST_FAILURES)}" for found in results.values())
     yield from claims(item, results)
+    yield from (_found(item, scale) for scale in results if scale in item.findings)
     left_out = 0
     shown = False
     for quantity in item.shows:
@@ -282,6 +286,11 @@ def _item(item: Item, results: Mapping[str, Result]) -> Iterator[str]:
         shown = True
     if left_out:
         yield f"Left out: {counted(left_out, 'printed number')}, of methods or settings that no result here has."
+
+
+def _found(item: Item, scale: str) -> str:
+    """What is made of a scale's claims."""
+    return f"What we make of it ({scale}): {escaped(sentence(item.findings[scale]))}"
 
 
 def _scale(item: Item, found: Result, most: int) -> str:

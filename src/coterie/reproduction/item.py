@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -79,6 +79,7 @@ class _Top(_Closed):
     place: str = Field(min_length=1)
     title: str = Field(min_length=1)
     says: str = Field(min_length=1)
+    findings: dict[Literal["small", "medium", "full"], str] = {}
     seeds: int | list[int] = 5
     measure: str = "macro_accuracy"
     baseline: str | None = None
@@ -102,6 +103,8 @@ class Item:
     place: str
     title: str
     says: str
+    findings: Mapping[str, str]
+    """By scale: why claims came out as they did, and what would decide them, beside what the claims say themselves."""
     shows: tuple[str, ...]
     methods: tuple[str, ...]
     settings: tuple[str, ...]
@@ -214,6 +217,7 @@ def _item(id: str, tables: Mapping[str, Any]) -> Item:
         place=top.place,
         title=top.title,
         says=top.says,
+        findings={str(scale): text for scale, text in top.findings.items()},
         shows=tuple(top.shows),
         methods=tuple(top.methods),
         settings=tuple(top.settings) or ("",),
