@@ -104,7 +104,7 @@ class Item:
     title: str
     says: str
     findings: Mapping[str, str]
-    """By scale: why claims came out as they did, and what would decide them, beside what the claims say themselves."""
+    """By scale: why claims came out as they did, and what would decide them; a claim may have one of its own."""
     shows: tuple[str, ...]
     methods: tuple[str, ...]
     settings: tuple[str, ...]
