@@ -168,12 +168,15 @@ def test_writers_of_other_images(data_folder: Path, monkeypatch: pytest.MonkeyPa
 def test_unknown_names() -> None:
     assert check("minst") == ["data 'minst' is unknown; did you mean mnist?"]
     assert "known: cifar10, digits" in check("zzz")[0]
-    assert check("hub:mnist") == ["data = 'hub:mnist' is not possible; write hub:owner/name"]
+    for name in ("hub:mnist", "hub:owner/", "hub:/name", "hub:owner/name/", "hub:a/b/c/d"):
+        sentence = f"data = {name!r} is not possible; write hub:owner/name, or hub:owner/name/configuration"
+        assert check(name) == [sentence]
 
 
 @WITHOUT_HUB
 def test_hub_names_need_the_extra() -> None:
     sentence = "data = 'hub:owner/name' needs the datasets library; install coterie[hub]"
     assert check("hub:owner/name") == [sentence]
+    assert check("hub:owner/name/part") == [sentence.replace("name'", "name/part'")]
     with pytest.raises(BadInput, match=r"install coterie\[hub\]"):
         load("hub:owner/name")

@@ -31,6 +31,15 @@ def test_images_of_a_hub_table(library: Any) -> None:
     assert data.labels.tolist() == [0, 1, 2] * 2
 
 
+def test_names_that_hub_datasets_have(library: Any) -> None:
+    table = {"x": [[1.0], [2.0]], "character": [0, 1], "writer_id": ["m", "n"]}
+    data = usable("x", hub.columns(library.Dataset.from_dict(table), "x"))
+    assert data.user_names == ("m", "n")
+    coarse = {"x": [[1.0], [2.0]], "fine_label": [1, 0], "coarse_label": [0, 0]}
+    data = usable("x", hub.columns(library.Dataset.from_dict(coarse), "x"))
+    assert data.labels.tolist() == [1, 0]
+
+
 def test_columns_of_a_hub_table(library: Any) -> None:
     table = {
         "a": [1.0, 2.0, 3.0],

@@ -52,7 +52,7 @@ class Dataset:
 
 
 def load(data: str, *, public: bool = False) -> Dataset:
-    """Load a named dataset, the path of a user's own file or folder, or `hub:owner/name`.
+    """Load a named dataset, the path of a user's own file or folder, or `hub:owner/name[/configuration]`.
 
     `public` also keeps the official test samples, where there are any.
 
@@ -75,8 +75,9 @@ def check(data: str) -> list[str]:
     if data in DATASETS:
         return _check_named(data)
     if data.startswith(HUB):
-        if data.count("/") != 1 or data.endswith("/") or data.startswith(f"{HUB}/"):
-            return [f"data = {data!r} is not possible; write {HUB}owner/name"]
+        parts = data.removeprefix(HUB).split("/")
+        if len(parts) not in (2, 3) or not all(parts):
+            return [f"data = {data!r} is not possible; write {HUB}owner/name, or {HUB}owner/name/configuration"]
         return [] if hub.installed() else [hub.missing(data)]
     path = Path(data)
     if path.exists() or path.suffix in ENDINGS or len(path.parts) > 1:

@@ -10,6 +10,10 @@ import numpy as np
 from coterie.federation.files import FEATURE_NAMES, LABEL_NAMES, USER_NAMES, Columns, pick
 from coterie.problems import BadInput
 
+LABELS = (*LABEL_NAMES, "fine_label", "character", "smiling")
+USERS = (*USER_NAMES, "writer_id", "celeb_id")
+"""How CIFAR-100, FEMNIST and CelebA call their label and their users on the hub, beside the usual names."""
+
 
 def installed() -> bool:
     """Whether the `datasets` library is there."""
@@ -22,7 +26,7 @@ def missing(data: str) -> str:
 
 
 def fetch(repository: str, split: str = "train") -> Columns:
-    """Download one split of a hub dataset, or take it from the library's own cache.
+    """Download one split of a hub dataset, `owner/name` or `owner/name/configuration`, or take it from the cache.
 
     Raises:
         BadInput: the library is missing, or it could not get or read the dataset.
@@ -32,7 +36,8 @@ def fetch(repository: str, split: str = "train") -> Columns:
     import datasets
 
     try:
-        table = datasets.load_dataset(repository, split=split)
+        owner, name, *configuration = repository.split("/")
+        table = datasets.load_dataset(f"{owner}/{name}", *configuration, split=split)
     except Exception as error:  # noqa: BLE001  # the library lets errors of many transports and formats through
         first = next(iter(str(error).splitlines()), "")
         raise BadInput(
@@ -50,8 +55,8 @@ def columns(table: Any, where: str) -> Columns:
     """
     import datasets
 
-    label = pick(table.column_names, LABEL_NAMES, where, "label")
-    user = pick(table.column_names, USER_NAMES, where, "client", needed=False)
+    label = pick(table.column_names, LABELS, where, "label")
+    user = pick(table.column_names, USERS, where, "client", needed=False)
     rest = {name: kind for name, kind in table.features.items() if name not in (label, user)}
     images = [name for name, kind in rest.items() if isinstance(kind, datasets.Image)]
     named = [name for name in rest if name.lower() in FEATURE_NAMES]
