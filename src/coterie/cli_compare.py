@@ -118,9 +118,12 @@ def _given(what: Sequence[str], folder: str | None) -> tuple[dict[str, Any], Pat
     """The tables of what is to be compared, and the folder in which its own folder is made."""
     from coterie.comparison.folder import ComparisonFolder
     from coterie.comparison.spec import Comparison
+    from coterie.experiment_check import catalog
 
     path, parent = Path(what[0]), Path(FOLDER if folder is None else folder)
-    if len(what) == 1 and path.is_dir():
+    # A folder that only happens to be called like a method is none to go on with.
+    named = ComparisonFolder(path).is_comparison or what[0] not in catalog("method")
+    if len(what) == 1 and path.is_dir() and named:
         if folder is not None:
             raise BadInput(f"--folder {folder!r} is not possible with a comparison that is in {str(path.parent)!r}")
         path = path if path.name not in ("", "..") else path.resolve()

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from coterie.comparison import table, tuning
-from coterie.comparison.cells import Outcome, Watcher, run_cells
+from coterie.comparison.cells import Outcome, Watcher, refuse_unguarded, run_cells
 from coterie.comparison.folder import ComparisonFolder
 from coterie.comparison.measures import Frames
 from coterie.comparison.measures import read as measured
@@ -75,15 +75,16 @@ def compare(
         BadInput: what is compared cannot run, or another process is at it; nothing has been run then. Or every cell
             has failed.
     """
+    refuse_unguarded()
     if not isinstance(comparison, Comparison):
         comparison = Comparison.from_tables(comparison)
     if jobs is not None and jobs < 1:
         raise BadInput(f"jobs = {jobs} is not possible; it must be at least 1")
     if tune is not None:
-        if tune < 1:
-            raise BadInput(f"tune = {tune} is not possible; it must be at least 1")
         comparison = replace(comparison, tuned={})
     comparison.check(folder)
+    if tune is not None:
+        tuning.check(comparison, tune, Path(folder))
     notes: list[str] = []
     with ComparisonFolder.opened(folder, comparison.name, comparison) as where:
 

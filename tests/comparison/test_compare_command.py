@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +197,28 @@ def test_from_python(tmp_path: Path) -> None:
     assert repr(found) == f"<Compared '{tmp_path / 'fedavg-ifca-clusters-2'}': finished, 2 of 2 cells finished>"
 
 
+def test_a_script_that_its_own_processes_read_again_is_told_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    tables = {"name": "mine", "methods": ["fedavg"], "seeds": 1}
+    script.write_text(f"from coterie.comparing import compare\n\ncompare({tables!r}, jobs=1)\n", "utf-8")
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "a script must compare under if __name__ == '__main__':, for the processes that run its cells read it again"
+    )
+    assert list((tmp_path / "comparisons" / "mine" / "cells").glob("[!.]*")) == []
+
+
+def test_a_folder_that_is_called_like_a_method(terminal: Terminal) -> None:
+    Path("fedavg").mkdir()
+    found = terminal("compare", "fedavg", "--rounds", "1", "--seeds", "1", *SMALL, "-q")
+    assert found == (0, "comparisons/fedavg\n", "")
+    # One that holds a comparison is gone on with, under whatever name.
+    Path("comparisons/fedavg").rename("fedprox")
+    assert terminal("compare", "fedprox", "-q") == (0, "fedprox\n", "")
+
+
 @pytest.mark.parametrize(
     ("words", "problems"),
     [
@@ -214,6 +238,11 @@ def test_from_python(tmp_path: Path) -> None:
             ["baseline = 'ifca' is not possible; it must be the label of a method: fedavg"],
         ),
         (["fedavg", "--target", "high"], ["target = 'high' is not possible; it must be a number"]),
+        (["fedavg", "--target", "80"], ["target = 80 is not possible; it must be a number from 0 to 1"]),
+        (
+            ["fedavg", "--tune", "2", "--set", "validation=0"],
+            ["data.validation = 0 is not possible with evaluation.on = 'validation'; it must be above 0"],
+        ),
         (["fedavg", "--set", "seed=3"], ["experiment.run.seed is set by the comparison itself; write seeds ="]),
         (["fedavg", "ifca", "--set", "eps"], ["--set 'eps' is not possible; write --set KEY=VALUE"]),
         (["fedavg", "ifca", "--set", "clutsers=3"], ["clutsers is not a setting of fedavg or of any section"]),

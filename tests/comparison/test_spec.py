@@ -224,7 +224,7 @@ def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
         "baseline = 'x' is not possible; it must be the label of a method: fedavg, fesme, fesem(muu=1) or ifca(",
         "measure = 'acc' is not possible; it must be accuracy, macro_accuracy, f1, macro_f1, worst10, spread or "
         "loss",
-        "target = True is not possible; it must be a number, of an accuracy one from 0 to 1",
+        "target = True is not possible; it must be a number from 0 to 1",
         "seeds = [1, 1] is not possible; it must be how many, at least 1, or a list of different numbers from 0 "
         "on, as in [0, 3, 7]",
         "name = 'a/b' is not possible; write up to 80 letters, digits, '-', '_', '.', '+' or '=', and begin with a "
@@ -245,6 +245,22 @@ def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
             {"methods": {"A": {"method": "ifca", "data.split": "iid"}}},
             "methods.A has data.split, and all methods of ",
         ),
+        # What is written in short is held to the same.
+        (
+            {"methods": ["fedavg", "ifca(split='iid')"]},
+            "methods.ifca(split='iid') has data.split, and all methods of a comparison have the same data; ",
+        ),
+        ({"methods": ["fedavg(seed=3)"]}, "methods.fedavg(seed=3).run.seed is set by the comparison itself; "),
+        (
+            {"methods": {"A": {"method": "ifca", "evaluation.on": "validation"}}},
+            "methods.A has evaluation.on, and all methods of a comparison are evaluated alike; ",
+        ),
+        (
+            {"methods": {"A": "ifca"}, "tuned": {"": {"A": {"data.split": "iid"}}}},
+            "tuned..A has data.split, and all methods of ",
+        ),
+        ({"target": 80}, "target = 80 is not possible; it must be a number from 0 to 1"),
+        ({"target": -1, "measure": "loss"}, "target = -1 is not possible; it must be a number, at least 0"),
         ({"methods": {"A": 3}}, "methods.A = 3 is not possible; it must be a table of sections of an experiment"),
         ({"settings": 3}, "settings = 3 is not possible; it must be a table of parts of an experiment by label"),
         ({"grid": [1]}, "grid = [1] is not possible; it must be a table of lists by key of an experiment"),

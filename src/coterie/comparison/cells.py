@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 STARTS = 3
 """How often in succession a process may end before it is ready."""
 
+_NAME = "coterie cell"
+_UNGUARDED = 70
+"""The code with which a process ends that was told to compare while it read the parent's script."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -120,6 +124,12 @@ def run_cells(
     return {cell.key: outcomes.get(cell.key, Outcome("interrupted")) for cell in ordered}
 
 
+def refuse_unguarded() -> None:
+    """End a cell's process that, as it reads the parent's script, comes upon what the parent is doing."""
+    if multiprocessing.current_process().name == _NAME:
+        raise SystemExit(_UNGUARDED)  # the parent says what is wrong, once
+
+
 @dataclass(frozen=True)
 class _Order:
     """A cell as it travels to a process."""
@@ -177,7 +187,7 @@ class _Runner:
         # An interruption between the start and the list would leave a process that nobody ends.
         with held_back():
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, str(Path.cwd())), name="coterie cell")
+            process = context.Process(target=_serve, args=(theirs, str(Path.cwd())), name=_NAME)
             with _interrupt_blocked():
                 process.start()
             theirs.close()
@@ -202,10 +212,13 @@ class _Runner:
 
     def _heard(self, process: _Process) -> None:
         try:
-            kind, *what = process.pipe.recv()
+            heard = process.pipe.recv()
         except (EOFError, OSError):  # also in the middle of a message
+            heard = None
+        if heard is None:
             self._gone(process)
             return
+        kind, *what = heard
         if kind == "ready":
             process.ready, self._failed_starts = True, 0
             return
@@ -222,12 +235,17 @@ class _Runner:
         """Replace a process that died; its cell is resumed once."""
         self._end(process)
         cell, code = process.cell, process.process.exitcode
+        if code == _UNGUARDED and not process.ready:
+            raise BadInput(
+                "a script must compare under if __name__ == '__main__':, for the processes that run its cells read "
+                "it again"
+            )
         if not process.ready:
             self._failed_starts += 1
             if self._failed_starts == STARTS:
                 raise BadInput(
                     f"jobs = {self._jobs} is not possible: a process ended {STARTS} times before it was ready "
-                    f"({_ending(code)}); free memory, or in a script, compare under if __name__ == '__main__'"
+                    f"({_ending(code)}); free memory, or in a script, do all under if __name__ == '__main__':"
                 )
         if cell is not None and process.ready and cell.key in self._died:
             self._ended(cell, Outcome("failed", f"its process died twice, the last time {_ending(code)}"))

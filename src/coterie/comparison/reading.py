@@ -27,6 +27,9 @@ SET_BY_THE_COMPARISON = {
 }
 """Keys of `run` that no part may have, and what there is instead."""
 
+EVEN = {"data": "have the same data", "evaluation": "are evaluated alike"}
+"""Sections that no method may have for itself, and why."""
+
 _METHOD = re.compile(r"(?P<name>[A-Za-z][\w-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
 
 
@@ -65,7 +68,8 @@ def read(tables: Mapping[str, Any], name: str | None) -> Read:
     baseline = tables.get("baseline", labels[0] if labels else "")
     if labels and baseline not in labels:
         found.append(f"baseline = {baseline!r} is not possible; it must be the label of a method: {_or(labels)}")
-    measure, target = _measure(tables.get("measure", DEFAULT_MEASURE), found), _target(tables.get("target"), found)
+    measure = _measure(tables.get("measure", DEFAULT_MEASURE), found)
+    target = _target(tables.get("target"), measure, found)
     seeds = seeds_of(tables.get("seeds", DEFAULT_SEEDS), found)
     name = _name(tables.get("name", name or folder_name("-".join(labels))), found)
     if found:
@@ -145,18 +149,13 @@ def _methods(given: Any, experiment: Part, found: list[str]) -> dict[str, Part]:
         _label(where, label, found)
         if isinstance(part, str):
             try:
-                methods[label] = method_of(part)
+                part = method_of(part)
             except BadInput as problem:
                 found += problem.problems
                 methods[label] = {}
-            continue
+                continue
         methods[label] = part = _part(where, part, found)
-        if "data" in part:
-            keys = ", ".join(f"data.{key}" for key in part["data"])
-            found.append(
-                f"{where} has {keys}, and all methods of a comparison have the same data; write it under "
-                "experiment or settings"
-            )
+        _refuse_uneven(where, part, found)
         if not any("name" in p.get("method", {}) for p in (part, experiment)):
             found.append(f"{where} names no method; write {where}.method.name = a method of: coterie list methods")
     return methods
@@ -211,6 +210,8 @@ def _tuned(given: Any, settings: list[str], methods: list[str], found: list[str]
             )
             continue
         tuned[setting] = {label: _part(f"tuned.{setting}.{label}", part, found) for label, part in parts.items()}
+        for label, part in tuned[setting].items():
+            _refuse_uneven(f"tuned.{setting}.{label}", part, found)
     return tuned
 
 
@@ -280,6 +281,17 @@ def _anchored(data: str) -> str:
         return data
 
 
+def _refuse_uneven(where: str, part: Part, found: list[str]) -> None:
+    """Refuse what would make a method's numbers no match for the others'."""
+    for section, shared in EVEN.items():
+        if section in part:
+            keys = ", ".join(f"{section}.{key}" for key in part[section])
+            found.append(
+                f"{where} has {keys}, and all methods of a comparison {shared}; write it under experiment or "
+                "settings"
+            )
+
+
 def _refuse_set_here(where: str, section: str, keys: list[str], found: list[str]) -> None:
     """Refuse what the comparison sets itself."""
     for key in keys if section == "run" else []:
@@ -296,12 +308,13 @@ def _measure(given: Any, found: list[str]) -> str:
     return str(given)
 
 
-def _target(given: Any, found: list[str]) -> float | None:
+def _target(given: Any, measure: str, found: list[str]) -> float | None:
     if given is None:
         return None
     number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not number or not math.isfinite(given):
-        found.append(f"target = {given!r} is not possible; it must be a number, of an accuracy one from 0 to 1")
+    if not number or not math.isfinite(given) or not 0 <= given <= (math.inf if measure == "loss" else 1):
+        wanted = "a number, at least 0" if measure == "loss" else "a number from 0 to 1"
+        found.append(f"target = {given!r} is not possible; it must be {wanted}")
         return None
     return float(given)
 

@@ -89,6 +89,18 @@ def grid_of(experiment: Experiment) -> Grid:
     return grid
 
 
+def check(comparison: Comparison, trials: int, pool: Path) -> None:
+    """Refuse what cannot be tuned; writes nothing.
+
+    Raises:
+        BadInput: `trials` is below 1, or a cell cannot be measured on validation samples; each sentence once.
+    """
+    if trials < 1:
+        raise BadInput(f"tune = {trials} is not possible; it must be at least 1")
+    if found := dict.fromkeys(sentence for cell in _starts(comparison) for sentence in _refused(cell, pool)):
+        raise BadInput(list(found))
+
+
 def tune(
     comparison: Comparison, trials: int, run: Callable[[list[Cell]], Mapping[str, Outcome]], pool: Path
 ) -> tuple[Comparison, pl.DataFrame]:
@@ -111,8 +123,7 @@ def tune(
         BadInput: `trials` is below 1, or a cell cannot be measured on validation samples.
         KeyboardInterrupt: cells were interrupted; the same call goes on with what is finished.
     """
-    if trials < 1:
-        raise BadInput(f"tune = {trials} is not possible; it must be at least 1")
+    check(comparison, trials, pool)
     searches = _searches(comparison, pool)
     while batch := [(search, cell) for search in searches for cell in search.next(trials)]:
         outcomes = run([cell for _, cell in batch])
@@ -146,23 +157,20 @@ def told(comparison: Comparison, tuning: pl.DataFrame, trials: int) -> list[str]
     return found
 
 
-def _searches(comparison: Comparison, pool: Path) -> list[_Search]:
-    """One search a method and setting.
+def _starts(comparison: Comparison) -> list[Cell]:
+    """One cell a method and setting: its settings as they are, measured on validation samples."""
+    cells = replace(comparison, seeds=comparison.seeds[:1]).cells()
+    return [_changed(cell, {"evaluation.on": "validation"}) for cell in cells]
 
-    Raises:
-        BadInput: what keeps the settings as they are from being measured on validation samples, each sentence once.
-    """
+
+def _searches(comparison: Comparison, pool: Path) -> list[_Search]:
+    """One search a method and setting."""
     settings, methods = ({v.name: v.tables for v in vs} for vs in (comparison.settings, comparison.methods))
-    searches, found = [], dict[str, None]()
-    for cell in replace(comparison, seeds=comparison.seeds[:1]).cells():
-        start = _changed(cell, {"evaluation.on": "validation"})
-        found |= dict.fromkeys(_refused(start, pool))
-        said = {
-            f"{s}.{k}" for part in (settings[cell.setting], methods[cell.method]) for s in part for k in part[s]
-        }
+    searches = []
+    for start in _starts(comparison):
+        parts = (settings[start.setting], methods[start.method])
+        said = {f"{section}.{key}" for part in parts for section, table in part.items() for key in table}
         searches.append(_Search(start, said, pool))
-    if found:
-        raise BadInput(list(found))
     return searches
 
 

@@ -29,13 +29,13 @@ MOST_MISSING = 20
 """Missing runs that are named."""
 
 EXPLAINED = {
-    "macro_accuracy": "the share of right answers on a client's own test samples, averaged over the clients",
-    "accuracy": "the share of right answers over all test samples of all clients",
+    "macro_accuracy": "the share of right answers on a client's own held-out samples, averaged over the clients",
+    "accuracy": "the share of right answers over all held-out samples of all clients",
     "worst10": "the mean accuracy of the tenth of the clients that fare worst",
-    "f1": "the mean of precision and recall on a client's own test samples, weighted by their number",
-    "macro_f1": "the mean of precision and recall on a client's own test samples, averaged over the clients",
+    "f1": "the mean of precision and recall on a client's own held-out samples, weighted by their number",
+    "macro_f1": "the mean of precision and recall on a client's own held-out samples, averaged over the clients",
     "spread": "the standard deviation of the accuracy over the clients, so less is better",
-    "loss": "the loss on a client's own test samples, weighted by their number, so less is better",
+    "loss": "the loss on a client's own held-out samples, weighted by their number, so less is better",
 }
 """What a measure is, for somebody who meets it for the first time."""
 
