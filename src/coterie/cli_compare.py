@@ -108,6 +108,9 @@ def compare(
         with watching(quiet) as observer:
             compared = comparing.compare(comparison, folder=parent, jobs=count, tune=trials, observer=observer)
         if compared.status == "interrupted":
+            if compared.outcomes:  # while settings are tried, nobody knows how many runs there will be
+                done = sum(outcome.status == "finished" for outcome in compared.outcomes.values())
+                print(f"{done} of {len(compared.outcomes)} runs are finished")
             raise KeyboardInterrupt
         _show(compared, quiet)
     if compared.failures():

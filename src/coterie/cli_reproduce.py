@@ -82,7 +82,9 @@ def reproduce(
         from coterie.reproduction.document import page
         from coterie.tables import write_whole
 
-        write_whole(write, page(write.with_suffix("")).encode())
+        text = page(write.with_suffix(""))
+        write.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(write, text.encode())
         print(write)
     if failed:
         raise typer.Exit(FAILED)
@@ -139,7 +141,7 @@ def _run(items: Sequence[Item], scale: str, jobs: int | None, folder: Path, keep
     from coterie.reproduction import document
 
     comparisons = _checked(items, scale, folder)
-    for place in (folder, keep):
+    for place in (keep, folder):  # the latter is known to be possible
         if place is not None:
             place.mkdir(parents=True, exist_ok=True)  # refused before anything runs
     failed = 0

@@ -42,6 +42,15 @@ def test_another_network_at_a_scale_drops_the_former_ones_settings() -> None:
     assert read("x", text).tables["small"]["experiment"]["network"] == {"name": "mlp"}
 
 
+def test_a_scale_may_say_zero() -> None:
+    """What it says is its own, and nothing that stands for the top's."""
+    item = read(
+        "x", ITEM.replace("seeds = 5", "seeds = 5\ntarget = 0.5").replace("seeds = 2", "seeds = 0\ntarget = 0.0")
+    )
+    assert (item.tables["small"]["seeds"], item.tables["small"]["target"]) == (0, 0.0)
+    assert (item.tables["medium"]["seeds"], item.tables["medium"]["target"]) == (5, 0.5)
+
+
 def test_published_numbers_and_what_is_wanted() -> None:
     item = read("x", ITEM)
     assert item.published == {

@@ -90,6 +90,7 @@ def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None
     assert sorted((tmp_path / "here/cells").iterdir()) == cells_before
 
     assert coterie("reproduce", "--write", "kept.md").out == "kept.md\n"
+    assert coterie("reproduce", "--write", "new/folder/none.md").out == "new/folder/none.md\n"
     page = (tmp_path / "kept.md").read_text("utf-8")
     assert "| [a-table1](#a-table1) | Table 1: Two methods on two splits | 3 | to be run | " in page
     assert "| [a-table2](#a-table2) | Table 2: Two methods on two splits | 3 | to be run | to be run |" in page

@@ -301,7 +301,8 @@ def _merged(top: _Top, scale: Scale) -> dict[str, Any]:
             if names is None or name in names
         }
 
-    seeds, target = scale.seeds or top.seeds, scale.target or top.target
+    seeds = top.seeds if scale.seeds is None else scale.seeds
+    target = top.target if scale.target is None else scale.target
     return {
         "seeds": seeds,
         "measure": top.measure,
