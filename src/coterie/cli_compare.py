@@ -80,6 +80,9 @@ def compare(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The comparison's name.")] = None,
     folder: Annotated[str | None, typer.Option(metavar="DIR", help="Where its folder is made.")] = None,
     jobs: Annotated[str | None, typer.Option(metavar="N", help="Runs at a time; else one per core.")] = None,
+    charts: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save each chart there as SVG and PNG.")
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the comparison's folder at the end, and nothing else.")
     ] = False,
@@ -100,6 +103,8 @@ def compare(
         tables |= {key: value for key, value in top.items() if value is not None}
         comparison = _assembled(tables, changes, settings or [])
         comparison.check(parent)
+        if charts is not None:
+            charts.mkdir(parents=True, exist_ok=True)  # refused before anything runs
         from coterie import comparing
         from coterie.comparison.progress import watching
     place = parent / comparison.name
@@ -113,8 +118,22 @@ def compare(
                 print(f"{done} of {len(compared.outcomes)} runs are finished")
             raise KeyboardInterrupt
         _show(compared, quiet)
+        if charts is not None:
+            _draw(compared, charts, quiet)
     if compared.failures():
         raise typer.Exit(FAILED)
+
+
+def _draw(compared: Compared, directory: Path, quiet: bool) -> None:
+    """Save the charts of the page for a paper."""
+    from coterie.report import charts, comparison_charts
+
+    assert compared.frames is not None
+    assert compared.summary is not None  # only an interrupted comparison has none
+    figures = comparison_charts.charts(compared.comparison, compared.frames, compared.summary)
+    for path in charts.drawn(figures, directory):
+        if not quiet:
+            print(path)
 
 
 def _given(what: Sequence[str], folder: str | None) -> tuple[dict[str, Any], Path]:

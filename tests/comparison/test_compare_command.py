@@ -91,6 +91,14 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     assert {path: path.stat().st_mtime_ns for path in (folder / "cells").rglob("*")} == begun
 
+    drawn = terminal("compare", "comparisons/mine", "--charts", "pictures", "-q")
+    assert drawn == (0, "comparisons/mine\n", "")
+    names = {path.stem for path in Path("pictures").iterdir()}
+    assert {path.name for path in Path("pictures").iterdir()} == {
+        f"{n}.{end}" for n in names for end in ("svg", "png")
+    }
+    assert {"accuracy", "clients", "cost"} <= names
+
     # More seeds in the same folder: what is there is kept.
     more = terminal("compare", "comparisons/mine", "--seeds", "1,", "-q")
     assert more == (0, "comparisons/mine\n", "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,21 @@ def save(folder: RunFolder, directory: Path | str, against: Sequence[RunFolder] 
     Raises:
         BadInput: a file of a run is damaged.
     """
+    return drawn(charts(folder, against), directory)
+
+
+def drawn(charts: Mapping[str, Chart], directory: Path | str) -> list[Path]:
+    """Write charts to `directory`, each by its name as SVG and as PNG (at twice the size), and say which files."""
     import vl_convert
 
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, chart in charts(folder, against).items():
+    for name, chart in charts.items():
         spec = specification(chart)
         svg, png = directory / f"{name}.svg", directory / f"{name}.png"
-        drawn = vl_convert.vegalite_to_svg(spec, vl_version=language_version())
-        svg.write_text(_own_ids(drawn, name), encoding="utf-8")
+        text = vl_convert.vegalite_to_svg(spec, vl_version=language_version())
+        svg.write_text(_own_ids(text, name), encoding="utf-8")
         png.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=language_version(), scale=2))
         written += [svg, png]
     return written
