@@ -239,7 +239,7 @@ def _caption(view: View, found: pl.DataFrame, counts: pl.DataFrame, labels: list
     caption += f" Here {first['gained']} of {first['clients']} gain with {first['method']}"
     if hardest["method"] == first["method"] or not hardest["lost"]:
         return f"{caption}, and {first['lost']} lose."
-    return f"{caption}; most lose with {hardest['method']}, {hardest['lost']} of {hardest['clients']}."
+    return f"{caption}; {hardest['method']} has the most who lose, {hardest['lost']} of {hardest['clients']}."
 
 
 def _tone(label: str, number: int) -> str:

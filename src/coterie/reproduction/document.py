@@ -44,18 +44,26 @@ MOST_FAILURES = 3
 INTRODUCTION = """\
 # Published tables and figures, run again
 
-Each item is a table or a figure of a paper. `coterie reproduce ITEM --scale small` runs it again: `small` takes a
-minute or two on a laptop, `medium` some minutes on real images, and `full` is the paper's own setting. What a scale
-replaces and reduces is said with each item, and the file of an item in `src/coterie/papers` holds every setting.
+Each item is a table or a figure of a paper. `coterie reproduce ITEM --scale small` runs it again: `small` in
+minutes on 2 cores, `medium` in less than an hour on real images, and `full` is the paper's own setting. What a
+scale replaces and reduces is said with each item, and the file of an item in `src/coterie/papers` holds every
+setting. *In all* is the time of the runs added up, two at a time and on a busy machine.
 
-A claim is a comparison that the paper makes. It **holds** where the 95 % interval of the difference over the seeds
-(Student's t, paired by seed) lies on the claimed side of zero, **does not hold** where it lies on the other side,
-and is **undecided** in between; with few seeds, many are. So is a comparison of two numbers that are equal in every
-seed, as where neither reaches a target. Beside each verdict stand the mean difference and its
-interval, in the unit of what is compared, and turned so that above zero is what the paper claims. A chain of
-comparisons stands by one of its links: the failing one, else the closest one, which is named in parentheses.
-*Published* is the same of the printed numbers. A dash stands where there are none, or where a scale leaves out a
-method or a setting. Intervals are not corrected for the number of claims.
+A claim is a comparison that the paper makes. It **holds** where the 95 % interval of the difference over the
+seeds (Student's t, paired by seed) lies on the claimed side of zero, **does not hold** where it lies on the
+other side, and is **undecided** in between; with few seeds, many are. So is a comparison of two numbers that are
+equal in every seed. A run that never reaches a target has no rounds, bytes or seconds to it, and decides
+nothing. Beside each verdict stand the mean difference and its interval, in the unit of what is compared (points,
+rounds, seconds), and turned so that above zero is what the paper claims; against a bound it is the distance to
+it. A chain of comparisons stands by one of its links: the failing one, else the closest one, which is named in
+parentheses. *Published* is the same of the printed numbers. A dash stands where there are none, or where a scale
+leaves out a method or a setting.
+
+**How to read the counts.** A verdict speaks of the scale at which it was reached: at `small`, on stand-ins such
+as digits of 8 x 8, *does not hold* says little of the paper; at `medium` it is a question to the paper, with our
+best explanation below each table and the experiment that would decide it. Claims are not independent: several
+items read the same runs, and variants of ours (another threshold, another scaling) are counted with the paper's
+own. Intervals are not corrected for the number of claims.
 
 This page is written by `coterie reproduce --write docs/reproduction.md` from the kept results. The comparisons
 themselves are in the files of the items, and with each result in the terminal and in its `table.md`."""

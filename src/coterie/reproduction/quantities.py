@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 MEGABYTE = 1e6
 NAN = math.nan
+REACHED = "over the seeds that reach it"
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ def _both(row: Row) -> float:
     return float(row["up_bytes"] + row["down_bytes"]) / MEGABYTE
 
 
-def _until(column: str, otherwise: Callable[[Row], float], scale: float = 1.0) -> Callable[[Row], float]:
-    """What the target cost; where it was never reached, what stands for that."""
-    return lambda row: otherwise(row) if row[column] is None else float(row[column]) / scale
+def _until(column: str, scale: float = 1.0) -> Callable[[Row], float | None]:
+    """What the target cost; nothing where it was never reached."""
+    return lambda row: None if row[column] is None else float(row[column]) / scale
 
 
 BUILT_IN: dict[str, BuiltIn] = {
@@ -63,18 +64,14 @@ BUILT_IN: dict[str, BuiltIn] = {
     "down_mb": BuiltIn("MB", "sent to the clients in all", lambda row: row["down_bytes"] / MEGABYTE),
     "mb": BuiltIn("MB", "sent both ways in all", _both),
     "seconds": BuiltIn("s", "simulated time in all", _plain("simulated_seconds")),
-    "rounds_to_target": BuiltIn(
-        "rounds", "rounds to the target", _until("rounds_to_target", lambda row: row["rounds"] + 1.0)
+    "rounds_to_target": BuiltIn("rounds", f"rounds to the target, {REACHED}", _until("rounds_to_target")),
+    "mb_to_target": BuiltIn(
+        "MB", f"sent both ways until the target, {REACHED}", _until("bytes_to_target", MEGABYTE)
     ),
-    "mb_to_target": BuiltIn("MB", "sent both ways until the target", _until("bytes_to_target", _both, MEGABYTE)),
-    "seconds_to_target": BuiltIn(
-        "s",
-        "simulated time until the target",
-        _until("seconds_to_target", lambda row: float(row["simulated_seconds"])),
-    ),
+    "seconds_to_target": BuiltIn("s", f"simulated time until the target, {REACHED}", _until("seconds_to_target")),
 }
-"""Of the last evaluated round, or the whole run. A target that is never reached counts as one round more than there
-were, or as the whole run's megabytes or seconds."""
+"""Of the last evaluated round, or the whole run. A run that never reaches the target has no number of it: whatever
+stood for one would count as better or worse than a number that was measured."""
 
 
 PLACES = ("at", "round", "first_above", "first_below", "share_above")
