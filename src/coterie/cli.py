@@ -372,6 +372,8 @@ def _find(text: str, folder: str) -> RunFolder:
     except BadInput:
         there = next((path for path in (Path(folder) / text, Path(text)) if text and path.is_dir()), None)
         names = [run.name for run in known_runs(folder)]
+        if there is not None and (there / "comparison.toml").is_file():
+            raise BadInput(f"{str(there)!r} is a comparison; see it with: coterie compare {there}") from None
         if there is not None:
             raise BadInput(
                 f"{str(there)!r} is no run: it holds no experiment.toml; name the folder of a run"

@@ -98,7 +98,7 @@ def compare(
     top: dict[str, Any] = {"name": name, "baseline": baseline}
     top |= {"seeds": seeds and _seeds(seeds), "target": target and toml.value_of(target)}
     with interruptible("interrupted before the first run; nothing was written"):
-        trials, count = _count("tune", tune), _count("jobs", jobs)
+        trials, count = whole_number("tune", tune), whole_number("jobs", jobs)
         tables, parent = _given(what, folder)
         tables |= {key: value for key, value in top.items() if value is not None}
         comparison = _assembled(tables, changes, settings or [])
@@ -195,6 +195,8 @@ def _assembled(tables: Mapping[str, Any], changes: Mapping[str, Any], texts: Seq
     if found:
         raise BadInput(list(dict.fromkeys(found)))
     changed = {**comparison.tables(), "methods": methods}
+    if "name" not in tables:
+        del changed["name"]  # it is made of the data too, which an option may have changed
     return Comparison.from_tables({**changed, "experiment": {**changed["experiment"], **common}})
 
 
@@ -260,7 +262,12 @@ def _seeds(text: str) -> Any:
     return [int(part) for part in numbers] if "," in text else int(text)
 
 
-def _count(option: str, text: str | None) -> int | None:
+def whole_number(option: str, text: str | None) -> int | None:
+    """The number that an option has, at least 1; None where it is not given.
+
+    Raises:
+        BadInput: it is something else.
+    """
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or int(text) < 1:

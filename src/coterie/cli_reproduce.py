@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli_compare import FAILED, _count
+from coterie.cli_compare import FAILED, whole_number
 from coterie.problems import BadInput, unknown
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def reproduce(
     if items:
         again = shlex.join(["coterie", "reproduce", *items, "--scale", scale, "--folder", folder])
         with interruptible(f"interrupted; what is finished is kept, go on with: {again}"):
-            failed = _run(_chosen(items, scale), scale, _count("jobs", jobs), Path(folder), keep, quiet)
+            failed = _run(_chosen(items, scale), scale, whole_number("jobs", jobs), Path(folder), keep, quiet)
     if write is not None:
         from coterie.reproduction.document import page
         from coterie.tables import write_whole

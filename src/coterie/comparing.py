@@ -99,6 +99,8 @@ def compare(
             notes += tuning.told(comparison, tried, tune)
             write_whole(where.path / "tuning.parquet", encode(tried, tuning.TUNING))
             where.write_comparison(comparison)
+        elif not comparison.tuned:  # what a former comparison here has tried is of no table any more
+            (where.path / "tuning.parquet").unlink(missing_ok=True)
         outcomes = run(comparison.cells())
         if any(outcome.status == "interrupted" for outcome in outcomes.values()):
             return Compared(comparison, where, outcomes, None, None, "interrupted", notes)

@@ -91,6 +91,9 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     assert {path: path.stat().st_mtime_ns for path in (folder / "cells").rglob("*")} == begun
 
+    told = "coterie: 'comparisons/mine' is a comparison; see it with: coterie compare comparisons/mine\n"
+    assert terminal("show", "comparisons/mine") == (2, "", told)
+
     drawn = terminal("compare", "comparisons/mine", "--charts", "pictures", "-q")
     assert drawn == (0, "comparisons/mine\n", "")
     names = {path.stem for path in Path("pictures").iterdir()}
@@ -188,6 +191,9 @@ def test_tuned_first(terminal: Terminal) -> None:
     again = terminal("compare", "comparisons/tuned", "--tune", "2", "-q")
     assert again == (0, "comparisons/tuned\n", "")
     assert pl.read_parquet("comparisons/tuned/tuning.parquet").equals(tuning)
+    # Compared without tuning, nothing is left that says what was tried.
+    assert terminal("compare", "fedavg", "fedprox", *words, "-q") == (0, "comparisons/tuned\n", "")
+    assert not Path("comparisons/tuned/tuning.parquet").exists()
 
 
 def test_from_python(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def test_short_form() -> None:
     assert comparison.methods[1].tables == {"method": {"name": "fesem", "clusters": 3}, "training": {"lr": 0.05}}
     assert (comparison.seeds, comparison.baseline, comparison.measure) == ((0, 1), "fedavg", "macro_accuracy")
     assert comparison.name == "fedavg-fesem-3-lr-0.05-fedper-private-2"
+    split = Comparison.from_tables({"methods": ["fedavg"], "experiment": {"data.split": "rotated(4)"}})
+    assert split.name == "rotated-4-fedavg"
     assert [cell.label for cell in comparison.cells()][1:3] == ["fedavg, seed 1", "fesem(3, lr=0.05), seed 0"]
     assert {cell.setting for cell in comparison.cells()} == {""}
 

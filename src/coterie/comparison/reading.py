@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from coterie import experiment_toml as toml
@@ -71,7 +72,9 @@ def read(tables: Mapping[str, Any], name: str | None) -> Read:
     measure = _measure(tables.get("measure", DEFAULT_MEASURE), found)
     target = _target(tables.get("target"), measure, found)
     seeds = seeds_of(tables.get("seeds", DEFAULT_SEEDS), found)
-    name = _name(tables.get("name", name or folder_name("-".join(labels))), found)
+    data = experiment.get("data", {})
+    words = [Path(str(data.get("name", ""))).stem, str(data.get("split", "")), *labels]
+    name = _name(tables.get("name", name or folder_name("-".join(words))), found)
     if found:
         raise BadInput(list(dict.fromkeys(found)))
     return Read(name, seeds, baseline, measure, target, experiment, methods, settings, tuned)

@@ -81,7 +81,7 @@ class Comparison:
 
         Args:
             tables: as in a comparison's TOML file.
-            name: where the tables have no `name`; without it, one is made of the methods' labels.
+            name: where the tables have no `name`; without it, one is made of the data, the split and the labels.
 
         Raises:
             BadInput: everything that is wrong with the tables themselves, one sentence each. Whether the
