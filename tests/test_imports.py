@@ -52,6 +52,7 @@ TABLE: dict[str, May] = {
     "cli": May((ANYTHING,), REMOTE),
     "live": May((ANYTHING,), REMOTE),
     "cli_compare": May((ANYTHING,), REMOTE),
+    "cli_options": May((), TORCH | REMOTE),
     "cli_reproduce": May((ANYTHING,), REMOTE),
     "demo": May((ANYTHING,), REMOTE),
     "listing": May((ANYTHING,), REMOTE),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from coterie import cli_compare, cli_reproduce
+from coterie.cli_options import Clients, Data, Network, Participation, Rounds, Split
 from coterie.problems import BadInput, unknown
 
 if TYPE_CHECKING:
@@ -105,19 +106,15 @@ def demo(
 @app.command(help=RUN_HELP)
 def run(
     what: Annotated[str, typer.Argument(metavar="METHOD|FILE.toml", help="A method, or an experiment file.")],
-    data: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help="The dataset: coterie list datasets.")
-    ] = None,
-    split: Annotated[str | None, typer.Option(metavar="SPEC", help="Who holds what: coterie list splits.")] = None,
-    clients: Annotated[str | None, typer.Option(metavar="N", help="How many clients.")] = None,
-    rounds: Annotated[str | None, typer.Option(metavar="R", help="How many rounds.")] = None,
-    participation: Annotated[
-        str | None, typer.Option(metavar="F", help="Share of the clients in each round, up to 1.")
-    ] = None,
+    data: Data = None,
+    split: Split = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    participation: Participation = None,
     holdout_clients: Annotated[
         str | None, typer.Option(metavar="F", help="Share of the clients who join only when training has ended.")
     ] = None,
-    network: Annotated[str | None, typer.Option(metavar="NAME", help="The network: coterie list networks.")] = None,
+    network: Network = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Root of all randomness.")] = None,
     settings: Annotated[
         list[str] | None,

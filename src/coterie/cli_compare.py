@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli_options import Clients, Data, Jobs, Network, Participation, Rounds, Split, whole_number
 from coterie.problems import BadInput
 
 if TYPE_CHECKING:
@@ -49,16 +50,12 @@ def compare(
             metavar="METHOD...|FILE.toml|FOLDER", help="Methods, or a comparison: a file or its folder."
         ),
     ],
-    data: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help="The dataset: coterie list datasets.")
-    ] = None,
-    split: Annotated[str | None, typer.Option(metavar="SPEC", help="Who holds what: coterie list splits.")] = None,
-    clients: Annotated[str | None, typer.Option(metavar="N", help="How many clients.")] = None,
-    rounds: Annotated[str | None, typer.Option(metavar="R", help="How many rounds.")] = None,
-    participation: Annotated[
-        str | None, typer.Option(metavar="F", help="Share of the clients in each round, up to 1.")
-    ] = None,
-    network: Annotated[str | None, typer.Option(metavar="NAME", help="The network: coterie list networks.")] = None,
+    data: Data = None,
+    split: Split = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    participation: Participation = None,
+    network: Network = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="N|A,B,C", help="How many seeds, from 0 on, or which; 3 if not said.")
     ] = None,
@@ -79,7 +76,7 @@ def compare(
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The comparison's name.")] = None,
     folder: Annotated[str | None, typer.Option(metavar="DIR", help="Where its folder is made.")] = None,
-    jobs: Annotated[str | None, typer.Option(metavar="N", help="Runs at a time; else one per core.")] = None,
+    jobs: Jobs = None,
     charts: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save each chart there as SVG and PNG.")
     ] = None,
@@ -260,16 +257,3 @@ def _seeds(text: str) -> Any:
     if not all(part.isascii() and part.isdigit() for part in numbers):
         return text
     return [int(part) for part in numbers] if "," in text else int(text)
-
-
-def whole_number(option: str, text: str | None) -> int | None:
-    """The number that an option has, at least 1; None where it is not given.
-
-    Raises:
-        BadInput: it is something else.
-    """
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise BadInput(f"--{option} {text!r} is not possible; it must be a whole number, at least 1")
-    return int(text)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli_compare import FAILED, whole_number
+from coterie.cli_compare import FAILED
+from coterie.cli_options import Jobs, whole_number
 from coterie.problems import BadInput, unknown
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def reproduce(
         str | None,
         typer.Option(metavar="small|medium|full", help=f"How much of it is run; {DEFAULT_SCALE} if not said."),
     ] = None,
-    jobs: Annotated[str | None, typer.Option(metavar="N", help="Runs at a time; else one per core.")] = None,
+    jobs: Jobs = None,
     folder: Annotated[str, typer.Option(metavar="DIR", help="Where results and runs are.")] = "reproductions",
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Copy each result there, as ITEM-SCALE.json.")
