@@ -24,8 +24,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_committed_page_is_that_of_the_committed_results() -> None:
-    if not (DOCS / "reproduction").is_dir():
-        pytest.skip("no results are kept in docs/reproduction")
     written = (DOCS / "reproduction.md").read_text("utf-8")
     assert written == document.page(DOCS / "reproduction")
 
