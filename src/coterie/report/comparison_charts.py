@@ -57,16 +57,7 @@ def curves(view: View) -> Figure:
     target = view.cells["target"].drop_nulls().mean() if view.drawn == view.measure else None
     if isinstance(target, float):
         caption += f"; the dashed level is the target, {value(view.drawn, target)}, {_reached(view)}"
-    shown = [
-        alt.Tooltip("method:N"),
-        alt.Tooltip("round:Q"),
-        alt.Tooltip("value:Q", title="mean", format=".1%"),
-        alt.Tooltip("low:Q", title="lowest seed", format=".1%"),
-        alt.Tooltip("high:Q", title="highest seed", format=".1%"),
-    ]
-    first, last = frame["round"].to_numpy().min(), frame["round"].to_numpy().max()
-    x = over_rounds("round", int(first), int(last))
-    chart = _lines(view, frame, methods, x, shown, target, view.axis)
+    chart = _lines(view, frame, methods, _tooltips("mean", ".1%"), target, view.axis)
     return Figure(name, title, f"{caption}.", chart, height=_height(methods))
 
 
@@ -94,16 +85,7 @@ def agreement(view: View) -> Figure:
     caption += f" At the end, on average over the seeds: {'; '.join(said)}." if said else ""
     rest = [method for method in view.methods if method not in methods]
     caption += f" Without groups, and left out: {listed(rest, 15)}." if rest else ""
-    shown = [
-        alt.Tooltip("method:N"),
-        alt.Tooltip("round:Q"),
-        alt.Tooltip("value:Q", title="ARI, mean", format=".2f"),
-        alt.Tooltip("low:Q", title="lowest seed", format=".2f"),
-        alt.Tooltip("high:Q", title="highest seed", format=".2f"),
-    ]
-    first, last = frame["round"].to_numpy().min(), frame["round"].to_numpy().max()
-    x = over_rounds("round", int(first), int(last))
-    chart = _lines(view, frame, methods, x, shown, None, "adjusted Rand index")
+    chart = _lines(view, frame, methods, _tooltips("ARI, mean", ".2f"), None, "adjusted Rand index")
     return Figure(name, title, caption, chart, height=_height(methods))
 
 
@@ -199,11 +181,17 @@ def _over_seeds(view: View, column: str) -> pl.DataFrame:
     return thinned_rounds(frame, max(_POINTS // max(len(view.methods), 1), 40)).sort("round", maintain_order=True)
 
 
+def _tooltips(value: str, form: str) -> list[alt.Tooltip]:
+    """What a point of a line says: whose it is, when, and its value with the range of the seeds."""
+    titles = {"value:Q": value, "low:Q": "lowest seed", "high:Q": "highest seed"}
+    numbers = [alt.Tooltip(field, title=title, format=form) for field, title in titles.items()]
+    return [alt.Tooltip("method:N"), alt.Tooltip("round:Q"), *numbers]
+
+
 def _lines(
     view: View,
     frame: pl.DataFrame,
     methods: list[str],
-    x: alt.X,
     shown: list[alt.Tooltip],
     target: object,
     named: str,
@@ -212,6 +200,8 @@ def _lines(
     banded = methods if len(methods) <= MOST_BANDS else [m for m in methods if m in (view.best, view.baseline)]
     colour, dash = view.looks(methods)
     pick = _pick("lines")
+    number = frame["round"].to_numpy()
+    x = over_rounds("round", int(number.min()), int(number.max()))
     y = alt.Y("value:Q").title(named).scale(zero=False).axis(format="~%" if named == view.axis else PLAIN)
     base = alt.Chart(rows(view.labelled(frame))).encode(x=x, color=colour)
     seen = alt.when(pick)
