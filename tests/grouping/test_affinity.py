@@ -11,18 +11,19 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.spatial.distance import jensenshannon
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.grouping.affinity import (
-    SKETCH,
-    Sketch,
     cosines,
+    gram,
     gram_coordinates,
-    js_divergences,
+    layer_discrepancies,
+    model_distances,
     pairwise_distances,
     scaled_l1,
     squared_distances,
 )
+from coterie.models.layout import Part
 
 numbers = st.floats(-100, 100, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
 
@@ -42,6 +43,59 @@ def test_squared_distances(data: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     alone = squared_distances(some[-1:], centres)
     assert found[-1].tolist() == alone[0].tolist()  # whoever else is in the matrix
+
+
+@pytest.mark.parametrize("size", [3, 700, 9_000, 40_000])
+@pytest.mark.parametrize("n", [1, 2, 9, 130])
+def test_squared_distances_of_a_client_do_not_depend_on_the_others(n: int, size: int) -> None:
+    rng = torch.Generator().manual_seed(n)
+    some, centres = torch.randn(n, size, generator=rng), torch.randn(3, size, generator=rng)
+    whole = squared_distances(some, centres)
+    for seed in range(5):
+        picked = torch.randperm(n, generator=rng.manual_seed(seed))[: 1 + seed * n // 5]
+        assert np.array_equal(squared_distances(some[picked], centres), whole[picked.numpy()])
+        assert np.array_equal(squared_distances(some[picked], centres[1:2]), whole[picked.numpy(), 1:2])
+    expected = (some[:, None].double() - centres.double()).square().sum(2).numpy()
+    np.testing.assert_allclose(whole, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(1, [5]), (63, [1, 9]), (130, [2500, 3])])
+def test_gram(n: int, sizes: list[int]) -> None:
+    rng = torch.Generator().manual_seed(n)
+    tiles = [torch.randn(n, size, generator=rng, dtype=torch.float64) for size in sizes]
+    found, whole = gram(tiles, n), torch.cat(tiles, 1).numpy()
+    np.testing.assert_allclose(found, whole @ whole.T, atol=1e-10)
+    assert np.array_equal(found, found.T)
+    single = gram([tile.float() for tile in tiles], n)
+    np.testing.assert_allclose(single, found, atol=1e-6 * sum(sizes))
+    assert n == 1 or (single != found).any()
+
+
+@given(models())
+def test_model_distances(some: torch.Tensor) -> None:
+    found, wide = model_distances(some), some.double().numpy()
+    scale = max(1.0, float(np.abs(wide).max()))
+    np.testing.assert_allclose(found, [[math.dist(a, b) for b in wide] for a in wide], atol=1e-6 * scale)
+    assert np.array_equal(found, found.T)
+    assert not np.diag(found).any()
+
+
+@pytest.mark.parametrize("size", [40, 5_000])
+def test_what_all_models_share_costs_no_digits(size: int) -> None:
+    """Models a thousand times as long as they are apart; products in float32 would leave nothing of a distance."""
+    rng = torch.Generator().manual_seed(size)
+    some = 100 * torch.randn(size, generator=rng) + 0.1 * torch.randn(90, size, generator=rng)
+    exact = np.sqrt(squared_distances(some, some))
+    np.testing.assert_allclose(model_distances(some), exact, rtol=1e-9)
+    np.testing.assert_allclose(pairwise_distances(gram_coordinates(some)), exact, rtol=1e-9, atol=1e-6)
+
+
+def test_gram_coordinates_are_the_same_from_either_side() -> None:
+    """With more models than parameters the scatter matrix is decomposed; columns of zeros make them fewer again."""
+    some = torch.randn(30, 8, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 9)
+    padded = gram_coordinates(torch.cat([some, torch.zeros(30, 30)], 1))
+    np.testing.assert_allclose(padded[:, :8], gram_coordinates(some), atol=1e-9)
+    np.testing.assert_allclose(padded[:, 8:], 0.0, atol=1e-6)
 
 
 @given(models())
@@ -73,6 +127,13 @@ def test_cosines(some: torch.Tensor) -> None:
     assert np.abs(found).max() <= 1.0
 
 
+def test_cosines_of_wide_updates() -> None:
+    some = torch.randn(70, 3_000, generator=torch.Generator().manual_seed(0))
+    wide = some.double().numpy()
+    units = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    np.testing.assert_allclose(cosines(some), units @ units.T, atol=1e-13)
+
+
 @given(models(), st.floats(0.01, 100))
 def test_cosines_do_not_depend_on_length(some: torch.Tensor, factor: float) -> None:
     np.testing.assert_allclose(cosines(some.double() * factor), cosines(some), atol=1e-12)
@@ -97,68 +158,71 @@ def test_scaled_l1(some: torch.Tensor, maps: list[tuple[float, float]]) -> None:
     np.testing.assert_allclose(scaled_l1(mapped), found, atol=1e-9)
 
 
-@st.composite
-def outputs(draw: Any) -> torch.Tensor:
-    """Softmax outputs `[n, samples, classes]`, some of them exactly 0 or 1."""
-    shape = (draw(st.integers(1, 4)), draw(st.integers(1, 5)), draw(st.integers(2, 4)))
-    logits = draw(arrays(np.float64, shape, elements=st.sampled_from([-1e9, -3.0, -0.5, 0.0, 0.7, 2.0])))
-    return torch.from_numpy(logits).softmax(2)
+PARTS = [Part.of([(0, 700), (750, 760)]), Part.of([(760, 761)]), Part.of([(900, 2_000)])]
 
 
-@given(outputs(), st.randoms())
-def test_js_divergences(q: torch.Tensor, chance: Any) -> None:
-    found = js_divergences(q)
-    wide = q.numpy()
-    for i in range(len(wide)):
-        for j in range(len(wide)):
-            pairs = zip(wide[i], wide[j], strict=True)
-            root = [jensenshannon(a, b) if not np.array_equal(a, b) else 0.0 for a, b in pairs]
-            assert found[i, j] == pytest.approx(np.mean(np.square(root)), abs=1e-9)
-            assert (found[i, j] < 1e-12) == np.allclose(wide[i], wide[j], atol=1e-6)
-    assert np.array_equal(found, found.T)
-    assert np.diag(found).tolist() == [0.0] * len(wide)
-    assert found.min() >= 0
-    assert found.max() <= math.log(2) + 1e-12
-    order = list(range(q.shape[1]))
-    chance.shuffle(order)
-    np.testing.assert_allclose(js_divergences(q[:, order]), found, atol=1e-12)
-    np.testing.assert_allclose(js_divergences(q.repeat(1, 3, 1)), found, atol=1e-12)
+def _scaled(some: torch.Tensor, part: Part, low: float | None = None, high: float | None = None) -> Any:
+    rows = part.take(some).double().numpy()
+    least = rows.min(1, keepdims=True) if low is None else low
+    span = (rows.max(1, keepdims=True) if high is None else high) - least
+    return (rows - least) / np.where(span > 0, span, 1.0)
 
 
-def test_js_divergence_of_disjoint_outputs_is_ln_2() -> None:
-    q = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
-    assert js_divergences(q)[0, 1] == pytest.approx(math.log(2), abs=1e-12)
+@pytest.mark.parametrize("common", [False, True])
+@pytest.mark.parametrize("to_others", [False, True])
+def test_scaled_l1_of_parts(common: bool, to_others: bool) -> None:
+    some, others = torch.randn(9, 2_000), torch.randn(5, 2_000) * 3
+    everyone = torch.cat([some, others]) if to_others else some
+    total = np.zeros((9, 5 if to_others else 9))
+    for part in PARTS:
+        seen = part.take(everyone).double()
+        ends = (float(seen.min()), float(seen.max())) if common else (None, None)
+        one, two = _scaled(some, part, *ends), _scaled(others if to_others else some, part, *ends)
+        total += np.abs(one[:, None] - two).sum(2)
+    found = scaled_l1(some, others if to_others else None, parts=PARTS, common=common)
+    np.testing.assert_allclose(found, total / (710 + 1 + 1_100), atol=1e-13)
+    assert to_others or (np.array_equal(found, found.T) and not np.diag(found).any())
 
 
-def test_sketches_of_small_models_are_the_models() -> None:
-    some = torch.randn(4, SKETCH)
-    found = Sketch(SKETCH, 0)(some)
-    assert torch.equal(found, some)
-    found[0, 0] = 9.0
-    assert some[0, 0] != 9.0
+def test_layer_discrepancies_of_wide_layers() -> None:
+    some, centres, groups = torch.randn(7, 2_000), torch.randn(3, 2_000), np.array([0, 2, 0, 0, 2, 2, 2])
+    found = layer_discrepancies(some, groups, centres, PARTS)
+    for layer, part in enumerate(PARTS):
+        apart = np.abs(_scaled(some, part) - _scaled(centres, part)[groups]).mean(1)
+        for group in (0, 2):
+            assert found[group, layer] == pytest.approx(apart[groups == group].mean(), abs=1e-13)
+    assert np.isnan(found[1]).all()
 
 
-@pytest.mark.parametrize("size", [SKETCH + 1, 20_000])
-def test_sketches_keep_distances(size: int) -> None:
-    """The squared distance has a relative deviation of sqrt(2 / SKETCH), 6 %; this is four times that."""
-    rng = torch.Generator().manual_seed(size)
-    some = torch.randn(8, size, generator=rng) * torch.rand(size, generator=rng)
-    exact = squared_distances(some, some)
-    off = ~np.eye(8, dtype=bool)
-    ratios = []
-    for seed in range(10):
-        sketched = Sketch(size, seed)(some)
-        assert sketched.shape == (8, SKETCH)
-        ratio = (squared_distances(sketched, sketched) / np.where(off, exact, 1))[off]
-        assert np.abs(ratio - 1).max() < 0.25
-        ratios.append(ratio.mean())
-    assert np.mean(ratios) == pytest.approx(1.0, abs=0.03)
+class Widest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The most numbers in any tensor of float64 that an operation returned."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and found.dtype == torch.float64:
+            self.numbers = max(self.numbers, found.numel())
+        return found
 
 
-def test_a_sketch_is_linear_and_of_the_seed_alone() -> None:
-    some = torch.randn(2, 3000)
-    sketch = Sketch(3000, 5)
-    torch.testing.assert_close(sketch(some[:1] + some[1:]), sketch(some[:1]) + sketch(some[1:]), atol=1e-4, rtol=0)
-    assert torch.equal(Sketch(3000, 5)(some), sketch(some))
-    assert not torch.equal(Sketch(3000, 6)(some), sketch(some))
-    assert torch.equal(sketch(some)[1:], sketch(some[1:]))
+@pytest.mark.parametrize(
+    "measure",
+    [
+        gram_coordinates,
+        model_distances,
+        cosines,
+        scaled_l1,
+        lambda some: scaled_l1(some, some[:3]),
+        lambda some: squared_distances(some, some[:3]),
+        lambda some: layer_discrepancies(some, np.zeros(len(some), np.int64), some[:1], [Part.of([(5, 40_000)])]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_models_are_left_alone_and_never_copied_whole(measure: Any, dtype: torch.dtype) -> None:
+    some = torch.randn(60, 40_000, dtype=dtype)
+    before, widest = some.clone(), Widest()  # type: ignore[no-untyped-call]
+    with widest:
+        measure(some)
+    assert torch.equal(some, before)
+    assert dtype == torch.float64 or 0 < widest.numbers <= some.numel() / 8

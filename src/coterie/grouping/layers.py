@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.grouping.affinity import cosines, gap, gram_coordinates, pairwise_distances
+from coterie.grouping.affinity import angular, cosines, euclidean, gap, model_distances, products
 from coterie.grouping.cluster import Linkage, bipartition
 from coterie.models.layout import Kind, Layout, Part
 from coterie.problems import BadInput
@@ -93,7 +93,27 @@ def _without_norms(layout: Layout, part: Part) -> Part:
 
 def compared(signals: Tensor, measure: Measure) -> NDArray[np.float64]:
     """How alike (`cosine`) or how far apart (`l2`) signals `[r, size]` are, `[r, r]` (LayerCFL, Eq. 23 to 26)."""
-    return cosines(signals) if measure == "cosine" else pairwise_distances(gram_coordinates(signals))
+    return cosines(signals) if measure == "cosine" else model_distances(signals)
+
+
+def compared_in(signals: Tensor, parts: Sequence[Part]) -> list[dict[Measure, NDArray[np.float64]]]:
+    """What `compared` gives for each of some parts of signals `[r, P]`, by every measure.
+
+    Products are taken once: those of a part that others make up, as layers do a model, are the sum of theirs. They
+    are of the signals as they are, since cosines need them so; a squared distance is then wrong by some 1e-15 of
+    the longest signal's square.
+    """
+    known: list[tuple[Part, NDArray[np.float64]]] = []
+    found: dict[int, dict[Measure, NDArray[np.float64]]] = {}
+    for number in sorted(range(len(parts)), key=lambda i: parts[i].size):
+        rest, total = parts[number], np.zeros((len(signals), len(signals)))
+        for part, own in reversed(known):
+            if (part & rest) == part:
+                rest, total = rest - part, total + own
+        total = total + products(rest.take(signals)) if rest else total
+        known.append((parts[number], total))
+        found[number] = {"cosine": angular(total), "l2": euclidean(total)}
+    return [found[number] for number in range(len(parts))]
 
 
 def distances(matrix: NDArray[np.float64], measure: Measure) -> NDArray[np.float64]:
