@@ -19,6 +19,7 @@ PUBLISHED: list[tuple[str, dict[str, object], tuple[int, ...], int, int, int]] =
     ("mlp", {"hidden": "32"}, (8, 8, 1), 10, 2_410, 4),
     ("mlp", {"hidden": ""}, (64,), 10, 650, 2),
     ("mlp", {}, (28, 28, 1), 10, 159_010, 4),
+    ("simple-cnn", {}, (32, 32, 3), 10, 1_626_442, 8),
     ("fedtsdp-cnn", {}, (32, 32, 3), 10, 6_447_562, 8),
     ("fedtsdp-cnn", {"pool": "twice"}, (32, 32, 3), 10, 1_204_682, 8),
     ("gaussian-mlp", {}, (28, 28, 1), 10, 183_378, 6),
@@ -44,6 +45,7 @@ STEP = f"{CONV} {POOL} ReLU"
 SMALLEST: list[tuple[str, dict[str, object], tuple[int, ...]]] = [
     ("cnn", {}, (8, 8, 1)),
     ("cnn", {"channels": (4, 4, 4, 4)}, (16, 16, 1)),
+    ("simple-cnn", {}, (6, 6, 1)),
     ("fedtsdp-cnn", {}, (6, 6, 1)),
     ("fedtsdp-cnn", {"pool": "twice"}, (10, 10, 1)),
     ("femnist-cnn", {}, (4, 4, 1)),
@@ -307,6 +309,7 @@ def test_pooling_stands_before_relu_in_every_network_that_pools() -> None:
     ("name", "settings", "features", "order"),
     [
         ("mlp", {"hidden": "9,9"}, (5,), "Flatten Linear ReLU Linear ReLU Linear"),
+        ("simple-cnn", {}, (9, 9, 1), f"{CONV} ReLU {CONV} {POOL} ReLU Dropout Flatten {FC} Dropout Linear"),
         ("fedtsdp-cnn", {}, (9, 9, 1), f"{CONV} ReLU {CONV} {POOL} ReLU Dropout Flatten {FC} Dropout Linear"),
         ("fedtsdp-cnn", {"pool": "twice"}, (16, 16, 1), f"{STEP} {STEP} Dropout Flatten {FC} Dropout Linear"),
         ("lenet", {}, (16, 16, 1), f"{STEP} {STEP} Flatten {FC} {FC} Linear"),
@@ -345,6 +348,7 @@ def test_dropout_rates() -> None:
         network, _ = build(name, settings, (32, 32, 3), 10, seed=0)
         return [m.p for m in network.modules() if isinstance(m, nn.Dropout)]
 
+    assert rates("simple-cnn", {}) == [0.25, 0.5]
     assert rates("fedtsdp-cnn", {}) == [0.25, 0.5]
     assert rates("fedtsdp-cnn", {"conv_dropout": 0, "dense_dropout": 0.1}) == [0.1]
     assert rates("vgg16", {}) == [0.5, 0.5]

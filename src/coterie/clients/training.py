@@ -10,6 +10,9 @@ from pydantic import Field
 from coterie.catalog import Grid
 from coterie.models.layout import Layout
 
+Precision = Literal["fp32", "bf16"]
+"""Of the arithmetic of training; models are float32 whatever it is."""
+
 
 @dataclass(frozen=True)
 class Training:
@@ -28,6 +31,10 @@ class Training:
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum inside a round (SGD)")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="L2 penalty's factor in every gradient")] = 0.0
     optimizer: Annotated[Literal["sgd", "adam"], Field(description="the local solver")] = "sgd"
+    precision: Annotated[
+        Precision,
+        Field(description="arithmetic of training: float32, or bfloat16 with float32 models (faster, less exact)"),
+    ] = "fp32"
 
     def lr_at(self, round: int) -> float:
         """The learning rate in round `round` (1, 2, …; a warm-up, round 0, uses that of round 1)."""

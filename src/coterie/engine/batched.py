@@ -38,7 +38,7 @@ from coterie.engine.engine import Data, Engine
 from coterie.engine.minibatches import Blocks, Pool, Stacked, width_of
 from coterie.engine.perceptron import LINE, Perceptron, block, cross_entropy, whole
 from coterie.engine.sequential import Sequential, scored
-from coterie.engine.solver import memory_of, trained_tensors
+from coterie.engine.solver import memory_of, plain, trained_tensors
 from coterie.models.layout import Layout, Part
 
 EVALUATION_WIDTH = 64
@@ -64,6 +64,7 @@ class Batched(Engine):
         super().__init__(network, layout, data, training, seed, initial)
         refuse_unbatchable(network)
         self._model: Stacked = Perceptron(layout) if is_perceptron(network) else Convolutional(network, layout)
+        self.together = chunk_size(layout, training.batch_size)
         self._chunk = cache(lambda f: chunk_size(layout, training.batch_size, self._model.activations(f)))
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
@@ -89,13 +90,13 @@ class Batched(Engine):
     def outputs(self, models: Tensor, inputs: Tensor, temperature: float = 1.0) -> Tensor:
         """Softmax outputs `[n, samples, classes]` at a temperature."""
         samples = self._model.prepare(inputs)
-        found = torch.empty(len(models), len(samples), self.data.classes)
+        found = torch.empty(len(models), len(samples), self.data.classes, device=models.device)
         for rows in _evenly(len(models), self._chunk(tuple(inputs.shape[1:]))):
             stack = self._stack(_at_least(self._model.fewest, list(models[rows])))
             views = self._views(stack)
             for s in range(0, len(samples), EVALUATION_WIDTH):
                 some = samples[s : s + EVALUATION_WIDTH]
-                x = block(len(stack), *some.shape).copy_(some)
+                x = block(len(stack), *some.shape, device=some.device).copy_(some)
                 into = found[rows, s : s + EVALUATION_WIDTH]
                 into.copy_((self._model.logits(views, x)[: len(into)] / temperature).softmax(2))
         return found
@@ -149,11 +150,12 @@ class Batched(Engine):
     def _train(self, jobs: Sequence[Job[Train]]) -> list[Trained]:
         clients, requests = [c for c, _ in jobs], [r for _, r in jobs]
         pool = Pool(self._model, self.data, clients, "train")
-        blocks = Blocks(self._model, pool.counts, width_of(pool.counts[0], self.training.batch_size))
+        blocks = Blocks(self._model, pool.counts, width_of(pool.counts[0], self.training.batch_size), pool.device)
         entries = trained_tensors(self.layout, requests[0].part)
         wanted = [e in entries for e in self.layout.tensors]
         stack = self._stack([r.start for r in requests])
-        gradients = torch.zeros_like(stack)
+        plainly = self._model if isinstance(self._model, Perceptron) and plain(self.training, requests[0]) else None
+        gradients = stack[:0] if plainly else torch.zeros_like(stack)
         ranges = Part.of((e.start, e.stop) for e in entries).ranges
         lr = self.training.lr_at(clients[0].round) if requests[0].lr is None else requests[0].lr
         memories = [memory_of(r, self.training, self.layout) for r in requests]
@@ -163,26 +165,30 @@ class Batched(Engine):
         slots = cache(lambda rows: self._views(gradients[:rows]))
         rngs = [c.stream(r.purpose) for c, r in jobs]
         epochs = self.training.epochs if requests[0].epochs is None else requests[0].epochs
-        total = torch.full((len(jobs),), float("nan"))
+        total = torch.full((len(jobs),), float("nan"), device=stack.device)
         for _ in range(epochs):
             picks = blocks.picks(pool, [rng.permutation(n) for rng, n in zip(rngs, pool.counts, strict=True)])
-            total = torch.zeros(len(jobs))
+            total = torch.zeros(len(jobs), device=stack.device)
             for s, active, rows, width in blocks:
                 x, y = pool.take(picks[:rows, s], width)
-                losses = self._model.backward(views(rows), x, y, weights[:rows, s, :width], slots(rows), wanted)
-                step(active)
+                shares = weights[:rows, s, :width]
+                if plainly:
+                    losses = plainly.descend(views(rows), x, y, shares, lr, wanted)
+                else:
+                    losses = self._model.backward(views(rows), x, y, shares, slots(rows), wanted)
+                    step(active)
                 total[:active] += losses[:active] * blocks.sizes[:active, s]
         means = [loss / n if n else float("nan") for loss, n in zip(total.tolist(), pool.counts, strict=True)]
         step.remember(memories)
         return [
-            Trained(row[: self.layout.size].clone(), mean, memory if request.keep_solver else None)
+            Trained(row[: self.layout.size], mean, memory if request.keep_solver else None)
             for row, mean, memory, request in zip(stack, means, memories, requests, strict=True)
         ]
 
     def _losses(self, jobs: Sequence[Job[Losses]]) -> list[Tensor]:
         counts = [self._count(c, r) for c, r in jobs]
         pool = Pool(self._model, self.data, [c for c, _ in jobs], jobs[0][1].split)
-        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH))
+        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH), pool.device)
         orders = []
         for (client, request), count, held in zip(jobs, counts, pool.counts, strict=True):
             fresh = np.arange(count)
@@ -190,20 +196,20 @@ class Batched(Engine):
                 fresh = np.sort(client.stream(request.purpose).permutation(held)[:count])
             orders.append(fresh)
         picks = blocks.picks(pool, orders)
-        found = torch.zeros(len(jobs), len(jobs[0][1].models))
+        found = torch.zeros(len(jobs), len(jobs[0][1].models), device=picks.device)
         for k in range(found.shape[1]):
             stack = self._stack([r.models[k] for _, r in jobs])
             for s, rows, labels, logits in self._logits(stack, pool, blocks, picks):
                 found[:rows, k] += cross_entropy(logits, labels, blocks.weights[:rows, s, : labels.shape[1]])
-        return list(found / torch.tensor(counts).clamp(min=1)[:, None])
+        return list(found / torch.tensor(counts).to(found.device).clamp(min=1)[:, None])
 
     def _score(self, jobs: Sequence[Job[Score]]) -> list[Result]:
         counts = [self._count(c, r) for c, r in jobs]
         pool = Pool(self._model, self.data, [c for c, _ in jobs], jobs[0][1].split)
-        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH))
+        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH), pool.device)
         picks = blocks.picks(pool, [np.arange(n) for n in counts])
         stack = self._stack([r.model for _, r in jobs])
-        total, guesses = torch.zeros(len(jobs)), torch.zeros_like(picks)
+        total, guesses = torch.zeros(len(jobs), device=picks.device), torch.zeros_like(picks)
         for s, rows, labels, logits in self._logits(stack, pool, blocks, picks):
             width = labels.shape[1]
             total[:rows] += cross_entropy(logits, labels, blocks.weights[:rows, s, :width])
@@ -220,18 +226,18 @@ class Batched(Engine):
         counts = [self._count(c, r) for c, r in jobs]
         pool = Pool(self._model, self.data, [c for c, _ in jobs], "train")
         limit = EVALUATION_WIDTH if first.full else first.size or self.training.batch_size
-        blocks = Blocks(self._model, counts, width_of(counts[0], limit))
+        blocks = Blocks(self._model, counts, width_of(counts[0], limit), pool.device)
         picks = blocks.picks(
             pool, [c.stream(r.purpose).permutation(n) for (c, r), n in zip(jobs, counts, strict=True)]
         )
-        sizes = torch.tensor(counts)[:, None] if first.full else blocks.sizes
+        sizes = torch.tensor(counts).to(picks.device)[:, None] if first.full else blocks.sizes
         weights = blocks.weights / sizes.clamp(min=1)[:, :, None]
         stack = self._stack([r.model for _, r in jobs])
         gradients = torch.zeros_like(stack)
         asked = [min(1, n) if first.full else steps for n, steps in zip(counts, blocks.steps, strict=True)]
         if first.batches is not None:
             asked = [min(q, first.batches) for q in asked]
-        found = torch.zeros(len(jobs), max(asked), self.layout.size)
+        found = torch.zeros(len(jobs), max(asked), self.layout.size, device=stack.device)
         for s, active, rows, width in blocks:
             row = 0 if first.full else s
             if row >= found.shape[1]:
@@ -253,7 +259,8 @@ class Batched(Engine):
 
     def _stack(self, models: Sequence[Tensor]) -> Tensor:
         """Models `[P]` as rows of a matrix, each padded to whole lines."""
-        stack = torch.zeros(len(models), whole(self.layout.size, LINE))
+        stack = models[0].new_empty(len(models), whole(self.layout.size, LINE))
+        stack[:, self.layout.size :] = 0.0
         for row, model in zip(stack, models, strict=True):
             row[: self.layout.size] = model
         return stack
@@ -289,7 +296,7 @@ class _Step:
 
         self._parameters, self._gradients = columns(stack), columns(gradients)
         pulled = any(r.pull for r in requests)
-        self._pull = torch.tensor([r.pull for r in requests])[:, None]
+        self._pull = torch.tensor([r.pull for r in requests]).to(stack.device)[:, None]
         self._anchor = rows([r.start if r.anchor is None else r.anchor for r in requests if pulled])
         self._linear = rows([r.linear for r in requests])
         adam = training.optimizer == "adam"
@@ -344,8 +351,8 @@ class _Step:
         taken = self._taken[:active]
         first = self._first[number][:active].lerp_(gradient, 1 - beta1)
         second = self._second[number][:active].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        size = torch.from_numpy(self._lr / (1 - beta1**taken)).float()
-        root = torch.from_numpy(np.sqrt(1 - beta2**taken)).float()
+        size = torch.from_numpy(self._lr / (1 - beta1**taken)).to(parameter)
+        root = torch.from_numpy(np.sqrt(1 - beta2**taken)).to(parameter)
         parameter.sub_(size * first / (second.sqrt() / root).add_(eps))
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from coterie.clients.rule import Client
+from coterie.clients.training import Precision
+from coterie.engine.chain import Chain
 from coterie.engine.epoch import batches
 from coterie.models.gaussian import gaussian_dim
-from coterie.models.layout import Layout, Part
+from coterie.models.layout import Entry, Layout, Part
 from coterie.models.networks import channels_first
 from coterie.streams import address
 
 Samples = tuple[Tensor, Tensor]
 """A client's inputs `[s, *features]` and labels `[s]`."""
 
-Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From inputs and labels of a minibatch to what is differentiated and what is reported, both means over samples."""
+Objective = Callable[[Tensor, Tensor], tuple[Tensor, Sequence[Tensor]]]
+"""From inputs and labels of a minibatch to what is reported, a mean over samples, and gradients to step along."""
 
 
 class Bound:
@@ -31,12 +33,15 @@ class Bound:
         parameters: the network's parameters by name.
     """
 
-    def __init__(self, network: nn.Module, layout: Layout, seed: int, initial: Tensor) -> None:
+    def __init__(
+        self, network: nn.Module, layout: Layout, seed: int, initial: Tensor, precision: Precision = "fp32"
+    ) -> None:
         self.network = network
         self.layout = layout
         self.vector = initial.clone()
         layout.bind(network, self.vector)
         self.parameters: dict[str, Tensor] = {e.name: network.get_parameter(e.name) for e in layout.tensors}
+        self.chain = Chain(network, layout, self.vector, precision)
         self.batch_norm = has_batch_norm(network)
         self._seed = seed
         gaussian = gaussian_dim(network) is not None
@@ -61,10 +66,10 @@ class Bound:
     def minibatches(self, data: Samples, rng: np.random.Generator, size: int) -> Iterator[Samples]:
         """An epoch: inputs as the network takes them, and labels, in the order of a fresh permutation."""
         inputs, labels = data
-        picked = torch.from_numpy(rng.permutation(len(labels)))
-        xs, ys = inputs.index_select(0, picked), labels.index_select(0, picked)
+        picked = torch.from_numpy(rng.permutation(len(labels))).to(labels.device)
+        xs, ys = channels_first(inputs.index_select(0, picked)), labels.index_select(0, picked)
         for a, b in batches(len(labels), size, keep_single=not self.batch_norm):
-            yield channels_first(xs[a:b]), ys[a:b]
+            yield xs[a:b], ys[a:b]
 
     def descend(
         self,
@@ -73,7 +78,6 @@ class Bound:
         epochs: int,
         size: int,
         objective: Objective,
-        parameters: list[Tensor],
         step: Callable[[Sequence[Tensor]], None],
     ) -> float:
         """Train for some epochs.
@@ -84,20 +88,19 @@ class Bound:
             epochs: how many.
             size: samples in a minibatch.
             objective: of a minibatch.
-            parameters: what it is differentiated in; where there are none, nothing is.
-            step: takes the gradients and moves the parameters.
+            step: takes the gradients, where there are any, and moves the parameters.
 
         Returns:
             The mean over the last epoch's samples of what `objective` reports; NaN where there were none.
         """
         mean = float("nan")
         for _ in range(epochs):
-            total, seen = torch.zeros(()), 0
+            total, seen = torch.zeros((), device=self.vector.device), 0
             for x, y in self.minibatches(data, rng, size):
-                cost, reported = objective(x, y)
-                if parameters:
-                    step(torch.autograd.grad(cost, parameters))
-                total += reported.detach() * len(y)
+                reported, gradients = objective(x, y)
+                if gradients:
+                    step(gradients)
+                total += reported * len(y)
                 seen += len(y)
             mean = float(total) / seen if seen else float("nan")
         return mean
@@ -107,18 +110,17 @@ class Bound:
         model = self.vector.clone()
         return model if part is None else part.copy(start.clone(), model)
 
-    def loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean cross-entropy, to differentiate and to report."""
-        cost = cross_entropy(self.network(x), y)
-        return cost, cost
+    def descent(self, entries: Sequence[Entry]) -> Objective:
+        """The mean cross-entropy, and its gradients in those trainable tensors, in the layout's order."""
+        wanted = [number for number, entry in enumerate(self.layout.tensors) if entry in entries]
+        return partial(self.chain.gradients, wanted=wanted)
 
-    def gradient(self, x: Tensor, y: Tensor, into: Tensor) -> Tensor:
+    def gradient(self, x: Tensor, y: Tensor, into: Tensor, exact: bool = False) -> Tensor:
         """Write the gradient of the mean cross-entropy into `into` `[P]`, buffers aside; return the loss."""
-        cost = cross_entropy(self.network(x), y)
-        found = torch.autograd.grad(cost, list(self.parameters.values()))
+        loss, found = self.chain.gradients(x, y, range(len(self.layout.tensors)), exact)
         for entry, gradient in zip(self.layout.tensors, found, strict=True):
             entry.view(into).copy_(gradient)
-        return cost.detach()
+        return loss
 
 
 def has_batch_norm(network: nn.Module) -> bool:

@@ -6,15 +6,17 @@ or that runs elsewhere, chooses what it chose before. The limits were measured o
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from coterie.clients.training import Training
 from coterie.engine.convolution import chain, cost, obstacle
 from coterie.engine.perceptron import units
+from coterie.models.gaussian import gaussian_dim
 from coterie.models.layout import Layout
 from coterie.problems import BadInput, unknown
 
-ENGINES = ("auto", "sequential", "batched")
+ENGINES = ("auto", "sequential", "batched", "gpu")
 
 PARAMETERS = 200_000
 """Largest perceptron for which batching gains: beyond it, one model fills a cache of 1 MiB."""
@@ -48,7 +50,7 @@ LARGEST_CHUNK = 64
 def choose_engine(
     network: nn.Module, layout: Layout, training: Training, features: tuple[int, ...], wanted: str
 ) -> tuple[str, str]:
-    """`sequential` or `batched`, and the reason in one clause.
+    """`sequential`, `batched` or `gpu`, and the reason in one clause.
 
     Args:
         network: what the clients train.
@@ -58,13 +60,21 @@ def choose_engine(
         wanted: `auto` for the faster one, or the name of an engine.
 
     Raises:
-        BadInput: `wanted` is no engine, or is `batched` for a network that cannot be batched.
+        BadInput: `wanted` is no engine, or one that cannot train this network, with these settings, here.
     """
     if wanted not in ENGINES:
         raise BadInput(unknown("engine", wanted, ENGINES))
-    if wanted == "sequential":
-        return "sequential", "as asked"
-    hindrance = obstacle(network, features)
+    half, stochastic = training.precision == "bf16", gaussian_dim(network) is not None
+    if half and stochastic:
+        raise BadInput(
+            "training.precision = 'bf16' is not possible: stochastic features are trained in float32; "
+            "it must be fp32"
+        )
+    if wanted == "gpu":
+        _refuse_gpu(stochastic)
+    if wanted in ("sequential", "gpu"):
+        return wanted, "as asked"
+    hindrance = "in bfloat16, clients are trained one after the other" if half else obstacle(network, features)
     if wanted == "batched":
         _refuse(hindrance)
         return "batched", "as asked"
@@ -114,6 +124,13 @@ def refuse_unbatchable(network: nn.Module) -> None:
         BadInput: any other network.
     """
     _refuse(obstacle(network))
+
+
+def _refuse_gpu(stochastic: bool) -> None:
+    hindrance = "PyTorch finds no CUDA device" if not torch.cuda.is_available() else ""
+    hindrance = "stochastic features are drawn on the CPU" if stochastic else hindrance
+    if hindrance:
+        raise BadInput(f"run.engine = 'gpu' is not possible: {hindrance}; it must be auto, sequential or batched")
 
 
 def _refuse(hindrance: str) -> None:

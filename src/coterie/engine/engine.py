@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from coterie.clients.rule import Answer, Client, Order, Work
 from coterie.clients.training import Training
 from coterie.clients.work import Request, Result, Split
+from coterie.engine.allocator import keep_memory
 from coterie.engine.bound import has_batch_norm
 from coterie.engine.epoch import backpropagated
 from coterie.models.layout import Layout
@@ -33,7 +34,15 @@ class Data(Protocol):
 
 
 class Engine(ABC):
-    """Answers requests with one network, one thread, and the data of the clients it is asked for."""
+    """Answers requests with one network, one thread, and the data of the clients it is asked for.
+
+    Attributes:
+        together: how many clients it is best asked for at once.
+        one_process: whether there can be one of it only, for it owns a device.
+    """
+
+    together = 1
+    one_process = False
 
     def __init__(
         self, network: nn.Module, layout: Layout, data: Data, training: Training, seed: int, initial: Tensor
@@ -67,6 +76,7 @@ class Engine(ABC):
         To each answer's report the engine adds `trained_samples`, the work that the rule asked for: how many
         training samples went backwards through the network, each time that they did.
         """
+        keep_memory()
         clients = [self.client(o, s) for o, s in zip(orders, states, strict=True)]
         works: list[Work] = [o.rule.run(c, o) for o, c in zip(orders, clients, strict=True)]
         answers: list[Answer | None] = [None] * len(orders)

@@ -19,7 +19,7 @@ def meta_train(bound: Bound, data: Samples, client: Client, request: MetaTrain, 
     w = bound.layout.trainable.take(request.start).clone()
     loss = float("nan")
     for _ in range(training.epochs if request.epochs is None else request.epochs):
-        total, seen = torch.zeros(()), 0
+        total, seen = w.new_zeros(()), 0
         epoch = list(bound.minibatches(data, rng, training.batch_size))
         for b0, b1, *rest in grouped(epoch, 3 if request.second_order else 2):
             inner, _ = _gradient(bound, w, b0, training.weight_decay)
@@ -36,23 +36,25 @@ def meta_train(bound: Bound, data: Samples, client: Client, request: MetaTrain, 
 
 def _along(bound: Bound, w: Tensor, g: Tensor, delta: float, batch: Samples, decay: float) -> Tensor:
     """The product of the Hessian at `w` with `g`, by a central difference of gradients."""
-    noise = torch.get_rng_state()
-    ahead, _ = _gradient(bound, w + delta * g, batch, decay)
     # Other units dropped on the other side would be taken for curvature, 1 / delta times.
-    torch.set_rng_state(noise)
-    behind, _ = _gradient(bound, w - delta * g, batch, decay)
+    with torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):
+        ahead, _ = _gradient(bound, w + delta * g, batch, decay, exact=True)
+    behind, _ = _gradient(bound, w - delta * g, batch, decay, exact=True)
     return (ahead - behind) / (2 * delta)
 
 
 def _gradient(
-    bound: Bound, w: Tensor, batch: Samples, decay: float, leave_mark: bool = False
+    bound: Bound, w: Tensor, batch: Samples, decay: float, leave_mark: bool = False, exact: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Gradient at the trainable vector `w` and the loss there; buffers change only where it leaves its mark."""
+    """Gradient at the trainable vector `w` and the loss there; buffers change only where it leaves its mark.
+
+    `exact` is that of `Chain.gradients`: a difference of two that lie close together is lost in bfloat16.
+    """
     trainable = bound.layout.trainable
     before = bound.vector.clone()
     trainable.put(bound.vector, w)
     found = torch.zeros_like(bound.vector)
-    loss = bound.gradient(*batch, into=found)
+    loss = bound.gradient(*batch, into=found, exact=exact)
     if not leave_mark:
         bound.vector.copy_(before)
     gradient = trainable.take(found)

@@ -64,6 +64,7 @@ class Pool:
         self.counts = [len(y) for _, y in slices]
         self.starts = np.cumsum([0, *self.counts[:-1]])
         self.features = self._inputs.shape[1:].numel()
+        self.device = self._inputs.device
 
     def take(self, picks: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Inputs `[rows, width, ...]` and labels `[rows, width]` at those places `[rows, >= width]`."""
@@ -80,12 +81,14 @@ class Blocks:
         steps: minibatches of each client.
     """
 
-    def __init__(self, model: Stacked, counts: Sequence[int], width: int) -> None:
+    def __init__(self, model: Stacked, counts: Sequence[int], width: int, device: torch.device) -> None:
         self._model = model
         self._width = width
         self.steps = [-(-n // width) for n in counts]
         places = torch.arange(max(self.steps) * width).view(-1, width)
-        self.weights = (places < torch.tensor(counts)[:, None, None]).float()
+        weights = (places < torch.tensor(counts)[:, None, None]).float()
+        self._sizes = weights.sum(2).tolist()
+        self.weights = weights.to(device)
         self.sizes = self.weights.sum(2)
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
@@ -94,7 +97,7 @@ class Blocks:
             active = sum(steps > s for steps in self.steps)
             width = self._width
             if not self._model.fixed_width:
-                width = min(width, whole(int(self.sizes[:active, s].max()), ROUNDED))
+                width = min(width, whole(int(max(sizes[s] for sizes in self._sizes[:active])), ROUNDED))
             yield s, active, max(active, self._model.fewest), width
 
     def picks(self, pool: Pool, orders: Sequence[NDArray[np.int64]]) -> Tensor:
@@ -107,7 +110,7 @@ class Blocks:
         places[:, :, :width] = flat.reshape(clients, steps, width)
         # A client without samples takes no step, but its row may be there to make up the number.
         starts = np.minimum(pool.starts, max(sum(pool.counts) - 1, 0))
-        return torch.from_numpy(places + starts[:, None, None])
+        return torch.from_numpy(places + starts[:, None, None]).to(self.weights.device)
 
 
 def width_of(samples: int, limit: int) -> int:

@@ -7,7 +7,7 @@ operand of every model starts at a multiple of 64 bytes (`block`, `whole`), and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import gcd, prod
 
 import torch
@@ -54,26 +54,60 @@ class Perceptron:
         into: Sequence[Tensor],
         wanted: Sequence[bool],
     ) -> Tensor:
-        """Weighted cross-entropy `[n]`; its gradients in the wanted tensors overwrite those of `into`.
-
-        Forward and backward are plain products written out: what autograd adds would take as long as they do.
-        """
-        *inputs, logits = layers(views, x)
-        chosen = y.unsqueeze(2)
-        log = logits.log_softmax(2)
-        losses = (log.gather(2, chosen).squeeze(2) * weights).sum(1).neg_()
-        delta = torch.exp(log, out=logits).scatter_add_(2, chosen, torch.tensor(-1.0).expand(chosen.shape))
-        delta *= weights.unsqueeze(2)
-        for number in reversed(range(len(inputs))):
+        """Weighted cross-entropy `[n]`; its gradients in the wanted tensors overwrite those of `into`."""
+        inputs, losses, last = _forward(views, x, y, weights)
+        for number, delta in _backward(views, inputs, last, wanted):
             if wanted[2 * number]:
                 torch.bmm(delta.mT, inputs[number], out=into[2 * number])
             if wanted[2 * number + 1]:
                 torch.sum(delta, 1, out=into[2 * number + 1])
-            if not any(wanted[: 2 * number]):
-                break
-            below = torch.bmm(delta, views[2 * number], out=block(*inputs[number].shape))
-            delta = below.mul_(inputs[number] > 0)
         return losses
+
+    @torch.no_grad()
+    def descend(
+        self, views: Sequence[Tensor], x: Tensor, y: Tensor, weights: Tensor, lr: float, wanted: Sequence[bool]
+    ) -> Tensor:
+        """Weighted cross-entropy `[n]`; one plain step down its gradient in the wanted tensors.
+
+        The product that is a weight's gradient is added to the weight as it is computed: written down and read
+        again, it would cost as much once more.
+        """
+        inputs, losses, last = _forward(views, x, y, weights)
+        for number, delta in _backward(views, inputs, last, wanted):
+            if wanted[2 * number]:
+                views[2 * number].baddbmm_(delta.mT, inputs[number], alpha=-lr)
+            if wanted[2 * number + 1]:
+                views[2 * number + 1].add_(delta.sum(1), alpha=-lr)
+        return losses
+
+
+def _forward(views: Sequence[Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
+    """The input of every layer, the weighted cross-entropy `[n]`, and its gradient in the logits."""
+    *inputs, logits = layers(views, x)
+    chosen = y.unsqueeze(2)
+    log = logits.log_softmax(2)
+    losses = (log.gather(2, chosen).squeeze(2) * weights).sum(1).neg_()
+    delta = torch.exp(log, out=logits).scatter_add_(2, chosen, log.new_full((), -1.0).expand(chosen.shape))
+    return inputs, losses, delta.mul_(weights.unsqueeze(2))
+
+
+def _backward(
+    views: Sequence[Tensor], inputs: Sequence[Tensor], delta: Tensor, wanted: Sequence[bool]
+) -> Iterator[tuple[int, Tensor]]:
+    """From the last layer down to the lowest that is wanted: its number, and the gradient in what it gives.
+
+    Plain products written out: what autograd adds would take as long as they do. A layer that was given out may be
+    overwritten.
+    """
+    for number in reversed(range(len(inputs))):
+        goes_on = any(wanted[: 2 * number])
+        below = block(*inputs[number].shape, device=delta.device) if goes_on else delta
+        if goes_on:
+            torch.bmm(delta, views[2 * number], out=below)
+        yield number, delta
+        if not goes_on:
+            return
+        delta = below.mul_(inputs[number] > 0)
 
 
 def units(layout: Layout) -> int:
@@ -88,14 +122,14 @@ def layers(views: Sequence[Tensor], x: Tensor) -> list[Tensor]:
     for weight, bias in zip(views[::2], views[1::2], strict=True):
         if len(found) > 1:
             found[-1].relu_()
-        into = block(len(x), x.shape[1], weight.shape[1])
+        into = block(len(x), x.shape[1], weight.shape[1], device=x.device)
         found.append(torch.baddbmm(bias.unsqueeze(1), found[-1], weight.mT, out=into))
     return found
 
 
-def block(rows: int, width: int, *shape: int) -> Tensor:
+def block(rows: int, width: int, *shape: int, device: torch.device) -> Tensor:
     """Room for `[rows, width, *shape]` in which every row starts a line."""
-    return torch.empty(rows, height(width, prod(shape)), *shape)[:, :width]
+    return torch.empty(rows, height(width, prod(shape)), *shape, device=device)[:, :width]
 
 
 def height(width: int, units: int) -> int:

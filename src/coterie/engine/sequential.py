@@ -45,7 +45,7 @@ class Sequential(Engine):
         self, network: nn.Module, layout: Layout, data: Data, training: Training, seed: int, initial: Tensor
     ) -> None:
         super().__init__(network, layout, data, training, seed, initial)
-        self._bound = Bound(network, layout, seed, initial)
+        self._bound = Bound(network, layout, seed, initial, training.precision)
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
         """Answer one request for each client, in order."""
@@ -100,8 +100,7 @@ class Sequential(Engine):
             client.stream(request.purpose),
             training.epochs if request.epochs is None else request.epochs,
             training.batch_size,
-            self._bound.loss,
-            parameters,
+            self._bound.descent(entries),
             solver,
         )
         model = self._bound.trained(request.start, request.part)
@@ -112,18 +111,18 @@ class Sequential(Engine):
             rows = slice(a, a + EVALUATION_BATCH)
             x = channels_first(inputs[rows])
             with torch.no_grad():
-                yield rows, sampled_logits(self._bound, x, draws) if draws else self.network(x)
+                yield rows, sampled_logits(self._bound, x, draws) if draws else self._bound.chain.logits(x)
 
     def _losses(self, client: Client, request: Losses) -> Tensor:
         inputs, labels = self.data.slice(client.id, request.split)
         if request.samples is not None and request.samples < len(labels):
             rng = client.stream(request.purpose)
-            picked = torch.from_numpy(np.sort(rng.permutation(len(labels))[: request.samples]))
+            picked = torch.from_numpy(np.sort(rng.permutation(len(labels))[: request.samples])).to(labels.device)
             inputs, labels = inputs.index_select(0, picked), labels.index_select(0, picked)
-        losses = torch.empty(len(request.models))
+        losses = request.models.new_empty(len(request.models))
         for k, model in enumerate(request.models):
             self._bound.evaluate(model)
-            total = torch.zeros(())
+            total = losses.new_zeros(())
             for rows, logits in self._logits(inputs):
                 total += cross_entropy(logits, labels[rows], reduction="sum")
             losses[k] = total / max(len(labels), 1)
@@ -135,9 +134,9 @@ class Sequential(Engine):
         order = client.stream(request.purpose).permutation(len(labels))
         size = max(len(order), 1) if request.full else request.size or self.training.batch_size
         ranges = batches(len(order), size, keep_single=not self.batch_norm)[: request.batches]
-        found = torch.zeros(len(ranges), self.layout.size)
+        found = request.model.new_zeros(len(ranges), self.layout.size)
         for row, (a, b) in zip(found, ranges, strict=True):
-            picked = torch.from_numpy(order[a:b])
+            picked = torch.from_numpy(order[a:b]).to(labels.device)
             x, y = inputs.index_select(0, picked), labels.index_select(0, picked)
             self._bound.gradient(channels_first(x), y, into=row)
         return found
@@ -147,7 +146,7 @@ class Sequential(Engine):
         self._bound.evaluate(request.model)
         if request.draws:
             self._bound.seed(f"noise/score/{request.split}", client)
-        total, guesses = torch.zeros(()), []
+        total, guesses = request.model.new_zeros(()), []
         for rows, logits in self._logits(inputs, request.draws):
             total += cross_entropy(logits, labels[rows], reduction="sum")
             guesses.append(logits.argmax(1))
@@ -159,6 +158,6 @@ def scored(loss: float, labels: Tensor, guesses: Tensor, classes: int) -> Scored
     """Counts per class from labels and guesses `[s]`."""
 
     def count(values: Tensor) -> np.ndarray:
-        return torch.bincount(values, minlength=classes).numpy()
+        return torch.bincount(values, minlength=classes).cpu().numpy()
 
     return Scored(loss, count(labels), count(guesses), count(labels[labels == guesses]))

@@ -44,7 +44,11 @@ class Solver:
         self._decay = training.weight_decay
         self._momentum = training.momentum
         self._velocity: list[Tensor] | None = None
-        self._adam = torch.optim.Adam(parameters, lr=lr) if training.optimizer == "adam" and parameters else None
+        self._adam = (
+            torch.optim.Adam(parameters, lr=lr, capturable=parameters[0].is_cuda)
+            if training.optimizer == "adam" and parameters
+            else None
+        )
         if self._adam is not None:
             for parameter, first, second, steps in zip(parameters, *carried, strict=True) if carried else ():
                 self._adam.state[parameter] = {"exp_avg": first, "exp_avg_sq": second, "step": steps}
@@ -78,6 +82,12 @@ class Solver:
         torch._foreach_add_(self._parameters, direction, alpha=-self._lr)
 
 
+def plain(training: Training, request: Train) -> bool:
+    """Whether a step is the gradient's alone: w <- w - lr g, and nothing remembered."""
+    remembers = training.optimizer == "adam" or training.momentum
+    return not (remembers or training.weight_decay or request.pull or request.linear is not None)
+
+
 def memory_of(request: Train, training: Training, layout: Layout) -> Tensor | None:
     """What a solver starts from and writes into, a vector of its own; None where the request carries nothing over.
 
@@ -86,7 +96,7 @@ def memory_of(request: Train, training: Training, layout: Layout) -> Tensor | No
     """
     size = solver_size(training, layout)
     if request.solver is None:
-        return torch.zeros(size) if request.keep_solver else None
+        return request.start.new_zeros(size) if request.keep_solver else None
     if request.solver.shape != (size,):
         raise ValueError(f"solver has the shape {tuple(request.solver.shape)}; it must be ({size},)")
     return request.solver.clone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from coterie.clients.rule import Client
 from coterie.clients.training import Training
 from coterie.clients.work import TrainedGaussian, TrainedInvariant, TrainGaussian, TrainInvariant
-from coterie.engine.bound import Bound, Objective, Samples
+from coterie.engine.bound import Bound, Samples
 from coterie.engine.epoch import batches
 from coterie.engine.solver import Solver, clipped, trained_tensors
 from coterie.models.gaussian import divergence, draws, halves, moments, positive
@@ -91,13 +91,21 @@ def _trained(
     client: Client,
     request: TrainGaussian | TrainInvariant,
     training: Training,
-    objective: Objective,
+    objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     beside: Sequence[Tensor] = (),
 ) -> tuple[Tensor, float]:
-    """Train the request's part of the model, and what is trained beside it; the model `[P]` and the loss."""
+    """Train the request's part of the model, and what is trained beside it; the model `[P]` and the loss.
+
+    `objective` gives what is differentiated and what is reported.
+    """
     entries = trained_tensors(bound.layout, request.part)
     parameters = [*(bound.parameters[e.name] for e in entries), *beside]
     solver = Solver(training, training.lr_at(client.round), parameters)
+
+    def descent(x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        cost, reported = objective(x, y)
+        return reported.detach(), torch.autograd.grad(cost, parameters) if parameters else ()
+
     bound.train(request.start, client, request.purpose)
     epochs = training.epochs if request.epochs is None else request.epochs
     loss = bound.descend(
@@ -105,8 +113,7 @@ def _trained(
         client.stream(request.purpose),
         epochs,
         training.batch_size,
-        objective,
-        parameters,
+        descent,
         lambda gradients: solver(clipped(gradients, request.clip)),
     )
     return bound.trained(request.start, request.part), loss

@@ -55,6 +55,27 @@ def fedtsdp_cnn(
     )
 
 
+def simple_cnn(
+    features: tuple[int, ...],
+    classes: int,
+    *,
+    conv_dropout: Annotated[Rate, Field(description="dropout rate after the convolutions")] = 0.25,
+    dense_dropout: Annotated[Rate, Field(description="dropout rate after the first dense layer")] = 0.5,
+) -> nn.Sequential:
+    """CNN of pfl-research's CIFAR-10 benchmark: two 3x3 convolutions (32, 64), a dense layer of 128."""
+    size = image("simple-cnn", features, 6)
+    return _convolutional(
+        size,
+        classes,
+        (32, 64),
+        kernel=3,
+        hidden=(128,),
+        pools={2},
+        conv_dropout=conv_dropout,
+        dense_dropout=dense_dropout,
+    )
+
+
 def femnist_cnn(features: tuple[int, ...], classes: int) -> nn.Sequential:
     """CNN of FeSEM on FEMNIST: two padded 5x5 convolutions (32, 64), a dense layer of 248 (LEAF)."""
     size = image("femnist-cnn", features, 4)

@@ -1,0 +1,253 @@
+"""The links of a chain: what a module does forward and backward, written out.
+
+Autograd keeps a graph, hands layouts on as they come, and asks the general kernels. Written out, a gradient keeps
+the layout of what it is the gradient of (a channels-last image whose gradient arrives channels-first costs fifty
+times the time in a ReLU), a ReLU works in place, and a product is oneDNN's, which on AMD is twice as fast as the
+BLAS that PyTorch asks and on Intel its equal.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C._has_mkldnn else None
+
+Found = tuple[Tensor | None, list[Tensor | None]]
+"""The gradient in a link's input, where it was asked for, and in each of its tensors that is wanted."""
+
+
+_LARGE = 1 << 20
+"""Multiply-accumulates from which oneDNN's product gains: to call it takes 15 us."""
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x @ weight.T + bias`, `[n, out]` from `[n, in]` and `[out, in]`."""
+    if _ONEDNN is None or x.device.type != "cpu" or x.numel() * len(weight) < _LARGE:
+        return nn.functional.linear(x, weight, bias)
+    found: Tensor = _ONEDNN(x.contiguous(), weight, bias, "none", [], "")
+    return found
+
+
+class Use(NamedTuple):
+    """How a link's forward pass is used."""
+
+    keep: bool
+    """There will be a backward pass,"""
+    below: bool
+    """and it will ask for the gradient in the input."""
+    free: bool
+    """The input may be overwritten."""
+
+
+class Link(ABC):
+    """One module of a chain.
+
+    Attributes:
+        places: which of the layout's trainable tensors are the module's own, in the order of its parameters.
+        fresh: whether what it returns is nobody else's and not needed for its own backward pass.
+    """
+
+    kinds: ClassVar[tuple[type[nn.Module], ...]] = ()
+    fresh: ClassVar[bool] = False
+
+    def __init__(self, module: Any, places: Sequence[int]) -> None:
+        self.module = module
+        self.places = places
+
+    @abstractmethod
+    def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
+        """The output, and what the backward pass needs, from the input and the module's tensors."""
+
+    @abstractmethod
+    def backward(
+        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], below: bool
+    ) -> Found:
+        """The gradients, from that in the output; that in the input only if `below`."""
+
+
+class Dense(Link):
+    """A dense layer, of samples with any leading dimensions."""
+
+    kinds = (nn.Linear,)
+    fresh = True
+
+    def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
+        flat = x.reshape(-1, x.shape[-1]).to(own[0].dtype)
+        y = product(flat, *own)
+        return y.view(*x.shape[:-1], -1), (x, flat)
+
+    def backward(
+        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], below: bool
+    ) -> Found:
+        x, flat = saved
+        delta = delta.reshape(-1, delta.shape[-1])
+        gradients: list[Tensor | None] = [product(delta.t(), flat.t()) if wanted[0] else None]
+        if len(own) > 1:
+            gradients.append(delta.sum(0) if wanted[1] else None)
+        into = product(delta, own[0].t()).view(x.shape).to(x.dtype) if below else None
+        return into, gradients
+
+
+class Convolution(Link):
+    """A convolution of signals or images, padded with zeros or not."""
+
+    kinds = (nn.Conv1d, nn.Conv2d)
+    fresh = True
+
+    def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
+        m, weight, bias = self.module, own[0], own[1] if len(own) > 1 else None
+        convolve = torch.conv1d if isinstance(m, nn.Conv1d) else torch.conv2d
+        held = x.to(weight.dtype)
+        return convolve(held, weight, bias, m.stride, m.padding, m.dilation, m.groups), (x, held)
+
+    def backward(
+        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], below: bool
+    ) -> Found:
+        m, (x, held), weight = self.module, saved, own[0]
+        outputs = [len(weight)] if len(own) > 1 else None
+        mask = [below, wanted[0], len(own) > 1 and wanted[1]]
+        into, *gradients = torch.ops.aten.convolution_backward(
+            delta,
+            held,
+            weight,
+            outputs,
+            m.stride,
+            m.padding,
+            m.dilation,
+            False,
+            [0] * len(m.stride),
+            m.groups,
+            mask,
+        )
+        return into.to(x.dtype) if below else None, gradients[: len(own)]
+
+
+class MaxPool(Link):
+    """Largest values of windows of images."""
+
+    kinds = (nn.MaxPool2d,)
+    fresh = True
+
+    def _settings(self) -> list[Any]:
+        m = self.module
+        return [_pair(s) for s in (m.kernel_size, m.stride, m.padding, m.dilation)] + [m.ceil_mode]
+
+    def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
+        y, places = torch.ops.aten.max_pool2d_with_indices(x, *self._settings())
+        return y, (x, places)
+
+    def backward(
+        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], below: bool
+    ) -> Found:
+        x, places = saved
+        return torch.ops.aten.max_pool2d_with_indices_backward(delta, x, *self._settings(), places), []
+
+
+class Relu(Link):
+    """The larger of a value and 0, in place where nobody else needs the value."""
+
+    kinds = (nn.ReLU,)
+
+    def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
+        y = x.relu_() if use.free else x.relu()
+        return y, y
+
+    def backward(
+        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], below: bool
+    ) -> Found:
+        return torch.ops.aten.threshold_backward(delta, saved, 0), []
+
+
+class Dropout(Link):
+    """Sixteen random bits decide about a unit, in the order of memory; PyTorch takes six times as long to draw."""
+
+    kinds = (nn.Dropout,)
+
+    def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
+        if not (self.module.training and self.module.p):
+            return x, None
+        scale = torch.empty_like(x)
+        flat = scale.as_strided((scale.numel(),), (1,))
+        bits = torch.empty(-(-len(flat) // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+        kept = bits.view(torch.int16)[: len(flat)] >= round(self.module.p * 2**16) - 2**15
+        torch.mul(kept, 1 / (1 - self.module.p), out=flat)
+        return x * scale, scale
+
+    def backward(
+        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], below: bool
+    ) -> Found:
+        return delta if saved is None else delta * saved, []
+
+
+class Flatten(Link):
+    """All dimensions but the first in one."""
+
+    kinds = (nn.Flatten,)
+
+    def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
+        return x.flatten(1), x
+
+    def backward(
+        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], below: bool
+    ) -> Found:
+        delta = delta.view(saved.shape)
+        return delta if saved.is_contiguous() else torch.empty_like(saved).copy_(delta), []
+
+
+class Opaque(Link):
+    """Any other module: autograd's business."""
+
+    def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
+        half = any(t.dtype == torch.bfloat16 for t in own) or x.dtype == torch.bfloat16
+        with torch.autocast(x.device.type, torch.bfloat16) if half else nullcontext():
+            if not use.keep:
+                return self.module(x), None
+            with torch.enable_grad():
+                x = x.detach().requires_grad_(use.below)
+                y = self.module(x)
+        return y.detach(), (x, y)
+
+    def backward(
+        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], below: bool
+    ) -> Found:
+        x, y = saved
+        parameters = [p for p, w in zip(self.module.parameters(), wanted, strict=True) if w]
+        found = iter(torch.autograd.grad(y, [x, *parameters] if below else parameters, delta.to(y.dtype)))
+        into = next(found) if below else None
+        return into, [next(found) if w else None for w in wanted]
+
+
+_WRITTEN = (Dense, Convolution, MaxPool, Relu, Dropout, Flatten)
+
+
+def link(module: nn.Module, places: Sequence[int]) -> Link:
+    """The link of a module whose tensors stand at `places` among the layout's."""
+    for kind in _WRITTEN:
+        for known in kind.kinds:
+            if isinstance(module, known) and type(module).forward is known.forward and not _strange(module):
+                return kind(module, places)
+    return Opaque(module, places)
+
+
+def _strange(module: nn.Module) -> bool:
+    """Whether a module of a known kind has a setting that is not written out."""
+    if {name for name, _ in module.named_parameters()} - {"weight", "bias"}:
+        return True
+    match module:
+        case nn.Conv1d() | nn.Conv2d():
+            return module.padding_mode != "zeros" or isinstance(module.padding, str)
+        case nn.MaxPool2d():
+            return module.return_indices
+        case nn.Flatten():
+            return (module.start_dim, module.end_dim) != (1, -1)
+    return False
+
+
+def _pair(setting: Any) -> list[int]:
+    return [setting, setting] if isinstance(setting, int) else list(setting)
