@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import coterie
+from coterie import session
 from coterie.methods import fedavg
 from coterie.report.page import build
+from coterie.session import Session
 from coterie.sharing.aggregate import mean
 
 
@@ -79,3 +82,58 @@ def test_newcomers_are_not_tested_where_validation_samples_count(tmp_path: Path)
     assert validated.newcomers() is None
     pages = [build(folder).read_text("utf-8") for folder in (tested, validated)]
     assert ["Newcomers</h" in page for page in pages] == [True, False]
+
+
+def crowd(workers: int = 1, rounds: int = 2) -> coterie.Experiment:
+    return coterie.Experiment(
+        method="fedavg",
+        data={"clients": 30, "min_samples": 5},
+        network={"name": "mlp", "hidden": [4]},
+        run={"rounds": rounds, "workers": workers, "participation": 0.4},
+    )
+
+
+def test_of_very_many_clients_some_are_looked_at_for_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evenly chosen from all, so that what is remembered of them has a bound."""
+
+    def pictured(most: int) -> list[int]:
+        monkeypatch.setattr(session, "SEEN", most)
+        with closing(Session(crowd())) as some:
+            for number in (1, 2):
+                some.round(number)
+                some.measured(number, some.evaluate(last=False), 1.0)
+                some.commit()
+            picture = some.picture(2)
+            assert picture is not None
+            assert picture.clients is not None
+            return [int(client) for client in picture.clients]
+
+    everyone, some = pictured(30), pictured(10)
+    among = np.linspace(0, 29, 10).astype(int)
+    assert some == [c for c in everyone if c in among]
+    assert 0 < len(some) < len(everyone)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_taken_up(tmp_path: Path) -> None:
+    """Which had a row for every client, whether it had been seen or not."""
+    experiment = crowd()
+    with closing(Session(experiment)) as first:
+        first.round(1)
+        first.measured(1, first.evaluate(last=False), 1.0)
+        first.commit()
+        folder = coterie.RunFolder.create(tmp_path, "run")
+        folder.write_experiment(first.experiment.to_toml())
+        memory = first.remembered()
+        who, sketches = first.seen.rows(session.SKETCH)
+        dense, seen = torch.zeros(30, len(sketches[0])), np.zeros(30, np.bool_)
+        for client, sketch in zip(who, sketches, strict=True):
+            dense[client], seen[client] = sketch, True
+        first.checkpoints(folder).save(1, memory | {"sketches": dense, "sketched": seen})
+        expected = first.picture(1)
+    with closing(Session(experiment)) as second:
+        assert second.recall(folder) == (1, [])
+        found = second.picture(1)
+    assert found is not None
+    assert expected is not None
+    assert np.array_equal(found.affinity, expected.affinity)
+    assert np.array_equal(found.clients, expected.clients)

@@ -69,21 +69,28 @@ class Send:
 
         `made` holds the items made so far: equal rows of equal parts are one item, and one piece of memory.
         """
-        row = self.rows[position]
+        return self._item(self.rows[position], _part(self.part, position), {} if made is None else made)
+
+    def items(self, made: dict[Key, Item]) -> list[Item | None]:
+        """What every client of the exchange is sent, as by `item`."""
+        if self.rows.ndim > 1 or not (self.part is None or isinstance(self.part, Part)):
+            return [self.item(position, made) for position in range(len(self.rows))]
+        # One row each and one part for all: what many clients are sent is looked up but once.
+        distinct, which = np.unique(self.rows, return_inverse=True)
+        found = [self._item(row, self.part, made) for row in distinct]
+        return [found[i] for i in which.tolist()]
+
+    def _item(self, row: Ids, part: Part | None, made: dict[Key, Item]) -> Item | None:
         if np.any(row < 0):
             return None
-        part = _part(self.part, position)
         # Where the rows begin is not enough: one memory may be seen as several matrices, and one row as `[size]`
         # or as `[1, size]`.
         memory = (self.matrix.data_ptr(), self.matrix.shape[1:], self.matrix.stride())
         key: Key = (*memory, row.shape, row.tobytes(), part)
-        found = None if made is None else made.get(key)
-        if found is None:
+        if key not in made:
             picked = self._picked(row)
-            found = Item(picked if part is None else part.take(picked), part, key)
-        if made is not None:
-            made[key] = found
-        return found
+            made[key] = Item(picked if part is None else part.take(picked), part, key)
+        return made[key]
 
     def _picked(self, row: Ids) -> Tensor:
         if row.ndim == 0:
@@ -131,19 +138,19 @@ class Exchange:
     def orders(self, round: int) -> list[Order]:
         """The order for each client. What is equal in two orders is one item, and lies in memory once."""
         made: dict[Key, Item] = {}
-        return [self._order(position, round, made) for position in range(len(self.clients))]
-
-    def _order(self, position: int, round: int, made: dict[Key, Item]) -> Order:
-        items = {name: send.item(position, made) for name, send in self.send.items()}
-        back = {name: _part(part, position) for name, part in self.back.items()}
-        return Order(
-            int(self.clients[position]),
-            round,
-            self.rule,
-            {name: item for name, item in items.items() if item is not None},
-            {name: float(values[position]) for name, values in self.tell.items()},
-            {name: part for name, part in back.items() if part is not None},
-        )
+        items = {name: send.items(made) for name, send in self.send.items()}
+        told = {name: np.asarray(values, np.float64).tolist() for name, values in self.tell.items()}
+        return [
+            Order(
+                client,
+                round,
+                self.rule,
+                {name: item for name, each in items.items() if (item := each[position]) is not None},
+                {name: values[position] for name, values in told.items()},
+                {n: part for n, some in self.back.items() if (part := _part(some, position)) is not None},
+            )
+            for position, client in enumerate(self.clients.tolist())
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +165,9 @@ class Replies:
         numbers: scalars by name, `[r]`; NaN where a client did not give one.
         report: measurements by name, one entry a client.
         missing: why the others did not answer, by client id.
+        sketches: `[r, width]` of the trainable part of the model that each client sent, 0 standing for what did not
+            cross (see `models.sketch.Sketch`); of the model that it keeps where it sends none. None where the
+            rule neither sends nor keeps a model.
     """
 
     clients: Ids
@@ -166,6 +176,7 @@ class Replies:
     numbers: Mapping[str, NDArray[np.float64]]
     report: Mapping[str, list[Any]]
     missing: Mapping[int, str]
+    sketches: Tensor | None = None
 
     @property
     def models(self) -> Tensor:

@@ -19,11 +19,11 @@ from coterie import measuring, metrics, newcomers, provenance
 from coterie.engine.choice import choose_engine
 from coterie.exchange import Ask, Exchange, Replies
 from coterie.experiment import Experiment
-from coterie.experiment_check import AUTO, built, resolved
+from coterie.experiment_check import AUTO, built, cohort_size, resolved, too_many_pairs
 from coterie.federation.datasets import DATASETS
 from coterie.federation.description import describe
 from coterie.federation.federation import build
-from coterie.grouping.affinity import Sketch, gram_coordinates, pairwise_distances
+from coterie.grouping.affinity import gram_coordinates, pairwise_distances
 from coterie.labels import canonical
 from coterie.methods import Cohort, Method, People
 from coterie.methods.method import UNKNOWN
@@ -34,6 +34,8 @@ from coterie.runtime.checkpoint import Checkpoints, check_state
 from coterie.runtime.drive import drive
 from coterie.runtime.local import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import VANISHED
+from coterie.runtime.states import ClientStates
+from coterie.runtime.tensor_file import Stacked
 from coterie.runtime.threads import one_thread
 from coterie.streams import stream
 from coterie.tables import PEOPLE
@@ -41,10 +43,16 @@ from coterie.tables import PEOPLE
 PICTURED = 1000
 """Clients in the picture of the last regrouping, at most."""
 
+SEEN = 10_000
+"""Clients among whom those are picked, at most, evenly from all."""
+
+SKETCH = "sketch"
+"""The name under which it is remembered how a client's model looked."""
+
 FREE = frozenset(
     f"run.{key}"
     for key in ("rounds", "workers", "client_timeout", "link_mbit", "seconds_per_sample", "checkpoint_every")
-) | {"run.folder", "run.name"}
+) | {"run.folder", "run.name", "scale.states_mb"}
 """Keys that may be changed between a checkpoint and its resumption: no bit of the training depends on them."""
 
 
@@ -54,8 +62,6 @@ class Memory:
 
     state: Any
     groups: NDArray[np.int64] | None
-    sketches: Tensor
-    sketched: NDArray[np.bool_]
 
 
 class Session:
@@ -90,7 +96,12 @@ class Session:
             settings.engine,
         )
         self.runtime = LocalRuntime(
-            spec, self.whole.samples, settings.dropout, settings.workers, settings.client_timeout
+            spec,
+            self.whole.samples,
+            settings.dropout,
+            settings.workers,
+            settings.client_timeout,
+            experiment.scale.states_mb,
         )
         try:
             self._prepare()
@@ -111,19 +122,20 @@ class Session:
             settings.seed,
             lambda variant: initialise(engine.network, self.layout, settings.seed, variant),
             self.whole.public,
+            experiment.scale,
         )
         self.people = replace(self.everybody, samples=self.federation.samples)
+        if problems := too_many_pairs(experiment.method, self.people.n, settings, experiment.scale):
+            raise BadInput(problems)
         self.held = measuring.held(self.federation.bounds, experiment.evaluation.on)
-        self.sketch = Sketch(self.layout.trainable.size, settings.seed)
         n = self.people.n
-        self.memory = Memory(
-            self.method.start(self.people), None, torch.zeros(n, self.sketch.width), np.zeros(n, np.bool_)
-        )
+        # Sketches of the models that clients had last, for the picture.
+        self.seen = ClientStates(n)
+        self.memory = Memory(self.method.start(self.people), None)
         check_state(self.memory.state)
         # A round is remembered when it is whole and written; until then it is here.
         self._state = self.memory.state
         self._groups: NDArray[np.int64] | None = None
-        self._sketched: list[tuple[NDArray[np.int64], Tensor]] = []
         self._took_part = np.zeros(n, np.bool_)
         self._train_loss: dict[int, float] = {}
         self._trained: dict[int, float] = {}
@@ -151,7 +163,6 @@ class Session:
         self._took_part[:] = False
         self._train_loss.clear()
         self._trained.clear()
-        self._sketched.clear()
         cohort = Cohort(number, self._drawn(number), self.people)
         with one_thread(blas=True):
             self._state = drive(self.method.round(self.memory.state, cohort), self._answered)
@@ -159,16 +170,16 @@ class Session:
     def commit(self) -> None:
         """Remember the round that was just run."""
         self.memory.state, self.memory.groups = self._state, self._groups
-        for clients, sketches in self._sketched:
-            self.memory.sketches[torch.from_numpy(clients)] = sketches
-            self.memory.sketched[clients] = True
-        self._sketched.clear()
+        among = np.linspace(0, self.people.n - 1, min(self.people.n, SEEN)).astype(np.int64)
+        for clients, sketches in self.runtime.sketched:
+            for i in np.flatnonzero(np.isin(clients, among)).tolist():
+                self.seen.update(int(clients[i]), {SKETCH: sketches[i]})
+        self.seen.commit()
         self.runtime.states.commit()
 
     def roll_back(self) -> None:
         """Forget a round that was cut off: what is remembered is the state after the last whole one."""
         self._state, self._groups = self.memory.state, self.memory.groups
-        self._sketched.clear()
         self.runtime.states.roll_back()
 
     def silence(self) -> str | None:
@@ -241,13 +252,13 @@ class Session:
 
     def picture(self, number: int) -> Picture | None:
         """Who was how far from whom when the clients were last regrouped; None before anybody sent a model."""
-        clients = np.flatnonzero(self.memory.sketched)
-        if not len(clients) or self.memory.groups is None:
+        who, looks = self.seen.rows(SKETCH)
+        if not who or self.memory.groups is None:
             return None
-        if len(clients) > PICTURED:
-            clients = clients[np.linspace(0, len(clients) - 1, PICTURED).astype(int)]
+        picked = np.linspace(0, len(who) - 1, min(len(who), PICTURED)).astype(int)
+        clients = np.array(who, np.int64)[picked]
         with one_thread(blas=True):
-            flat = gram_coordinates(self.memory.sketches[torch.from_numpy(clients)])
+            flat = gram_coordinates(torch.stack([looks[i] for i in picked.tolist()]))
             affinity = self.method.affinity(self.memory.state, self.people, clients)
         map_ = np.zeros((len(clients), 2))
         map_[:, : flat.shape[1]] = flat[:, :2]
@@ -311,8 +322,9 @@ class Session:
 
     def remembered(self) -> dict[str, Any]:
         """What a checkpoint holds."""
-        states = self.runtime.states
-        return {**vars(self.memory), "kept": dict(states.kept), "has": dict(states.has)}
+        who, looks = self.seen.rows(SKETCH)
+        seen = {"sketches": Stacked(looks), "sketched": np.array(who, np.int64)}
+        return {**vars(self.memory), **seen, **self.runtime.states.remembered()}
 
     def recall(self, folder: RunFolder) -> tuple[int, list[str]]:
         """Take up the last sound checkpoint.
@@ -324,8 +336,9 @@ class Session:
         if found is None:
             return 0, []
         number, memory, passed = found
-        self.runtime.states.kept, self.runtime.states.has = memory.pop("kept"), memory.pop("has")
-        self.memory = Memory(**memory)
+        self.runtime.states.recall(memory.pop("kept"), memory.pop("has"))
+        self.seen.recall({SKETCH: memory["sketches"]}, {SKETCH: torch.from_numpy(memory["sketched"])})
+        self.memory = Memory(memory["state"], memory["groups"])
         return number, [f"{sentence}; going on from the one after round {number}" for sentence in passed]
 
     def environment(self) -> dict[str, Any]:
@@ -357,7 +370,7 @@ class Session:
     def _drawn(self, number: int) -> NDArray[np.int64]:
         """The cohort of a round: uniform without replacement, ascending (specification 0.2, convention 8)."""
         n = self.people.n
-        size = max(1, int(np.floor(self.experiment.run.participation * n + 0.5)))
+        size = cohort_size(n, self.experiment.run.participation)
         rng = stream(self.experiment.run.seed, "participation", round=number)
         return np.sort(rng.permutation(n)[:size])
 
@@ -368,7 +381,7 @@ class Session:
         return reply
 
     def _seen(self, exchange: Exchange, replies: Replies) -> None:
-        """Note who took part, how training went, and what each client's model looks like."""
+        """Note who took part, and how training went."""
         if exchange.rule.sends or exchange.rule.keeps:  # who was only asked something did not take part
             self._took_part[replies.clients] = True
         for client, loss in zip(replies.clients, replies.report.get("train_loss", []), strict=False):
@@ -376,16 +389,6 @@ class Session:
                 self._train_loss[int(client)] = float(loss)
         for client, samples in zip(replies.clients, replies.report.get("trained_samples", []), strict=False):
             self._trained[int(client)] = self._trained.get(int(client), 0.0) + float(samples or 0)
-        seen = self.layout.trainable
-        kept = self.runtime.states.kept.get("model")
-        if "model" in exchange.rule.keeps and kept is not None:
-            models = seen.take(kept[torch.from_numpy(replies.clients)])
-        elif "model" in exchange.rule.sends:
-            # Columns that never cross are NaN, and no part of a distance.
-            models = seen.take(replies.models).nan_to_num(0.0)
-        else:
-            return
-        self._sketched.append((replies.clients, self.sketch(models)))
 
 
 def anchored(experiment: Experiment) -> Experiment:

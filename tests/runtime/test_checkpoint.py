@@ -20,7 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from coterie.problems import BadInput
-from coterie.runtime import checkpoint
+from coterie.runtime import tensor_file
 from coterie.runtime.checkpoint import KEEP, Checkpoints, check_state
 
 
@@ -186,7 +186,7 @@ class Killed(BaseException):
     """Raised in place of a kill: nothing may catch it."""
 
 
-OPERATIONS = [(checkpoint, "save_file"), (os, "fsync"), (Path, "replace"), (Path, "unlink")]
+OPERATIONS = [(tensor_file, "_write"), (os, "fsync"), (Path, "replace"), (Path, "unlink")]
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.clients import Answer, Client, LocalUpdate, Order, Rule, Work, rule
+from coterie.engine.sequential import Sequential
 from coterie.exchange import Exchange, Replies, Send
 from coterie.models.layout import Layout
 from coterie.problems import BadInput
@@ -375,3 +376,16 @@ def test_all_that_an_exchange_holds_is_there_for_each_client() -> None:
         ValueError, match=r"back names 'modle'; it must be one of what the rule sends, \('model',\)"
     ):
         Exchange(np.arange(3), LocalUpdate(), back={"modle": part})
+
+
+def test_an_engine_that_owns_a_device_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sequential, "one_process", True)
+    federation = planted(clients=3, samples=20)
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
+    assert LocalRuntime(spec, federation.samples)._pool is None
+    with pytest.raises(BadInput) as raised:
+        LocalRuntime(spec, federation.samples, workers=2, timeout=1.5)
+    assert raised.value.problems == [
+        f"run.{setting} is not possible with run.engine = 'sequential', which has one process; leave it out"
+        for setting in ("workers = 2", "client_timeout = 1.5")
+    ]

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from coterie.problems import BadInput
+from coterie.runtime.tensor_file import Stacked, as_tensor, write_file
 
 FORMAT = "coterie-checkpoint/1"
 KEEP = 2
@@ -47,7 +46,7 @@ class Checkpoints:
 
     def save(self, round: int, memory: Mapping[str, Any]) -> Path:
         """Write what is remembered after `round`, and drop all but the last few checkpoints."""
-        tensors: dict[str, Tensor] = {}
+        tensors: dict[str, Stacked] = {}
         tree = {name: _plain(value, name, tensors) for name, value in memory.items()}
         header = json.dumps({"round": round, "tree": tree})
         digest = _digest(self._identity, header, tensors)
@@ -55,8 +54,7 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{round:06d}.safetensors"
         fresh = self.folder / f".{path.name}.{os.getpid()}.new"
-        save_file(tensors, fresh, meta)
-        _flush(fresh)
+        write_file(fresh, tensors, meta)
         fresh.replace(path)
         _flush(self.folder)
         for old in [*self._listed()[:-KEEP], *self.folder.glob(".*.new")]:
@@ -100,12 +98,13 @@ class Checkpoints:
             with safe_open(path, framework="pt") as file:
                 meta = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+                whole = {name: Stacked.of(values) for name, values in tensors.items()}
         except (SafetensorError, OSError, ValueError, EOFError) as error:
             raise BadInput(f"checkpoint {path} is damaged ({_first_line(error)})") from None
         if meta.get("format") != FORMAT:
             found = f"the format {meta['format']!r}" if "format" in meta else "no format"
             raise BadInput(f"checkpoint {path} has {found}; it must have the format {FORMAT!r}")
-        if meta.get("digest") != _digest(meta.get("identity", ""), meta.get("header", ""), tensors):
+        if meta.get("digest") != _digest(meta.get("identity", ""), meta.get("header", ""), whole):
             raise BadInput(f"checkpoint {path} is damaged (its contents do not match its digest)")
         if meta["identity"] != self._identity:
             raise _Foreign(f"checkpoint {path} is of another experiment; it must be of the one it is resumed for")
@@ -143,18 +142,20 @@ class Checkpoints:
                 return _dataclass(kind)(**{k: self._rich(v, tensors) for k, v in inner.items()})
 
 
-def _plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _plain(value: Any, path: str, tensors: dict[str, Stacked]) -> Any:
     """`value` as JSON, its tensors put into `tensors` under the path by which they are reached."""
     if isinstance(value, Tensor):
-        # A clone: safetensors refuses tensors that share memory, and a state may hold one twice.
-        tensors[path] = value.detach().contiguous().clone()
+        tensors[path] = Stacked.of(value.detach())
+        return {"tensor": path}
+    if isinstance(value, Stacked):
+        tensors[path] = value
         return {"tensor": path}
     if isinstance(value, np.ndarray):
-        tensors[path] = torch.from_numpy(value.copy(order="C"))
+        tensors[path] = Stacked.of(as_tensor(value))
         return {"array": path}
     if isinstance(value, np.number | np.bool_):
         # A float32 scalar that came back as a float would make later sums come out in other digits.
-        tensors[path] = torch.from_numpy(np.array(value))
+        tensors[path] = Stacked.of(as_tensor(np.array(value)))
         return {"scalar": path}
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -205,11 +206,12 @@ def check_state(state: Any) -> None:
     _plain(state, "state", {})
 
 
-def _digest(identity: str, header: str, tensors: Mapping[str, Tensor]) -> str:
+def _digest(identity: str, header: str, tensors: Mapping[str, Stacked]) -> str:
     found = blake2b(f"{identity}\n{header}".encode(), digest_size=16)
     for name in sorted(tensors):
-        found.update(f"{name}:{tensors[name].dtype}:{tuple(tensors[name].shape)}".encode())
-        found.update(tensors[name].numpy().data if tensors[name].numel() else b"")
+        found.update(f"{name}:{tensors[name].dtype}:{tensors[name].shape}".encode())
+        for block in tensors[name].blocks():
+            found.update(block)
     return found.hexdigest()
 
 
@@ -217,12 +219,11 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
 
 
-def _flush(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
-    if path.is_dir() and os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _flush(folder: Path) -> None:
+    """Wait until a folder's list of names is on the disk."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from coterie.clients.rule import Answer, Order
 from coterie.engine.engine import Engine
 from coterie.exchange import Outputs
 from coterie.problems import BadInput
+from coterie.runtime.rows import Carried, matrices
 from coterie.runtime.runtime import Failure, Runtime, carried_out, unsound
 from coterie.runtime.threads import one_thread
 from coterie.runtime.wire import pack_answer, pack_order, unpack_answer, unpack_order
@@ -35,8 +37,18 @@ class LoopbackRuntime(Runtime):
             return self._engine.outputs(ask.models, ask.inputs, ask.temperature)
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
+        if not orders:
+            return []
+        rows = matrices(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep, torch.empty)
         with one_thread():
-            return [self._carry(order, keep) for order in orders]
+            found = [self._carry(order, keep) for order in orders]
+        for row, (order, answer) in enumerate(zip(orders, found, strict=True)):
+            if isinstance(answer, Answer):
+                # What a client keeps is its own; on this side nothing of it is known.
+                rows.put(row, order, answer, {}, self.sketcher)
+                send = {name: rows.sent[name][row] for name in answer.send}
+                found[row] = Carried(send, answer.numbers, {}, answer.report, rows, row)
+        return found
 
     def _carry(self, order: Order, keep: bool) -> Answer | Failure:
         message = pack_order(order)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clients.rule import Answer, Order, Rule
+from coterie.clients.rule import Answer, Item, Order
 from coterie.engine.engine import Engine
-from coterie.exchange import Ask, Exchange, Log, LogGap, Outputs, Replies
+from coterie.exchange import Ask, Exchange, Ids, Log, LogGap, Outputs, Replies
 from coterie.models.layout import Layout
 from coterie.runtime.ledger import Ledger
+from coterie.runtime.rows import Carried, Rows, Sketcher, closed, matrices, shapes_of
 from coterie.streams import stream
 
 VANISHED = "vanished in mid-round"
@@ -45,8 +47,14 @@ class Runtime(ABC):
         self.samples = samples
         self.seed = seed
         self.dropout = dropout
+        self.sketcher = Sketcher(layout, seed)
         self.ledger = Ledger()
         self.failures: list[tuple[int, str]] = []
+        self.sketched: list[tuple[Ids, Tensor]] = []
+        """Sketches of the models that clients had in this round, for the run's picture: those that they keep, and
+        only where they keep none those that they sent."""
+        self.notes: list[str] = []
+        """What went otherwise than usual in this round and changed no result."""
         self.logged: list[Log | LogGap] = []
         self._round = 0
         self._vanished: set[int] = set()
@@ -55,8 +63,8 @@ class Runtime(ABC):
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
         """Bring each order to its client and its answer back, in the same order.
 
-        With `keep`, what an answer keeps becomes the client's state. An answer that is not sound (see `unsound`)
-        is a failure and changes nothing.
+        Answers are `Carried`, in rows of their own exchange. With `keep`, what an answer keeps becomes the client's
+        state. An answer that is not sound (see `unsound`) is a failure and changes nothing.
         """
 
     @abstractmethod
@@ -72,6 +80,8 @@ class Runtime(ABC):
         self.ledger.clear()
         self.failures.clear()
         self.logged.clear()
+        self.sketched.clear()
+        self.notes.clear()
         self._vanished.clear()
 
     def answer(self, ask: Ask) -> Replies | Tensor | None:
@@ -88,7 +98,7 @@ class Runtime(ABC):
         orders = self._orders(exchange)
         answers = self.carry(orders, keep=False)
         missing = {o.client: a.reason for o, a in zip(orders, answers, strict=True) if isinstance(a, Failure)}
-        return self._replies(exchange, orders, answers, missing)
+        return self._replies(exchange, orders, answers, missing, keep=False)
 
     def _exchange(self, exchange: Exchange) -> Replies:
         orders = self._orders(exchange)
@@ -113,7 +123,7 @@ class Runtime(ABC):
             else:
                 self.ledger.answer(order, answer)
         self.failures.extend(sorted(missing.items()))
-        return self._replies(exchange, present, answers, missing | away)
+        return self._replies(exchange, present, answers, missing | away, keep=True)
 
     def _orders(self, exchange: Exchange) -> list[Order]:
         shapes = exchange.rule.shapes(self.layout)
@@ -132,27 +142,35 @@ class Runtime(ABC):
         orders: Sequence[Order],
         answers: Sequence[Answer | Failure],
         missing: Mapping[int, str],
+        keep: bool,
     ) -> Replies:
-        good = [(o, a) for o, a in zip(orders, answers, strict=True) if isinstance(a, Answer)]
+        good = [(o, a) for o, a in zip(orders, answers, strict=True) if isinstance(a, Carried)]
         good.sort(key=lambda pair: pair[0].client)
         clients = np.array([o.client for o, _ in good], np.int64)
-        shapes = shapes_of(exchange.rule, self.layout)
-        sent = {name: _lined_up(name, good, shapes[name]) for name in exchange.rule.sends}
+        rows = self._rows(exchange, good, keep)
+        seen = rows.crossed if rows.own is None else rows.own
+        if seen is not None and len(seen):
+            self.sketched.append((clients, seen))
         numbers = {name: [a.numbers.get(name, float("nan")) for _, a in good] for name in _names(good, "numbers")}
         report = {name: [a.report.get(name) for _, a in good] for name in _names(good, "report")}
         return Replies(
             clients,
             self.samples[clients],
-            sent,
+            rows.sent,
             {name: np.array(values, np.float64) for name, values in numbers.items()},
             report,
             dict(sorted(missing.items())),
+            rows.own if rows.crossed is None else rows.crossed,
         )
 
-
-def shapes_of(rule: Rule, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """The shape of all that a rule sends or keeps, by name: `(P,)`, or what the rule says."""
-    return {**dict.fromkeys((*rule.sends, *rule.keeps), (layout.size,)), **rule.shapes(layout)}
+    def _rows(self, exchange: Exchange, good: Sequence[tuple[Order, Carried]], keep: bool) -> Rows:
+        """The rows of those who answered well."""
+        if not good:
+            return matrices(exchange.rule, self.layout, 0, self.sketcher.width, keep, torch.empty)
+        rows, numbers = good[0][1].rows, [a.row for _, a in good]
+        sent = {name: closed(matrix, numbers) for name, matrix in rows.sent.items()}
+        crossed, own = (None if s is None else closed(s, numbers) for s in (rows.crossed, rows.own))
+        return Rows(sent, crossed, own)
 
 
 def carried_out(
@@ -176,7 +194,8 @@ def carried_out(
 
 def _own(order: Order) -> Order:
     """The order with memory of its own."""
-    return replace(order, items={n: replace(i, values=i.values.clone()) for n, i in order.items.items()})
+    items = {name: Item(item.values.clone(), item.part, item.key) for name, item in order.items.items()}
+    return Order(order.client, order.round, order.rule, items, order.told, order.back)
 
 
 def unsound(order: Order, answer: Answer, layout: Layout) -> str | None:
@@ -201,10 +220,11 @@ def unsound(order: Order, answer: Answer, layout: Layout) -> str | None:
                 return f"{verb} a {name} of {values.dtype}; it must be torch.float32"
     for name, values in answer.send.items():
         part = order.back.get(name)
-        if not torch.isfinite(values if part is None else part.take(values)).all():
+        if not _finite(values if part is None else part.take(values)):
             return f"sent a {name} with NaN or infinite values"
     for name, values in answer.keep.items():
-        if values is not None and not torch.isfinite(values).all():
+        looked_at = values is answer.send.get(name) and name not in order.back
+        if values is not None and not looked_at and not _finite(values):
             return f"made a {name} of its own with NaN or infinite values"
     for name, number in answer.numbers.items():
         if not np.isfinite(number):
@@ -212,20 +232,11 @@ def unsound(order: Order, answer: Answer, layout: Layout) -> str | None:
     return None
 
 
-def _lined_up(name: str, good: Sequence[tuple[Order, Answer]], shape: tuple[int, ...]) -> Tensor:
-    """What the clients sent under one name `[r, *shape]`; NaN where nothing crossed."""
-    rows = torch.empty(len(good), *shape)
-    for row, (order, answer) in zip(rows, good, strict=True):
-        part = order.back.get(name)
-        if name not in answer.send:
-            row.fill_(float("nan"))
-        elif part is None:
-            row.copy_(answer.send[name])
-        else:
-            part.copy(row.fill_(float("nan")), answer.send[name])
-    return rows
+def _finite(values: Tensor) -> bool:
+    """Whether there is no NaN and nothing infinite; without a mask as large as a model."""
+    return not values.numel() or all(math.isfinite(float(end)) for end in torch.aminmax(values))
 
 
-def _names(good: Sequence[tuple[Order, Answer]], field: str) -> list[str]:
+def _names(good: Sequence[tuple[Order, Carried]], field: str) -> list[str]:
     """Every name that any answer uses, in order of appearance."""
     return list(dict.fromkeys(name for _, answer in good for name in getattr(answer, field)))

@@ -1,48 +1,54 @@
 """Persistent worker processes over shared memory: ids and small things travel, models do not.
 
-Models and client states are written once into an arena that all processes map; a worker writes its answers'
-vectors into the arena too. A worker that dies, stops or exceeds its time is replaced, and the clients it worked
-for are asked again one by one, so that one bad client costs nobody else the round.
+What a question carries is written once into memory that all processes map; a worker writes the vectors of its
+answers into such memory too, where the method finds them. A worker that dies, stops or exceeds its time is
+replaced, and the clients it worked for are asked again, so that one bad client costs nobody else the round.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import socket
-import struct
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from coterie.clients.rule import Answer, Order
 from coterie.engine.engine import Engine
+from coterie.exchange import Outputs
 from coterie.problems import BadInput
-from coterie.runtime.arena import Place, make_file, mapped
-from coterie.runtime.runtime import Failure, carried_out, shapes_of
-from coterie.runtime.threads import one_thread
+from coterie.runtime.arena import Arena
+from coterie.runtime.processes import end, is_stopped, started
+from coterie.runtime.questions import LARGE, Desk, own
+from coterie.runtime.rows import Carried, Sketcher
+from coterie.runtime.runtime import Failure
+from coterie.runtime.states import ClientStates
+from coterie.runtime.worker import READY, Counts, Done, Sheet, equipped
 
 _DIED = "its worker process died"
-_READY = "ready"
+_STOPPED = "its worker process was stopped"
 _STARTS = 3
 """How often in succession a worker may end before it is ready."""
 _PATIENCE = 60.0
-"""Seconds in which a worker must start, map memory, or take or finish a message, whatever its clients may take."""
-_GONE = torch.empty(0)
-"""Stands for a tensor that lies in the arena."""
+"""Seconds in which a worker must start, or take or finish a message, whatever its clients may take."""
+_STILL = 10.0
+"""Seconds for which the system may say that a busy worker is stopped, before it is replaced (Linux)."""
 _FORKS = sys.platform == "linux"
-"""Forked workers share the federation's memory as it is; where there is no fork they get a copy each."""
+"""Forked workers have the federation and the engine as they are. Others start from nothing; PyTorch then moves the
+federation to memory that all of them map."""
+_AHEAD = 1 << 14
+"""Bytes of a message that may wait in the pipe of a worker that is still busy."""
+_TASKS = 128
+"""Most tasks of one message that holds several jobs."""
 
 
 def cores() -> int:
@@ -50,23 +56,34 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """One order as it travels: its tensors are places in the arena."""
+@dataclass(eq=False)
+class _Job:
+    """What a worker does in one go."""
 
-    order: Order
-    items: dict[str, Place]
-    state: dict[str, Place]
-    out: dict[str, Place]
+    content: Any
+    size: int
+    """Orders in it."""
+    weight: int
+    alone: bool = False
+    """Not to be put into one message with others: one of them may have killed a worker."""
+    tried: bool = False
 
 
 @dataclass(eq=False)
 class _Worker:
     process: BaseProcess
     pipe: Connection
+    begun: float = field(default_factory=time.monotonic)
     ready: bool = False
-    chunk: list[int] = field(default_factory=list)
+    failed: int = 0
+    """How often in succession the worker of this place has ended before it was ready."""
+    sheet: bytes | None = None
+    """The last that it was sent."""
+    jobs: deque[list[_Job]] = field(default_factory=deque)
+    """What it was handed: the jobs of a message it works at, and of one that waits."""
     deadline: float | None = None
+    still: float | None = None
+    """Since when it has been seen stopped."""
 
 
 class Pool:
@@ -74,300 +91,269 @@ class Pool:
 
     Args:
         engine: what a forked worker works with; it shares the parent's pages until it writes to them.
+        sketcher: likewise.
         build: makes the same engine where there is no fork.
         workers: number of processes.
         timeout: seconds that a client may take, from when a worker that is ready takes it up; None for no limit.
+        arena: the memory that is shared.
     """
 
-    def __init__(self, engine: Engine, build: Callable[[], Engine], workers: int, timeout: float | None) -> None:
-        self._forks = _FORKS
-        self._context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
-        self._build = (lambda: engine) if self._forks else build
-        self._layout = engine.layout
+    def __init__(
+        self,
+        engine: Engine,
+        sketcher: Sketcher,
+        build: Callable[[], Engine],
+        workers: int,
+        timeout: float | None,
+        arena: Arena,
+    ) -> None:
+        self.notes: list[str] = []
+        """One sentence for each worker that was replaced, though no client is to blame."""
+        self._equip = (lambda: (engine, sketcher)) if _FORKS else partial(equipped, build)
+        self._desk = Desk(arena, engine.layout, engine.data.classes, sketcher.width)
         self._timeout = timeout
         self._patience = max(_PATIENCE, timeout or 0.0)
-        self._arena = torch.empty(0)
-        self._file: Path | None = None
         self._workers = [self._start() for _ in range(workers)]
 
     def close(self) -> None:
         for worker in self._workers:
-            _end(worker)
+            end(worker.process, worker.pipe)
         self._workers.clear()
-        self._arena = torch.empty(0)
-        self._forget_file()
+        self._desk.close()
 
     def carry_out(
         self,
         orders: Sequence[Order],
-        states: Sequence[Mapping[str, Tensor]],
+        states: ClientStates,
         chunks: Sequence[list[int]],
         weights: Sequence[int],
+        keep: bool,
     ) -> list[Answer | Failure]:
-        """Have every order answered. `weights` are the chunks' sizes: the largest goes first.
+        """Have every order answered, and what is kept put into `states`, if `keep` says so.
+
+        Args:
+            orders: of one exchange.
+            states: what the clients have kept.
+            chunks: the numbers of the orders that are carried out together.
+            weights: the chunks' sizes: the largest goes first.
+            keep: whether what the answers keep is kept.
 
         Raises:
             BadInput: there is no room for what the orders carry, or workers end before they are ready.
         """
+        if not orders:
+            return []
+        room = self._desk.room(orders, states) if keep else {}
+        try:
+            tasks, sheet, rows = self._desk.orders(orders, states, room, keep)
+            jobs = [_Job([tasks[i] for i in c], len(c), w) for c, w in zip(chunks, weights, strict=True)]
+            outcomes: dict[int, Done | Failure] = {}
+            for job, found in self._worked(sheet, jobs):
+                each = [Failure(found)] * job.size if isinstance(found, str) else found
+                outcomes |= zip((task.row for task in job.content), each, strict=True)
+            rows = own(rows)
+            answers: list[Answer | Failure] = []
+            for row, order in enumerate(orders):
+                outcome = outcomes[row]
+                if isinstance(outcome, Failure):
+                    answers.append(outcome)
+                    continue
+                kept: dict[str, Tensor | None] = {}
+                if keep:
+                    kept = {n: room[n].pop(row) if is_kept else None for n, is_kept in outcome.kept.items()}
+                    if states.shared:
+                        states.update(order.client, kept, own=True)
+                    else:
+                        states.update(order.client, kept)
+                send = {name: rows.sent[name][row] for name in outcome.sent}
+                report = {name: Counts.unpacked(value) for name, value in outcome.report.items()}
+                answers.append(Carried(send, outcome.numbers, kept, report, rows, row))
+            return answers
+        finally:
+            for name, left in room.items() if states.shared else ():
+                states.give(name, left.values())
+
+    def outputs(self, ask: Outputs, ranges: Sequence[tuple[int, int]]) -> Tensor:
+        """Softmax outputs `[n, samples, classes]`, the models divided into `ranges`.
+
+        Raises:
+            BadInput: there is no room, or workers end before they are ready.
+            RuntimeError: the outputs cannot be computed.
+        """
+        sheet, outputs = self._desk.outputs(ask)
+        for _, found in self._worked(sheet, [_Job(some, 1, some[1] - some[0]) for some in ranges]):
+            if isinstance(found, str):
+                raise RuntimeError(f"the outputs of models cannot be computed: {found}")
+        return outputs if outputs.nbytes >= LARGE else outputs.clone()
+
+    def _worked(self, sheet: Sheet, jobs: Sequence[_Job]) -> list[tuple[_Job, list[Any] | str]]:
+        """Have all jobs done: each, or each of the parts it was taken into, and what came of it, or why nothing."""
         if not self._workers:
             raise RuntimeError("the worker processes have ended; a runtime that is closed cannot be asked")
         try:
-            return self._carried_out(orders, states, chunks, weights)
+            return self._done(bytes(ForkingPickler.dumps(sheet)), jobs)
         except BaseException:
-            # What busy workers still have to say would be taken for answers to the next orders, and others may
-            # not have mapped new memory yet.
+            # What busy workers still have to say would be taken for answers to the next question.
             for worker in self._workers:
-                worker.chunk = []
-                self._replace(worker)
+                if worker.jobs or not worker.ready:
+                    worker.jobs.clear()
+                    worker.failed = 0
+                    self._replace(worker)
             raise
 
-    def _carried_out(
-        self,
-        orders: Sequence[Order],
-        states: Sequence[Mapping[str, Tensor]],
-        chunks: Sequence[list[int]],
-        weights: Sequence[int],
-    ) -> list[Answer | Failure]:
-        tasks = self._lay_out(orders, states)
-        found: list[Answer | Failure] = [Failure("was not asked")] * len(orders)
-        first = sorted(range(len(chunks)), key=lambda c: -weights[c])
-        queue = deque(list(chunks[c]) for c in first)
-        tried: set[int] = set()
-        while queue or any(w.chunk for w in self._workers):
+    def _done(self, sheet: bytes, jobs: Sequence[_Job]) -> list[tuple[_Job, list[Any] | str]]:
+        done: list[tuple[_Job, list[Any] | str]] = []
+        queue = deque(sorted(jobs, key=lambda job: -job.weight))
+        while queue or any(worker.jobs for worker in self._workers):
             for worker in self._workers:
-                if queue and not worker.chunk:
-                    self._hand_over(worker, queue.popleft(), tasks)
+                while self._wants(worker, queue) and self._hand_over(worker, queue, sheet):
+                    pass
             for worker, reply in self._replies():
-                chunk, worker.chunk = worker.chunk, []
-                if isinstance(reply, list):
-                    for i, answer in zip(chunk, reply, strict=True):
-                        found[i] = self._unpacked(tasks[i], answer)
-                elif len(chunk) > 1:
-                    queue.extend([i] for i in chunk)
-                elif reply == _DIED and chunk[0] not in tried:
-                    tried.add(chunk[0])  # a worker may die of something else than its client: once more
-                    queue.append(chunk)
-                else:
-                    found[chunk[0]] = Failure(reply)
-        return found
+                some = worker.jobs.popleft()
+                for i, job in enumerate(some):
+                    found = reply[i] if isinstance(reply, list) else reply
+                    if not isinstance(found, str):
+                        again = []
+                    elif isinstance(reply, list) or len(some) == 1:
+                        again = self._again(job, found)
+                    else:
+                        again = [replace(job, alone=True)]  # one of them is to blame
+                    queue.extend(again)
+                    if not again:
+                        done.append((job, found))
+                if worker.ready:
+                    worker.deadline = self._deadline(worker)
+                while worker.jobs and not worker.ready:  # it is a new one: what waited is as good as before
+                    queue.extendleft(worker.jobs.popleft())
+        return done
 
-    def _start(self) -> _Worker:
-        ours, theirs = self._context.Pipe()
-        _limit(ours, self._patience)
-        # A forked worker has the arena mapped already; another kind of process finds it by the file's name.
-        arena = self._arena if self._forks else (self._file, len(self._arena))
-        process = self._context.Process(
-            target=_serve, args=(self._build, theirs, os.getpid(), arena), daemon=True, name="coterie worker"
-        )
-        process.start()
-        theirs.close()
-        return _Worker(process, ours)
+    def _again(self, job: _Job, reason: str) -> list[_Job]:
+        """What is asked once more of a job that came to nothing."""
+        if reason in (_DIED, _STOPPED) and not job.tried:
+            # A worker may die of something else than its clients: once more as it was, for the same bits.
+            return [replace(job, tried=True, alone=True)]
+        if job.size > 1:
+            return [_Job([task], 1, 0, alone=True) for task in job.content]
+        return []
 
-    def _replace(self, worker: _Worker) -> None:
-        fresh, old = self._start(), replace(worker)
-        worker.process, worker.pipe, worker.ready = fresh.process, fresh.pipe, False
-        _end(old)
+    def _wants(self, worker: _Worker, queue: Sequence[_Job]) -> bool:
+        """Whether a worker shall be handed more: if it has nothing, or so that it will not have to wait."""
+        if not queue or not worker.ready:
+            return False
+        return not worker.jobs or (len(worker.jobs) == 1 and len(queue) >= 2 * len(self._workers))
 
-    def _greet(self, worker: _Worker) -> None:
-        """Wait until a worker has its engine: only then may its clients' time begin, and its memory change."""
-        reason = _DIED
-        for _ in range(_STARTS):
-            if worker.ready:
-                return
-            try:
-                reason = worker.pipe.recv()
-            except (EOFError, OSError):
-                reason = _DIED
-            if reason == _READY:
-                worker.ready = True
-                return
-            self._replace(worker)
-        raise BadInput(
-            f"run.workers = {len(self._workers)} is not possible: a worker ended {_STARTS} times before it was "
-            f"ready ({reason}); free memory, or set run.workers = 1 and no run.client_timeout"
-        )
-
-    def _hand_over(self, worker: _Worker, chunk: list[int], tasks: list[_Task]) -> None:
-        self._greet(worker)
-        worker.chunk = chunk
-        worker.deadline = None if self._timeout is None else time.monotonic() + self._timeout * len(chunk)
+    def _hand_over(self, worker: _Worker, queue: deque[_Job], sheet: bytes) -> bool:
+        """Hand a worker the next jobs; False where the message is too long to wait behind another."""
+        some = self._next(queue)
+        message = ForkingPickler.dumps([job.content for job in some])
+        if worker.jobs and len(message) > _AHEAD:
+            queue.extendleft(reversed(some))
+            return False
+        worker.jobs.append(some)
+        known, worker.sheet = worker.sheet == sheet, sheet
+        if len(worker.jobs) == 1:
+            worker.deadline = self._deadline(worker)
         try:
-            worker.pipe.send([tasks[i] for i in chunk])
+            if not known:
+                worker.pipe.send_bytes(sheet)
+            worker.pipe.send_bytes(message)
         except OSError:
             worker.process.kill()  # it died, or does not read; the next look at the pipe says so
+        return True
 
-    def _replies(self) -> list[tuple[_Worker, list[Answer | Failure] | str]]:
-        """Wait until a busy worker has something to say, has died, or is late."""
-        busy = [w for w in self._workers if w.chunk]
+    def _next(self, queue: deque[_Job]) -> list[_Job]:
+        """The next job, or several small ones: what travels costs more than they do.
+
+        No more than a quarter of a worker's share of what is left, so that in the end all are ready together.
+        """
+        some = [queue.popleft()]
+        if some[0].alone or self._timeout is not None:
+            return some
+        share = sum(job.weight for job in queue) / (4 * len(self._workers))
+        weight, tasks = some[0].weight, some[0].size
+        while queue and not queue[0].alone:
+            weight, tasks = weight + queue[0].weight, tasks + queue[0].size
+            if weight > share or tasks > _TASKS:
+                break
+            some.append(queue.popleft())
+        return some
+
+    def _deadline(self, worker: _Worker) -> float | None:
+        """When the message that a worker now works at must be done."""
+        if self._timeout is None or not worker.jobs:
+            return None
+        return time.monotonic() + self._timeout * sum(job.size for job in worker.jobs[0])
+
+    def _replies(self) -> list[tuple[_Worker, list[Any] | str]]:
+        """Wait until a worker that is busy or starting has something to say, has died, is late or was stopped."""
+        busy = [w for w in self._workers if w.jobs or not w.ready]
         deadlines = [w.deadline for w in busy if w.deadline is not None]
-        patience = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        patience = min([max(0.0, d - time.monotonic()) for d in deadlines] + [_STILL / 10])
         ready = set(wait([w.pipe for w in busy], patience))
-        found: list[tuple[_Worker, list[Answer | Failure] | str]] = []
+        found: list[tuple[_Worker, list[Any] | str]] = []
         for worker in busy:
-            if worker.pipe in ready:
+            if not worker.ready:
+                self._greet(worker, worker.pipe in ready)
+            elif worker.pipe in ready:
+                worker.still = None
                 found.append((worker, self._received(worker)))
             elif worker.deadline is not None and time.monotonic() >= worker.deadline:
-                found.append((worker, f"took longer than {self._timeout:g} s"))
+                late = f"took longer than {self._timeout:g} s"
+                found.append((worker, _STOPPED if is_stopped(worker.process.pid) else late))
                 self._replace(worker)
+            elif not ready and self._is_stuck(worker):
+                found.append((worker, _STOPPED))
+                self._replaced(worker, "was stopped")
         return found
 
-    def _received(self, worker: _Worker) -> list[Answer | Failure] | str:
-        """A worker's message: answers, or why there are none."""
-        try:
-            found: list[Answer | Failure] | str = worker.pipe.recv()
-        except (EOFError, OSError):  # also in the middle of a message
+    def _greet(self, worker: _Worker, speaks: bool) -> None:
+        """Hear whether a worker has its engine: only then is it handed anything, and its clients' time begins."""
+        reason = _DIED
+        if speaks:
+            with suppress(EOFError, OSError):
+                reason = worker.pipe.recv()
+        elif time.monotonic() < worker.begun + self._patience:
+            return
+        worker.ready = reason == READY
+        worker.failed = 0 if worker.ready else worker.failed + 1
+        if worker.failed == _STARTS:
+            raise BadInput(
+                f"run.workers = {len(self._workers)} is not possible: a worker ended {_STARTS} times before it was "
+                f"ready ({reason}); free memory, or set run.workers = 1 and no run.client_timeout"
+            )
+        if not worker.ready:
             self._replace(worker)
+
+    def _is_stuck(self, worker: _Worker) -> bool:
+        """Whether a worker has been seen stopped for too long: nobody may ever let it go on."""
+        if not is_stopped(worker.process.pid):
+            worker.still = None
+            return False
+        now = time.monotonic()
+        worker.still = worker.still or now
+        return now - worker.still >= _STILL
+
+    def _received(self, worker: _Worker) -> list[Any] | str:
+        """A worker's message: what came of its jobs, or why nothing did."""
+        try:
+            found: list[Any] | str = worker.pipe.recv()
+        except (EOFError, OSError):  # also in the middle of a message
+            self._replaced(worker, "died")
             return _DIED
         except Exception as error:  # noqa: BLE001  # a message is built again by code of whatever it holds
             return f"its answer cannot be read ({type(error).__name__}: {error})"
         return found
 
-    def _lay_out(self, orders: Sequence[Order], states: Sequence[Mapping[str, Tensor]]) -> list[_Task]:
-        """Write what the orders carry into the arena, every distinct row once, and make room for the answers."""
-        end = 0
-        places: dict[object, Place] = {}
-        writes: list[tuple[Place, Tensor]] = []
+    def _start(self) -> _Worker:
+        return _Worker(*started(_FORKS, self._equip, self._patience))
 
-        def place(values: Tensor | None, shape: tuple[int, ...], key: object = None) -> Place:
-            nonlocal end
-            if key is not None and key in places:
-                return places[key]
-            spot = Place(end, shape)
-            end += torch.Size(shape).numel()
-            if values is not None:
-                writes.append((spot, values))
-            if key is not None:
-                places[key] = spot
-            return spot
+    def _replaced(self, worker: _Worker, what: str) -> None:
+        self.notes.append(f"a worker process {what}; another takes its place, and its clients are asked again")
+        self._replace(worker)
 
-        tasks = []
-        for order, state in zip(orders, states, strict=True):
-            items = {n: place(i.values, tuple(i.values.shape), i.key) for n, i in order.items.items()}
-            kept = {n: place(v, tuple(v.shape)) for n, v in state.items()}
-            rule, shapes = order.rule, shapes_of(order.rule, self._layout)
-            out = {f"send/{n}": place(None, shapes[n]) for n in rule.sends}
-            out |= {f"keep/{n}": place(None, shapes[n]) for n in rule.keeps}
-            empty = {n: replace(i, values=_GONE, key=None) for n, i in order.items.items()}
-            tasks.append(_Task(replace(order, items=empty), items, kept, out))
-        self._reserve(end)
-        for spot, values in writes:
-            spot.view(self._arena).copy_(values)
-        return tasks
-
-    def _reserve(self, scalars: int) -> None:
-        """Make the arena large enough. Called while no worker is busy."""
-        if scalars <= len(self._arena):
-            return
-        for worker in self._workers:
-            self._greet(worker)  # a worker on its way may still be looking for the old file
-        size = int(scalars * 1.25) + 1024
-        file = make_file(size)
-        self._forget_file()
-        self._file = file
-        self._arena = mapped(file, size)
-        for worker in self._workers:
-            try:
-                worker.pipe.send((file, size))
-                worker.pipe.recv()
-            except (EOFError, OSError):  # it died, or does not answer
-                self._replace(worker)
-                self._greet(worker)
-        if self._forks:
-            self._forget_file()  # every process has it mapped: a kill leaves nothing behind
-
-    def _forget_file(self) -> None:
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
-            self._file = None
-
-    def _unpacked(self, task: _Task, answer: Answer | Failure) -> Answer | Failure:
-        """The answer with the vectors its worker left in the arena."""
-        if isinstance(answer, Failure):
-            return answer
-        send = {n: task.out[f"send/{n}"].view(self._arena) for n in answer.send}
-        keep = {n: None if v is None else task.out[f"keep/{n}"].view(self._arena) for n, v in answer.keep.items()}
-        return replace(answer, send=send, keep=keep)
-
-
-def _end(worker: _Worker) -> None:
-    worker.process.kill()
-    worker.process.join()
-    worker.pipe.close()
-
-
-def _limit(pipe: Connection, seconds: float) -> None:
-    """Let reading and writing fail when the other end keeps one waiting that long in the middle of it."""
-    if os.name == "posix":
-        with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
-
-
-def _serve(
-    build: Callable[[], Engine], pipe: Connection, parent: int, arena: Tensor | tuple[Path | None, int]
-) -> None:
-    """A worker's life: build an engine, then answer lists of tasks until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    files: list[Path | None] = [None if isinstance(arena, Tensor) else arena[0]]
-    threading.Thread(target=_end_with, args=(parent, files), daemon=True).start()
-    with one_thread(blas=True):
-        _work(build, pipe, arena, files)
-
-
-def _work(
-    build: Callable[[], Engine],
-    pipe: Connection,
-    arena: Tensor | tuple[Path | None, int],
-    files: list[Path | None],
-) -> None:
-    try:
-        shared = arena if isinstance(arena, Tensor) else mapped(*arena)
-        engine = build()
-    except Exception as error:  # noqa: BLE001  # the parent says it
-        pipe.send(f"{type(error).__name__}: {error}")
-        return
-    pipe.send(_READY)
-    while True:
-        try:
-            message = pipe.recv()
-        except (EOFError, OSError):
-            return
-        if isinstance(message, tuple):
-            files[0], shared = message[0], mapped(*message)
-            pipe.send("mapped")
-            continue
-        try:
-            pipe.send(_answers(engine, message, shared))
-        except BaseException as error:  # noqa: BLE001  # whatever a client's rule does, the round goes on
-            pipe.send(f"{type(error).__name__}: {error}")
-
-
-def _end_with(parent: int, files: list[Path | None]) -> None:
-    """End this process once its parent is gone, whatever it is doing, and the file that nobody will remove."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    if files[0] is not None:
-        files[0].unlink(missing_ok=True)
-    os._exit(1)
-
-
-def _answers(engine: Engine, tasks: list[_Task], arena: Tensor) -> list[Answer | Failure]:
-    orders = [
-        replace(t.order, items={n: replace(i, values=t.items[n].view(arena)) for n, i in t.order.items.items()})
-        for t in tasks
-    ]
-    states = [{n: p.view(arena) for n, p in t.state.items()} for t in tasks]
-    answers: list[Answer | Failure] = []
-    for task, answer in zip(tasks, carried_out(engine, orders, states), strict=True):
-        if isinstance(answer, Failure):
-            answers.append(answer)
-            continue
-        for name, values in answer.send.items():
-            task.out[f"send/{name}"].view(arena).copy_(values)
-        kept = {name: values for name, values in answer.keep.items() if values is not None}
-        for name, values in kept.items():
-            task.out[f"keep/{name}"].view(arena).copy_(values)
-        stubs = {name: None if values is None else _GONE for name, values in answer.keep.items()}
-        answers.append(replace(answer, send=dict.fromkeys(answer.send, _GONE), keep=stubs))
-    return answers
+    def _replace(self, worker: _Worker) -> None:
+        """Put a new process into a worker's place. What it was handed stays for the caller to look at."""
+        fresh, old = self._start(), replace(worker)
+        worker.process, worker.pipe, worker.begun, worker.ready = fresh.process, fresh.pipe, fresh.begun, False
+        worker.sheet, worker.deadline, worker.still = None, None, None
+        end(old.process, old.pipe)

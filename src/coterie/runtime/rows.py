@@ -1,0 +1,115 @@
+"""Where the answers to one exchange are put, by whoever has them: one row for each client that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from coterie.clients.rule import Answer, Order, Rule
+from coterie.models.layout import Layout, Part
+from coterie.models.sketch import Sketch
+
+MODEL = "model"
+"""The name under which a rule sends or keeps the model whose sketch is made."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Matrices `[m, ...]` over the clients of an exchange, in their order.
+
+    Attributes:
+        sent: what they sent, `[m, *shape]` by name; NaN where nothing crossed.
+        crossed: sketches `[m, width]` of the models that they sent, 0 counting for what did not cross.
+        own: sketches `[m, width]` of the models that they keep.
+    """
+
+    sent: Mapping[str, Tensor]
+    crossed: Tensor | None = None
+    own: Tensor | None = None
+
+    def put(self, row: int, order: Order, answer: Answer, state: Mapping[str, Tensor], sketcher: Sketcher) -> None:
+        """Write what one client sent into its row, and the sketches of its models.
+
+        Args:
+            row: which.
+            order: what it was asked.
+            answer: what it answered.
+            state: what it had kept before.
+            sketcher: makes the sketches.
+        """
+        for name, matrix in self.sent.items():
+            place, part = matrix[row], order.back.get(name)
+            values = answer.send.get(name)
+            if values is None:
+                place.fill_(float("nan"))
+            elif part is None:
+                place.copy_(values)
+            else:
+                part.copy(place.fill_(float("nan")), values)
+        sent, kept, part = answer.send.get(MODEL), answer.keep.get(MODEL, state.get(MODEL)), order.back.get(MODEL)
+        if self.crossed is not None:
+            self.crossed[row] = 0.0 if sent is None else sketcher(sent, part)
+        if self.own is not None:
+            if self.crossed is not None and kept is sent and part is None:
+                self.own[row] = self.crossed[row]
+            else:
+                self.own[row] = 0.0 if kept is None else sketcher(kept)
+
+
+class Sketcher:
+    """Makes sketches of the trainable part of models."""
+
+    def __init__(self, layout: Layout, seed: int) -> None:
+        self._seen = layout.trainable
+        self._sketch = Sketch(self._seen.size, seed)
+        self.width = self._sketch.width
+
+    def __call__(self, model: Tensor, part: Part | None = None) -> Tensor:
+        """The sketch `[width]` of a model `[P]`; outside `part`, where there is one, it counts as 0."""
+        values = model if part is None else part.copy(torch.zeros_like(model), model)
+        return self._sketch(self._seen.take(values)[None])[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Carried(Answer):
+    """An answer whose vectors lie in `rows`, in the row of this number."""
+
+    rows: Rows = field(default_factory=lambda: Rows({}))
+    row: int = -1
+
+
+def matrices(
+    rule: Rule, layout: Layout, count: int, width: int, keep: bool, make: Callable[[tuple[int, ...]], Tensor]
+) -> Rows:
+    """Room for the answers of `count` clients to an exchange.
+
+    Args:
+        rule: what they run.
+        layout: of their network.
+        count: how many they are.
+        width: numbers in a sketch.
+        keep: whether they keep what they answer; sketches are made of nothing else.
+        make: memory of a shape.
+    """
+    shapes = shapes_of(rule, layout)
+    crossed, own = (make((count, width)) if keep and MODEL in some else None for some in (rule.sends, rule.keeps))
+    return Rows({name: make((count, *shapes[name])) for name in rule.sends}, crossed, own)
+
+
+def shapes_of(rule: Rule, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """The shape of all that a rule sends or keeps, by name: `(P,)`, or what the rule says."""
+    return {**dict.fromkeys((*rule.sends, *rule.keeps), (layout.size,)), **rule.shapes(layout)}
+
+
+def closed(matrix: Tensor, numbers: Sequence[int]) -> Tensor:
+    """The rows of these numbers. What is between ascending ones is overwritten, so that nothing large is copied."""
+    if all(a < b for a, b in pairwise(numbers)):
+        for to, number in enumerate(numbers):
+            if to != number:
+                matrix[to] = matrix[number]
+        return matrix[: len(numbers)]
+    return matrix[torch.tensor(numbers)]

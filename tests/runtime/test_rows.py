@@ -1,0 +1,313 @@
+"""Where answers are put: sketches beside them, rows closed over who is missing, nothing overwritten later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.clients import (
+    Answer,
+    Client,
+    Evaluate,
+    FullGradient,
+    LocalUpdate,
+    Order,
+    PrivateUpdate,
+    Rule,
+    TrainOwn,
+    Work,
+    rule,
+)
+from coterie.exchange import Exchange, Outputs, Replies, Send
+from coterie.models.sketch import Sketch
+from coterie.runtime import workers
+from coterie.runtime.local import EngineSpec, LocalRuntime
+from coterie.runtime.loopback import LoopbackRuntime
+from coterie.runtime.rows import closed
+from coterie.runtime.runtime import Runtime
+from tests.federated import TRAINING, planted
+
+CLIENTS = 7
+EVERYONE = np.arange(CLIENTS)
+KINDS = ["alone", "batched", "workers", "batched workers", "three workers", "loopback"]
+
+
+def runtime_of(kind: str, network: str = "planted-batch-norm", clients: int = CLIENTS) -> Runtime:
+    if "batched" in kind:
+        network = "planted-perceptron"
+    federation = planted(clients=clients, samples=20)
+    engine = "batched" if "batched" in kind else "sequential"
+    spec = EngineSpec(network, {}, federation.features, federation, TRAINING, 0, engine)
+    if kind == "loopback":
+        return LoopbackRuntime(spec.build(), federation.samples)
+    count = 3 if "three" in kind else 2 if "workers" in kind else 1
+    return LocalRuntime(spec, federation.samples, workers=count)
+
+
+@pytest.fixture(params=KINDS)
+def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
+    runtime = runtime_of(request.param)
+    yield runtime
+    runtime.close()
+
+
+def ask(runtime: Runtime, exchange: Exchange, number: int = 1) -> Replies:
+    runtime.begin(number)
+    replies = runtime.answer(exchange)
+    assert isinstance(replies, Replies)
+    return replies
+
+
+def start(runtime: Runtime) -> Tensor:
+    return torch.linspace(-0.1, 0.1, runtime.layout.size)
+
+
+# ---- sketches
+
+
+def expected(runtime: Runtime, models: Tensor) -> Tensor:
+    seen = runtime.layout.trainable
+    return Sketch(seen.size, runtime.seed)(seen.take(models).nan_to_num(0.0))
+
+
+def test_sketches_of_what_was_sent(runtime: Runtime) -> None:
+    assert runtime.layout.trainable.size > 512
+    send = {"model": Send.same(start(runtime), EVERYONE)}
+    replies = ask(runtime, Exchange(EVERYONE, LocalUpdate(), send))
+    assert replies.sketches is not None
+    assert torch.equal(replies.sketches, expected(runtime, replies.models))
+    ((clients, seen),) = runtime.sketched
+    assert clients.tolist() == EVERYONE.tolist()
+    assert torch.equal(seen, replies.sketches)
+    assert not torch.equal(replies.sketches[0], replies.sketches[1])
+
+
+def test_sketches_of_a_part_are_of_what_crossed(runtime: Runtime) -> None:
+    """A method learns nothing of private layers; the run's picture is of the whole models that clients keep."""
+    part = runtime.layout.first_layers(1)
+    send = {"initial": Send.same(start(runtime), EVERYONE)}
+    exchange = Exchange(EVERYONE, PrivateUpdate(), send, back={"model": part})
+    replies = ask(runtime, exchange)
+    assert replies.models.isnan().any()
+    assert replies.sketches is not None
+    assert torch.equal(replies.sketches, expected(runtime, replies.models))
+    if isinstance(runtime, LocalRuntime):  # nobody sees what a client on another machine keeps
+        ((_, seen),) = runtime.sketched
+        kept = torch.stack([runtime.states.of(c)["model"] for c in range(CLIENTS)])
+        assert torch.equal(seen, expected(runtime, kept))
+        assert not torch.equal(seen, replies.sketches)
+
+
+def test_sketches_of_what_is_kept_where_nothing_is_sent() -> None:
+    for kind in ("alone", "workers"):
+        runtime = runtime_of(kind)
+        try:
+            replies = ask(runtime, Exchange(EVERYONE, TrainOwn()))
+            assert isinstance(runtime, LocalRuntime)
+            kept = torch.stack([runtime.states.of(c)["model"] for c in range(CLIENTS)])
+            assert replies.sketches is not None
+            assert torch.equal(replies.sketches, expected(runtime, kept))
+        finally:
+            runtime.close()
+
+
+def test_no_sketches_of_what_is_no_model(runtime: Runtime) -> None:
+    send = {"model": Send.same(start(runtime), EVERYONE)}
+    assert ask(runtime, Exchange(EVERYONE, FullGradient(), send)).sketches is None
+    assert runtime.sketched == []
+    assert runtime.measure(Exchange(EVERYONE, Evaluate(), send)).sketches is None
+    nobody = ask(runtime, Exchange(EVERYONE[:0], LocalUpdate()))
+    assert nobody.sketches is not None
+    assert nobody.sketches.shape == (0, 512)
+
+
+# ---- who is missing
+
+
+@rule("test-odd")
+@dataclass(frozen=True)
+class Odd(Rule):
+    """Send the own id everywhere; whoever has one of these ids sends NaN."""
+
+    missing: tuple[int, ...] = ()
+    large: int = 0
+    sends = ("model", "more")
+
+    def shapes(self, layout: object) -> dict[str, tuple[int, ...]]:
+        return {"more": (max(self.large, 3),)}
+
+    def run(self, me: Client, got: Order) -> Work:
+        yield from ()
+        value = float("nan") if me.id in self.missing else float(me.id)
+        shape = self.shapes(me.layout)["more"]
+        return Answer({"model": torch.full((me.layout.size,), value), "more": torch.full(shape, value)})
+
+
+@pytest.mark.parametrize("missing", [(), (0,), (6,), (2, 3), (0, 1, 3, 4, 5), tuple(range(CLIENTS))])
+@pytest.mark.parametrize("large", [0, 400_000])
+def test_rows_are_closed_over_who_is_missing(missing: tuple[int, ...], large: int) -> None:
+    for kind in ("alone", "workers"):
+        runtime = runtime_of(kind)
+        try:
+            replies = ask(runtime, Exchange(EVERYONE, Odd(missing, large)))
+            there = [c for c in range(CLIENTS) if c not in missing]
+            assert replies.clients.tolist() == there
+            assert replies.models.shape == (len(there), runtime.layout.size)
+            assert replies.models[:, -1].tolist() == replies.sent["more"][:, -1].tolist() == there
+            assert replies.sketches is not None
+            assert torch.equal(replies.sketches, expected(runtime, replies.models))
+        finally:
+            runtime.close()
+
+
+def test_rows_in_any_order() -> None:
+    matrix = torch.arange(12.0).view(6, 2)
+    assert closed(matrix.clone(), [0, 1, 2, 3, 4, 5]).equal(matrix)
+    assert closed(matrix.clone(), [1, 4, 5]).equal(matrix[[1, 4, 5]])
+    assert closed(matrix.clone(), [3, 0, 0]).equal(matrix[[3, 0, 0]])
+    assert closed(matrix, []).shape == (0, 2)
+
+
+# ---- memory
+
+
+def test_large_answers_are_where_workers_put_them_and_stay() -> None:
+    runtime = runtime_of("workers")
+    try:
+        assert isinstance(runtime, LocalRuntime)
+        assert runtime._pool is not None
+        arena = runtime._pool._desk._arena
+        large, small = (ask(runtime, Exchange(EVERYONE, Odd((), size))).sent["more"] for size in (400_000, 10))
+        assert arena.place(large) is not None
+        assert arena.place(small) is None
+        row = large[3]
+        for number in range(3):  # each would overwrite what the one before it gave, if it could
+            others = ask(runtime, Exchange(EVERYONE[::-1].copy()[:4][::-1], Odd((), 400_000)), number).sent["more"]
+            assert others[:, 0].tolist() == [3.0, 4.0, 5.0, 6.0]
+            assert large[:, 0].tolist() == EVERYONE.tolist()
+            assert small[:, 0].tolist() == EVERYONE.tolist()
+        pieces = len(arena.paths())
+        del large, others
+        assert row.eq(3.0).all()
+        del row
+        for number in range(5):
+            ask(runtime, Exchange(EVERYONE, Odd((), 400_000)), number)
+        assert len(arena.paths()) <= pieces  # used again
+        kept = ask(runtime, Exchange(EVERYONE, Odd((), 400_000))).sent["more"]
+    finally:
+        runtime.close()
+    assert kept[:, 0].tolist() == EVERYONE.tolist()
+    assert kept[:, -1].tolist() == EVERYONE.tolist()
+
+
+def test_what_came_back_is_sent_from_where_it_lies() -> None:
+    runtime, alone = runtime_of("workers"), runtime_of("alone")
+    try:
+        assert isinstance(runtime, LocalRuntime)
+        assert runtime._pool is not None
+        matrix = torch.randn(300, runtime.layout.size)
+        models = []
+        for some in (runtime, alone):
+            send = {"model": Send(matrix, EVERYONE)}
+            first = ask(some, Exchange(EVERYONE, LocalUpdate(), send)).models
+            again = {"model": Send(first, EVERYONE[::-1].copy())}
+            models.append(ask(some, Exchange(EVERYONE, LocalUpdate(), again), 2).models)
+        assert torch.equal(*models)
+    finally:
+        runtime.close()
+
+
+def test_nothing_can_be_sent() -> None:
+    """A part may be empty, as where all layers are private."""
+    found = []
+    for kind in ("alone", "workers"):
+        runtime = runtime_of(kind)
+        try:
+            nothing = runtime.layout.nothing
+            model = {"model": Send.same(start(runtime), EVERYONE, nothing)}
+            for send in ({"initial": Send.same(start(runtime), EVERYONE)} | model, model):
+                replies = ask(runtime, Exchange(EVERYONE, PrivateUpdate(), send, back={"model": nothing}))
+                assert dict(replies.missing) == {}
+                assert replies.models.isnan().all()
+            assert isinstance(runtime, LocalRuntime)
+            found.append(torch.stack([runtime.states.of(c)["model"] for c in range(CLIENTS)]))
+        finally:
+            runtime.close()
+    assert torch.equal(*found)
+
+
+# ---- outputs
+
+
+@pytest.mark.parametrize(
+    ("network", "engine"),
+    [
+        ("planted-perceptron", "sequential"),
+        ("planted-perceptron", "batched"),
+        ("planted-batch-norm", "sequential"),
+    ],
+)
+@pytest.mark.parametrize("count", [0, 1, 70, 131])
+def test_outputs_are_the_same_whoever_computes_them(network: str, engine: str, count: int) -> None:
+    federation = planted(clients=3, samples=20, public=300)
+    spec = EngineSpec(network, {}, federation.features, federation, TRAINING, 0, engine)
+    expected = spec.build()
+    models = torch.rand(count, expected.layout.size) * 0.1 + 0.1  # no negative variances
+    assert federation.public is not None
+    ask = Outputs(models, federation.public, 2.0)
+    whole = expected.outputs(models, federation.public, 2.0) if count else torch.empty(0, 300, 10)
+    for processes in (1, 2, 3):
+        runtime = LocalRuntime(spec, federation.samples, workers=processes)
+        try:
+            first = runtime.answer(ask)
+            assert isinstance(first, Tensor)
+            assert torch.equal(first, whole)
+            runtime.answer(Outputs(models * 2, federation.public))
+            assert torch.equal(first, whole)  # not overwritten
+        finally:
+            runtime.close()
+
+
+def test_outputs_that_cannot_be_computed_are_an_error() -> None:
+    runtime = runtime_of("workers")
+    try:
+        with pytest.raises(RuntimeError, match="the outputs of models cannot be computed"):
+            runtime.answer(Outputs(torch.zeros(3, 5), torch.zeros(4, 8, 8)))
+        send = {"model": Send.same(start(runtime), EVERYONE)}
+        assert len(ask(runtime, Exchange(EVERYONE, LocalUpdate(), send))) == CLIENTS
+        assert runtime.notes == []
+    finally:
+        runtime.close()
+
+
+def test_jobs_are_handed_over_so_that_the_largest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And small ones together, a worker's share of what is left being the limit."""
+    handed: list[list[int]] = []
+    take = workers.Pool._next
+
+    def noted(self: workers.Pool, queue: object) -> list[workers._Job]:
+        some = take(self, queue)  # type: ignore[arg-type]
+        handed.append([job.weight for job in some])
+        return some
+
+    monkeypatch.setattr(workers.Pool, "_next", noted)
+    sizes = [30, 5, 5, 900, 5, 300] + [5] * 60
+    federation = planted(clients=len(sizes), sizes=sizes)
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
+    runtime = LocalRuntime(spec, federation.samples, workers=2)
+    try:
+        clients = np.arange(len(sizes))
+        send = {"model": Send.same(torch.zeros(runtime.layout.size), clients)}
+        assert len(ask(runtime, Exchange(clients, LocalUpdate(), send))) == len(sizes)
+    finally:
+        runtime.close()
+    flat = [size for some in handed for size in some]
+    assert flat == sorted(sizes, reverse=True)
+    assert handed[:2] == [[900], [300]]
+    assert max(len(some) for some in handed) > 2
+    assert len(handed[-1]) == 1
