@@ -19,6 +19,7 @@ from coterie import experiment_toml as toml
 from coterie.catalog import Catalog, Setting, settings_of
 from coterie.clients.training import Training
 from coterie.problems import BadInput, nearest, sentences
+from coterie.scale import Scale
 
 
 class Section(BaseModel):
@@ -142,8 +143,8 @@ class Run(Section):
     seed: Annotated[int, Field(ge=0, description="root of all randomness; same seed, same bits")] = 0
     workers: Annotated[int | None, Field(ge=1, description="worker processes; without it, one per core")] = None
     engine: Annotated[
-        Literal["auto", "sequential", "batched"],
-        Field(description="clients one after the other, or many in one kernel; auto takes the faster"),
+        Literal["auto", "sequential", "batched", "gpu"],
+        Field(description="clients one after the other, many in one kernel, or a GPU; auto is the faster of two"),
     ] = "auto"
     client_timeout: Annotated[
         float | None, Field(gt=0, description="seconds after which a client is left out of the round")
@@ -154,7 +155,10 @@ class Run(Section):
     seconds_per_sample: Annotated[
         float, Field(ge=0, description="a client's computing for simulated time, seconds per training sample")
     ] = 0.0
-    checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 1
+    checkpoint_every: Annotated[
+        int | None,
+        Field(ge=1, description="rounds between checkpoints; without it, as often as takes 5 % of the time"),
+    ] = None
     folder: Annotated[str, Field(min_length=1, description="where run folders are made")] = "runs"
     name: Annotated[str | None, Field(description="the run's name; without it, one is made up")] = None
 
@@ -168,16 +172,19 @@ class Run(Section):
         return name
 
 
-_training: Catalog = Catalog("section")
-_training.add("training")(Training)
+_plain: Catalog = Catalog("section")
+"""The sections that are frozen dataclasses of parts of the package that know nothing of experiments."""
+_plain.add("training")(Training)
+_plain.add("scale")(Scale)
 
-SECTIONS: dict[str, type[Section] | type[Training]] = {
+SECTIONS: dict[str, type[Section | Training | Scale]] = {
     "data": Data,
     "network": Network,
     "method": MethodChoice,
     "training": Training,
     "evaluation": Evaluation,
     "run": Run,
+    "scale": Scale,
 }
 """The tables of an experiment, in the order in which they are written."""
 
@@ -195,6 +202,7 @@ class Experiment(BaseModel):
     training: Training
     evaluation: Evaluation
     run: Run
+    scale: Scale
 
     def __init__(
         self,
@@ -206,6 +214,7 @@ class Experiment(BaseModel):
         training: Training | Mapping[str, Any] | None = None,
         evaluation: Evaluation | Mapping[str, Any] | None = None,
         run: Run | Mapping[str, Any] | str | None = None,
+        scale: Scale | Mapping[str, Any] | None = None,
         **others: Any,
     ) -> None:
         """Build every section; a section that is not given has its defaults.
@@ -221,6 +230,7 @@ class Experiment(BaseModel):
             "training": training,
             "evaluation": evaluation,
             "run": run,
+            "scale": scale,
             **others,
         }
         built: dict[str, Any] = {}
@@ -337,7 +347,7 @@ def check(experiment: Experiment) -> None:
 def section_settings(title: str) -> list[Setting]:
     """The keys that a section always has, without the further settings of a method or network."""
     cls = SECTIONS[title]
-    return settings_of(cls) if issubclass(cls, Section) else _training["training"].settings
+    return settings_of(cls) if issubclass(cls, Section) else _plain[title].settings
 
 
 def field_names(title: str) -> list[str]:
@@ -345,7 +355,7 @@ def field_names(title: str) -> list[str]:
     return [setting.name for setting in section_settings(title)] if title in SECTIONS else []
 
 
-def _section(name: str, value: Any) -> Section | Training:
+def _section(name: str, value: Any) -> Section | Training | Scale:
     if name not in SECTIONS:
         raise BadInput(_no_section(name))
     cls = SECTIONS[name]
@@ -354,16 +364,16 @@ def _section(name: str, value: Any) -> Section | Training:
     table = _as_table(name, value)
     if table is None:
         raise BadInput(f"{name} = {value!r} is not possible; it must be a table of {', '.join(field_names(name))}")
-    if cls is Training:
-        return Training(**_training["training"].bind({k: toml.plain(v) for k, v in table.items()}, name))
-    return cls(**table)
+    if issubclass(cls, Section):
+        return cls(**table)
+    return cls(**_plain[name].bind({k: toml.plain(v) for k, v in table.items()}, name))
 
 
 def _as_table(title: str, value: Any) -> dict[str, Any] | None:
     """A section in any of the forms in which it is given, as a table; None where it is given as something else."""
     if value is None:
         return {}
-    if isinstance(value, Training):
+    if isinstance(value, Training | Scale):
         return asdict(value)
     if isinstance(value, Section):
         return value.model_dump()

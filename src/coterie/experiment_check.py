@@ -25,6 +25,7 @@ from coterie.experiment import (
     section_settings,
 )
 from coterie.problems import BadInput, nearest
+from coterie.scale import Scale, too_many
 
 if TYPE_CHECKING:
     from coterie.methods import Method
@@ -35,7 +36,7 @@ CHOICES = ("method", "network")
 AUTO = "auto"
 """The network or the split that fits the data."""
 
-LOOKUP = ("method", "network", "training", "data", "evaluation", "run")
+LOOKUP = ("method", "network", "training", "data", "evaluation", "run", "scale")
 """Where a bare key is looked for."""
 
 
@@ -68,6 +69,7 @@ def problems(sections: Mapping[str, Any]) -> list[str]:
     found += _clusters(sections.get("data"), sections.get("method"), sections.get("run"))
     found += _needs(sections.get("data"), sections.get("network"), sections.get("method"))
     found += _measured(sections.get("data"), sections.get("evaluation"))
+    found += _pairs(sections.get("data"), sections.get("method"), sections.get("run"), sections.get("scale"))
     return found
 
 
@@ -279,20 +281,45 @@ def _folder(run: Run) -> list[str]:
     return []
 
 
-def _clusters(data: Data | None, method: MethodChoice | None, run: Run | None) -> list[str]:
-    if data is None or method is None or _refused(method):
-        return []
+def _trained(data: Data, run: Run | None) -> int | None:
+    """How many clients are in training, where that is known before the data are."""
     from coterie.federation.partition import DEFAULT_CLIENTS
     from coterie.newcomers import held_out_count
 
     clients = data.clients
     if clients is None and "by-user" not in split_of(data):
         clients = DEFAULT_CLIENTS
-    clusters = _bound(method).get("clusters")
+    away = held_out_count(clients, run.holdout_clients) if run is not None and clients is not None else 0
+    return None if clients is None else clients - away
+
+
+def _pairs(data: Data | None, method: MethodChoice | None, run: Run | None, scale: Scale | None) -> list[str]:
+    if data is None or method is None or run is None or scale is None or _refused(method):
+        return []
+    clients = _trained(data, run)
+    return [] if clients is None else too_many_pairs(method, clients, run, scale)
+
+
+def too_many_pairs(choice: MethodChoice, clients: int, run: Run, scale: Scale) -> list[str]:
+    """Why a method cannot have a matrix between so many clients in training, one sentence; nothing where it can."""
+    pairs = built(choice).needs.pairs
+    compared = {"": 0, "cohort": cohort_size(clients, run.participation), "everybody": clients}[pairs]
+    return too_many(choice.name, compared, scale)
+
+
+def cohort_size(clients: int, participation: float) -> int:
+    """How many of so many clients take part in a round (specification 0.2, convention 8)."""
+    return max(1, int(participation * clients + 0.5))
+
+
+def _clusters(data: Data | None, method: MethodChoice | None, run: Run | None) -> list[str]:
+    if data is None or method is None or _refused(method):
+        return []
+    clusters, clients = _bound(method).get("clusters"), _trained(data, run)
     if not isinstance(clusters, int) or clients is None or not getattr(built(method), "takes_k", True):
         return []
-    away = held_out_count(clients, run.holdout_clients) if run is not None else 0
-    if clusters <= clients - away:
+    if clusters <= clients:
         return []
-    who = f"the {clients - away} clients in training" if away else f"data.clients = {clients}"
+    away = run is not None and run.holdout_clients
+    who = f"the {clients} clients in training" if away else f"data.clients = {clients}"
     return [f"method.clusters = {clusters} is more than {who}; it must be at most that"]

@@ -161,7 +161,7 @@ def test_flis_6_13_bytes(mode: Any, network: str, participation: float) -> None:
     for number in (1, 2, 3):
         assert run.bytes("up", number) == run.bytes("down", number) == expected
     assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"}
-    assert run.method.needs == Needs(public=2500)
+    assert run.method.needs == Needs(public=2500, pairs="everybody")
 
 
 # ---- ClusterFL
@@ -360,7 +360,7 @@ def test_clusterfl_6_14_rho_must_exceed_2_beta() -> None:
         ):
             train(ClusterFL(rho=rho), planted("feature", clients=2), 0)
     train(ClusterFL(rho=0.0011), planted("feature", clients=2), 0)
-    assert ClusterFL().needs == Needs(public=500)
+    assert ClusterFL().needs == Needs(public=500, pairs="everybody")
 
 
 def test_clusterfl_6_14_relates_a_run_to_its_groups() -> None:

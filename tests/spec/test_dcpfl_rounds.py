@@ -225,11 +225,7 @@ def test_dcpfl_killed_and_resumed(phase: str, rejected: bool, tmp_path: Path) ->
     cohorts = [asked[0][0].clients.tolist() for asked in whole.asked]
     first = train(method, federation, PHASES[phase], **settings)
     assert isinstance(first.runtime, LocalRuntime)
-    remembered = {
-        "state": first.state,
-        "kept": dict(first.runtime.states.kept),
-        "has": dict(first.runtime.states.has),
-    }
+    remembered = {"state": first.state, **first.runtime.states.remembered()}
     Checkpoints(tmp_path, "dcpfl").save(PHASES[phase], remembered)
     found = Checkpoints(tmp_path, "dcpfl").latest()
     assert found is not None
@@ -237,7 +233,7 @@ def test_dcpfl_killed_and_resumed(phase: str, rejected: bool, tmp_path: Path) ->
     assert (memory["state"].finer is not None) == (number == 4)
     resumed = train(method, federation, 0, **settings)
     assert isinstance(resumed.runtime, LocalRuntime)
-    resumed.runtime.states.kept, resumed.runtime.states.has = memory["kept"], memory["has"]
+    resumed.runtime.states.recall(memory["kept"], memory["has"])
     resumed.states = [memory["state"]]
     for later in range(number + 1, 13):
         step(resumed, later, cohorts[later - 1])

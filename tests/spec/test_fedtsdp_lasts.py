@@ -14,8 +14,8 @@ from torch import Tensor
 from coterie.clients import Evaluate, LocalUpdate, Order, Train, Training
 from coterie.exchange import Exchange, Ids, Log
 from coterie.federation.federation import Federation
-from coterie.grouping.affinity import js_divergences
 from coterie.grouping.cluster import refined
+from coterie.grouping.divergence import js_divergences
 from coterie.methods import Cohort, People, Serving
 from coterie.methods.catalog import METHODS
 from coterie.methods.fedtsdp import FedTSDP
@@ -302,11 +302,7 @@ def test_fedtsdp_kill_and_resume(method: FedTSDP, tmp_path: Path) -> None:
     files = []
     for number in range(1, 7):
         _continued(whole, 1, 0.6)
-        memory = {
-            "state": whole.state,
-            "kept": dict(whole.runtime.states.kept),
-            "has": dict(whole.runtime.states.has),
-        }
+        memory = {"state": whole.state, **whole.runtime.states.remembered()}
         files.append(cuts.save(number, memory).read_bytes())
     for number, content in enumerate(files, 1):
         path = tmp_path / f"{number:06d}.safetensors"
@@ -314,7 +310,7 @@ def test_fedtsdp_kill_and_resume(method: FedTSDP, tmp_path: Path) -> None:
         _, memory = cuts.load(path)
         other = fresh()
         assert isinstance(other.runtime, LocalRuntime)
-        other.runtime.states.kept, other.runtime.states.has = memory["kept"], memory["has"]
+        other.runtime.states.recall(memory["kept"], memory["has"])
         other.states[:] = [*whole.states[:number], memory["state"]]
         _continued(other, 6 - number, 0.6)
         for ours, theirs in zip(other.states[number:], whole.states[number:], strict=True):

@@ -15,9 +15,17 @@ from torch import Tensor
 
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances
 from coterie.labels import canonical
+from coterie.models.sketch import Sketch
+from coterie.sharing.aggregate import group_means
 
 Linkage = Literal["single", "complete", "average"]
 Noise = Literal["singletons", "group"]
+
+ROWS = 4_096
+"""Rows of a long matrix taken at a time."""
+
+LAST = 10
+"""Iterations of K-means on whole models, after those on their sketches."""
 
 
 def _eps(value: Any) -> float | str:
@@ -32,18 +40,26 @@ Eps = Annotated[float | str, BeforeValidator(_eps)]
 """How near is near, as a setting: see `threshold`."""
 
 
-def kmeans(models: Tensor, clusters: int, restarts: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def kmeans(
+    models: Tensor, clusters: int, restarts: int, rng: np.random.Generator, sketch_above: int | None = None
+) -> NDArray[np.int64]:
     """Canonical labels `[n]` of the best of `restarts` K-means runs on models `[n, P]`.
 
     Lloyd's iterations to convergence from random members, smallest within-cluster sum of squares (FeSEM,
     section 3.2). Fewer distinct models than `clusters` give that many groups.
+
+    With more models than `sketch_above` the runs see `10 clusters` principal components of the models' sketches
+    (`reduced`), and at most `LAST` iterations on the models themselves go on from the best. Memory is then linear
+    in n. What is found is a fixed point of the same iterations, which the exact way may leave for a better one.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    points = gram_coordinates(models)
-    distinct = len({blake2b(model.contiguous().numpy().data).digest() for model in models})
+    many = sketch_above is not None and len(models) > sketch_above
+    points = reduced(models, 10 * clusters, int(rng.integers(2**31))) if many else gram_coordinates(models)
+    seen = points if many else models.numpy()
+    distinct = len({blake2b(np.ascontiguousarray(row).data).digest() for row in seen})
     clusters = min(clusters, distinct)
     if clusters == distinct == len(models):
         return np.arange(len(models))
@@ -51,8 +67,52 @@ def kmeans(models: Tensor, clusters: int, restarts: int, rng: np.random.Generato
     # Threads would change the last digits of the sums; the warning is about duplicate points, counted above.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        labels = method.fit_predict(points)
-    return canonical(np.asarray(labels, np.int64))
+        labels = np.asarray(method.fit_predict(points), np.int64)
+    return canonical(_iterated(models, labels) if many else labels)
+
+
+def _iterated(models: Tensor, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Labels `[n]` after Lloyd's iterations on models `[n, P]`, until nobody moves, or `LAST` of them."""
+    centres = torch.zeros(int(labels.max()) + 1, models.shape[1])
+    for _ in range(LAST):
+        centres, before = group_means(models, labels, centres), labels
+        labels = np.asarray(distances_of_many(models, centres).argmin(1), np.int64)
+        if np.array_equal(labels, before):
+            break
+    return labels
+
+
+def reduced(models: Tensor, dimensions: int, seed: int) -> NDArray[np.float32]:
+    """The first principal components `[n, min(dimensions, P, 512)]` of the sketches of models `[n, P]`.
+
+    `K / e` components keep the objective of every K-means clustering to a factor of 1 + e (Cohen et al., 2015), and
+    a sketch keeps a squared distance to a relative standard deviation of `sqrt(2 / 512)`, about 6 %.
+    """
+    sketches = Sketch(models.shape[1], seed)(models)
+    sketches -= sketches.mean(0, dtype=torch.float64).float()
+    covariance = torch.zeros(sketches.shape[1], sketches.shape[1], dtype=torch.float64)
+    for start in range(0, len(sketches), ROWS):
+        block = sketches[start : start + ROWS]
+        covariance += (block.T @ block).double()
+    _, vectors = np.linalg.eigh(covariance.numpy())
+    leading = torch.from_numpy(np.ascontiguousarray(vectors[:, ::-1][:, :dimensions])).float()
+    return np.asarray((sketches @ leading).numpy())
+
+
+def distances_of_many(models: Tensor, centres: Tensor) -> NDArray[np.float64]:
+    """`||w_i - W_k||^2` `[n, K]` of very many models `[n, P]` to centres `[K, P]`, from products in float32.
+
+    Both less the centres' mean, so that what they have in common costs no digits: wrong by some 1e-6 of the greater
+    of the two squared distances to that mean.
+    """
+    middle = centres.mean(0, dtype=torch.float64).float()
+    towards = (centres - middle).T.contiguous()
+    own, found = towards.square().sum(0, dtype=torch.float64), []
+    for start in range(0, len(models), ROWS):
+        block = models[start : start + ROWS] - middle
+        squares = torch.linalg.vector_norm(block, dim=1, dtype=torch.float64).square_()
+        found.append(squares[:, None] + own - 2.0 * (block @ towards))
+    return np.asarray(torch.cat(found).clamp_(min=0.0).numpy())
 
 
 def within(distances: NDArray[np.float64], eps: float, noise: Noise = "singletons") -> NDArray[np.int64]:
@@ -73,10 +133,21 @@ def within(distances: NDArray[np.float64], eps: float, noise: Noise = "singleton
 
 def bipartition(distances: NDArray[np.float64], linkage: Linkage = "complete") -> NDArray[np.int64]:
     """Canonical labels `[n]`, 0 and 1, of the two sides of the last merge (LayerCFL, specification D7 and D8)."""
-    left, right = _members(dendrogram(distances, linkage), len(distances))
-    labels = np.zeros(len(distances), np.int64)
-    labels[left if 0 in right else right] = 1
-    return labels
+    return top_merge(dendrogram(distances, linkage))
+
+
+def top_merge(tree: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The sides `[n]` of a dendrogram's last merge, 0 that of the first leaf."""
+    n = len(tree) + 1
+    labels = np.zeros(n, np.int64)
+    below = [int(tree[-1, 0])]
+    while below:
+        cluster = below.pop()
+        if cluster < n:
+            labels[cluster] = 1
+        else:
+            below += tree[cluster - n, :2].astype(int).tolist()
+    return labels if labels[0] == 0 else 1 - labels
 
 
 def dendrogram(distances: NDArray[np.float64], linkage: Linkage = "average") -> NDArray[np.float64]:
@@ -92,15 +163,6 @@ def cut(tree: NDArray[np.float64], height: float) -> NDArray[np.int64]:
     from scipy.cluster.hierarchy import fcluster
 
     return canonical(np.asarray(fcluster(tree, height + 1e-12, "distance"), np.int64))
-
-
-def _members(tree: NDArray[np.float64], n: int) -> tuple[list[int], list[int]]:
-    """The leaves on either side of a dendrogram's last merge."""
-    leaves: list[list[int]] = [[i] for i in range(n)]
-    for left, right in tree[:, :2].astype(int):
-        leaves.append(leaves[left] + leaves[right])
-    left, right = tree[-1, :2].astype(int)
-    return leaves[left], leaves[right]
 
 
 def widest_gap(distances: NDArray[np.float64]) -> float:

@@ -71,7 +71,11 @@ def separation(similarities: Floats, sides: NDArray[np.int64]) -> float:
         similarities: cosines `[m, m]`.
         sides: 0 and 1 `[m]`, each of them at least once.
     """
-    across = float(similarities[np.ix_(sides == 0, sides == 1)].max())
+    return separation_at(float(similarities[np.ix_(sides == 0, sides == 1)].max()))
+
+
+def separation_at(across: float) -> float:
+    """The same, given the greatest similarity across the sides."""
     return float(np.sqrt(max(1.0 - across, 0.0) / 2))
 
 

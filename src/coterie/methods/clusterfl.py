@@ -68,7 +68,7 @@ class ClusterFL(Method[ClusterFLState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(public=500)
+        return Needs(public=500, pairs="everybody")
 
     def start(self, people: People) -> ClusterFLState:
         if self.rho <= 2 * self.beta:

@@ -59,6 +59,12 @@ class ClusterFLState:
 
     def constrained(self, rho: float, beta: float, trainable: Part) -> ClusterFLState:
         """Omega_j to `(rho (F^T W)_j - U_j) / (rho - 2 beta)`, then U_j up by `rho (Omega_j - (F^T W)_j)`."""
-        mixes = mixed(self.relation.T.double().numpy(), trainable.take(self.models)).double()
-        omega = (rho * mixes - self.dual) / (rho - 2 * beta)
-        return replace(self, omega=omega.float(), dual=(self.dual + rho * (omega - mixes)).float())
+        mixes = mixed(self.relation.T.double().numpy(), trainable.take(self.models))
+        omegas, duals = torch.empty_like(self.omega), torch.empty_like(self.dual)
+        # One client at a time stays in the cache, and n of them in float64 would not.
+        for mix, dual, new_omega, new_dual in zip(mixes, self.dual, omegas, duals, strict=True):
+            mix = mix.double()
+            omega = (rho * mix - dual) / (rho - 2 * beta)
+            new_omega.copy_(omega)
+            new_dual.copy_(dual + rho * (omega - mix))
+        return replace(self, omega=omegas, dual=duals)

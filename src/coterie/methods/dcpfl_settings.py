@@ -84,7 +84,7 @@ class DCPFLSettings:
 
     @property
     def needs(self) -> Needs:
-        return Needs(validation=self.trial_loss == "validation")
+        return Needs(validation=self.trial_loss == "validation", pairs="everybody")
 
     @property
     def fixed_cut(self) -> float:

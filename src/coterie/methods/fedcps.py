@@ -15,7 +15,7 @@ from coterie.exchange import Exchange, Ids, Log, Replies, Round
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.cluster_heads import SharedBase
 from coterie.methods.fedcps_state import FedCPSState
-from coterie.methods.k_models import Init, choices, drawn, joined, redrawn, warmed_up
+from coterie.methods.k_models import Init, choices, drawn, joined, redrawn, start_of_many, warmed_up
 from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, People, Serving, Split
 from coterie.models.layout import Layout
 from coterie.problems import BadInput
@@ -73,6 +73,7 @@ class FedCPS(Method[FedCPSState]):
     freeze: Annotated[bool, Field(description="stop sending K heads when identities have settled")] = True
     window: Annotated[int, Field(ge=1, description="participations without a change, where there was one")] = 5
     unfreeze: Annotated[bool, Field(description="reopen when a cluster's loss rises for 10 rounds")] = False
+    remarks = start_of_many
 
     def __post_init__(self) -> None:
         if self.lambda_min > self.lambda_max:

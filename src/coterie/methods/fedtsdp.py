@@ -14,8 +14,9 @@ from torch import Tensor
 from coterie.clients import Evaluate
 from coterie.clients.private import PrivateUpdate
 from coterie.exchange import Exchange, Ids, Log, Outputs, Replies, Round, Send
-from coterie.grouping.affinity import js_divergences, quartiles
+from coterie.grouping.affinity import quartiles
 from coterie.grouping.cluster import Eps, Noise, nearest_group, refined, threshold, within
+from coterie.grouping.divergence import js_divergences
 from coterie.grouping.trigger import Rho, amended, hopkins
 from coterie.labels import canonical
 from coterie.methods.catalog import METHODS, Grid
@@ -61,7 +62,7 @@ class FedTSDP(Method[FedTSDPState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(public=10_000)
+        return Needs(public=10_000, pairs="cohort")
 
     def start(self, people: People) -> FedTSDPState:
         layers = len(people.layout.layers)
@@ -81,7 +82,7 @@ class FedTSDP(Method[FedTSDPState]):
         yield Log("shared tensors", state.tensors(layout))
         state, batch = state.stored(replies), state.batch(self.public_batch, people, cohort.round)
         q: Tensor = yield Outputs(replies.models, people.public_inputs(batch))
-        js, points = js_divergences(q, root=self.root), q.flatten(1).double().numpy()
+        js, points = js_divergences(q, root=self.root, kernel=people.scale.js), q.flatten(1).double().numpy()
         statistic = hopkins(points, people.stream("hopkins", cohort.round), self.repeats)
         fired = statistic > self.h and len(replies) >= 3
         if fired:
@@ -108,7 +109,7 @@ class FedTSDP(Method[FedTSDPState]):
         away = state.known & (groups == UNKNOWN)
         if away.any():
             theirs = yield Outputs(state.uploads[away[state.known]], people.public_inputs(batch))
-            groups[away] = nearest_group(js_divergences(theirs, q, root=self.root), labels)
+            groups[away] = nearest_group(js_divergences(theirs, q, root=self.root, kernel=people.scale.js), labels)
         groups = canonical(np.where(state.known, groups, np.bincount(groups[state.known]).argmax()))
         # Every cluster has a member here; private tensors come from the former cluster of its first.
         first = here[np.unique(groups[here], return_index=True)[1]]
@@ -138,8 +139,8 @@ class FedTSDP(Method[FedTSDPState]):
         if len(replies) and len(state.models) > 1:
             inputs = people.public_inputs(state.batch(self.public_batch, people))
             q, theirs = (yield Outputs(replies.models, inputs)), (yield Outputs(state.uploads, inputs))
-            near = nearest_group(js_divergences(q, theirs, root=self.root), state.groups[state.known])
-            groups[np.isin(clients, replies.clients)] = near
+            js = js_divergences(q, theirs, root=self.root, kernel=people.scale.js)
+            groups[np.isin(clients, replies.clients)] = nearest_group(js, state.groups[state.known])
         return Serving(state.models, groups, part=part, own="model")
 
     def affinity(self, state: FedTSDPState, people: People, clients: Ids) -> Affinity | None:

@@ -16,9 +16,9 @@ from coterie.clients.local import LocalUpdate
 from coterie.clients.train_each import TrainEach, held_best
 from coterie.exchange import Exchange, Ids, Log, Replies, Round, Send
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances, squared_distances
-from coterie.grouping.cluster import kmeans
+from coterie.grouping.cluster import distances_of_many, kmeans
 from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.fesem_state import FeSEMState, mean_of
+from coterie.methods.fesem_state import FeSEMState, mean_of, remarks_of_many
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, People, Serving
 from coterie.models.layout import Part
 from coterie.sharing.aggregate import group_means
@@ -54,6 +54,8 @@ class FeSEM(Method[FeSEMState]):
         Field(description="join the nearest centre; or (an extension) train from all, join what moves least"),
     ] = "nearest"
 
+    remarks = remarks_of_many
+
     def start(self, people: People) -> FeSEMState:
         return FeSEMState.first(people, self.clusters)
 
@@ -63,7 +65,7 @@ class FeSEM(Method[FeSEMState]):
             return (yield from self._warm_up(state, cohort))
         replies: Replies = yield self._training(state, cohort)
         before, state = state.groups, state.stored(replies)
-        distances = self._distances(state.models, state.centres, people)
+        distances = self._distances(state.last, state.centres, people)
         if self.e_step == "nearest":
             groups = np.where(state.known, distances.argmin(1), UNKNOWN)
         else:  # who is away stays where it is
@@ -80,14 +82,14 @@ class FeSEM(Method[FeSEMState]):
 
     def newcomer(self, state: FeSEMState, clients: Ids, people: People) -> Round[Serving]:
         """One local update from the mean of the centres, then the E-step (specification B11)."""
-        (start,) = self._middle(state.inhabited, people)
-        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(start, clients)})
+        start = self._middle(state.inhabited, people)
+        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(start[0], clients)})
         groups = np.full(len(clients), UNKNOWN, np.int64)
         groups[np.isin(clients, replies.clients)] = self._nearest(replies.models, state.centres, people)
         return Serving(state.centres, groups)
 
     def affinity(self, state: FeSEMState, people: People, clients: Ids) -> Affinity:
-        points = gram_coordinates(self._seen(people).take(state.models[torch.from_numpy(clients)]))
+        points = gram_coordinates(self._seen(people).take(state.last[torch.from_numpy(clients)]))
         return Affinity("distance between client models", pairwise_distances(points))
 
     def _warm_up(self, state: FeSEMState, cohort: Cohort) -> Round[FeSEMState]:
@@ -97,7 +99,8 @@ class FeSEM(Method[FeSEMState]):
         if not len(replies):
             return state
         groups, seen = state.groups.copy(), self._seen(people).take(replies.models)
-        groups[replies.clients] = kmeans(seen, self.clusters, self.restarts, people.stream("kmeans", cohort.round))
+        rng, above = people.stream("kmeans", cohort.round), people.scale.sketch_above
+        groups[replies.clients] = kmeans(seen, self.clusters, self.restarts, rng, above)
         state = self._m_step(replace(state.stored(replies), groups=groups), people, replies.clients, cohort.round)
         yield Log("objective", {"after M": state.spread(partial(self._distances, people=people))})
         return state
@@ -121,10 +124,8 @@ class FeSEM(Method[FeSEMState]):
 
     def _m_step(self, state: FeSEMState, people: People, present: Ids, round: int = -1) -> FeSEMState:
         """Every centre to the mean of its members (Eq. 9); one without members stays where it is."""
-        groups = state.groups
-        if self.members == "participants":
-            groups = np.where(np.isin(people.everyone, present), groups, UNKNOWN)
-        centres = self._means(state, groups, people, round)
+        counted = np.isin(people.everyone, present) | (self.members == "all")
+        centres = self._means(state, np.where(counted, state.groups, UNKNOWN), people, round)
         members = np.bincount(state.groups[state.known], minlength=self.clusters)
         state = replace(state, centres=centres, empty=np.where(members == 0, state.empty + 1, 0))
         return state.reseeded(partial(self._distances, people=people)) if self.reseed else state
@@ -132,14 +133,12 @@ class FeSEM(Method[FeSEMState]):
     def _weights(self, people: People) -> Ids | None:
         return people.samples if self.weights == "samples" else None
 
-    # What FeSEM-MA does in its own way:
-
     def _distances(self, models: Tensor, centres: Tensor, people: People) -> NDArray[np.float64]:
-        part = self._seen(people)
-        return squared_distances(part.take(models), part.take(centres))
+        part, many = self._seen(people), len(models) > people.scale.sketch_above
+        return (distances_of_many if many else squared_distances)(part.take(models), part.take(centres))
 
     def _means(self, state: FeSEMState, groups: Ids, people: People, round: int) -> Tensor:
-        return group_means(state.models, groups, state.centres, self._weights(people))
+        return group_means(state.last, groups, state.centres, self._weights(people))
 
     def _middle(self, centres: Tensor, people: People, round: int = -1) -> Tensor:
         """The mean of the centres `[1, P]`."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from coterie.exchange import Ids
+from coterie.grouping.affinity import gram_coordinates, pairwise_distances
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.fesem import FeSEM
 from coterie.methods.fesem_state import FeSEMState
@@ -43,6 +45,15 @@ class FeSEMMA(FeSEM):
     sigma0: Annotated[float, Field(gt=0, description="prior deviation of a centre's units (shrink)")] = 1.0
     bias_mean: Annotated[float, Field(description="prior mean of a centre's biases (shrink)")] = 0.1
 
+    def remarks(self, people: People, rounds: int) -> list[str]:
+        """As FeSEM; and that matching takes its time with so many clients."""
+        found = super().remarks(people, rounds)
+        if found:
+            found.append(
+                f"the units of {people.n:,} models are matched {2 * self.clusters + self.sweeps + 1} times a round"
+            )
+        return found
+
     def start(self, people: People) -> FeSEMState:
         """As FeSEM.
 
@@ -53,10 +64,9 @@ class FeSEMMA(FeSEM):
         return super().start(people)
 
     def affinity(self, state: FeSEMState, people: People, clients: Ids) -> Affinity:
-        like = replace(state, models=aligned(state.models, state.centres[0], people.layout))
-        return Affinity(
-            "distance between client models, units matched", super().affinity(like, people, clients).matrix
-        )
+        models = aligned(state.last[torch.from_numpy(clients)], state.centres[0], people.layout)
+        points = gram_coordinates(self._seen(people).take(models))
+        return Affinity("distance between client models, units matched", pairwise_distances(points))
 
     def _distances(self, models: Tensor, centres: Tensor, people: People) -> NDArray[np.float64]:
         """Dist_MA (B17): of every model, its units in the order of a centre's, to that centre."""
@@ -67,7 +77,7 @@ class FeSEMMA(FeSEM):
 
     def _means(self, state: FeSEMState, groups: Ids, people: People, round: int) -> Tensor:
         rng, weights = people.stream("matching", round), self._weights(people)
-        return matched_means(state.models, groups, state.centres, people.layout, rng, self._matching, weights)
+        return matched_means(state.last, groups, state.centres, people.layout, rng, self._matching, weights)
 
     def _middle(self, centres: Tensor, people: People, round: int = -1) -> Tensor:
         rng, together = people.stream("matching-centres", round), np.zeros(len(centres), np.int64)

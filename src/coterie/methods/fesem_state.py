@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.exchange import Replies
+from coterie.methods.k_models import sketched
 from coterie.methods.method import UNKNOWN, People
+from coterie.methods.versions import Rows
+from coterie.models.layout import BYTES_PER_SCALAR
 
 Distances = Callable[[Tensor, Tensor], NDArray[np.float64]]
 """Squared distances `[r, K]` of models `[r, P]` to centres `[K, P]`."""
@@ -26,25 +29,37 @@ class FeSEMState:
     known: NDArray[np.bool_]  # [n], who has uploaded yet
     groups: NDArray[np.int64]  # [n], the centre of each client, -1 before its first upload
     empty: NDArray[np.int64]  # [K], for how many rounds in a row a centre has had no member
+    many: Rows | None = None  # the models of more clients than are compared whole; `models` has no rows then
 
     @classmethod
     def first(cls, people: People, clusters: int) -> FeSEMState:
         """K times the common initial model, and nobody known."""
-        w0 = people.initial(0)[None]
+        w0, many = people.initial(0)[None], people.n > people.scale.sketch_above
         return cls(
             w0.repeat(clusters, 1),
-            w0.repeat(people.n, 1),
+            w0[:0] if many else w0.repeat(people.n, 1),
             np.zeros(people.n, np.bool_),
             np.full(people.n, UNKNOWN, np.int64),
             np.zeros(clusters, np.int64),
+            Rows(w0.expand(people.n, -1)) if many else None,
         )
+
+    @property
+    def last(self) -> Tensor:
+        """The clients' last models `[n, P]`, of few clients or of many."""
+        return self.models if self.many is None else self.many.matrix
 
     def stored(self, replies: Replies) -> FeSEMState:
         """With the models that came back in the place of their clients' last ones."""
-        models, known = self.models.clone(), self.known.copy()
-        models[torch.from_numpy(replies.clients)] = replies.models
+        known, at = self.known.copy(), torch.from_numpy(replies.clients)
         known[replies.clients] = True
-        return replace(self, models=models, known=known)
+        if self.many is None:
+            return replace(self, models=self.models.index_copy(0, at, replies.models), known=known)
+        if self.known.any():
+            return replace(self, many=self.many.updated(replies.clients, replies.models), known=known)
+        # Until now nobody had a model, and there was no memory for any.
+        whole = replies.models if len(replies) == len(known) else self.last.index_copy(0, at, replies.models)
+        return replace(self, many=Rows(whole), known=known)
 
     @property
     def inhabited(self) -> Tensor:
@@ -57,7 +72,9 @@ class FeSEMState:
 
         One centre after the other, so that two never move to one model (specification B8).
         """
-        centres, empty, known = self.centres.clone(), self.empty.copy(), self.models[torch.from_numpy(self.known)]
+        centres, empty, known = self.centres.clone(), self.empty.copy(), self.last
+        if not self.known.all():
+            known = known[torch.from_numpy(self.known)]
         for k in np.flatnonzero(empty >= after):
             centres[k] = known[int(distances(known, centres).min(1).argmax())]
             empty[k] = 0
@@ -65,6 +82,8 @@ class FeSEMState:
 
     def spread(self, distances: Distances) -> float:
         """`(1/n) sum ||w_i - W^(c(i))||^2` over the clients that are known."""
+        if self.many is not None:
+            return mean_of(distances(self.last, self.centres), self.groups)
         total = 0.0
         for k in range(len(self.centres)):
             members = self.models[torch.from_numpy(self.groups == k)]
@@ -76,3 +95,13 @@ def mean_of(distances: NDArray[np.float64], groups: NDArray[np.int64]) -> float:
     """The same from distances `[n, K]` that are known already, for groups `[n]`."""
     known = np.flatnonzero(groups != UNKNOWN)
     return float(distances[known, groups[known]].sum() / len(groups))
+
+
+def remarks_of_many(self: object, people: People, rounds: int) -> list[str]:
+    """What is approximate with more clients than are compared whole."""
+    found, size = sketched(people), people.layout.size * BYTES_PER_SCALAR * people.n / 1e6
+    if found:
+        found.append(
+            f"distances to centres are products in float32, and the last models of all clients take {size:,.0f} MB"
+        )
+    return found

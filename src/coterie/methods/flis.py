@@ -61,7 +61,7 @@ class FLIS(Method[FLISState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(public=2500)
+        return Needs(public=2500, pairs="everybody")
 
     def start(self, people: People) -> FLISState:
         initial = people.initial(0)[None]

@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.clients.choose import Choose, ChooseThenTrain
 from coterie.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.k_models import Init, choices, drawn, joined, redrawn, warmed_up
+from coterie.methods.k_models import Init, choices, drawn, joined, redrawn, start_of_many, warmed_up
 from coterie.methods.method import UNKNOWN, Cohort, Method, People, Serving
 from coterie.sharing.aggregate import group_means
 
@@ -62,6 +62,8 @@ class IFCA(Method[IFCAState]):
         ),
     ] = None
     restarts: Annotated[int, Field(ge=1, description="K-means runs, the best is taken (init = kmeans)")] = 20
+
+    remarks = start_of_many
 
     def start(self, people: People) -> IFCAState:
         return IFCAState(drawn(people, self.clusters), np.full(people.n, UNKNOWN, np.int64))

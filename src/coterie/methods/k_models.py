@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -64,8 +64,29 @@ def warmed_up(
     replies: Replies = yield Exchange(everyone, LocalUpdate(), {"model": Send.same(start, everyone)})
     if not len(replies):
         return replies, np.empty(0, np.int64)
-    seen = people.layout.trainable.take(replies.models)
-    return replies, kmeans(seen, clusters, restarts, people.stream("kmeans", cohort.round))
+    seen, rng = people.layout.trainable.take(replies.models), people.stream("kmeans", cohort.round)
+    return replies, kmeans(seen, clusters, restarts, rng, people.scale.sketch_above)
+
+
+class Starting(Protocol):
+    """A method with K models that may start with K-means."""
+
+    @property
+    def init(self) -> Init: ...
+
+
+def start_of_many(self: Starting, people: People, rounds: int) -> list[str]:
+    """That K-means is approximate with so many clients."""
+    return sketched(people) if self.init == "kmeans" else []
+
+
+def sketched(people: People) -> list[str]:
+    """That K-means on the models of all clients starts from sketches, where there are so many; one sentence."""
+    n, above = people.n, people.scale.sketch_above
+    many = (
+        f"{n:,} clients are more than scale.sketch_above = {above:,}: K-means starts from sketches of their models"
+    )
+    return [many] * (n > above)
 
 
 def choices(replies: Replies) -> NDArray[np.int64]:

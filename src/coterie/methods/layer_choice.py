@@ -6,18 +6,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.exchange import Ids, Log, LogGap, Round
-from coterie.grouping.layers import FEW, Measure, candidates, compared, decided, looked
+from coterie.grouping.cluster import bipartition
+from coterie.grouping.layers import FEW, candidates, compared, compared_in, decided, distances, looked
+from coterie.grouping.micro import bipartition_of_many
+from coterie.grouping.splitting import separation, separation_at
 from coterie.methods.layercfl_settings import LayerCFLSettings
 from coterie.methods.layercfl_state import LayerCFLState
 from coterie.methods.method import UNKNOWN, Cohort
 
-MEASURES: tuple[Measure, ...] = ("cosine", "l2")
+SAMPLE = 2_000
+"""Clients of whom a matrix is made where there are too many for one of all."""
 
 
 def compare(
     settings: LayerCFLSettings, state: LayerCFLState, cohort: Cohort, known: Ids
-) -> Round[tuple[LayerCFLState, NDArray[np.float64]]]:
+) -> Round[tuple[LayerCFLState, NDArray[np.float64] | None]]:
     """How alike or how far apart the `known` clients are in the layers that decide, `[r, r]`.
+
+    More of them than `scale.sketch_above` are not compared here: layers are chosen, and gaps logged, by a sample of
+    the clients that stays the same, and there is no matrix.
 
     With `layers = "auto"` every round before `t_min` in which all clients are known is a look at every layer, and
     in round `t_min` one is chosen (specification D2). Until then `all` decides.
@@ -33,16 +40,49 @@ def compare(
     choosing = state.chosen == UNKNOWN
     if not len(known):
         return state, np.zeros((0, 0))
+    everybody, many = len(known) == people.n > 2, len(known) > people.scale.sketch_above
+    if many:
+        size = min(SAMPLE, people.scale.sketch_above)
+        known = np.intersect1d(known, people.stream("sample of clients").permutation(people.n)[:size])
     signals = state.signals(known, settings.signal, people.layout.trainable)
     seen = names if choosing or people.n <= FEW else [name]
     matrices = {}
-    for of in seen:
-        rows = parts[of].take(signals)
-        both = {measure: compared(rows, measure) for measure in MEASURES}
+    for of, both in zip(seen, compared_in(signals, [parts[of] for of in seen]), strict=True):
         yield LogGap(of, known, both["cosine"], "similarity")  # Gap1
         yield LogGap(of, known, both["l2"], "distance")  # Gap2
         matrices[of] = both[settings.distance]
-    if choosing and len(known) == people.n > 2:
+    if choosing and everybody:
         state, gaps = looked(state, list(matrices.values()), settings.linkage)
         yield Log("self-gap", dict(zip(names, gaps.tolist(), strict=True)))
-    return state, matrices[name]
+    return state, None if many else matrices[name]
+
+
+def sides_of(
+    settings: LayerCFLSettings,
+    state: LayerCFLState,
+    members: Ids,
+    known: Ids,
+    matrix: NDArray[np.float64] | None,
+    cohort: Cohort,
+) -> tuple[NDArray[np.int64], float]:
+    """The sides of a leaf of `members`, 0 and 1 `[m]`, and their separation; 0 all over where they are equal.
+
+    From the `matrix` between all `known` clients; without one, from that between the members. Where there are more
+    clients than `scale.hierarchy_above`, by way of micro-clusters instead, if the leaf is no smaller than a sample.
+    """
+    people = cohort.people
+    if matrix is not None:
+        at = np.searchsorted(known, members)
+        inside = matrix[np.ix_(at, at)]
+    else:
+        part = list(candidates(people.layout, settings.layers)[0].values())[state.chosen]
+        rows = part.take(state.signals(members, settings.signal, people.layout.trainable))
+        above = people.scale.hierarchy_above
+        if people.n > above and len(members) > min(SAMPLE, above):
+            seed = int(people.stream("micro-clusters", cohort.round).integers(2**31))
+            sides, alike = bipartition_of_many(rows, settings.distance, settings.linkage, seed)
+            return sides, separation_at(alike)
+        inside = compared(rows, settings.distance)
+    apart = distances(inside, settings.distance)
+    sides = bipartition(apart, settings.linkage) if apart.any() else np.zeros(len(members), np.int64)
+    return sides, separation(inside, sides) if settings.distance == "cosine" and sides.any() else 0.0

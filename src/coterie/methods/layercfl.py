@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from coterie.clients.half_data import HalfDataSpread
 from coterie.clients.local import LocalUpdate, UpdateKeepingSolver
 from coterie.exchange import Exchange, Ids, Log, Replies, Round, Send
-from coterie.grouping.cluster import bipartition
 from coterie.grouping.layers import candidates, compared, distances
-from coterie.grouping.splitting import norms, row_of, separation, split
+from coterie.grouping.splitting import norms, row_of, split
 from coterie.methods.catalog import METHODS
-from coterie.methods.layer_choice import compare
+from coterie.methods.layer_choice import compare, sides_of
 from coterie.methods.layercfl_settings import LayerCFLSettings
 from coterie.methods.layercfl_state import LayerCFLState
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, People, Serving
@@ -87,7 +86,7 @@ class LayerCFL(LayerCFLSettings, Method[LayerCFLState]):
         return Affinity(name, distances(compared(signals, self.distance), self.distance))
 
     def _split(
-        self, state: LayerCFLState, cohort: Cohort, present: Ids, known: Ids, matrix: NDArray[np.float64]
+        self, state: LayerCFLState, cohort: Cohort, present: Ids, known: Ids, matrix: NDArray[np.float64] | None
     ) -> Round[LayerCFLState]:
         """Test every leaf that is known as a whole (specification D16), and split what passes."""
         people = cohort.people
@@ -103,7 +102,7 @@ class LayerCFL(LayerCFLSettings, Method[LayerCFLState]):
             members = np.flatnonzero(state.groups == row)
             if not np.isin(members, known).all():
                 continue
-            updates, weights = state.updates[torch.from_numpy(members)], samples[members]
+            updates, weights = state.of(members), samples[members]
             lengths = norms(mean(updates, torch.zeros_like(updates[:1]), weights), parts)[0]
             state.tops[row] = np.maximum(state.tops[row], lengths)
             eps1, eps2 = self.gates.thresholds(*state.tops[row, [-1, tested]].tolist())
@@ -111,13 +110,11 @@ class LayerCFL(LayerCFLSettings, Method[LayerCFLState]):
             early = cohort.round < self.t_min or cohort.round <= state.until[row] or len(members) <= 2
             if early or lengths[-1] >= eps1 or norms(updates, [parts[tested]]).max() < eps2:
                 continue
-            at = np.searchsorted(known, members)
-            inside = matrix[np.ix_(at, at)]
-            if not (apart := distances(inside, self.distance)).any():
+            sides, apart = sides_of(self, state, members, known, matrix, cohort)
+            if not sides.any():
                 continue  # equal clients have no sides
-            sides = bipartition(apart, self.linkage)
             least = yield from self._gamma(state, row, np.intersect1d(members, present), people.layout)
-            if self.distance == "cosine" and separation(inside, sides) <= least:
+            if self.distance == "cosine" and apart <= least:
                 state.until[row] = cohort.round + self.cooldown
                 continue
             halves = group_means(updates, sides, torch.zeros_like(updates[:2]), weights)

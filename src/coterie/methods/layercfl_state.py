@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.exchange import Ids, Replies
+from coterie.grouping.cluster import ROWS
 from coterie.grouping.layers import Choice
 from coterie.grouping.splitting import Leaves
 from coterie.methods.method import People
@@ -54,9 +55,12 @@ class LayerCFLState(Leaves, Choice):
 
     def stored(self, replies: Replies, trainable: Part, round: int) -> LayerCFLState:
         """With the updates that came back, each from its client's leaf."""
-        starts = trainable.take(self.models)[torch.from_numpy(self.groups[replies.clients])]
+        starts, leaves = trainable.take(self.models), torch.from_numpy(self.groups[replies.clients])
         updates, seen = self.updates.clone(), self.seen.copy()
-        updates[torch.from_numpy(replies.clients)] = trainable.take(replies.models) - starts
+        for start in range(0, len(replies), ROWS):  # without a second matrix of all
+            some = slice(start, start + ROWS)
+            at = torch.from_numpy(replies.clients[some])
+            updates[at] = trainable.take(replies.models[some]) - starts[leaves[some]]
         seen[replies.clients] = round
         return replace(self, updates=updates, seen=seen)
 
@@ -64,9 +68,13 @@ class LayerCFLState(Leaves, Choice):
         """Who sent an update in this round, or in one of the `stale` before it (specification D16)."""
         return np.flatnonzero((self.seen > 0) & (round - self.seen <= stale))
 
+    def of(self, clients: Ids) -> Tensor:
+        """Their last updates `[r, T]`."""
+        return self.updates if len(clients) == len(self.seen) else self.updates[torch.from_numpy(clients)]
+
     def signals(self, clients: Ids, signal: str, trainable: Part) -> Tensor:
         """What is compared of the clients `[r, T]`: their last updates, or those laid over their leaves' models."""
-        updates = self.updates[torch.from_numpy(clients)]
+        updates = self.of(clients)
         if signal == "update":
             return updates
         return updates + trainable.take(self.models)[torch.from_numpy(self.groups[clients])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from coterie.methods.serving import UNKNOWN as UNKNOWN
 from coterie.methods.serving import Serving as Serving
 from coterie.methods.serving import serve as serve
 from coterie.models.layout import Layout
+from coterie.scale import Scale
 from coterie.streams import stream
 
 S = TypeVar("S")
@@ -37,6 +38,8 @@ class People:
     """`initial(0)` is the common initial model `[P]`; 1, 2, … are further independent ones."""
     public: Tensor | None = None
     """Unlabelled inputs that the server holds `[M, *features]`, where there are any."""
+    scale: Scale = field(default_factory=Scale)
+    """From how many clients on a method may approximate."""
 
     @property
     def n(self) -> int:
@@ -78,6 +81,8 @@ class Needs:
     """Validation samples on every client."""
     gaussian: bool = False
     """A network with Gaussian features (`gaussian-mlp`, `gaussian-cnn`)."""
+    pairs: Literal["", "cohort", "everybody"] = ""
+    """A matrix between all clients of a round, or between all there are, where no other way is known for many."""
 
 
 @dataclass(frozen=True, eq=False)

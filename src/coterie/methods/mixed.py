@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +46,8 @@ class Mixed(Parts, Method[MixedState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(public=500 if self.signal == "outputs" else 0)
-
-    def remarks(self, people: People, rounds: int) -> list[str]:
-        late = self.cluster not in ("none", "choose") and self.after > rounds
-        return [f"no groups are looked for before round {self.after} (after); this run has {rounds}"] * late
+        pairs: Literal["", "everybody"] = "" if self.cluster in ("none", "choose") else "everybody"
+        return Needs(500 if self.signal == "outputs" else 0, pairs=pairs)
 
     def start(self, people: People) -> MixedState:
         names, chosen = candidates(people.layout, self.layers)
@@ -137,7 +135,7 @@ class Mixed(Parts, Method[MixedState]):
             rows = replies.models - start if self.signal == "update" else replies.models
             mine = yield from mixed_signals.signals(self, state, rows, people)
             theirs = yield from mixed_signals.signals(self, state, state.seen[old], people)
-            near = nearest_group(mixed_signals.distances(self, mine, theirs), state.groups[old])
+            near = nearest_group(mixed_signals.distances(self, people, mine, theirs), state.groups[old])
             of[np.isin(clients, replies.clients)] = near
         return Serving(state.models, of)
 
@@ -145,4 +143,4 @@ class Mixed(Parts, Method[MixedState]):
         if self.signal in ("outputs", "losses") or not state.known[clients].all():
             return None
         rows = mixed_signals.looked_at(self, state, people.layout).take(state.seen[clients])
-        return Affinity(f"{self.measure} distance of {self.signal}", mixed_signals.distances(self, rows))
+        return Affinity(f"{self.measure} distance of {self.signal}", mixed_signals.distances(self, people, rows))

@@ -50,7 +50,7 @@ def searched(parts: Parts, state: MixedState, cohort: Cohort) -> Round[tuple[Lab
     yield Log("fired", float(fired.any()))
     if not len(rows):
         return None, state
-    matrix = distances(parts, rows)
+    matrix = distances(parts, cohort.people, rows)
     yield LogGap("signal", members, matrix, "distance")
     if not fired.any():
         return None, state
@@ -112,7 +112,8 @@ def _found(
         centres = looked_at(parts, state, layout).take(state.models)
         return np.asarray(squared_distances(rows, centres).argmin(1), np.int64), False
     if parts.cluster in ("kmeans", "nearest"):
-        return kmeans(rows, parts.clusters, 20, cohort.people.stream("kmeans", cohort.round)), False
+        rng, above = cohort.people.stream("kmeans", cohort.round), cohort.people.scale.sketch_above
+        return kmeans(rows, parts.clusters, 20, rng, above), False
     tree = dendrogram(matrix)
     if parts.cut is not None:
         return cut(tree, parts.cut * float(tree[-1, 2])), False

@@ -13,12 +13,11 @@ from coterie.exchange import Outputs, Replies, Round
 from coterie.grouping import layers as looking
 from coterie.grouping.affinity import (
     cosines,
-    gram_coordinates,
-    js_divergences,
-    pairwise_distances,
+    model_distances,
     scaled_l1,
 )
 from coterie.grouping.cluster import nearest_group
+from coterie.grouping.divergence import js_divergences
 from coterie.methods.method import UNKNOWN, People
 from coterie.methods.mixed_state import MixedState
 from coterie.methods.parts import Parts
@@ -45,14 +44,14 @@ def signals(parts: Parts, state: MixedState, seen: Tensor, people: People) -> Ro
     return found
 
 
-def distances(parts: Parts, rows: Tensor, others: Tensor | None = None) -> Matrix:
+def distances(parts: Parts, people: People, rows: Tensor, others: Tensor | None = None) -> Matrix:
     """Distances `[r, r]` between signals, or `[r, s]` to others."""
     if parts.measure == "js":
-        return js_divergences(rows, others)
+        return js_divergences(rows, others, kernel=people.scale.js)
     if parts.measure == "l1":
         return scaled_l1(rows, others)
     both = rows if others is None else torch.cat([rows, others])
-    found = 1.0 - cosines(both) if parts.measure == "cosine" else pairwise_distances(gram_coordinates(both))
+    found = 1.0 - cosines(both) if parts.measure == "cosine" else model_distances(both)
     return found if others is None else found[: len(rows), len(rows) :]
 
 
@@ -60,22 +59,23 @@ def rested(parts: Parts, state: MixedState, replies: Replies, layout: Layout) ->
     """With the norms of this round's updates: which groups' mean update is short while a member's is long."""
     if not len(replies) or parts.trigger != "stationary":
         return state
-    groups = state.groups[replies.clients]
-    part = layout.trainable
-    crossed = part.take(replies.models)
-    moved = (crossed - part.take(state.starts)[torch.from_numpy(state.rows(replies.clients))]).double()
-    moved = moved.nan_to_num(0.0)
+    groups, part = state.groups[replies.clients], layout.trainable
+    crossed, starts = part.take(replies.models), part.take(state.models)
     tops, resting = state.tops.copy(), np.zeros(len(state.models), np.bool_)
-    for group in range(len(state.models)):
-        members = groups == group
-        if members.sum() < 3:
+    for group, start in enumerate(starts):
+        members = np.flatnonzero(groups == group)
+        if len(members) < 3:
             continue
-        own = moved[torch.from_numpy(members)]
-        share = torch.from_numpy(replies.samples[members] / replies.samples[members].sum())
-        short = float((own * share[:, None]).sum(0).norm())
+        shares = replies.samples[members] / replies.samples[members].sum()
+        mean, longest = torch.zeros(start.shape, dtype=torch.float64), 0.0
+        for i, share in zip(members, shares, strict=True):  # one at a time stays in the cache
+            moved = (crossed[i] - start).double().nan_to_num_(0.0)
+            mean.add_(moved, alpha=float(share))
+            longest = max(longest, float(moved.norm()))
+        short = float(mean.norm())
         tops[group] = max(tops[group], short)
         limit = parts.eps1_frac * tops[group]
-        resting[group] = short < limit and float(own.norm(dim=1).max()) >= parts.ratio * limit
+        resting[group] = short < limit and longest >= parts.ratio * limit
     return replace(state, tops=tops, resting=resting)
 
 
@@ -89,5 +89,5 @@ def placed(parts: Parts, state: MixedState, people: People) -> Round[MixedState]
     theirs = yield from signals(parts, state, state.seen[old], people)
     groups = state.groups.copy()
     at, labels = np.unique(groups[old], return_inverse=True)
-    groups[new] = at[nearest_group(distances(parts, mine, theirs), labels)]
+    groups[new] = at[nearest_group(distances(parts, people, mine, theirs), labels)]
     return replace(state, groups=groups)

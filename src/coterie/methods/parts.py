@@ -9,6 +9,8 @@ from pydantic import Field
 
 from coterie.catalog import Grid
 from coterie.grouping.cluster import Eps
+from coterie.methods.k_models import sketched
+from coterie.methods.method import People
 from coterie.methods.part_refusals import idle, refusals
 from coterie.problems import BadInput
 from coterie.sharing.share_map import Share, ShareMap
@@ -85,6 +87,12 @@ class Parts:
         found = [f"method.{key} = {getattr(self, key)!r} {why}" for key, why in refused]
         if found:
             raise BadInput(found)
+
+    def remarks(self, people: People, rounds: int) -> list[str]:
+        """That no groups are looked for in a run as short as this; what is approximate with so many clients."""
+        late = self.cluster not in ("none", "choose") and self.after > rounds
+        found = [f"no groups are looked for before round {self.after} (after); this run has {rounds}"] * late
+        return found + (sketched(people) if self.cluster in ("kmeans", "nearest") else [])
 
     @property
     def map(self) -> ShareMap:

@@ -20,6 +20,9 @@ from coterie.runs import Picture
 MOST_BARS = 6000
 """Stretches of equal group that the history is drawn with at most."""
 
+MOST_CLIENTS = 2000
+"""Clients whose history is drawn at most; each then stands for those beside it."""
+
 MOST_CELLS = 80
 """Rows and columns that the affinity matrix is drawn with at most."""
 
@@ -37,6 +40,9 @@ def history(run: Run) -> Figure:
         return Figure(name, title, "This method kept all clients together, so there are no groups to follow.")
     clients, last = _steady(run.clients.select("round", "client", "group")), run.last
     order = last.sort(pl.col("group") < 0, "group", "client").select("client").with_row_index("position")
+    known, step = clients["group"].unique().to_list(), max(1, -(-last.height // MOST_CLIENTS))
+    order = order.gather_every(step)
+    clients = clients.join(order.select("client"), on="client", how="semi", maintain_order="left")
     bands = _bands(np.sort(np.where(last["group"] < 0, np.iinfo(np.int32).max, last["group"])))
     every, bars = 1, stretches(clients, "client", "group")
     while bars.height > MOST_BARS and every < clients["round"].n_unique():
@@ -47,7 +53,7 @@ def history(run: Run) -> Figure:
     bars = (
         _named(run, bars)
         .with_columns(
-            bottom=pl.col("position") + 1,
+            bottom=pl.min_horizontal(pl.col("position") + step, last.height),
             left=pl.col("start") - 0.5,
             right=pl.col("stop") - 0.5,
             until=pl.col("stop") - 1,
@@ -66,7 +72,7 @@ def history(run: Run) -> Figure:
             .scale(domain=[0, last.height], reverse=True, nice=False)
             .axis(_group_axis(bands)),
             y2=alt.Y2("bottom:Q"),
-            color=_colour_of(clients["group"].unique().to_list()),
+            color=_colour_of(known),
             tooltip=[
                 alt.Tooltip("client:N"),
                 alt.Tooltip("group:Q"),
@@ -80,6 +86,8 @@ def history(run: Run) -> Figure:
         "that changed group. Groups bear the numbers of the last round as far back as they can be followed. "
         + _settled(run)
     )
+    if step > 1:
+        caption += f" One client in {step} is drawn, in the place of those beside it."
     if every > 1:
         caption += f" So many changes are drawn for every {every}th round only."
     return Figure(name, title, caption, chart)
@@ -96,6 +104,8 @@ def _steady(clients: pl.DataFrame) -> pl.DataFrame:
         return clients  # nobody, or not the same clients in every round
     groups = clients["group"].to_numpy().reshape(rounds, -1).copy()
     names = int(groups.max(initial=-1)) + 1
+    if names > MOST_CLIENTS:
+        return clients  # nobody could follow so many, and matching them takes their cube
     for earlier, later in zip(groups[-2::-1], groups[:0:-1], strict=True):
         both = (earlier >= 0) & (later >= 0)
         shared = np.zeros((names, names), np.int64)

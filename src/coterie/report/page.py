@@ -22,6 +22,9 @@ from coterie.tables import write_whole
 MOST_TRANSFERS = 12
 """Rows of the table of what was sent."""
 
+MOST_GROUPS = 200
+"""Groups that the page lists at most."""
+
 MOST_NAMES = 12
 """Clients that are named of each group."""
 
@@ -151,7 +154,9 @@ def _members(run: Run) -> str:
     items = []
     # Clients without a group come last.
     order = run.last.sort(pl.col("group") < 0, "group", "client")
-    for (group,), clients in order.group_by("group", maintain_order=True):
+    groups = order["group"].n_unique()
+    listed = order.filter(pl.col("group").rle_id() < MOST_GROUPS)
+    for (group,), clients in listed.group_by("group", maintain_order=True):
         names = [run.names.get(client, f"client {client}") for client in clients["client"]]
         more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
         title = f"Group {group}" if int(str(group)) >= 0 else "No group"
@@ -161,6 +166,8 @@ def _members(run: Run) -> str:
             f"<dt>{title}: {counted(clients.height, 'client')}{mean}</dt>"
             f"<dd>{escape(', '.join(names[:MOST_NAMES]) + more)}</dd>"
         )
+    if groups > MOST_GROUPS:
+        items.append(f"<dt>and {groups - MOST_GROUPS:,} more groups</dt>")
     return f"<h2>Who is in which group</h2><dl class='groups'>{''.join(items)}</dl>"
 
 

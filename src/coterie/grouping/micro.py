@@ -1,0 +1,174 @@
+"""Groups of very many clients: micro-clusters first, then a hierarchy over these.
+
+No matrix between all clients is made. Memory grows with the number of clients, not with its square.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.grouping.affinity import cosines
+from coterie.grouping.cluster import ROWS, Linkage, dendrogram, reduced, top_merge
+from coterie.grouping.layers import Measure
+from coterie.labels import canonical
+
+MICRO = 1_000
+MEMBERS = 20
+"""Micro-clusters at most, and the members that they have on average at least."""
+
+COMPONENTS = 32
+"""Principal components of the sketches in which micro-clusters are looked for."""
+
+CLOSEST = 64
+"""Pairs of micro-clusters in which the most alike pair of clients is looked for."""
+
+STEPS = 10
+"""Lloyd's iterations: micro-clusters need to be small and pure, not optimal."""
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Micro:
+    """Micro-clusters of rows `[n, size]`, of which the comparison is `cosine` or `l2`."""
+
+    labels: Labels  # [n], the micro-cluster of each row
+    sizes: Labels  # [m]
+    means: Tensor  # [m, size], of its rows; scaled to the length 1 where cosines are compared
+    distances: Floats  # [m, m], the mean over pairs of members, 0 on the diagonal
+
+
+def micro_clusters(rows: Tensor, measure: Measure, seed: int) -> Micro:
+    """Micro-clusters of rows `[n, size]`, and how far apart they are.
+
+    K-means on the principal components of sketches; rows are scaled to the length 1 first where cosines are
+    compared. The distance of two micro-clusters is a mean over pairs of their members, on the rows themselves: of
+    1 - cosine, or the root of the mean squared distance.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    units = _units(rows) if measure == "cosine" else rows
+    count = max(2, min(MICRO, len(rows) // MEMBERS))
+    method = KMeans(count, init="random", n_init=1, max_iter=STEPS, random_state=seed % 2**31)
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        labels = canonical(method.fit_predict(reduced(units, COMPONENTS, seed)))
+    sizes = np.bincount(labels)
+    means = torch.zeros(len(sizes), rows.shape[1], dtype=torch.float64)
+    squares = np.zeros(len(sizes))
+    for start in range(0, len(rows), ROWS):
+        block, at = units[start : start + ROWS].double(), labels[start : start + ROWS]
+        means.index_add_(0, torch.from_numpy(at), block)
+        squares += np.bincount(at, block.square().sum(1).numpy(), minlength=len(sizes))
+    means /= torch.from_numpy(sizes)[:, None]
+    gram = (means @ means.T).numpy()
+    if measure == "cosine":
+        apart = 1.0 - gram
+    else:
+        own = squares / sizes
+        apart = np.sqrt(np.maximum(own[:, None] + own - 2 * gram, 0.0))
+    np.fill_diagonal(apart, 0.0)
+    return Micro(labels, sizes, means, np.asarray(apart))
+
+
+def linked(distances: Floats, sizes: Labels, linkage: Linkage = "average") -> Floats:
+    """SciPy's linkage matrix `[m - 1, 4]` of clusters of `sizes` `[m]` that are `distances` `[m, m]` apart.
+
+    With `average` every cluster weighs as many points as it has: the tree over micro-clusters is then that of
+    their members with distances inside left out. By the nearest-neighbour chain (Müllner,
+    2011), in `m ** 2` numbers.
+    """
+    if linkage != "average":  # neither the smallest nor the greatest distance knows how many there are
+        return dendrogram(distances, linkage)
+    m = len(sizes)
+    apart = distances.astype(np.float64)
+    np.fill_diagonal(apart, np.inf)
+    weights, there = sizes.astype(np.float64), np.ones(m, np.bool_)
+    chain: list[int] = []
+    found: list[tuple[int, int, float]] = []
+    for _ in range(m - 1):
+        if not chain:
+            chain.append(int(there.argmax()))
+        while True:
+            last = chain[-1]
+            near = int(apart[last].argmin())
+            if len(chain) > 1 and apart[last, chain[-2]] <= apart[last, near]:
+                near = chain[-2]  # of equal ones the former, or the chain would not end
+                break
+            chain.append(near)
+        one, other = sorted((last, near))
+        del chain[-2:]
+        found.append((one, other, float(apart[one, other])))
+        total = weights[one] + weights[other]
+        row = (weights[one] * apart[one] + weights[other] * apart[other]) / total
+        row[one] = np.inf
+        weights[one], there[other] = total, False
+        apart[one], apart[:, one] = row, row
+        apart[other], apart[:, other] = np.inf, np.inf
+    return _tree(found, m)
+
+
+def bipartition_of_many(rows: Tensor, measure: Measure, linkage: Linkage, seed: int) -> tuple[Labels, float]:
+    """The sides of rows `[n, size]`, 0 and 1 by smallest member `[n]`, by way of micro-clusters.
+
+    The last merge of their tree gives two sides; then every row goes to the side whose mean is nearer, which mends
+    micro-clusters that lie in both.
+
+    Returns:
+        The sides, and the greatest cosine across them as far as known: among the members of the `CLOSEST` pairs of
+        micro-clusters, so at most the true one. NaN for `l2`, and where the rows are equal and have no sides.
+    """
+    micro = micro_clusters(rows, measure, seed)
+    if not micro.distances.any():
+        return np.zeros(len(rows), np.int64), float("nan")
+    halves = top_merge(linked(micro.distances, micro.sizes, linkage))
+    of_sides = np.stack([np.where(halves == side, micro.sizes, 0) for side in (0, 1)]).astype(np.float64)
+    means = torch.from_numpy(of_sides / of_sides.sum(1, keepdims=True)) @ micro.means
+    towards = (means[1] - means[0]).float()
+    scores = rows @ towards
+    if measure == "cosine":
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        scores /= torch.where(norms > 0, norms, torch.ones_like(norms))
+    second = scores.numpy() > float(means[1].square().sum() - means[0].square().sum()) / 2
+    labels = second.astype(np.int64) if second.any() and not second.all() else halves[micro.labels]
+    return canonical(labels), float("nan") if measure == "l2" else _most_alike(rows, micro, halves, labels)
+
+
+def _most_alike(rows: Tensor, micro: Micro, halves: Labels, labels: Labels) -> float:
+    """The greatest cosine between rows of two sides, as far as looked for."""
+    across = np.argwhere((halves[:, None] == 0) & (halves == 1))
+    nearest = across[np.argsort(micro.distances[across[:, 0], across[:, 1]], kind="stable")[:CLOSEST]]
+    greatest = -1.0
+    for pair in nearest:
+        members = [np.flatnonzero((micro.labels == k) & (labels == side)) for side, k in enumerate(pair)]
+        if all(map(len, members)):
+            found = cosines(rows[torch.from_numpy(np.concatenate(members))])
+            greatest = max(greatest, float(found[: len(members[0]), len(members[0]) :].max()))
+    return greatest
+
+
+def _units(rows: Tensor) -> Tensor:
+    """Rows `[n, size]` of the length 1; what is 0 stays 0."""
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / torch.where(norms > 0, norms, torch.ones_like(norms))
+
+
+def _tree(merges: list[tuple[int, int, float]], m: int) -> Floats:
+    """The linkage matrix of merges that are given by a leaf of either cluster: ascending, numbered on from m."""
+    made = np.arange(m)
+    found, counts = np.empty((m - 1, 4)), np.ones(2 * m - 1)
+    for i, (one, other, height) in enumerate(sorted(merges, key=lambda merge: merge[2])):
+        low, high = sorted((int(made[one]), int(made[other])))
+        counts[m + i] = counts[low] + counts[high]
+        found[i] = low, high, height, counts[m + i]
+        made[(made == low) | (made == high)] = m + i
+    return found

@@ -1,0 +1,42 @@
+"""A matrix that changes row by row, without a copy of it for each version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.exchange import Ids
+
+
+@dataclass(eq=False)
+class Rows:
+    """A matrix `[n, P]` of which every version stays as it was, at the cost of the rows that changed (Baker, 1991).
+
+    A changed version takes the memory over, and leaves to its former the rows that were there. Who asks the former
+    for its matrix gets the memory back, with those rows in their places, and the later one keeps what it changed.
+    Of the tensors that were given out, only that of the version asked last holds what it should.
+    """
+
+    matrix: Tensor
+
+    def updated(self, clients: Ids, rows: Tensor) -> Rows:
+        """The version in which `clients` have `rows` `[r, P]`."""
+        found = Rows(self.matrix)
+        self._hand_over(found, torch.from_numpy(clients), rows)
+        return found
+
+    def _hand_over(self, later: Rows, at: Tensor, rows: Tensor) -> None:
+        matrix = self.matrix
+        vars(self)["_later"] = later, at, matrix[at]
+        matrix[at] = rows
+        del self.matrix
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name != "matrix" or "_later" not in vars(self):
+            raise AttributeError(name)
+        later, at, rows = vars(self).pop("_later")
+        self.matrix = later.matrix  # which it may have to get back itself
+        later._hand_over(self, at, rows)
+        return self.matrix

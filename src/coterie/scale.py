@@ -1,0 +1,51 @@
+"""From how many clients on work is done in another way than for few."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What many clients cost: above these numbers answers are approximate, or lie on disk.
+
+    A method that will approximate says so before the first round (`Method.remarks`).
+    """
+
+    sketch_above: Annotated[
+        int,
+        Field(
+            ge=1, description="clients in one comparison above which models are compared by sketches of 512 numbers"
+        ),
+    ] = 5_000
+    hierarchy_above: Annotated[
+        int,
+        Field(ge=2, description="clients above which groups are found among micro-clusters in the clients' place"),
+    ] = 20_000
+    js: Annotated[
+        Literal["exact", "low-rank"],
+        Field(description="Jensen-Shannon divergences: of all pairs, or by an explicit map of features"),
+    ] = "exact"
+    states_mb: Annotated[
+        int, Field(ge=0, description="megabytes of client states beyond which they lie in a mapped file")
+    ] = 4_000
+
+
+def too_many(method: str, compared: int, scale: Scale) -> list[str]:
+    """Why a method cannot hold a matrix between so many clients, one sentence; nothing where it can.
+
+    Args:
+        method: its name.
+        compared: clients that it compares pair by pair; 0 for none.
+        scale: of the experiment.
+    """
+    if compared <= scale.hierarchy_above:
+        return []
+    return [
+        f"method.name = {method!r} is not possible with {compared:,} clients, whom it compares pair by pair: every "
+        f"matrix of them takes {compared**2 * 8 / 1e9:,.1f} GB; it must be a method like cfl, fesem or ifca, or "
+        f"scale.hierarchy_above = {scale.hierarchy_above} at least {compared}, where there is the memory"
+    ]
