@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+from itertools import permutations
 
 import numpy as np
 import polars as pl
@@ -35,6 +36,16 @@ def test_f1_is_that_of_scikit_learn() -> None:
     labels, predictions = rng.integers(0, 6, 40), rng.integers(2, 9, 40)
     counts = [np.bincount(x, minlength=12) for x in (labels, predictions, labels[labels == predictions])]
     assert metrics.client_f1(*counts) == pytest.approx(f1_score(labels, predictions, average="macro"))
+
+
+def test_f1_of_many_clients_is_that_of_each() -> None:
+    rng = np.random.default_rng(4)
+    actual, predicted = rng.poisson(0.7, (2, 50, 12))
+    actual[0] = predicted[0] = 0
+    correct = np.minimum(actual, predicted)
+    each = [metrics.client_f1(*counts) for counts in zip(actual, predicted, correct, strict=True)]
+    assert np.isnan(each[0])
+    np.testing.assert_array_equal(metrics.client_f1(actual, predicted, correct), each)
 
 
 def test_micro_and_macro() -> None:
@@ -73,6 +84,26 @@ def test_agreement_by_hand() -> None:
     assert metrics.agreement([-1, -1], [0, 1]) == (None, None)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 5), st.integers(-1, 5)), min_size=1, max_size=60))
+def test_agreement_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    found, planted = np.array(pairs).T
+    both = (found >= 0) & (planted >= 0)
+    if both.any():
+        ari, nmi = metrics.agreement(found, planted)
+        assert ari == adjusted_rand_score(planted[both], found[both])
+        assert nmi == pytest.approx(normalized_mutual_info_score(planted[both], found[both]), abs=1e-12)
+
+
+def test_agreement_of_very_many_clients() -> None:
+    # Numbers of pairs of pairs are far beyond 64 bits.
+    groups = np.arange(1_000_000) % 4
+    assert metrics.agreement(groups, groups) == (1.0, 1.0)
+    assert metrics.agreement(groups, np.repeat(np.arange(4), 250_000))[0] == pytest.approx(0, abs=1e-5)
+
+
 def test_canonical_numbers_by_smallest_member() -> None:
     assert canonical([5, 2, 5, -1, 9, 2]).tolist() == [0, 1, 0, -1, 2, 1]
     assert canonical([-1, -1]).tolist() == [-1, -1]
@@ -95,6 +126,14 @@ def test_moved_counts_clients_and_not_names() -> None:
     assert metrics.moved([0, 0, 1, 1], [0, 1, 1, 1]) == 1
     assert metrics.moved([0] * 10, [0] * 7 + [1] * 3) == 3
     assert metrics.moved([-1, -1, 0], [0, -1, 0]) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)), max_size=30))
+def test_moved_is_the_fewest_over_all_ways_to_rename(pairs: list[tuple[int, int]]) -> None:
+    old, new = np.array(pairs, np.int64).reshape(-1, 2).T
+    renamed = [np.array([*names, -1])[old] for names in permutations(range(5))]
+    assert metrics.moved(old, new) == min(int((name != new).sum()) for name in renamed)
 
 
 def test_summary() -> None:

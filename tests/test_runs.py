@@ -1,6 +1,5 @@
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from polars.testing import assert_frame_equal
 from coterie import runs
 from coterie.problems import BadInput
 from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, Picture, RunFolder, known_runs
-from coterie.tables import LOG, NEWCOMERS, decode
+from coterie.tables import LOG, NEWCOMERS, SCHEMAS, decode_round, encode_round
 
 
 def a_round(number: int, accuracy: float = 0.5) -> dict[str, pl.DataFrame]:
@@ -91,12 +90,12 @@ def test_a_table_is_read_while_another_process_drops_its_rounds_one_by_one(
         folder.write_round(number, **a_round(number))
     left = list(vanished)
 
-    def decode_late(path: Path, schema: pl.Schema) -> pl.DataFrame:
+    def decode_late(path: Path, table: str) -> pl.DataFrame:
         if left:  # each read comes too late by one file
-            (folder.path / "metrics/rounds" / f"{left.pop(0):06d}.parquet").unlink()
-        return decode(path, schema)
+            (folder.path / "metrics" / f"{left.pop(0):06d}.zip").unlink()
+        return decode_round(path, table)
 
-    monkeypatch.setattr(runs, "decode", decode_late)
+    monkeypatch.setattr(runs, "decode_round", decode_late)
     assert folder.rounds()["round"].to_list() == [n for n in (1, 2, 3, 4) if n not in vanished]
 
 
@@ -110,10 +109,29 @@ def test_a_part_is_newer_than_the_compacted_row(folder: RunFolder) -> None:
 
 def test_a_round_that_was_cut_off_is_left_out(folder: RunFolder) -> None:
     folder.write_round(1, **a_round(1))
+    folder.compact()
+    rounds = (folder.path / "rounds.parquet").read_bytes()
     folder.write_round(2, **a_round(2))
-    (folder.path / "metrics/rounds/000002.parquet").unlink()
-    (folder.path / "metrics/clients/.000002.parquet.1.new").write_bytes(b"PAR1")
+    folder.compact()
+    # Killed when the first of the compacted tables had lost the round, and while the next was being written.
+    (folder.path / "rounds.parquet").write_bytes(rounds)
+    (folder.path / "metrics").mkdir()
+    (folder.path / "metrics/.000002.zip.1.new").write_bytes(b"PK")
     assert [set(t["round"]) for t in tables(folder)] == [{1}] * 5
+
+
+def test_a_round_is_the_same_bytes_in_any_order_of_columns(folder: RunFolder) -> None:
+    folder.write_round(1, **a_round(1))
+    path = folder.path / "metrics/000001.zip"
+    before = path.read_bytes()
+    folder.write_round(1, **{name: frame.select(reversed(frame.columns)) for name, frame in a_round(1).items()})
+    assert path.read_bytes() == before
+
+
+def test_parts_of_an_earlier_version_are_no_silent_gap(folder: RunFolder) -> None:
+    (folder.path / "metrics/rounds").mkdir(parents=True)
+    with pytest.raises(BadInput, match="metrics was left by an earlier version; resume the run with that"):
+        folder.rounds()
 
 
 def test_a_kill_while_writing_leaves_whole_rounds_only(folder: RunFolder) -> None:
@@ -141,12 +159,28 @@ def test_an_empty_folder_has_empty_tables(folder: RunFolder) -> None:
     assert folder.rounds().height == 0
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1 nonsense PAR1"])
-def test_a_damaged_part_is_named(folder: RunFolder, content: bytes) -> None:
+@pytest.mark.parametrize("damage", [b"", b"PK nonsense", 0, 100, 1000])
+def test_a_damaged_part_is_named(folder: RunFolder, damage: bytes | int) -> None:
     folder.write_round(1, **a_round(1))
-    (folder.path / "metrics/clients/000001.parquet").write_bytes(content)
-    with pytest.raises(BadInput, match=r"metrics/clients/000001\.parquet is damaged"):
-        folder.clients()
+    path = folder.path / "metrics/000001.zip"
+    content = bytearray(path.read_bytes())
+    if isinstance(damage, bytes):
+        content[:] = damage
+    else:  # one bit, in an archive's first member
+        content[damage] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match=r"metrics/000001\.zip is damaged"):
+        tables(folder)
+
+
+def test_a_part_of_other_columns_is_damaged(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEMAS, "failures", pl.Schema({"round": pl.Int32, "client": pl.Int32, "why": pl.String}))
+    failures = a_round(1)["failures"].rename({"reason": "why"})
+    (folder.path / "metrics").mkdir()
+    (folder.path / "metrics/000001.zip").write_bytes(encode_round({"failures": failures}))
+    monkeypatch.undo()
+    with pytest.raises(BadInput, match=r"000001\.zip is damaged \(its columns are round, client, why\)"):
+        folder.failures()
 
 
 def test_a_table_of_other_columns_is_damaged(folder: RunFolder) -> None:
@@ -168,7 +202,6 @@ def test_a_folder_from_before_there_was_a_log_reads_as_empty(folder: RunFolder) 
     frames = a_round(1)
     del frames["log"]
     folder.write_round(1, **frames)
-    shutil.rmtree(folder.path / "metrics/log")
     assert_frame_equal(folder.log(), pl.DataFrame(schema=LOG))
     folder.write_round(2, **a_round(2))
     folder.compact()
@@ -317,3 +350,5 @@ def test_status_follows_the_process(folder: RunFolder) -> None:
         status.write_text(content)
         with pytest.raises(BadInput, match=r"status\.json is damaged"):
             _ = folder.status
+    status.write_text("")  # a machine that stops may leave it so
+    assert status_of(folder) == "interrupted"

@@ -45,13 +45,19 @@ def evaluated(replies: Replies, clients: Ids, groups: NDArray[np.int64]) -> Eval
     n = len(clients)
     accuracy, loss, f1 = (np.full(n, np.nan) for _ in range(3))
     groups = groups.copy()
-    nothing = [None] * len(replies)
-    scores, choices = replies.report.get("score", nothing), replies.report.get("choice", nothing)
-    for i, score, choice in zip(np.searchsorted(clients, replies.clients), scores, choices, strict=True):
-        if isinstance(score, Scored) and score.actual.any():
-            accuracy[i] = score.correct.sum() / score.actual.sum()
-            f1[i] = metrics.client_f1(score.actual, score.predicted, score.correct)
-            loss[i] = score.loss
+    where = np.searchsorted(clients, replies.clients)
+    scores = replies.report.get("score", [])
+    known = [i for i, score in enumerate(scores) if isinstance(score, Scored) and score.actual.any()]
+    if known:
+        some = where[known]
+        counts = [
+            np.stack([getattr(scores[i], what) for i in known]) for what in ("actual", "predicted", "correct")
+        ]
+        actual, predicted, correct = counts
+        accuracy[some] = correct.sum(1) / actual.sum(1)
+        f1[some] = metrics.client_f1(actual, predicted, correct)
+        loss[some] = [scores[i].loss for i in known]
+    for i, choice in zip(where, replies.report.get("choice", []), strict=False):
         if groups[i] == UNKNOWN and choice is not None:
             groups[i] = choice
     return Evaluated(accuracy, loss, f1, groups)
@@ -67,8 +73,8 @@ def client_rows(
 ) -> pl.DataFrame:
     """The clients' table of one round; `samples` `[n]` are those that each client was measured on."""
     n = len(found.groups)
-    up, down = ledger.bytes("up"), ledger.bytes("down")
-    losses = [train_loss.get(c) for c in range(n)]
+    losses = np.full(n, np.nan)
+    losses[list(train_loss)] = list(train_loss.values())
     return pl.DataFrame(
         {
             "round": np.full(n, round),
@@ -79,9 +85,9 @@ def client_rows(
             "loss": found.loss,
             "f1": found.f1,
             "test_samples": samples,
-            "train_loss": [None if x is None or np.isnan(x) else x for x in losses],
-            "up_bytes": [up.get(c, 0) for c in range(n)],
-            "down_bytes": [down.get(c, 0) for c in range(n)],
+            "train_loss": pl.Series(losses, nan_to_null=True),
+            "up_bytes": _by_client(ledger.bytes("up"), n),
+            "down_bytes": _by_client(ledger.bytes("down"), n),
         },
         schema_overrides=CLIENTS,
     )
@@ -89,13 +95,17 @@ def client_rows(
 
 def ledger_rows(round: int, ledger: Ledger) -> pl.DataFrame:
     """The ledger's table of one round."""
-    schema = {k: v for k, v in LEDGER.items() if k not in ("round", "bytes")}
-    frame = pl.DataFrame(ledger.rows, schema=schema, orient="row")
-    return frame.select(
-        pl.lit(round, pl.Int32).alias("round"),
-        pl.all(),
-        (pl.col("scalars") * BYTES_PER_SCALAR).alias("bytes"),
-    )
+    clients, ways, what, scalars = zip(*ledger.rows, strict=True) if ledger.rows else ((), (), (), ())
+    sizes = np.array(scalars, np.int64)
+    columns = {
+        "round": np.full(len(sizes), round),
+        "client": np.array(clients, np.int32),
+        "direction": ways,
+        "what": what,
+        "scalars": sizes,
+        "bytes": sizes * BYTES_PER_SCALAR,
+    }
+    return pl.DataFrame(columns, schema_overrides=LEDGER)
 
 
 def log_rows(round: int, logged: Sequence[Log | LogGap], planted: NDArray[np.int64] | None) -> pl.DataFrame:
@@ -125,3 +135,10 @@ def summed_up(found: Evaluated | None, samples: NDArray[np.int64]) -> dict[str, 
     # Who could not be evaluated weighs nothing; a loss that is NaN all the same is the model's.
     known = np.where(np.isnan(found.accuracy), 0, samples)
     return dict(metrics.population(found.accuracy, found.f1, found.loss, known))
+
+
+def _by_client(counted: Mapping[int, int], n: int) -> NDArray[np.int64]:
+    """Numbers by client as `[n]`; 0 for a client that has none."""
+    found = np.zeros(n, np.int64)
+    found[list(counted)] = list(counted.values())
+    return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy.optimize import linear_sum_assignment
 
 from coterie.labels import canonical
 from coterie.problems import BadInput
@@ -17,20 +17,28 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer[Any]]
 
 
-def client_f1(actual: npt.ArrayLike, predicted: npt.ArrayLike, correct: npt.ArrayLike) -> float:
-    """A client's F1, averaged over the classes that occur in its labels or its predictions.
+def client_f1(actual: npt.ArrayLike, predicted: npt.ArrayLike, correct: npt.ArrayLike) -> Floats:
+    """Each client's F1, averaged over the classes that occur in its labels or its predictions.
 
     Args:
-        actual: test samples of each class `[classes]`.
-        predicted: how often each class was predicted `[classes]`.
-        correct: how often rightly `[classes]`.
+        actual: test samples of each class `[..., classes]`.
+        predicted: how often each class was predicted `[..., classes]`.
+        correct: how often rightly `[..., classes]`.
 
     Returns:
-        In 0 … 1; NaN for a client without test samples.
+        In 0 … 1, `[...]`; NaN for a client without test samples.
     """
     occurrences = np.asarray(actual, np.float64) + np.asarray(predicted, np.float64)
-    occurs = occurrences > 0
-    return float((2 * np.asarray(correct)[occurs] / occurrences[occurs]).mean()) if occurs.any() else float("nan")
+    hits = np.asarray(correct, np.float64)
+    classes = (occurrences > 0).sum(-1)
+    found = np.full(classes.shape, np.nan)
+    # By how many classes occur: a mean over those alone, and none over zeros that stand for the others.
+    for count in np.unique(classes[classes > 0]):
+        some = classes == count
+        occurs = occurrences[some] > 0
+        each = 2 * hits[some][occurs] / occurrences[some][occurs]
+        found[some] = each.reshape(-1, count).mean(-1)
+    return found
 
 
 def micro(values: npt.ArrayLike, samples: npt.ArrayLike) -> float:
@@ -91,12 +99,8 @@ def agreement(groups: npt.ArrayLike, planted: npt.ArrayLike | None) -> tuple[flo
     both = (found >= 0) & (true >= 0)
     if not both.any():
         return None, None
-    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-
-    return (
-        float(adjusted_rand_score(true[both], found[both])),
-        float(normalized_mutual_info_score(true[both], found[both])),
-    )
+    shared = _overlaps(true[both], found[both])
+    return _adjusted_rand(*shared), _normalised_information(*shared)
 
 
 def moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:
@@ -113,11 +117,17 @@ def moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:
     both = (before >= 0) & (after >= 0)
     stay = int(((before < 0) & (after < 0)).sum())
     if both.any():
-        a, b = canonical(before[both]), canonical(after[both])
-        shared = np.zeros((a.max() + 1, b.max() + 1), np.int64)
-        np.add.at(shared, (a, b), 1)
-        rows, columns = linear_sum_assignment(shared, maximize=True)
-        stay += int(shared[rows, columns].sum())
+        old_groups, new_groups, shared = _overlaps(before[both], after[both])
+        # A group that is as it was keeps all its clients; only the others have to be matched, and seldom many.
+        alone = (np.bincount(old_groups)[old_groups] == 1) & (np.bincount(new_groups)[new_groups] == 1)
+        stay += int(shared[alone].sum())
+        if not alone.all():
+            from scipy.optimize import linear_sum_assignment
+
+            a, b = canonical(old_groups[~alone]), canonical(new_groups[~alone])
+            counts = np.zeros((a.max() + 1, b.max() + 1), np.int64)
+            counts[a, b] = shared[~alone]
+            stay += int(counts[linear_sum_assignment(counts, maximize=True)].sum())
     return int(before.size) - stay
 
 
@@ -157,3 +167,42 @@ def summary(rounds: pl.DataFrame) -> dict[str, Any]:
 def _known(values: npt.ArrayLike) -> Floats:
     array = np.asarray(values, np.float64)
     return array[~np.isnan(array)]
+
+
+def _overlaps(a: Ints, b: Ints) -> tuple[Ints, Ints, Ints]:
+    """The pairs of groups that share clients, groups numbered from 0, and how many clients each pair shares."""
+    (_, a), (names, b) = np.unique(a, return_inverse=True), np.unique(b, return_inverse=True)
+    pairs, counts = np.unique(a * len(names) + b, return_counts=True)
+    return pairs // len(names), pairs % len(names), counts
+
+
+def _adjusted_rand(a: Ints, b: Ints, shared: Ints) -> float:
+    """The adjusted Rand index of two partitions (Hubert and Arabie, 1985), from what their groups share."""
+    rows, columns = np.bincount(a, shared).astype(np.int64), np.bincount(b, shared).astype(np.int64)
+    # Ordered pairs of clients that are together in both partitions, in one alone, and in none.
+    squares, ones, others = (int((counts.astype(object) ** 2).sum()) for counts in (shared, rows, columns))
+    n = int(shared.sum())
+    together, first, second, apart = squares - n, ones - squares, others - squares, n**2 - ones - others + squares
+    if first == second == 0:
+        return 1.0
+    return (
+        2.0
+        * (together * apart - first * second)
+        / ((together + first) * (first + apart) + (together + second) * (second + apart))
+    )
+
+
+def _normalised_information(a: Ints, b: Ints, shared: Ints) -> float:
+    """Mutual information over the mean of the two entropies; 1 for two of one group each."""
+    ones, others = np.bincount(a, shared), np.bincount(b, shared)
+    if len(ones) == 1 or len(others) == 1:
+        return float(len(ones) == len(others))
+    n = float(shared.sum())
+    share = shared / n
+    terms = share * (np.log(shared) - log(n)) + share * (-np.log(ones[a] * others[b]) + log(n) + log(n))
+    terms[np.abs(terms) < np.finfo(np.float64).eps] = 0.0
+    information = max(float(terms.sum()), 0.0)
+    if not information:
+        return 0.0
+    entropies = [-((sizes / n) * (np.log(sizes) - log(n))).sum() for sizes in (ones, others)]
+    return float(information / np.mean(entropies))

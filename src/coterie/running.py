@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,11 +20,15 @@ from coterie.interrupts import held_back
 from coterie.locks import alone
 from coterie.problems import BadInput
 from coterie.runs import RunFolder
+from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.runtime import VANISHED
 from coterie.session import Session
 
 PATIENCE = 3
 """Rounds in a row in which nobody answers, after which a run stops."""
+
+SHARE = 0.05
+"""Of the time, how much checkpoints may take where `run.checkpoint_every` says nothing."""
 
 _HERE: set[Path] = set()
 """Run folders that this process is writing into."""
@@ -94,8 +99,10 @@ def _rounds(
 ) -> Generator[Round]:
     run = session.experiment.run
     up, down, seconds = _totals(folder)
+    session.runtime.states.folder = None if folder is None else folder.path
     checkpoints = session.checkpoints(folder) if folder is not None else None
     saved, silent, whole = done, _silent_rounds(folder, done), True
+    pace = _Pace(run.checkpoint_every)
     if silent >= PATIENCE and done == run.rounds:
         raise BadInput(f"nobody answered in the last {silent} rounds, and nothing was learnt; begin a new run")
     for observer in observers:
@@ -108,6 +115,7 @@ def _rounds(
             due = number % session.experiment.evaluation.every == 0 or number == run.rounds
             found = session.evaluate(last=number == run.rounds) if due else None
             took = time.perf_counter() - started
+            _note(observers, [f"round {number}: {note}" for note in session.runtime.notes])
             with held_back():
                 row = session.measured(number, found, took)
                 if folder is not None:
@@ -116,8 +124,8 @@ def _rounds(
                 session.commit()
                 done, whole = number, True
                 if folder is not None and checkpoints is not None:
-                    if number % run.checkpoint_every == 0 or number == run.rounds:
-                        checkpoints.save(number, session.remembered())
+                    if number == run.rounds or pace.due(number):
+                        pace.save(checkpoints, number, session.remembered())
                         saved = number
                     folder.write_status("running", number, run.rounds)
             up, down, seconds = up + row["up_bytes"], down + row["down_bytes"], seconds + took
@@ -140,6 +148,32 @@ def _rounds(
         session.roll_back()
         if checkpoints is not None and whole and saved < done:
             checkpoints.save(done, session.remembered())
+
+
+class _Pace:
+    """When a checkpoint is due: every so many rounds, or as often as checkpoints take `SHARE` of the time.
+
+    No bit of a run depends on it, only how much work a kill can cost: at most as long as the last checkpoint took,
+    divided by `SHARE`, and a round.
+    """
+
+    def __init__(self, every: int | None) -> None:
+        self._every = every
+        self._cost = 0.0
+        self._last = 0.0
+
+    def due(self, number: int) -> bool:
+        """Whether a checkpoint is to be written after round `number`."""
+        if self._every is not None:
+            return number % self._every == 0
+        return time.perf_counter() - self._last >= self._cost / SHARE
+
+    def save(self, checkpoints: Checkpoints, number: int, memory: Mapping[str, Any]) -> None:
+        """Write the checkpoint after round `number`, and note how long that takes."""
+        started = time.perf_counter()
+        checkpoints.save(number, memory)
+        self._last = time.perf_counter()
+        self._cost = self._last - started
 
 
 def _silent_rounds(folder: RunFolder | None, done: int) -> int:

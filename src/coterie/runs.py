@@ -1,7 +1,7 @@
 """A run folder: everything a run leaves on disk, read and written in one place.
 
-While a run goes on, each finished round adds one Parquet file to each table (`metrics/rounds/000007.parquet`).
-When it ends they become one file a table (`rounds.parquet`), which polars and pandas read with one call.
+While a run goes on, each finished round adds one file (`metrics/000007.zip`, an Arrow stream for each table). When
+it ends they become one Parquet file a table (`rounds.parquet`), which polars and pandas read with one call.
 Every file appears whole or not at all, so a run can be killed, resumed or read at any moment.
 """
 
@@ -30,8 +30,10 @@ from coterie.tables import (
     SCHEMAS,
     damaged,
     decode,
+    decode_round,
     encode,
     encode_json,
+    encode_round,
     finite,
     mismatches,
     read_json,
@@ -205,11 +207,8 @@ class RunFolder:
             found.append(f"rounds has {rounds.height} rows; a round has exactly one")
         if found:
             raise BadInput(found)
-        # The rounds table comes last: a round without its row there was cut off, and readers leave it out.
-        for table, frame in given.items():
-            part = self._parts(table) / f"{number:06d}.parquet"
-            part.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(part, encode(frame, SCHEMAS[table]))
+        self._parts.mkdir(exist_ok=True)
+        write_whole(self._parts / f"{number:06d}.zip", encode_round(given))
 
     def rounds(self) -> pl.DataFrame:
         """One row a finished round, ascending; columns `ROUNDS`.
@@ -221,27 +220,27 @@ class RunFolder:
 
     def clients(self) -> pl.DataFrame:
         """One row a finished round and client, ascending; columns `CLIENTS`."""
-        return self._finished("clients").sort("round", "client")
+        return self._table("clients").sort("round", "client")
 
     def ledger(self) -> pl.DataFrame:
         """One row a transfer of the finished rounds, in the order written; columns `LEDGER`."""
-        return self._finished("ledger")
+        return self._table("ledger")
 
     def failures(self) -> pl.DataFrame:
         """One row a client that did not answer in a finished round; columns `FAILURES`."""
-        return self._finished("failures")
+        return self._table("failures")
 
     def log(self) -> pl.DataFrame:
         """One row a number that the method logged in a finished round, in the order logged; columns `LOG`."""
-        return self._finished("log")
+        return self._table("log")
 
     def forget_after(self, number: int) -> None:
         """Drop what rounds later than `number` and the run's end measured: a resumed run measures them again."""
         self._newcomers.unlink(missing_ok=True)
+        for part in self._listed():
+            if int(part.stem) > number:
+                part.unlink()
         for table in SCHEMAS:
-            for part in self._listed(table):
-                if int(part.stem) > number:
-                    part.unlink()
             whole = self._whole(table)
             if whole.exists():
                 frame = decode(whole, SCHEMAS[table])
@@ -260,13 +259,10 @@ class RunFolder:
         }
         for table, frame in frames.items():
             write_whole(self._whole(table), encode(frame, SCHEMAS[table]))
-        for table in SCHEMAS:
-            for part in self._listed(table):
-                part.unlink()
-            if self._parts(table).is_dir() and not any(self._parts(table).iterdir()):
-                self._parts(table).rmdir()
-        if (self.path / "metrics").is_dir() and not any((self.path / "metrics").iterdir()):
-            (self.path / "metrics").rmdir()
+        for part in self._listed():
+            part.unlink()
+        if self._parts.is_dir() and not any(self._parts.iterdir()):
+            self._parts.rmdir()
 
     def write_picture(self, picture: Picture) -> None:
         """Keep the last regrouping.
@@ -289,7 +285,8 @@ class RunFolder:
         """Say how far this process has brought the run: `round` of `rounds` are finished."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         progress = Progress(state, round, rounds, os.getpid(), platform.node(), now)
-        write_whole(self.path / "status.json", encode_json(asdict(progress)))
+        # Of a run that goes on, the checkpoint beside says how far it has come.
+        write_whole(self.path / "status.json", encode_json(asdict(progress)), lasting=state != "running")
 
     def progress(self) -> Progress | None:
         """What the run last said of itself, or None where it has not begun.
@@ -298,7 +295,12 @@ class RunFolder:
             BadInput: the file is damaged.
         """
         path = self.path / "status.json"
-        kept = read_json(path)
+        try:
+            kept = read_json(path)
+        except BadInput:
+            if path.stat().st_size:
+                raise
+            kept = None  # the machine stopped before it was on the disk
         if kept is None:
             return None
         try:
@@ -324,36 +326,45 @@ class RunFolder:
     def _whole(self, table: str) -> Path:
         return self.path / f"{table}.parquet"
 
-    def _parts(self, table: str) -> Path:
-        return self.path / "metrics" / table
+    @property
+    def _parts(self) -> Path:
+        return self.path / "metrics"
 
-    def _listed(self, table: str) -> list[Path]:
+    def _listed(self) -> list[Path]:
+        """The files of single rounds, ascending.
+
+        Raises:
+            BadInput: an earlier version of Coterie has left others.
+        """
+        if (self._parts / "rounds").is_dir():
+            raise BadInput(f"{self._parts} was left by an earlier version; resume the run with that, or begin anew")
         try:
-            return sorted(p for p in self._parts(table).glob("*.parquet") if p.stem.isdigit())
+            return sorted(p for p in self._parts.glob("*.zip") if p.stem.isdigit())
         except FileNotFoundError:  # the folder went away while it was read: the run was compacted
             return []
 
     def _table(self, table: str) -> pl.DataFrame:
         """The compacted file and the parts together; a part is newer than a compacted row of its round."""
         schema = SCHEMAS[table]
-        parts = self._listed(table)
+        parts = self._listed()
         while True:
             try:
-                frames = [decode(part, schema) for part in parts]
+                frames = [decode_round(part, table) for part in parts]
                 break
             except FileNotFoundError:
                 # Somebody else compacts the run, or drops what it will measure again: files only vanish by that.
-                before, parts = parts, self._listed(table)
+                before, parts = parts, self._listed()
                 if parts == before:
                     raise
         if self._whole(table).exists():
-            newer = [int(part.stem) for part in parts]
-            frames.insert(0, decode(self._whole(table), schema).filter(~pl.col("round").is_in(newer)))
+            whole, newer = decode(self._whole(table), schema), [int(part.stem) for part in parts]
+            frames.insert(0, whole.filter(~pl.col("round").is_in(newer) & pl.col("round").is_in(self._compacted())))
         return pl.concat([pl.DataFrame(schema=schema), *frames]).sort("round", maintain_order=True)
 
-    def _finished(self, table: str) -> pl.DataFrame:
-        finished = self._table("rounds")["round"]
-        return self._table(table).filter(pl.col("round").is_in(finished.implode()))
+    def _compacted(self) -> list[int]:
+        """The rounds in the compacted table of rounds, which is the last to gain one and the first to lose one."""
+        whole = self._whole("rounds")
+        return decode(whole, ROUNDS)["round"].to_list() if whole.exists() else []
 
 
 def known_runs(parent: Path | str) -> list[RunFolder]:

@@ -194,15 +194,20 @@ class Picture:
             raise damaged(path, error) from None
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it appears whole or not at all, also when the machine stops in between."""
+def write_whole(path: Path, data: bytes, *, lasting: bool = True) -> None:
+    """Write a file so that it appears whole or not at all.
+
+    A `lasting` one is on the disk when this returns, also if the machine stops then. Of another one such a stop may
+    leave what was there before, or an empty file; it takes no time to wait for the disk.
+    """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     with fresh.open("wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
     fresh.replace(path)
-    if os.name == "posix":
+    if lasting and os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -225,7 +230,7 @@ def mismatches(table: str, frame: pl.DataFrame, schema: pl.Schema, number: int |
             found.append(f"{table}.{column} has the type {series.dtype}; it must be {wanted}")
         elif series.null_count() and column not in NULLABLE:
             found.append(f"{table}.{column} has {series.null_count()} missing values; it must have none")
-    if not found and number is not None and frame.filter(pl.col("round") != number).height:
+    if not found and number is not None and (frame["round"] != number).any():
         wrong = sorted(set(frame["round"].to_list()) - {number})
         found.append(f"{table}.round has {', '.join(map(str, wrong))}; it must be {number} throughout")
     return found
@@ -233,7 +238,7 @@ def mismatches(table: str, frame: pl.DataFrame, schema: pl.Schema, number: int |
 
 def finite(log: pl.DataFrame) -> pl.DataFrame:
     """The rows of a log that hold a finite number; where the table is not a log's, as it is."""
-    numbers = "value" in log.columns and log.schema["value"] == LOG["value"]
+    numbers = log.height and "value" in log.columns and log.schema["value"] == LOG["value"]
     return log.filter(pl.col("value").is_finite()) if numbers else log
 
 
@@ -257,9 +262,44 @@ def decode(path: Path, schema: pl.Schema) -> pl.DataFrame:
         if isinstance(error, FileNotFoundError):
             raise
         raise damaged(path, error) from None
-    if frame.schema != schema:
-        raise damaged(path, ValueError(f"its columns are {', '.join(frame.columns)}"))
-    return frame
+    return _of(schema, frame, path)
+
+
+def encode_round(frames: Mapping[str, pl.DataFrame]) -> bytes:
+    """A round's part of each table as one ZIP archive of Arrow streams; a table without rows is left out.
+
+    That takes a tenth of the time that Parquet files take, and the disk is waited for once.
+    """
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for table, frame in frames.items():
+            if frame.height:
+                part = BytesIO()
+                columns = [frame[name].cast(kind) for name, kind in SCHEMAS[table].items()]
+                pl.DataFrame(columns).write_ipc_stream(part, compression="zstd")
+                # A member of a fixed date: the same round is the same bytes.
+                archive.writestr(zipfile.ZipInfo(f"{table}.arrow"), part.getvalue())
+    return buffer.getvalue()
+
+
+def decode_round(path: Path, table: str) -> pl.DataFrame:
+    """A round's part of one table, empty where it has no rows.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        BadInput: the file cannot be read or holds other columns.
+    """
+    schema, name = SCHEMAS[table], f"{table}.arrow"
+    try:
+        with zipfile.ZipFile(BytesIO(path.read_bytes())) as archive:
+            if name not in archive.namelist():
+                return pl.DataFrame(schema=schema)
+            frame = pl.read_ipc_stream(archive.read(name))
+    except (pl.exceptions.PolarsError, OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise damaged(path, error) from None
+    return _of(schema, frame, path)
 
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
@@ -288,6 +328,13 @@ def damaged(path: Path, error: Exception) -> BadInput:
     """The one sentence for a file that cannot be read."""
     reason = str(error).split("\n", 1)[0]
     return BadInput(f"{path} is damaged ({reason}); restore it, or resume the run from an earlier checkpoint")
+
+
+def _of(schema: pl.Schema, frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """The frame from a file, if it is of the schema."""
+    if frame.schema != schema:
+        raise damaged(path, ValueError(f"its columns are {', '.join(frame.columns)}"))
+    return frame
 
 
 def _misshapen(name: str, array: npt.NDArray[Any], wanted: str) -> str:
