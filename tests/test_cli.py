@@ -81,6 +81,7 @@ def test_help_names_every_command_and_what_comes_next(terminal: Terminal) -> Non
         "reproduce",
         "list",
         "new",
+        "explain",
         "coterie run experiment.toml",
     ):
         assert word in asked.out
@@ -170,12 +171,12 @@ def test_list_knows_five_kinds(terminal: Terminal) -> None:
         (["run", "fesm"], ["method 'fesm' is unknown; did you mean fesem?"]),
         (["run", "fesm", "--set", "clusters=3"], ["method 'fesm' is unknown; did you mean fesem?"]),
         (
-            ["run", "fesem", "--rounds", "0", "--seed", "x", "--participation", "2", "--engine", "gpu"],
+            ["run", "fesem", "--rounds", "0", "--seed", "x", "--participation", "2", "--engine", "tpu"],
             [
                 "run.rounds = 0 is not possible; it must be greater than or equal to 1",
                 "run.participation = 2 is not possible; it must be less than or equal to 1",
                 "run.seed = 'x' is not possible; it must be a valid integer",
-                "run.engine = 'gpu' is not possible; it must be 'auto', 'sequential' or 'batched'",
+                "run.engine = 'tpu' is not possible; it must be 'auto', 'sequential', 'batched' or 'gpu'",
             ],
         ),
         (
@@ -194,7 +195,10 @@ def test_list_knows_five_kinds(terminal: Terminal) -> None:
         (["rnu"], ["command 'rnu' is unknown; did you mean run?"]),
         (
             ["zzz"],
-            ["command 'zzz' is unknown; known: compare, demo, list, new, report, reproduce, resume, run, show"],
+            [
+                "command 'zzz' is unknown; known: compare, demo, explain, list, new, report, reproduce, resume, "
+                "run, show"
+            ],
         ),
         (["list", "models"], ["list 'models' is unknown; did you mean networks?"]),
         (["run", "experiment.yaml"],

@@ -107,7 +107,7 @@ def test_a_key_that_may_be_unset_is_so_by_default() -> None:
     # TOML has no word for None: a key left out must mean None wherever None is possible.
     everything = {
         "data": {"clients": None, "samples_per_client": None, "public": None},
-        "run": {"workers": None, "client_timeout": None, "name": None},
+        "run": {"workers": None, "client_timeout": None, "checkpoint_every": None, "name": None},
     }
     assert Experiment(**everything) == Experiment()
     optional = [s.name for title in SECTIONS for s in section_settings(title) if s.default is None]

@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "coterie"
 ANYTHING = "coterie"
 
-GROUND = ("problems", "streams", "catalog", "labels")
+GROUND = ("problems", "streams", "catalog", "labels", "scale")
 """Small modules that every part may import."""
 
 MACHINERY = (
@@ -52,10 +52,12 @@ TABLE: dict[str, May] = {
     "cli": May((ANYTHING,), REMOTE),
     "live": May((ANYTHING,), REMOTE),
     "cli_compare": May((ANYTHING,), REMOTE),
-    "cli_options": May((), TORCH | REMOTE),
+    "cli_explain": May((ANYTHING,), REMOTE),
+    "cli_options": May(("experiment", "experiment_check", "experiment_toml"), TORCH | REMOTE),
     "cli_reproduce": May((ANYTHING,), REMOTE),
     "demo": May((ANYTHING,), REMOTE),
     "listing": May((ANYTHING,), REMOTE),
+    "catalog_source": May((), TORCH | REMOTE),
     # Many experiments side by side, and those of published tables.
     "comparing": May(("comparison", "report", *RECORDS), REMOTE),
     "comparison": May(("interrupts", "live", "locks", "running", "session", "experiment_check", *RUNNING), REMOTE),
@@ -64,6 +66,10 @@ TABLE: dict[str, May] = {
     # An experiment, from what is to be done down to the models.
     "running": May(("interrupts", "locks", "session", *RUNNING), REMOTE),
     "session": May(("experiment_check", "measuring", "newcomers", "provenance", *RUNNING), REMOTE),
+    # What a run would take, before it begins.
+    "explaining": May(("calibration", "footprint", "session", *RUNNING), REMOTE),
+    "calibration": May(("clients", "exchange", "models", "runtime"), REMOTE),
+    "footprint": May((), REMOTE),
     "provenance": May(("federation",), REMOTE),
     "newcomers": May(("measuring", *RUNNING), REMOTE),
     "measuring": May(("clients", "exchange", "grouping", "methods", "models", "runtime.ledger", *RECORDS), REMOTE),
@@ -93,6 +99,7 @@ TABLE: dict[str, May] = {
     "streams": May((), TORCH | REMOTE),
     "catalog": May((), TORCH | REMOTE),
     "labels": May((), TORCH | REMOTE),
+    "scale": May((), TORCH | REMOTE),
 }
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from coterie.events import Round as Round
     from coterie.experiment import Experiment as Experiment
     from coterie.experiment import check as check
+    from coterie.explaining import explain as explain
     from coterie.federation.federation import Federation as Federation
     from coterie.problems import BadInput as BadInput
     from coterie.running import resume as resume
@@ -37,6 +38,7 @@ _HOMES = {
     "RunFolder": "coterie.runs",
     "check": "coterie.experiment",
     "compare": "coterie.comparing",
+    "explain": "coterie.explaining",
     "resume": "coterie.running",
     "rounds": "coterie.running",
     "run": "coterie.running",
@@ -53,6 +55,7 @@ __all__ = [
     "__version__",
     "check",
     "compare",
+    "explain",
     "resume",
     "rounds",
     "run",

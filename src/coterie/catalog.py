@@ -91,7 +91,8 @@ class Catalog:
                 raise ValueError(
                     f"{self.kind} {name!r} exists already, in {_place(former.target)}; take another name"
                 )
-            self._entries[name] = Entry(name, target, _summary(target), _schema(name, target))
+            summary = first_sentence(inspect.getdoc(target) or "")
+            self._entries[name] = Entry(name, target, summary, _schema(name, target))
             return target
 
         return keep
@@ -120,8 +121,9 @@ def _place(target: Callable[..., Any]) -> str:
     return f"{target.__module__}.{target.__qualname__}"
 
 
-def _summary(target: Callable[..., Any]) -> str:
-    paragraph = (inspect.getdoc(target) or "").strip().split("\n\n", 1)[0]
+def first_sentence(doc: str) -> str:
+    """The first sentence of a docstring, or its first paragraph where that is none."""
+    paragraph = doc.strip().split("\n\n", 1)[0]
     text = " ".join(paragraph.split())
     sentence = re.match(r".*?[.!?](?= [A-Z]|$)(?<!et al\.)", text)
     return sentence[0] if sentence else text

@@ -7,12 +7,26 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from coterie import cli_compare, cli_reproduce
-from coterie.cli_options import Clients, Data, Network, Participation, Rounds, Split
+from coterie import cli_compare, cli_explain, cli_reproduce
+from coterie.cli_options import (
+    Clients,
+    Data,
+    Engine,
+    HoldoutClients,
+    Network,
+    Participation,
+    Rounds,
+    Seed,
+    Settings,
+    Split,
+    What,
+    Workers,
+    experiment_of,
+)
 from coterie.problems import BadInput, unknown
 
 if TYPE_CHECKING:
@@ -36,6 +50,7 @@ Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden gro
   coterie show first               its rounds as a table, or runs compared
   coterie report first             its page again, --against RUN, --charts DIR
   coterie new experiment.toml      every setting in a file to edit, and then
+  coterie explain experiment.toml  what it will take: memory, time, bytes
   coterie run experiment.toml      run it
   coterie compare fedavg fesem     methods over seeds: a table, a page
   coterie reproduce --list         published tables, to run again
@@ -105,30 +120,19 @@ def demo(
 
 @app.command(help=RUN_HELP)
 def run(
-    what: Annotated[str, typer.Argument(metavar="METHOD|FILE.toml", help="A method, or an experiment file.")],
+    what: What,
     data: Data = None,
     split: Split = None,
     clients: Clients = None,
     rounds: Rounds = None,
     participation: Participation = None,
-    holdout_clients: Annotated[
-        str | None, typer.Option(metavar="F", help="Share of the clients who join only when training has ended.")
-    ] = None,
+    holdout_clients: HoldoutClients = None,
     network: Network = None,
-    seed: Annotated[str | None, typer.Option(metavar="N", help="Root of all randomness.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Any other setting, such as clusters=4 or training.lr=0.1; repeatable.",
-        ),
-    ] = None,
+    seed: Seed = None,
+    settings: Settings = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name.")] = None,
-    workers: Annotated[str | None, typer.Option(metavar="N", help="Worker processes; else one per core.")] = None,
-    engine: Annotated[
-        str | None, typer.Option(metavar="auto|sequential|batched", help="How clients train.")
-    ] = None,
+    workers: Workers = None,
+    engine: Engine = None,
     against: Against = None,
     quiet: Quiet = False,
     folder: Annotated[str | None, typer.Option(metavar="DIR", help="Where the run's folder is made.")] = None,
@@ -136,37 +140,23 @@ def run(
     """Train, and write a report page."""
     from coterie.live import interruptible
 
-    texts = {
-        "data.name": data,
-        "data.split": split,
-        "network.name": network,
-        "run.name": name,
-        "run.engine": engine,
-        "run.folder": folder,
-    }
-    # Numbers are read here and not by the parser, so that all that is wrong with them is said at once.
-    numbers = {
-        "data.clients": clients,
-        "run.rounds": rounds,
-        "run.participation": participation,
-        "run.holdout_clients": holdout_clients,
-        "run.seed": seed,
-        "run.workers": workers,
-    }
-    if not what.endswith(".toml") and (Path(what).suffix or "/" in what):
-        raise BadInput(
-            f"{what!r} is neither a method nor an experiment file; such files end in .toml, and coterie new "
-            "experiment.toml writes one"
-        )
     with interruptible("interrupted before the first round; nothing was written"):
-        from coterie import experiment_toml as toml
-        from coterie.experiment_check import assembled
-
-        tables = toml.load(Path(what)) if what.endswith(".toml") else {"method": what}
-        changes: dict[str, Any] = {key: text for key, text in texts.items() if text is not None}
-        changes |= {key: toml.value_of(text) for key, text in numbers.items() if text is not None}
-        experiment = assembled(tables, changes, settings or [])
-        experiment.check()
+        experiment = experiment_of(
+            what,
+            settings,
+            data=data,
+            split=split,
+            clients=clients,
+            rounds=rounds,
+            participation=participation,
+            holdout_clients=holdout_clients,
+            network=network,
+            seed=seed,
+            name=name,
+            workers=workers,
+            engine=engine,
+            folder=folder,
+        )
         _train(experiment, _others(against, experiment.run.folder), quiet)
 
 
@@ -221,6 +211,7 @@ def report(
             print(path)
 
 
+cli_explain.add(app)
 cli_compare.add(app)
 cli_reproduce.add(app)
 

@@ -1,12 +1,18 @@
-"""Options that several commands have, and how their numbers are read."""
+"""Options that several commands have, how their numbers are read, and the experiment they make."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.problems import BadInput
+
+if TYPE_CHECKING:
+    from coterie.experiment import Experiment
+
+What = Annotated[str, typer.Argument(metavar="METHOD|FILE.toml", help="A method, or an experiment file.")]
 
 Data = Annotated[str | None, typer.Option(metavar="NAME|PATH", help="The dataset: coterie list datasets.")]
 Split = Annotated[str | None, typer.Option(metavar="SPEC", help="Who holds what: coterie list splits.")]
@@ -16,6 +22,18 @@ Participation = Annotated[
     str | None, typer.Option(metavar="F", help="Share of the clients in each round, up to 1.")
 ]
 Network = Annotated[str | None, typer.Option(metavar="NAME", help="The network: coterie list networks.")]
+HoldoutClients = Annotated[
+    str | None, typer.Option(metavar="F", help="Share of the clients who join only when training has ended.")
+]
+Seed = Annotated[str | None, typer.Option(metavar="N", help="Root of all randomness.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any other setting, such as clusters=4 or training.lr=0.1; repeatable."
+    ),
+]
+Workers = Annotated[str | None, typer.Option(metavar="N", help="Worker processes; else one per core.")]
+Engine = Annotated[str | None, typer.Option(metavar="auto|sequential|batched|gpu", help="How clients train.")]
 Jobs = Annotated[str | None, typer.Option(metavar="N", help="Runs at a time; else one per core.")]
 
 
@@ -30,3 +48,58 @@ def whole_number(option: str, text: str | None) -> int | None:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise BadInput(f"--{option} {text!r} is not possible; it must be a whole number, at least 1")
     return int(text)
+
+
+def experiment_of(
+    what: str,
+    settings: list[str] | None,
+    *,
+    data: str | None = None,
+    split: str | None = None,
+    clients: str | None = None,
+    rounds: str | None = None,
+    participation: str | None = None,
+    holdout_clients: str | None = None,
+    network: str | None = None,
+    seed: str | None = None,
+    name: str | None = None,
+    workers: str | None = None,
+    engine: str | None = None,
+    folder: str | None = None,
+) -> Experiment:
+    """The experiment that a method or a file and the options beside it make, checked.
+
+    Raises:
+        BadInput: everything that is wrong with it.
+    """
+    if not what.endswith(".toml") and (Path(what).suffix or "/" in what):
+        raise BadInput(
+            f"{what!r} is neither a method nor an experiment file; such files end in .toml, and coterie new "
+            "experiment.toml writes one"
+        )
+    from coterie import experiment_toml as toml
+    from coterie.experiment_check import assembled
+
+    texts = {
+        "data.name": data,
+        "data.split": split,
+        "network.name": network,
+        "run.name": name,
+        "run.engine": engine,
+        "run.folder": folder,
+    }
+    # Numbers are read here and not by the parser, so that all that is wrong with them is said at once.
+    numbers = {
+        "data.clients": clients,
+        "run.rounds": rounds,
+        "run.participation": participation,
+        "run.holdout_clients": holdout_clients,
+        "run.seed": seed,
+        "run.workers": workers,
+    }
+    tables = toml.load(Path(what)) if what.endswith(".toml") else {"method": what}
+    changes: dict[str, Any] = {key: text for key, text in texts.items() if text is not None}
+    changes |= {key: toml.value_of(text) for key, text in numbers.items() if text is not None}
+    experiment = assembled(tables, changes, settings or [])
+    experiment.check()
+    return experiment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import shutil
 import sys
@@ -11,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 
+from coterie import catalog_source
 from coterie.experiment_toml import literal, plain
 from coterie.problems import BadInput, unknown
 from coterie.report.numbers import counted, decimals, percent, volume
-from coterie.runs import RunFolder
 
 if TYPE_CHECKING:
     from coterie.catalog import Entry
@@ -25,6 +23,12 @@ if TYPE_CHECKING:
 
 NARROWEST = 30
 """Columns that a text gets at least, where the terminal has not even them."""
+
+DECIDES = {
+    "networks": ("models/networks.py", "default_network"),
+    "splits": ("federation/datasets.py", "default_split"),
+}
+"""The function, and its file, that decides what `auto` takes."""
 
 
 def listed(kind: str, name: str | None = None, width: int | None = None) -> Iterator[str]:
@@ -38,55 +42,57 @@ def listed(kind: str, name: str | None = None, width: int | None = None) -> Iter
     Raises:
         BadInput: there is no such name.
     """
-    from coterie.experiment_check import catalog
-
     width = width or columns()
     if kind == "parts":
         yield from _parts(name, width)
         return
-    entries = catalog(kind)
     if name is not None:
+        from coterie.experiment_check import catalog
+
+        entries = catalog(kind)
         entry = entries[name]
         yield from _hanging(f"{entry.name}  ", entry.summary, len(entry.name) + 2, width)
         yield from _setting_lines(entry, "", width)
         if entries.kind == "method":
             yield from _hanging("tuned   ", _tuned(entry), 8, width)
         return
-    auto, names = _auto(entries.kind), sorted(entries.names())
-    margin = max(len(name) for name in [*names, "auto"]) + 2
-    for name in names:
-        yield from _hanging(name, entries[name].summary, margin, width)
+    auto, summaries, settings = _auto(kind), *_entries(kind)
+    margin = max(map(len, [*summaries, "auto"])) + 2
+    for name in sorted(summaries):
+        yield from _hanging(name, summaries[name], margin, width)
     if auto:
         yield from _hanging("auto", auto, margin, width)
-    if any(entry.settings for entry in entries):
+    if settings:
         yield f"settings: coterie list {kind} NAME"
+
+
+def _entries(kind: str) -> tuple[dict[str, str], bool]:
+    """Name and summary of each entry, and whether any has settings.
+
+    They are read off the source, unless the catalogue is there already, for then somebody may have added to it.
+    """
+    if "torch" in sys.modules:
+        from coterie.experiment_check import catalog
+
+        return {e.name: e.summary for e in catalog(kind)}, any(e.settings for e in catalog(kind))
+    lines = catalog_source.lines(kind)
+    return {line.name: line.summary for line in lines}, any(line.has_settings for line in lines)
 
 
 def _auto(kind: str) -> str:
     """What `auto` takes, as the function says that decides it; empty where a name must be given."""
-    if kind == "network":
-        from coterie.models.networks import default_network
-
-        return _second_paragraph(default_network.__doc__)
-    if kind == "split":
-        from coterie.federation.datasets import default_split
-
-        return _second_paragraph(default_split.__doc__)
-    return ""
-
-
-def _second_paragraph(text: str | None) -> str:
-    return " ".join(inspect.cleandoc(text or "").split("\n\n")[1].split()).replace("`", "")
+    if kind not in DECIDES:
+        return ""
+    return " ".join(catalog_source.docstring(*DECIDES[kind]).split("\n\n")[1].split()).replace("`", "")
 
 
 def _parts(name: str | None, width: int) -> Iterator[str]:
     """The parts that the method `mixed` is put together from: each column, and what it can be."""
-    from coterie.methods.part_names import PARTS
-
-    if name is not None and name not in PARTS:
-        raise BadInput(unknown("part", name, PARTS))
-    margin = max(len(part) for parts in PARTS.values() for part in parts) + 4
-    for column, parts in PARTS.items():
+    there: dict[str, dict[str, str]] = catalog_source.constant("methods/part_names.py", "PARTS")
+    if name is not None and name not in there:
+        raise BadInput(unknown("part", name, there))
+    margin = max(len(part) for parts in there.values() for part in parts) + 4
+    for column, parts in there.items():
         if name not in (None, column):
             continue
         yield column
@@ -162,6 +168,10 @@ def renamed(result: Result) -> str:
 
 def _joined(result: Result) -> list[str]:
     """How those do who were kept out of training."""
+    import numpy as np
+
+    from coterie.runs import RunFolder
+
     newcomers = RunFolder(result.folder).newcomers()
     if newcomers is None:
         return []

@@ -173,7 +173,7 @@ def test_interrupted_and_gone_on_with(coterie: Terminal, tmp_path: Path) -> None
     words = [sys.executable, "script.py", "reproduce", "a-table1", "--jobs", "1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120
-        while not list((tmp_path / "reproductions").glob("cells/*/metrics/rounds/*.parquet")):
+        while not list((tmp_path / "reproductions").glob("cells/*/metrics/*.zip")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)

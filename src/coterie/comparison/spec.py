@@ -23,8 +23,10 @@ from coterie.comparison.reading import DEFAULT_MEASURE, Part
 from coterie.experiment import Experiment
 from coterie.problems import BadInput
 
-NOT_IN_KEY = frozenset({"workers", "client_timeout", "checkpoint_every", "folder", "name"})
-"""Keys of `run` on which no bit of a cell's tables depends."""
+NOT_IN_KEY = frozenset(
+    f"run.{key}" for key in ("workers", "client_timeout", "checkpoint_every", "folder", "name")
+) | {"scale.states_mb"}
+"""Keys on which no bit of a cell's tables depends."""
 
 
 @dataclass(frozen=True)
@@ -223,8 +225,10 @@ def key_of(experiment: Experiment) -> str:
     Raises:
         BadInput: the method or the network is unknown, or its settings are wrong.
     """
-    tables = experiment.resolved().tables()
-    tables["run"] = {key: value for key, value in tables["run"].items() if key not in NOT_IN_KEY}
+    tables = {
+        title: {key: value for key, value in section.items() if f"{title}.{key}" not in NOT_IN_KEY}
+        for title, section in experiment.resolved().tables().items()
+    }
     told = json.dumps({"coterie": version("coterie"), **tables}, sort_keys=True)
     return blake2b(told.encode(), digest_size=8).hexdigest()
 

@@ -1,0 +1,80 @@
+"""How much memory a run takes, and how much this machine has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+KIB = 1024
+
+
+def available() -> int | None:
+    """Bytes that a new process may take without pushing others out; None where the system does not say."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * KIB
+    except (OSError, KeyError):
+        return None
+    left = _left_to_group()
+    return free if left is None else min(free, left)
+
+
+def _left_to_group() -> int | None:
+    """Bytes that a container's limit leaves; None where there is no limit."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text("ascii").strip()
+        used = int((group / "memory.current").read_text("ascii"))
+        numbers = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
+    except (OSError, ValueError):
+        return None
+    # Pages of files are given back when somebody needs the room.
+    return None if limit == "max" else int(limit) - used + int(numbers.get("inactive_file", 0))
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory now; where the system does not say, the most that ever were."""
+    try:
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * KIB
+
+
+def own(process: BaseProcess) -> int | None:
+    """Bytes of a process that it shares with no other; None where the system does not say."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    sizes = {name: rest for name, _, rest in (line.partition(":") for line in lines[1:])}
+    return sum(int(sizes[name].split()[0]) * KIB for name in ("Private_Clean", "Private_Dirty") if name in sizes)
+
+
+def held(value: Any) -> int:
+    """Bytes of all tensors and arrays in a value; one that is there twice counts once."""
+    return sum({id(v): v.nbytes for v in _vectors(value)}.values())
+
+
+def _vectors(value: Any) -> Iterator[Tensor | np.ndarray[Any, Any]]:
+    if isinstance(value, Tensor | np.ndarray):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _vectors(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _vectors(inner)
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from _vectors(inner)
