@@ -1,19 +1,29 @@
-"""How fast each engine trains, as a fraction of a plain training loop over the same samples.
+"""How fast clients train and are evaluated, as a fraction of the machine's limit.
 
-    python -m benchmarks.engine [--repeats 5]
+    python -m benchmarks.engine [--only mlp] [--repeats 5] [--json FILE]
 
-The plain loop trains one model on one core with `torch.optim.SGD`, at the same batch size, on as many samples as
-all clients hold together; an engine with w workers is compared with w such loops side by side, a perfect speed-up.
-A fraction above 1 is faster than that. All ways are timed in turn, several times; the table gives medians and the
-spread between the slowest and the fastest repeat.
+The limit is a plain training loop over the same samples at its best: one model, `torch.optim.SGD`, no clients, at
+batches of 10 to 512, once as a process a core with one thread each, once as one process with a thread a core. The
+best samples a second of all these, found in the same run, is the limit. Then each path is timed in turn with the
+limit: whole exchanges through the local runtime, ledger and replies included, for both engines, with one worker and
+with one a core. `of the limit` is the samples a second over those of the limit, taken per core: one worker is
+compared with one core's share. `plain` is the same against the plain loop at the clients' own batch size, again at
+the better of processes and threads. `evaluation` is the exchange that scores the same model on all clients' test
+samples, a quarter as many as they train on, which is the default split, as a share of an exchange with one epoch of
+training. Medians; the spread is that of `of the limit` between the repeats.
+
+Batch sizes are those of papers: 10 of FedAvg's and pfl-research's benchmarks, 32 of DC-PFL, 48 of FedCR. Clients
+hold whole minibatches, 50 or some 100 samples.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
+import multiprocessing
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -22,121 +32,259 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import cross_entropy
 
-from coterie.clients import LocalUpdate, Training
+from benchmarks.measuring import arguments, measured, median, ratios, write
+from coterie.clients import Evaluate, LocalUpdate, Training
 from coterie.exchange import Exchange, Send
 from coterie.federation.federation import Federation
 from coterie.models.networks import build, channels_first
 from coterie.runtime.local import EngineSpec, LocalRuntime
 from coterie.runtime.workers import cores
 
-CLIENTS, SAMPLES, EPOCHS = 40, 100, 2
-
-CASES: list[tuple[str, str, Mapping[str, Any], tuple[int, ...], int]] = [
-    ("MLP 64-32-10, batch 10", "mlp", {"hidden": [32]}, (8, 8, 1), 10),
-    ("MLP 784-64-10, batch 10", "mlp", {"hidden": [64]}, (28, 28, 1), 10),
-    ("LeNet 28x28, batch 20", "lenet", {}, (28, 28, 1), 20),
-    ("CNN 28x28, batch 32", "cnn", {}, (28, 28, 1), 32),
-    ("FedCR's CNN 32x32x3, batch 48", "fedcr-cnn", {}, (32, 32, 3), 48),
-]
+SIZES = (10, 20, 32, 64, 128, 256, 512)
+"""Batches of the plain loop."""
 
 
-def federation(features: tuple[int, ...]) -> Federation:
+@dataclass(frozen=True)
+class Case:
+    """A network, and the clients that train it."""
+
+    title: str
+    network: str
+    features: tuple[int, ...]
+    batch: int
+    clients: int
+    samples: int = 100
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return self.clients * self.samples
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        return ("sequential", "batched") if self.network == "mlp" else ("sequential",)
+
+
+CASES = (
+    Case("MLP 64-32-10, batch 10", "mlp", (8, 8, 1), 10, 400, settings={"hidden": [32]}),
+    Case("MLP 784-64-10, batch 10", "mlp", (28, 28, 1), 10, 200, settings={"hidden": [64]}),
+    Case("MLP 784-200-10, batch 10", "mlp", (28, 28, 1), 10, 200, settings={"hidden": [200]}),
+    Case("MLP 784-200-10, batch 32", "mlp", (28, 28, 1), 32, 200, 96, settings={"hidden": [200]}),
+    Case("LeNet 32x32x3, batch 32", "lenet", (32, 32, 3), 32, 60, 96),
+    Case("CNN 28x28, batch 32", "cnn", (28, 28, 1), 32, 40, 96),
+    Case("FedCR's CNN 32x32x3, batch 48", "fedcr-cnn", (32, 32, 3), 48, 8, 96),
+    Case("simple CNN 32x32x3, batch 10", "simple-cnn", (32, 32, 3), 10, 20, 50),
+)
+
+
+def federation(case: Case) -> Federation:
     """Clients with random images and labels: what they learn does not matter here."""
     rng = np.random.default_rng(0)
-    total = CLIENTS * SAMPLES
-    inputs = torch.from_numpy(rng.normal(size=(total, *features)).astype(np.float32))
-    ends = np.arange(1, CLIENTS + 1) * SAMPLES
-    bounds = np.stack([ends - SAMPLES, ends, ends, ends], 1)
-    names = tuple(f"client {i}" for i in range(CLIENTS))
-    return Federation(
-        "noise", inputs, torch.from_numpy(rng.integers(0, 10, total)), 10, bounds, names, None, None, None
-    )
+    held = case.samples // 4
+    each = case.samples + held
+    inputs = torch.from_numpy(rng.normal(size=(case.clients * each, *case.features)).astype(np.float32))
+    starts = np.arange(case.clients) * each
+    ends = starts + each
+    bounds = np.stack([starts, starts + case.samples, starts + case.samples, ends], 1)
+    names = tuple(f"client {i}" for i in range(case.clients))
+    labels = torch.from_numpy(rng.integers(0, 10, len(inputs)))
+    return Federation("noise", inputs, labels, 10, bounds, names, None, None, None)
 
 
-def plain(
-    network: str, settings: Mapping[str, Any], features: tuple[int, ...], data: Federation, batch: int
-) -> Callable[[], None]:
-    """A training loop without clients."""
-    model, _ = build(network, settings, features, 10, 0)
+def plain(case: Case, samples: int) -> Callable[[int], None]:
+    """A training loop without clients: one epoch over so many samples at a batch size."""
+    model, _ = build(case.network, case.settings, case.features, 10, 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs, labels = torch.randn(samples, *case.features), torch.randint(10, (samples,))
 
-    def once() -> None:
-        for _ in range(EPOCHS):
-            order = torch.randperm(len(data.labels))
-            for a in range(0, len(order), batch):
-                rows = order[a : a + batch]
-                optimizer.zero_grad()
-                loss = cross_entropy(model(channels_first(data.inputs[rows])), data.labels[rows])
-                torch.autograd.backward(loss)
-                optimizer.step()
-
-    return once
-
-
-def rounds(runtime: LocalRuntime, initial: torch.Tensor) -> Callable[[], None]:
-    """A whole exchange with every client, ledger and replies included."""
-    clients = np.arange(CLIENTS)
-
-    def once() -> None:
-        runtime.begin(1)
-        runtime.answer(Exchange(clients, LocalUpdate(), {"model": Send.same(initial, clients)}))
+    def once(batch: int) -> None:
+        order = torch.randperm(samples)
+        for a in range(0, samples, batch):
+            rows = order[a : a + batch]
+            optimizer.zero_grad()
+            loss = cross_entropy(model(channels_first(inputs[rows])), labels[rows])
+            torch.autograd.backward(loss)
+            optimizer.step()
 
     return once
 
 
-def measured(ways: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each way, interleaved, after one run to warm up."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
+def _serve(pipe: Connection, threads: int) -> None:
+    """A process of plain loops: takes a case and a number of samples, or the batch size of an epoch to run."""
+    torch.set_num_threads(threads)
+    once: Callable[[int], None] = print
+    while (asked := pipe.recv()) is not None:
+        if isinstance(asked, int):
+            once(asked)
+        else:
+            once = plain(*asked)
+        pipe.send(None)
+
+
+class Loops:
+    """Plain loops in processes of their own, all at work on their share of the samples at the same time."""
+
+    def __init__(self, processes: int, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._processes = []
+        self._pipes = []
+        for _ in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
+            process.start()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+    def prepare(self, case: Case) -> None:
+        """Make the model and the samples of a case."""
+        for pipe in self._pipes:
+            pipe.send((case, case.total // len(self._pipes)))
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def epoch(self, batch: int) -> None:
+        """One epoch over all samples of the case."""
+        for pipe in self._pipes:
+            pipe.send(batch)
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def close(self) -> None:
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
+            pipe.send(None)
+            process.join()
+
+
+@contextmanager
+def loops() -> Iterator[dict[str, Loops]]:
+    """The plain loops' processes: one a core, and one with a thread a core."""
+    found = {"processes": Loops(cores(), 1), "threads": Loops(1, cores())}
+    try:
+        yield found
+    finally:
+        for each in found.values():
+            each.close()
+
+
+def best(ways: Mapping[str, Loops], case: Case, sizes: tuple[int, ...], repeats: int) -> tuple[str, int]:
+    """The way and the batch size at which the plain loop is fastest."""
+    found: dict[tuple[str, int], list[float]] = {}
     for repeat in range(repeats + 1):
-        for name, once in ways.items():
-            start = time.perf_counter()
-            once()
-            if repeat:
-                found[name].append(time.perf_counter() - start)
-    return found
+        for name, each in ways.items():
+            for size in sizes:
+                start = time.perf_counter()
+                each.epoch(size)
+                if repeat:
+                    found.setdefault((name, size), []).append(time.perf_counter() - start)
+    return min(found, key=lambda way: median(found[way]))
+
+
+@contextmanager
+def runtime(case: Case, data: Federation, engine: str, workers: int) -> Iterator[LocalRuntime]:
+    """A runtime as a run has it."""
+    training = Training(epochs=1, batch_size=case.batch, lr=0.01)
+    spec = EngineSpec(case.network, case.settings, case.features, data, training, 0, engine)
+    made = LocalRuntime(spec, data.samples, workers=workers)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def exchanged(made: LocalRuntime, case: Case, rule: LocalUpdate | Evaluate) -> Callable[[], None]:
+    """A whole exchange with every client, ledger and replies included."""
+    clients, model = np.arange(case.clients), torch.zeros(made.layout.size)
+
+    def once() -> None:
+        made.begin(1)
+        made.answer(Exchange(clients, rule, {"model": Send.same(model, clients)}))
+
+    return once
+
+
+def rows_of(case: Case, plains: Mapping[str, Loops], repeats: int) -> list[dict[str, Any]]:
+    """Measure one case: a row a path."""
+    data = federation(case)
+    for each in plains.values():
+        each.prepare(case)
+    limit_way, limit_batch = best(plains, case, SIZES, 3)
+    own_way, _ = best(plains, case, (case.batch,), 3)
+    with ExitStack() as stack:
+        ways = {
+            "limit": lambda: plains[limit_way].epoch(limit_batch),
+            "plain": lambda: plains[own_way].epoch(case.batch),
+        }
+        for engine in case.engines:
+            for count in sorted({1, cores()}):
+                made = stack.enter_context(runtime(case, data, engine, count))
+                ways[f"{engine}/{count}"] = exchanged(made, case, LocalUpdate())
+                ways[f"{engine}/{count}/evaluation"] = exchanged(made, case, Evaluate())
+        times = measured(ways, repeats)
+    limit, own = times.pop("limit"), times.pop("plain")
+    rows = []
+    for way, seconds in times.items():
+        engine, count_, *kind = way.split("/")
+        if kind:
+            continue
+        share = cores() / int(count_)
+        fraction, least, most = (r * share for r in ratios(limit, seconds))
+        rows.append(
+            {
+                "network": case.title,
+                "engine": engine,
+                "workers": int(count_),
+                "samples_per_second": case.total / median(seconds),
+                "limit_samples_per_second": case.total / median(limit),
+                "limit": f"{limit_way}, batch {limit_batch}",
+                "of_limit": fraction,
+                "least": least,
+                "most": most,
+                "of_plain": ratios(own, seconds)[0] * share,
+                "evaluation": median(times[f"{way}/evaluation"]) / median(seconds),
+            }
+        )
+    return rows
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    parser = arguments(__doc__)
+    parser.add_argument("--only", metavar="TEXT", default="", help="cases whose title holds this")
+    asked = parser.parse_args()
     torch.set_num_threads(1)
-    workers = cores()
-    table = Table(title=f"Fraction of a plain loop's speed ({CLIENTS} clients of {SAMPLES}, {EPOCHS} epochs)")
-    for column in ("network", "engine", "workers", "plain s", "engine s", "fraction", "spread"):
-        table.add_column(column, justify="left" if column in ("network", "engine") else "right")
-    for title, network, settings, features, batch in CASES:
-        data = federation(features)
-        training = Training(epochs=EPOCHS, batch_size=batch, lr=0.01)
-        ways = {"plain": plain(network, settings, features, data, batch)}
-        runtimes = []
-        for engine in ("sequential", "batched") if network == "mlp" else ("sequential",):
-            for count in sorted({1, workers}):
-                spec = EngineSpec(network, settings, features, data, training, 0, engine)
-                runtime = LocalRuntime(spec, data.samples, workers=count)
-                runtimes.append(runtime)
-                initial = torch.zeros(runtime.layout.size)
-                ways[f"{engine}/{count}"] = rounds(runtime, initial)
-        times = measured(ways, repeats)
-        for runtime in runtimes:
-            runtime.close()
-            torch.set_num_threads(1)
-        base = statistics.median(times.pop("plain"))
-        for way, seconds in times.items():
-            engine, count_ = way.split("/")
-            share = [base / int(count_) / s for s in seconds]
-            middle = statistics.median(seconds)
-            table.add_row(
-                title,
-                engine,
-                count_,
-                f"{base:.3f}",
-                f"{middle:.3f}",
-                f"{base / int(count_) / middle:.2f}",
-                f"{min(share):.2f} to {max(share):.2f}",
-            )
-    Console().print(table)
+    rows: list[dict[str, Any]] = []
+    with loops() as plains:
+        for case in CASES:
+            if asked.only.lower() in case.title.lower():
+                rows += rows_of(case, plains, asked.repeats)
+    table = Table(title=f"Training on {cores()} cores, as fractions of a plain loop's speed")
+    columns = (
+        "network",
+        "engine",
+        "workers",
+        "samples/s",
+        "limit",
+        "of the limit",
+        "spread",
+        "plain",
+        "evaluation",
+    )
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("network", "engine", "limit") else "right")
+    for row in rows:
+        table.add_row(
+            row["network"],
+            row["engine"],
+            str(row["workers"]),
+            f"{row['samples_per_second']:,.0f}",
+            f"{row['limit_samples_per_second']:,.0f} ({row['limit']})",
+            f"{row['of_limit']:.2f}",
+            f"{row['least']:.2f} to {row['most']:.2f}",
+            f"{row['of_plain']:.2f}",
+            f"{row['evaluation']:.2f}",
+        )
+    Console(width=150).print(table)
+    write(asked.json, "engine", rows)
 
 
 if __name__ == "__main__":

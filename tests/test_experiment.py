@@ -22,6 +22,7 @@ from coterie.experiment import (
     check,
 )
 from coterie.problems import BadInput
+from coterie.scale import Scale
 
 
 def problems(action: Any, *arguments: Any, **keys: Any) -> list[str]:
@@ -90,8 +91,8 @@ SCHEMA_PROBLEMS: list[tuple[dict[str, Any], str]] = [
      "run.participation = 2.0 is not possible; it must be less than or equal to 1"),
     ({"run": {"dropout": 1.0}}, "run.dropout = 1.0 is not possible; it must be less than 1"),
     ({"run": {"seed": -1}}, "run.seed = -1 is not possible; it must be greater than or equal to 0"),
-    ({"run": {"engine": "gpu"}},
-     "run.engine = 'gpu' is not possible; it must be 'auto', 'sequential' or 'batched'"),
+    ({"run": {"engine": "tpu"}},
+     "run.engine = 'tpu' is not possible; it must be 'auto', 'sequential', 'batched' or 'gpu'"),
     ({"run": {"client_timeout": 0}}, "run.client_timeout = 0 is not possible; it must be greater than 0"),
     ({"run": {"link_mbit": float("inf")}}, "run.link_mbit = inf is not possible; it must be a finite number"),
     ({"run": {"folder": ""}}, "run.folder = '' is not possible; the string must have at least 1 character"),
@@ -105,6 +106,12 @@ SCHEMA_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"training": {"optimizer": "sdg"}}, "training.optimizer = 'sdg' is not possible; it must be 'sgd' or 'adam'"),
     ({"evaluation": {"every": 0}}, "evaluation.every = 0 is not possible; it must be greater than or equal to 1"),
     ({"evaluation": {"on": "train"}}, "evaluation.on = 'train' is not possible; it must be 'test' or 'validation'"),
+    ({"scale": {"sketch_above": 0}},
+     "scale.sketch_above = 0 is not possible; it must be greater than or equal to 1"),
+    ({"scale": {"js": "fast"}}, "scale.js = 'fast' is not possible; it must be 'exact' or 'low-rank'"),
+    ({"scale": {"sketches_above": 9}}, "scale.sketches_above is not a setting; did you mean sketch_above?"),
+    ({"scale": Scale(states_mb=-1)}, "scale.states_mb = -1 is not possible; it must be greater than or equal to 0"),
+    ({"sketch_above": 9}, "sketch_above is not a section of an experiment; did you mean scale.sketch_above?"),
     ({"method": {"name": 3}}, "method.name = 3 is not possible; it must be a valid string"),
     ({"rounds": 3}, "rounds is not a section of an experiment; did you mean run.rounds?"),
     ({"metod": {}}, "metod is not a section of an experiment; did you mean method?"),

@@ -66,6 +66,17 @@ def test_wide_models_are_summed_in_tiles_with_the_same_bits(monkeypatch: pytest.
     assert torch.equal(whole[3], previous[3])
 
 
+def test_models_are_summed_alone_or_together_with_the_same_bits() -> None:
+    """Narrow models are taken to float64 many at a time, wide ones one by one."""
+    rng = np.random.default_rng(0)
+    models = torch.from_numpy(rng.normal(size=(60, 20_000)).astype(np.float32))
+    groups, weights = rng.integers(-1, 3, 60), rng.integers(1, 99, 60)
+    whole, previous = group_means(models, groups, torch.zeros(3, 20_000), weights), torch.zeros(3, 320)
+    for start in (0, 6_400, 19_680):
+        columns = slice(start, start + 320)
+        assert torch.equal(group_means(models[:, columns], groups, previous, weights), whole[:, columns])
+
+
 def test_no_models_keep_what_was() -> None:
     previous = torch.randn(1, 5)
     assert torch.equal(mean(torch.empty(0, 5), previous), previous)

@@ -1,0 +1,151 @@
+"""Writes the page on speed and memory from what the benchmarks measured.
+
+    python -m benchmarks.document [--environments FOLDER] [--only NAME ...]
+    python -m benchmarks.document --from FOLDER [--to FILE]
+
+Without `--from`, every benchmark (or those named) is run first, and its rows are kept in docs/performance. With it,
+nothing is run, and the page is made of the files that are there. The same files give the same page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.document_bars import Row
+from benchmarks.document_sections import SECTIONS, Section, markdown
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "docs" / "performance"
+PAGE = ROOT / "docs" / "performance.md"
+
+Found = Mapping[str, Any]
+"""What a benchmark has kept: `benchmark`, `machine` and `rows`."""
+
+INTRODUCTION = """\
+# How fast, and how large
+
+What was measured, how, and what it came to, the failures included. The numbers of one table come from one run of
+one command, in which what is compared takes turns on the same machine; so trust the ratios more than the
+seconds. A number is the median of the repeats, and beside it stand the least and the most of any repeat.
+
+A **bar** is what we set out to reach. Whether it is met is computed from the numbers of this page: the median
+decides, and where the repeats lie on both sides of the bar the page says so. Most bars were set before anything was
+built; where one was added later, or what it counts was settled after first numbers had been seen, its section says
+so.
+
+This page is written by `python -m benchmarks.document`, which runs the benchmarks one after the other and keeps
+their rows in `docs/performance`. Run them on a machine that does nothing else. On another machine the seconds will
+differ, and so may the ratios."""
+
+BARS = """\
+**met**: the median reaches the bar; *met, within the spread*: it does, and some repeat does not; **not met**: it
+does not; *not met, within the spread*: it does not, and some repeat does; *not measured*: the command in the last
+column has to be run first."""
+
+
+def page(folder: Path) -> str:
+    """The whole page, from the files in `folder` alone.
+
+    Raises:
+        ValueError: a file is not of the benchmark that its name says.
+    """
+    found = {section.name: kept(folder, section.name) for section in SECTIONS}
+    parts = [INTRODUCTION, "## Bars", BARS, _bars(found), "## The machine", _machines(found)]
+    for section in SECTIONS:
+        parts += [f"## {section.title}", *_section(section, found[section.name])]
+    return "\n\n".join(parts) + "\n"
+
+
+def kept(folder: Path, name: str) -> Found | None:
+    """What a benchmark has kept in a folder; None where it has not.
+
+    Raises:
+        ValueError: the file is of another benchmark.
+    """
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    if found["benchmark"] != name or not found["rows"]:
+        raise ValueError(
+            f"{path.name} is of {found['benchmark']} with {len(found['rows'])} rows; it must be of {name}"
+        )
+    return found
+
+
+def _bars(found: Mapping[str, Found | None]) -> str:
+    rows = []
+    for section in SECTIONS:
+        kept = found[section.name]
+        for bar in section.bars:
+            judged = None if kept is None else bar.judge(kept["rows"])
+            told = ("–", "*not measured*") if judged is None else (judged.found, judged.verdict)
+            rows.append([bar.text, *told, f"`{section.name}`"])
+    return markdown(("bar", "measured", "", "benchmark"), rows)
+
+
+def _machines(found: Mapping[str, Found | None]) -> str:
+    """Each machine once, with the benchmarks that ran on it."""
+    on: dict[str, list[str]] = {}
+    for name, kept in found.items():
+        if kept is not None:
+            on.setdefault(_machine(kept["machine"]), []).append(f"`{name}`")
+    if not on:
+        return "Nothing has been measured yet."
+    return "\n".join(f"- {', '.join(names)}: {machine}" for machine, names in on.items())
+
+
+def _machine(machine: Row) -> str:
+    versions = f"Python {machine['python']}, PyTorch {machine['torch']}, NumPy {machine['numpy']}"
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['instructions']}, "
+        f"{machine['memory_gib']} GiB; {machine['system']}, {versions}."
+    )
+
+
+def _section(section: Section, kept: Found | None) -> list[str]:
+    command = f"`python -m benchmarks.{section.name}{section.options}`"
+    if kept is None:
+        return [section.text, f"Not measured yet: {command} does it."]
+    return [section.text, f"Measured by {command}.", *section.shown(kept["rows"])]
+
+
+def run(names: Sequence[str], environments: str | None) -> None:
+    """Run benchmarks one after the other, and keep their rows.
+
+    Raises:
+        subprocess.CalledProcessError: one of them failed.
+    """
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        more = ["--environments", environments] if name == "peers" and environments else []
+        more += ["--chart", str(PAGE.parent / "pictures")] if name == "scale" else []
+        command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(KEPT / f"{name}.json"), *more]
+        subprocess.run(command, cwd=ROOT, check=True)
+
+
+def main() -> None:
+    """Write the page."""
+    names = [section.name for section in SECTIONS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--from", dest="folder", type=Path, metavar="FOLDER", help="rows kept earlier; runs nothing"
+    )
+    parser.add_argument("--only", nargs="+", choices=names, help="benchmarks to run; without it, all")
+    parser.add_argument("--environments", metavar="FOLDER", help="other simulators, for `peers`")
+    parser.add_argument("--to", type=Path, default=PAGE, metavar="FILE", help="the page")
+    given = parser.parse_args()
+    if given.folder is None:
+        run(given.only or names, given.environments)
+    given.to.write_text(page(given.folder or KEPT), encoding="utf-8")
+    print(given.to)
+
+
+if __name__ == "__main__":
+    main()

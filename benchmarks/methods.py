@@ -1,0 +1,238 @@
+"""What each method costs beside the training that its clients do, as shares of a round.
+
+    python -m benchmarks.methods [--methods fesem,ifca] [--networks mlp,cnn] [--repeats 5] [--quick] [--json FILE]
+
+Every method, in its own settings, trains 100 clients of Fashion-MNIST (some 100 training images each; digits where
+there is no Fashion-MNIST) for one epoch at batch 10: complete rounds of the product, with the evaluation of all
+clients, tables, ledger and checkpoints on disk. FedAvg runs beside, round by round in turn. The networks are a
+perceptron 784-64-10, which trains so fast that anything else shows, and the CNN that is the default for images.
+
+A round is split into what the clients compute (`clients`), the method's own time between its questions, outputs on
+public data included (`server`), the evaluation of all clients (`evaluation`), and the rest: the run's tables, its
+ledger, its picture, its checkpoint. `extra` is what server, evaluation and rest take beyond FedAvg's, as a share of
+the method's round: of each pair of rounds run side by side, the median. Where clients train before they are
+evaluated, as in FedBABU, what the evaluation takes beyond FedAvg's is training and counts as `clients`. The first
+round, in which some methods cluster once and for all, is timed apart.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measuring import arguments, median, write
+from coterie.clients.evaluate import AdaptThenEvaluate
+from coterie.experiment import Experiment
+from coterie.federation.datasets import check
+from coterie.methods import METHODS
+from coterie.running import _rounds
+from coterie.runs import RunFolder
+from coterie.session import Session
+
+CLIENTS, BATCH = 100, 10
+IMAGES, DIGITS, FEDAVG = "fashion-mnist", "digits", "fedavg"
+QUICK = ["fedavg", "ifca", "fedsr"]
+SIZE = {"samples_per_client": 143}
+"""Of which a fifth is for tests and a tenth for validation: some 100 are left to train on."""
+BAR = 0.10
+"""Extra over FedAvg, as a share of the method's round, that a method stays under."""
+PARTS = ("clients", "server", "evaluation", "rest")
+NETWORKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "mlp": ("gaussian-mlp", {"hidden": [64]}),
+    "cnn": ("gaussian-cnn", {}),
+}
+"""Networks that methods are timed with: what stands for each where features must be Gaussian, and the settings."""
+TOGETHER = 4
+"""Methods that are timed in turn with one FedAvg."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Seconds of one round, and whether clients trained before they were evaluated."""
+
+    clients: float
+    server: float
+    evaluation: float
+    rest: float
+    adapts: bool = False
+
+    @property
+    def total(self) -> float:
+        return self.clients + self.beside
+
+    @property
+    def beside(self) -> float:
+        """What is no work of the clients."""
+        return self.server + self.evaluation + self.rest
+
+    def without_adaptation(self, fedavg: Split) -> Split:
+        """The same with what clients trained before their evaluation counted as their work."""
+        more = max(0.0, self.evaluation - fedavg.evaluation) if self.adapts else 0.0
+        return replace(self, clients=self.clients + more, evaluation=self.evaluation - more)
+
+
+class Clock:
+    """Seconds spent in functions; one that another counted function calls is counted with its caller."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self._counting = False
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its seconds added to those of `name`."""
+
+        def timed(*args: Any, **keys: Any) -> Any:
+            if self._counting:
+                return function(*args, **keys)
+            self._counting, start = True, time.perf_counter()
+            try:
+                return function(*args, **keys)
+            finally:
+                self._counting = False
+                self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - start
+
+        return timed
+
+    def between_asks(self, name: str, round: Callable[..., Any]) -> Callable[..., Any]:
+        """The round of a method, its seconds between one ask and the next added to those of `name`."""
+
+        def timed(*args: Any) -> Generator[Any, Any, Any]:
+            step = self.around(name, round(*args).send)
+            reply = None
+            while True:
+                try:
+                    ask = step(reply)
+                except StopIteration as end:
+                    return end.value
+                reply = yield ask
+
+        return timed
+
+
+def splits(experiment: Experiment, folder: RunFolder) -> Generator[Split]:
+    """One round after the other of an experiment, whole: what `coterie.run` does, written into `folder`."""
+    clock = Clock()
+    with closing(Session(experiment)) as session:
+        # What an object has of its own goes before what its class gives it, also where the class is frozen.
+        own = vars(session.method), vars(session.runtime), vars(session)
+        own[0]["round"] = clock.between_asks("server", session.method.round)
+        own[1]["outputs"] = clock.around("server", session.runtime.outputs)
+        own[1]["carry"] = clock.around("clients", session.runtime.carry)
+        own[2]["evaluate"] = clock.around("evaluation", session.evaluate)
+        rule = session.method.evaluation(session.memory.state, session.people, session.people.everyone).rule
+        folder.write_experiment(session.experiment.to_toml())
+        with closing(_rounds(session, folder, 0, ())) as loop:
+            while True:
+                clock.spent.clear()
+                start = time.perf_counter()
+                if next(loop, None) is None:
+                    return
+                clients, server, evaluation = (clock.spent.get(part, 0.0) for part in PARTS[:3])
+                rest = time.perf_counter() - start - clients - server - evaluation
+                yield Split(clients, server, evaluation, rest, isinstance(rule, AdaptThenEvaluate))
+
+
+def experiment(data: str, method: str, network: str, clients: int, rounds: int) -> Experiment:
+    """What a method is timed on: some 100 training images a client where there is Fashion-MNIST."""
+    gaussian, settings = NETWORKS[network]
+    return Experiment(
+        data={"name": data, "split": "rotated(4)", "clients": clients} | (SIZE if data != DIGITS else {}),
+        network={"name": gaussian if needs_gaussian(method) else network, **settings},
+        method=method,
+        training={"batch_size": BATCH},
+        run={"rounds": rounds},
+    )
+
+
+def needs_gaussian(method: str) -> bool:
+    """Whether a method trains a network with Gaussian features alone; FedAvg beside it does so too."""
+    return bool(METHODS[method].target().needs.gaussian)
+
+
+def timed(data: str, methods: Sequence[str], network: str, clients: int, repeats: int) -> list[dict[str, Any]]:
+    """The rows of some methods with networks of one kind, a round of each in turn, FedAvg's first."""
+    found: dict[str, list[Split]] = {}
+    with ExitStack() as stack:
+        loops = {}
+        for name in (FEDAVG, *(m for m in methods if m != FEDAVG)):
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            whole = experiment(data, name, network, clients, repeats + 1)
+            if needs_gaussian(methods[0]):
+                whole = whole.updated({"network.name": NETWORKS[network][0]})
+            loops[name] = stack.enter_context(closing(splits(whole, RunFolder(folder))))
+        for _ in range(repeats + 1):
+            for name, loop in loops.items():
+                found.setdefault(name, []).append(next(loop))
+    return [
+        {"network": network, **row(name, found[name], found[FEDAVG]), "data": data, "clients": clients}
+        for name in methods
+    ]
+
+
+def row(method: str, rounds: Sequence[Split], fedavg: Sequence[Split]) -> dict[str, Any]:
+    """A method's medians over all rounds but the first; of that, the extra in seconds."""
+    pairs = [(mine.without_adaptation(its), its) for mine, its in zip(rounds, fedavg, strict=True)]
+    extras = [mine.beside - its.beside for mine, its in pairs]
+    shares = [extra / mine.total for extra, (mine, _) in zip(extras, pairs, strict=True)][1:]
+    return {
+        "method": method,
+        "rounds": len(shares),
+        "round_s": median([mine.total for mine, _ in pairs[1:]]),
+        **{f"{part}_s": median([getattr(mine, part) for mine, _ in pairs[1:]]) for part in PARTS},
+        "fedavg_round_s": median([its.total for _, its in pairs[1:]]),
+        "extra": median(shares),
+        "extra_least": min(shares),
+        "extra_most": max(shares),
+        "first_extra_s": extras[0],
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]], network: str) -> Table:
+    """The rows of a network for a terminal; shares are of the method's own round."""
+    found = Table(title=f"{network}: shares of a round; extra over FedAvg stays under {BAR:.0%}")
+    for column in ("method", "s", *PARTS, "extra", "from … to", "1st, s"):
+        found.add_column(column, justify="left" if column == "method" else "right")
+    for one in rows:
+        shares = [f"{one[f'{part}_s'] / one['round_s']:.0%}" for part in PARTS]
+        extra = f"[{'red' if one['extra'] >= BAR else 'green'}]{one['extra']:+.0%}"
+        spread = f"{one['extra_least']:+.0%} … {one['extra_most']:+.0%}"
+        found.add_row(
+            one["method"], f"{one['round_s']:.2f}", *shares, extra, spread, f"{one['first_extra_s']:+.2f}"
+        )
+    return found
+
+
+def main() -> None:
+    """Print a table for each network."""
+    parser = arguments(__doc__)
+    parser.add_argument("--methods", help="names with commas between; without it, all")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="mlp, cnn or both with a comma between")
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--quick", action="store_true", help="three methods, ten clients of digits, two rounds")
+    given = parser.parse_args()
+    names = given.methods.split(",") if given.methods else QUICK if given.quick else METHODS.names()
+    data = DIGITS if given.quick or check(IMAGES) else IMAGES
+    clients, repeats = (10, 2) if given.quick else (given.clients, given.repeats)
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    rows = []
+    for network in ["mlp"] if given.quick else given.networks.split(","):
+        found = []
+        for fit in ([n for n in names if not needs_gaussian(n)], [n for n in names if needs_gaussian(n)]):
+            for start in range(0, len(fit), TOGETHER):
+                found += timed(data, fit[start : start + TOGETHER], network, clients, repeats)
+        found.sort(key=lambda one: names.index(one["method"]))
+        console.print(table(found, network))
+        rows += found
+    write(given.json, "methods", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""The benchmarks: what they compute from times, that each runs, and that the page is that of its numbers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import document, measuring, methods
+from benchmarks.document_bars import Judged
+from benchmarks.document_sections import SECTIONS, plainly
+from coterie.experiment import Experiment
+from coterie.runs import RunFolder
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_committed_page_is_that_of_the_committed_numbers() -> None:
+    assert document.PAGE.read_text("utf-8") == document.page(document.KEPT)
+
+
+def test_ways_take_turns_and_the_first_is_not_counted() -> None:
+    calls: list[str] = []
+
+    def once(name: str, seconds: float) -> None:
+        time.sleep(seconds if calls.count(name) else 50 * seconds)  # slow at first
+        calls.append(name)
+
+    found = measuring.measured({"a": lambda: once("a", 0.01), "b": lambda: once("b", 0.02)}, 2)
+    assert calls == ["a", "b"] * 3
+    assert [len(seconds) for seconds in found.values()] == [2, 2]
+    assert 0.01 <= min(found["a"]) <= max(found["a"]) < 0.5
+    assert min(found["b"]) >= 0.02
+
+
+def test_ratios_are_of_medians_and_of_each_pair() -> None:
+    assert measuring.ratios([2.0, 6.0, 4.0], [1.0, 2.0, 4.0]) == (2.0, 1.0, 3.0)
+
+
+def test_what_is_kept_names_the_machine(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.json"
+    measuring.write(path, "a", [{"way": "x", "seconds": 0.5}])
+    kept = json.loads(path.read_text("utf-8"))
+    assert kept["rows"] == [{"way": "x", "seconds": 0.5}]
+    assert kept["machine"]["cores"] >= 1
+    assert set(kept["machine"]) >= {"processor", "memory_gib", "torch", "numpy", "python"}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        measuring.write(path, "a", [{"seconds": float("nan")}])
+
+
+def test_a_clock_counts_what_is_called_inside_with_its_caller() -> None:
+    clock = methods.Clock()
+    inner = clock.around("inner", lambda: time.sleep(0.02))
+    outer = clock.around("outer", inner)
+    outer()
+    assert set(clock.spent) == {"outer"}
+    inner()
+    assert clock.spent["outer"] >= 0.02
+    assert clock.spent["inner"] >= 0.02
+
+    def asks() -> Any:
+        time.sleep(0.02)
+        heard = yield "a"
+        time.sleep(0.02)
+        return heard + (yield "b")
+
+    work = clock.between_asks("server", asks)()
+    assert next(work) == "a"
+    assert work.send(1) == "b"
+    with pytest.raises(StopIteration) as end:
+        work.send(2)
+    assert end.value.value == 3
+    assert clock.spent["server"] >= 0.04
+
+
+def test_the_extra_is_beside_training() -> None:
+    fedavg = [methods.Split(2, 0.1, 0.3, 0.2)] * 4
+    mine = [methods.Split(9, 9, 0, 0)] + [methods.Split(6, 0.1 + more, 0.3, 0.2) for more in (0.4, 0.9, 1.4)]
+    found = methods.row("some", mine, fedavg)
+    assert found["extra"] == pytest.approx(0.9 / 7.5)
+    assert found["extra_least"] == pytest.approx(0.4 / 7)
+    assert found["extra_most"] == pytest.approx(1.4 / 8)
+    assert found["first_extra_s"] == pytest.approx(9 - 0.6)
+    assert (found["rounds"], found["round_s"], found["server_s"]) == (3, 7.5, 1.0)
+    # What is trained before an evaluation is training.
+    adapting = methods.row("some", [methods.Split(2, 0.1, 1.3, 0.2, adapts=True)] * 4, fedavg)
+    assert (adapting["extra"], adapting["clients_s"]) == (0, 3)
+
+
+def test_the_parts_of_a_round_are_the_round(tmp_path: Path) -> None:
+    whole = Experiment(
+        data={"name": "digits", "clients": 6},
+        method="fesem",
+        run={"rounds": 2, "workers": 1},
+        training={"epochs": 2},
+    )
+    start = time.perf_counter()
+    found = list(methods.splits(whole, RunFolder.create(tmp_path, "some")))
+    took = time.perf_counter() - start
+    assert len(found) == 2
+    for one in found:
+        assert min(one.clients, one.server, one.evaluation, one.rest) > 0
+        assert not one.adapts
+    assert sum(one.total for one in found) < took
+    assert RunFolder(tmp_path / "some").rounds().height == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["methods", "startup"])
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.json"
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    # The page has a place for every number.
+    text = document.page(tmp_path)
+    assert text.count("Not measured yet") == len(SECTIONS) - 1
+    assert f"Measured by `python -m benchmarks.{name}`" in text
+
+
+def judged(middle: float, least: float, most: float, bar: float, at_least: bool = True) -> str:
+    return Judged(middle, least, most, bar, at_least, "").verdict
+
+
+def test_verdicts() -> None:
+    assert judged(2, 1.5, 3, 1.4) == "**met**"
+    assert judged(2, 1.3, 3, 1.4) == "*met, within the spread*"
+    assert judged(1.3, 1.2, 1.39, 1.4) == "**not met**"
+    assert judged(1.3, 1.2, 1.5, 1.4) == "*not met, within the spread*"
+    assert judged(0.09, 0.01, 0.099, 0.1, at_least=False) == "**met**"
+    assert judged(0.11, 0.105, 0.2, 0.1, at_least=False) == "**not met**"
+
+
+def peer(workload: str, way: str, seconds: float, memory: float) -> dict[str, Any]:
+    row = {"workload": workload, "way": way, "processes": 2, "threads": 1, "seconds": seconds, "ratio": seconds / 2}
+    spread = {f"{key}_{end}": row[key] for key in ("seconds", "ratio") for end in ("least", "most")}
+    work = {"parameters": 2**20, "samples": 2500, "loss_first": 2.0, "loss_last": 1.0}
+    return row | spread | work | {"memory_mib": memory}
+
+
+def keep(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    measuring.write(folder / f"{name}.json", name, rows)
+
+
+def bars(text: str) -> dict[str, str]:
+    """The verdict on each bar of a page."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.endswith("` |")]
+    return {row[0]: row[2] for row in rows if len(row) == 4}
+
+
+def test_bars_are_computed_from_the_numbers(tmp_path: Path) -> None:
+    assert set(bars(document.page(tmp_path)).values()) == {"*not measured*"}
+    rows = [
+        peer("W1", "coterie", 2.0, 1307),
+        peer("W1", "coterie bf16", 1.0, 1000),
+        peer("W1", "pfl", 2.9, 1300),
+        peer("W1", "pfl, 2 processes", 2.7, 1300),
+        peer("W2", "coterie", 2.0, 1309),
+        peer("W2", "pfl", 10.1, 1300),
+    ]
+    keep(tmp_path, "peers", rows)
+    found = bars(document.page(tmp_path))
+    # Against pfl at its fastest: 2.7 / 2 and 2.7 / 1; its memory and two models of 4 MiB.
+    assert found["W1 at least 1.4 times as fast as pfl"] == "**not met**"
+    assert found["W1 with bf16 at least 2.5 times as fast as pfl"] == "**met**"
+    assert found["W2 at least 5 times as fast as pfl"] == "**met**"
+    assert found["W1 in no more memory than pfl and one model a worker"] == "**met**"
+    assert found["W2 in no more memory than pfl and one model a worker"] == "**not met**"
+
+
+def test_the_limit_is_compared_with_the_faster_engine_on_all_cores(tmp_path: Path) -> None:
+    def path(network: str, engine: str, workers: int, of_limit: float, evaluation: float) -> dict[str, Any]:
+        speeds = {"samples_per_second": 9e3, "limit_samples_per_second": 1e4, "of_plain": 1.0}
+        spread = {"of_limit": of_limit, "least": of_limit - 0.02, "most": of_limit + 0.02}
+        named = {"network": network, "engine": engine, "workers": workers, "limit": "threads, batch 64"}
+        return named | speeds | spread | {"evaluation": evaluation}
+
+    rows = [
+        path("MLP 64-32-10", "sequential", 2, 0.3, 0.1),
+        path("MLP 64-32-10", "batched", 2, 0.61, 0.2),
+        path("MLP 784-64-10", "sequential", 2, 0.9, 0.2),
+        path("LeNet", "sequential", 1, 0.7, 0.9),
+        path("LeNet", "sequential", 2, 0.93, 0.26),
+    ]
+    keep(tmp_path, "engine", rows)
+    text = document.page(tmp_path)
+    found = bars(text)
+    assert found["CNNs train at 0.90 of the limit or more"] == "**met**"
+    assert found["perceptrons train at 0.60 of the limit or more"] == "*met, within the spread*"
+    assert found["evaluation of all clients under a quarter of a round of one epoch"] == "**not met**"
+    assert "2 of 2 networks; least 0.61 (0.59 … 0.63), MLP 64-32-10" in text
+
+
+def test_growth_is_judged_at_the_most_clients(tmp_path: Path) -> None:
+    def cell(method: str, clients: int, ari: float | None, peak: float, part: str = "clients") -> dict[str, Any]:
+        return {"part": part, "method": method, "clients": clients, "ari": ari, "peak_mb": peak}
+
+    rows = [cell("ifca", 10, 0.1, 1), cell("ifca", 100, 1.0, 900), cell("fedavg", 100, None, 17_000)]
+    keep(
+        tmp_path, "scale", [*rows, cell("ifca", 900, 0.2, 99_000, "parameters"), {"part": "slope", "peak_mb": 0.5}]
+    )
+    text = document.page(tmp_path)
+    found = {bar: verdict for bar, verdict in bars(text).items() if bar.startswith("most clients")}
+    assert list(found.values()) == ["**met**", "**not met**"]
+    assert "17,000, fedavg with 100 clients" in text
+
+
+def test_torch_at_the_import_is_no_import_in_time(tmp_path: Path) -> None:
+    row = {"what": "import coterie", "seconds": 0.2, "seconds_least": 0.2, "seconds_most": 0.2}
+    for torch, verdict in ((False, "**met**"), (True, "**not met**")):
+        keep(tmp_path, "startup", [row | {"loads_torch": torch}])
+        assert bars(document.page(tmp_path))["`import coterie` under 0.5 s, without PyTorch"] == verdict
+
+
+def test_the_dearest_method_decides(tmp_path: Path) -> None:
+    fedavg = [methods.Split(2, 0.1, 0.3, 0.2)] * 3
+    dear = [methods.Split(2, 0.6, 0.3, 0.2)] * 3
+    rows = [methods.row("fedavg", fedavg, fedavg), methods.row("dear", dear, fedavg)]
+    keep(tmp_path, "methods", [{"network": "mlp", **row, "data": "digits", "clients": 5} for row in rows])
+    text = document.page(tmp_path)
+    assert bars(text)["perceptron: extra over FedAvg under 10 % of a round for every method"] == "**not met**"
+    assert "1 of 2 methods; most 16%, dear" in text
+
+
+def test_a_file_of_another_benchmark_is_refused(tmp_path: Path) -> None:
+    measuring.write(tmp_path / "peers.json", "engine", [{"way": "x"}])
+    with pytest.raises(ValueError, match=r"peers\.json is of engine with 1 rows; it must be of peers"):
+        document.page(tmp_path)
+
+
+def test_rows_of_any_columns_have_a_table() -> None:
+    rows: list[dict[str, Any]] = [
+        {"way": "x", "seconds": 0.51234, "seconds_least": 0.5, "seconds_most": 0.6, "count": 1626442, "good": True},
+        {"way": "y", "seconds": 2.0, "seconds_least": 1.0, "seconds_most": 3.0, "count": None, "good": False},
+        {"slope": 0.5},
+    ]
+    first, second = plainly(rows)
+    assert first.splitlines()[0] == "| way | seconds | count | good |"
+    assert first.splitlines()[2:] == [
+        "| x | 0.512 (0.5 … 0.6) | 1,626,442 | yes |",
+        "| y | 2 (1 … 3) | – | no |",
+    ]
+    assert second.splitlines()[-1] == "| 0.5 |"

@@ -1,0 +1,128 @@
+"""The comparison with other simulators: equal work for all, real drivers, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from benchmarks.drivers.workload import Workload, load, network, parameters
+from benchmarks.memory import held, tree
+from benchmarks.peers import WARM, WAYS, Driver, check_work, compared, prepared
+from coterie.federation.federation import build as build_federation
+from coterie.models.networks import build, channels_first
+
+
+def small() -> coterie.Experiment:
+    """Ten clients of digits, half of whom train in a round."""
+    return coterie.Experiment(
+        data={"name": "digits", "split": "iid", "clients": 10, "samples_per_client": 50, "validation": 0.0},
+        network={"name": "mlp", "hidden": [64]},
+        method="fedavg",
+        training={"epochs": 1, "batch_size": 10, "lr": 0.1},
+        run={"participation": 0.5},
+    )
+
+
+def workload(name: str, side: int, channels: int) -> Workload:
+    features = side * side * channels
+    return Workload(name, name, 1, 1, 1, 0, features, 10, 10, 0.1, 1, 0)
+
+
+def test_drivers_get_the_samples_that_coterie_has(tmp_path: Path) -> None:
+    work = prepared("small", small(), tmp_path)
+    assert Workload.read(tmp_path) == work
+    assert (work.clients, work.cohort, work.samples, work.parameters) == (10, 5, 40, 64 * 64 + 64 + 650)
+    clients = build_federation(
+        "digits", "iid", 10, 0, validation=0.0, samples_per_client=50
+    )  # as a run of the experiment has it
+    for client in range(10):
+        inputs, labels = clients.slice(client, "train")
+        assert torch.equal(load(tmp_path, "train_x")[client], channels_first(inputs))
+        assert torch.equal(load(tmp_path, "train_y")[client], labels)
+    tests = [clients.slice(client, "test") for client in range(10)]
+    assert torch.equal(load(tmp_path, "test_x"), torch.cat([channels_first(inputs) for inputs, _ in tests]))
+    assert torch.equal(load(tmp_path, "test_y"), torch.cat([labels for _, labels in tests]))
+
+
+@pytest.mark.parametrize(("name", "side", "channels"), [("simple-cnn", 32, 3), ("mlp", 28, 1)])
+def test_networks_of_the_drivers_are_those_of_coterie(name: str, side: int, channels: int) -> None:
+    work = workload(name, side, channels)
+    settings = {"hidden": 64} if name == "mlp" else {}
+    ours, layout = build(name, settings, (side, side, channels), 10, seed=0)
+    plain = network(work)
+    assert parameters(plain) == layout.trainable.size
+    with torch.no_grad():
+        for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
+            theirs.copy_(mine)
+        images = channels_first(torch.randn(4, side, side, channels, generator=torch.Generator().manual_seed(0)))
+        torch.testing.assert_close(ours.eval()(images), plain.eval()(images))
+    drops = [[m.p for m in n.modules() if isinstance(m, torch.nn.Dropout)] for n in (ours, plain)]
+    assert drops[0] == drops[1]
+
+
+def test_an_unknown_network_is_refused() -> None:
+    with pytest.raises(ValueError, match="network 'resnet18' is not one of"):
+        network(workload("resnet18", 32, 3))
+
+
+@pytest.mark.slow
+def test_rounds_of_real_drivers_in_turn() -> None:
+    python = Path(sys.executable)
+    rows = compared("small", small(), {"coterie": python, "plain": python}, repeats=3)
+    assert [row["way"] for row in rows] == ["coterie", "plain"]
+    for row in rows:
+        assert row["samples"] == 5 * 40
+        assert row["parameters"] == 4_810
+        assert row["loss_last"] < row["loss_first"]
+        assert 0 < row["seconds_least"] <= row["seconds"] <= row["seconds_most"]
+        assert 50 < row["memory_mib"] < 5_000
+    assert rows[0]["ratio"] == rows[0]["ratio_least"] == rows[0]["ratio_most"] == 1.0
+    assert rows[1]["ratio"] == pytest.approx(rows[1]["seconds"] / rows[0]["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"samples": 199}, r"other trained on \[199, 200\] samples a round in small; they must be 200"),
+        ({"loss": 3.0}, "other did not learn in small: its loss went from 2.2 to 3.0"),
+        ({"loss": float("nan")}, "other did not learn in small: its loss went from 2.2 to nan"),
+        ({"parameters": 4_809}, "other has 4809 parameters in small; they must be 4810"),
+    ],
+)
+def test_other_work_is_refused(tmp_path: Path, change: dict[str, float], sentence: str) -> None:
+    work = prepared("small", small(), tmp_path)
+    rounds = [{"seconds": 1.0, "samples": 200, "loss": loss} for loss in np.linspace(2.2, 1.8, WARM + 2)]
+    rounds[WARM]["loss"] = 2.0
+    with subprocess.Popen([sys.executable, "-c", ""], text=True) as process:
+        driver = Driver(process, tmp_path / "log", 4_810, rounds)
+        check_work(work, "other", driver)
+        driver.parameters = int(change.pop("parameters", 4_810))
+        rounds[-1].update(change)
+        with pytest.raises(RuntimeError, match=sentence):
+            check_work(work, "other", driver)
+
+
+def test_an_environment_that_is_missing_has_no_python(tmp_path: Path) -> None:
+    assert WAYS["pfl"].python(tmp_path) is None
+    assert WAYS["pfl"].python(None) is None
+    assert WAYS["plain"].python(None) == Path(sys.executable)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_memory_of_a_process_and_its_children() -> None:
+    child = "x = bytearray(300 * 2**20); print('there', flush=True); input()"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        assert len(tree(process.pid)) == 2
+        assert 300 * 2**20 < held(process.pid) < 400 * 2**20
+        process.communicate("go\n")
