@@ -191,7 +191,7 @@ def test_list_knows_five_kinds(terminal: Terminal) -> None:
         (["run", "ifca", "--against", "other"], ["run 'other' is unknown; there is no run in 'runs' yet"]),
         (["run", "a.toml"], ["experiment file 'a.toml' does not exist; write one with: coterie new a.toml"]),
         (["run"], ["missing argument 'METHOD|FILE.toml'"]),
-        (["run", "fesem", "--round", "3"], ["no such option: --round (Possible options: --rounds)"]),
+        (["run", "fesem", "--round", "3"], ["no such option: --round (Possible options: --rounds, --runtime)"]),
         (["rnu"], ["command 'rnu' is unknown; did you mean run?"]),
         (
             ["zzz"],

@@ -12,17 +12,10 @@ import pytest
 from pydantic import ValidationError
 
 from coterie.clients.training import Training
-from coterie.experiment import (
-    Data,
-    Evaluation,
-    Experiment,
-    MethodChoice,
-    Network,
-    Run,
-    check,
-)
+from coterie.experiment import Experiment, check
 from coterie.problems import BadInput
 from coterie.scale import Scale
+from coterie.sections import Data, Evaluation, MethodChoice, Network, Run
 
 
 def problems(action: Any, *arguments: Any, **keys: Any) -> list[str]:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.experiment import SECTIONS, Experiment, MethodChoice, Network, field_names, section_settings
+from coterie.experiment import SECTIONS, Experiment, field_names, section_settings
 from coterie.experiment_check import assembled, catalog, qualified
 from coterie.experiment_toml import value_of
 from coterie.problems import BadInput
+from coterie.sections import MethodChoice, Network
 
 
 def problems(action: Any, *arguments: Any, **keys: Any) -> list[str]:
@@ -105,10 +106,9 @@ def test_every_key_but_those_not_set_is_written() -> None:
 
 def test_a_key_that_may_be_unset_is_so_by_default() -> None:
     # TOML has no word for None: a key left out must mean None wherever None is possible.
-    everything = {
-        "data": {"clients": None, "samples_per_client": None, "public": None},
-        "run": {"workers": None, "client_timeout": None, "checkpoint_every": None, "name": None},
-    }
+    data = ("clients", "samples_per_client", "public", "features", "classes", "public_file")
+    run = ("workers", "ray_address", "client_timeout", "checkpoint_every", "name")
+    everything = {"data": dict.fromkeys(data), "run": dict.fromkeys(run)}
     assert Experiment(**everything) == Experiment()
     optional = [s.name for title in SECTIONS for s in section_settings(title) if s.default is None]
     assert optional == [key for table in everything.values() for key in table]
@@ -244,7 +244,7 @@ def test_dotted_keys_decide_what_bare_ones_mean() -> None:
         ("rounds=many", "run.rounds = 'many' is not possible; it must be a valid integer"),
         ("run.rounds=0", "run.rounds = 0 is not possible; it must be greater than or equal to 1"),
         ("data=x", "data is a section; write data.KEY with one of name, split, clients, validation, test, "
-                   "min_samples, samples_per_client, public"),
+                   "min_samples, samples_per_client, public, features, classes, public_file"),
     ],
 )  # fmt: skip
 def test_each_wrong_text_gets_one_sentence(text: str, sentence: str) -> None:

@@ -43,7 +43,7 @@ class May:
 
 METHODS = ("methods", "exchange", "grouping", "sharing", "clients", "federation", "models")
 RECORDS = ("runs", "tables", "metrics", "events")
-RUNNING = ("experiment", "experiment_toml", *METHODS, "runtime", "engine", "report", *RECORDS)
+RUNNING = ("experiment", "experiment_toml", "sections", *METHODS, "runtime", "engine", "report", *RECORDS)
 
 TABLE: dict[str, May] = {
     # The public names, and the parts that people touch.
@@ -64,17 +64,19 @@ TABLE: dict[str, May] = {
     "reproduction": May(("comparison", *RUNNING), TORCH | REMOTE),
     "papers": May((), TORCH | REMOTE),
     # An experiment, from what is to be done down to the models.
-    "running": May(("interrupts", "locks", "session", *RUNNING), REMOTE),
-    "session": May(("experiment_check", "measuring", "newcomers", "provenance", *RUNNING), REMOTE),
+    "running": May(("interrupts", "locks", "session", "world", *RUNNING), REMOTE),
+    "session": May(("experiment_check", "measuring", "newcomers", "provenance", "world", *RUNNING), REMOTE),
+    "world": May(("experiment_check", "newcomers", *RUNNING), REMOTE),
     # What a run would take, before it begins.
     "explaining": May(("calibration", "footprint", "session", *RUNNING), REMOTE),
     "calibration": May(("clients", "exchange", "models", "runtime"), REMOTE),
     "footprint": May((), REMOTE),
-    "provenance": May(("federation",), REMOTE),
+    "provenance": May((), REMOTE),
     "newcomers": May(("measuring", *RUNNING), REMOTE),
     "measuring": May(("clients", "exchange", "grouping", "methods", "models", "runtime.ledger", *RECORDS), REMOTE),
-    "experiment": May(("experiment_check", "experiment_toml", *METHODS), REMOTE),
-    "experiment_check": May(("experiment", "experiment_toml", "newcomers", *METHODS), REMOTE),
+    "experiment": May(("experiment_check", "experiment_toml", "sections", *METHODS), REMOTE),
+    "experiment_check": May(("experiment", "experiment_toml", "newcomers", "sections", *METHODS), REMOTE),
+    "sections": May(("experiment_toml",), TORCH | REMOTE),
     "experiment_toml": May((), TORCH | REMOTE),
     "methods": May(METHODS, MACHINERY | REMOTE),
     "exchange": May(("clients", "models.layout"), MACHINERY | REMOTE),

@@ -202,7 +202,7 @@ def test_the_loop_itself_writes_nothing_and_can_be_left() -> None:
 def test_the_rounds_follow_from_the_clients(method: str) -> None:
     experiment = small(method, run={"dropout": 0.2, "seconds_per_sample": 0.001, "link_mbit": 1.0})
     result = coterie.run(experiment)
-    federation: Federation = Session(experiment).federation
+    federation = Session(experiment).federation
     assert federation.planted is not None
     failures = RunFolder(result.folder).failures()
     for row in result.rounds.to_dicts():
@@ -372,8 +372,9 @@ def test_a_client_that_cannot_be_evaluated_is_named_and_weighs_nothing(monkeypat
     """Its row says NaN; the means are those of the others."""
     build = Session.__init__
 
-    def without_data(session: Session, experiment: Experiment) -> None:
-        build(session, experiment)
+    def without_data(session: Session, *given: Any) -> None:
+        build(session, *given)
+        assert isinstance(session.federation, Federation)
         engine, slices = session.runtime.engine, session.federation.slice
 
         class Torn:

@@ -167,7 +167,7 @@ class Sample(LocalRuntime):
     @property
     def chunk(self) -> int:
         """How many clients one kernel takes at most."""
-        return self._chunk
+        return self._together
 
     def _kind(self, order: Order) -> tuple[object, ...]:
         """Clients who are asked alike: of the same things, knowing the same things, for the same parts."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from click import ClickException
 
 from coterie import cli_compare, cli_explain, cli_reproduce
 from coterie.cli_options import (
@@ -19,11 +20,13 @@ from coterie.cli_options import (
     HoldoutClients,
     Network,
     Participation,
+    RayAddress,
     Rounds,
     Seed,
     Settings,
     Split,
     What,
+    Where,
     Workers,
     experiment_of,
 )
@@ -133,6 +136,8 @@ def run(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name.")] = None,
     workers: Workers = None,
     engine: Engine = None,
+    runtime: Where = None,
+    ray_address: RayAddress = None,
     against: Against = None,
     quiet: Quiet = False,
     folder: Annotated[str | None, typer.Option(metavar="DIR", help="Where the run's folder is made.")] = None,
@@ -155,6 +160,8 @@ def run(
             name=name,
             workers=workers,
             engine=engine,
+            runtime=runtime,
+            ray_address=ray_address,
             folder=folder,
         )
         _train(experiment, _others(against, experiment.run.folder), quiet)
@@ -261,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(code or DONE)
     except BadInput as error:
         return _refuse(error.problems)
-    except typer.TyperException as error:
+    except ClickException as error:
         return _refuse([_sentence(error)])
     except (KeyboardInterrupt, typer.Abort):
         print("coterie: interrupted", file=sys.stderr)
@@ -377,7 +384,7 @@ def _refuse(problems: Sequence[str]) -> int:
     return BAD_INPUT
 
 
-def _sentence(error: typer.TyperException) -> str:
+def _sentence(error: ClickException) -> str:
     """A usage error in the style of every other one: it begins small and ends without a full stop."""
     text = " ".join(error.format_message().split()).removesuffix(".")
     if match := re.match(r"No such command '(.*?)'", text):

@@ -34,6 +34,11 @@ Settings = Annotated[
 ]
 Workers = Annotated[str | None, typer.Option(metavar="N", help="Worker processes; else one per core.")]
 Engine = Annotated[str | None, typer.Option(metavar="auto|sequential|batched|gpu", help="How clients train.")]
+Where = Annotated[str | None, typer.Option("--runtime", metavar="local|ray", help="Where clients train.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(metavar="auto|HOST:PORT", help="The Ray cluster; without it, a Ray of its own on this machine."),
+]
 Jobs = Annotated[str | None, typer.Option(metavar="N", help="Runs at a time; else one per core.")]
 
 
@@ -65,6 +70,8 @@ def experiment_of(
     name: str | None = None,
     workers: str | None = None,
     engine: str | None = None,
+    runtime: str | None = None,
+    ray_address: str | None = None,
     folder: str | None = None,
 ) -> Experiment:
     """The experiment that a method or a file and the options beside it make, checked.
@@ -86,6 +93,8 @@ def experiment_of(
         "network.name": network,
         "run.name": name,
         "run.engine": engine,
+        "run.runtime": runtime,
+        "run.ray_address": ray_address,
         "run.folder": folder,
     }
     # Numbers are read here and not by the parser, so that all that is wrong with them is said at once.

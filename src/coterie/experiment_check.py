@@ -12,20 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from coterie import experiment_toml as toml
 from coterie.catalog import Catalog, Setting
-from coterie.experiment import (
-    SECTIONS,
-    Choice,
-    Data,
-    Evaluation,
-    Experiment,
-    MethodChoice,
-    Network,
-    Run,
-    changed,
-    section_settings,
-)
+from coterie.experiment import SECTIONS, Experiment, changed, section_settings
 from coterie.problems import BadInput, nearest
 from coterie.scale import Scale, too_many
+from coterie.sections import OWN, Choice, Data, Evaluation, MethodChoice, Network, Run
 
 if TYPE_CHECKING:
     from coterie.methods import Method
@@ -122,7 +112,9 @@ def split_of(data: Data) -> str:
     """The split, or what `auto` means for the data."""
     from coterie.federation.datasets import default_split
 
-    return default_split(data.name) if data.split == AUTO else data.split
+    if data.split != AUTO:
+        return data.split
+    return OWN if data.own else default_split(data.name)
 
 
 def known_settings(method: str, network: str) -> dict[str, list[Setting]]:
@@ -225,7 +217,15 @@ def _refused(choice: Choice) -> list[str]:
 def _data(data: Data) -> list[str]:
     from coterie.federation import check_build
 
-    return check_build(
+    if data.own:
+        return _own(data)
+    found = [
+        f"data.{key} = {getattr(data, key)!r} is not possible with data.name = {data.name!r}; it describes data "
+        f"of clients who hold their own (data.name = {OWN!r}), leave it out"
+        for key in ("features", "classes", "public_file")
+        if getattr(data, key) is not None
+    ]
+    return found + check_build(
         data.name,
         split_of(data),
         data.clients,
@@ -237,11 +237,48 @@ def _data(data: Data) -> list[str]:
     )
 
 
+def _own(data: Data) -> list[str]:
+    """What is wrong with the description of data that only the clients have."""
+    found = []
+    for key, right in (
+        ("clients", "how many clients take part"),
+        ("features", "the shape of one sample, as [28, 28, 1]"),
+        ("classes", "how many labels there are, or their names"),
+    ):
+        if getattr(data, key) is None:
+            found.append(f"data.{key} is missing; with data.name = {OWN!r} it must say {right}")
+    if data.split not in (AUTO, OWN):
+        found.append(
+            f"data.split = {data.split!r} is not possible with data.name = {OWN!r}; the data are where they are: "
+            "leave it out"
+        )
+    if data.features is not None and min(data.features) < 1:
+        found.append(f"data.features = {data.features} is not possible; every length must be at least 1")
+    names = data.classes if isinstance(data.classes, list) else None
+    if names is not None and len(set(names)) != len(names):
+        found.append(f"data.classes = {names} is not possible; every name must be there once")
+    count = data.classes if names is None else len(names)
+    if isinstance(count, int) and count < 2:
+        found.append(f"data.classes = {data.classes!r} is not possible; there must be at least two")
+    if data.validation + data.test >= 1:
+        found.append(
+            f"validation + test = {data.validation + data.test:g} leaves nothing to train on; it must be below 1"
+        )
+    if data.public_file is None and data.public:
+        found.append(f"data.public = {data.public} is not possible without data.public_file; name the file of them")
+    return found
+
+
 def _needs(data: Data | None, network: Network | None, method: MethodChoice | None) -> list[str]:
     """What the method cannot do without and the other sections do not give."""
     if method is None or _refused(method):
         return []
     needs, found = built(method).needs, []
+    if data is not None and needs.public and data.own and data.public_file is None:
+        found.append(
+            f"data.public_file is missing; {method.name} looks at unlabelled samples on the server, name a .npz or "
+            ".parquet file of them"
+        )
     if data is not None and needs.public and data.public == 0:
         found.append(
             f"data.public = 0 is not possible with {method.name}; it must be at least 1, as in {needs.public}"

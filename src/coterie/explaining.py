@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from coterie import footprint
 from coterie.calibration import NoRoom, Sample
 from coterie.experiment import Experiment, check
+from coterie.federation.federation import Federation
 from coterie.models.layout import BYTES_PER_SCALAR
+from coterie.runtime.local import LocalRuntime
 from coterie.runtime.workers import cores
 from coterie.session import SEEN, Session
 
@@ -157,15 +159,20 @@ def explain(experiment: Experiment) -> Explanation:
         BadInput: the experiment cannot run.
     """
     check(experiment)
+    elsewhere = experiment.run.runtime != "local"
+    experiment = experiment.updated({"run.runtime": "local", "run.ray_address": None})
     free, before = footprint.available(), footprint.resident()
     begun = time.perf_counter()
     with closing(Session(experiment)) as session:
         start = time.perf_counter() - begun
         run = session.experiment.run
         workers = cores() if run.workers is None else run.workers
+        assert isinstance(session.runtime, LocalRuntime)
         sample = Sample(session.runtime, workers, free)
         session.runtime = sample
         notes = session.method.remarks(session.people, run.rounds)
+        if elsewhere:
+            notes.append("all is said of this machine alone, with run.runtime = 'local'")
         first = later = None
         end = 0.0
         try:
@@ -239,6 +246,7 @@ def _phase(sample: Sample, do: Callable[[], T]) -> tuple[T, float, float]:
 def _memory(session: Session, sample: Sample, before: int) -> list[Part]:
     """The parts of a run's memory at its peak."""
     whole, n = session.whole, session.people.n
+    assert isinstance(whole, Federation)
     public = 0 if whole.public is None else whole.public.nbytes
     data = whole.inputs.nbytes + whole.labels.nbytes + public
     peak, limit = sample.peak, session.experiment.scale.states_mb

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coterie import measuring
 from coterie.clients.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.exchange import Exchange
-from coterie.federation.federation import Federation
+from coterie.federation.population import Population
 from coterie.methods.method import UNKNOWN, Method, People, serve
 from coterie.problems import BadInput
 from coterie.runtime.drive import drive
@@ -19,13 +19,15 @@ from coterie.runtime.runtime import Runtime
 from coterie.streams import stream
 from coterie.tables import NEWCOMERS
 
+P = TypeVar("P", bound=Population)
+
 
 def held_out_count(clients: int, share: float) -> int:
     """How many of so many clients a share keeps out of training: at least one, unless it is 0."""
     return max(1, int(np.floor(share * clients + 0.5))) if share else 0
 
 
-def held_out(federation: Federation, share: float, seed: int) -> tuple[Federation, NDArray[np.int64]]:
+def held_out(federation: P, share: float, seed: int) -> tuple[P, NDArray[np.int64]]:
     """The federation with a random share of its clients at the end, and their ids there.
 
     Raises:
@@ -49,7 +51,7 @@ def received(
     state: Any,
     runtime: Runtime,
     people: People,
-    federation: Federation,
+    federation: Population,
     clients: NDArray[np.int64],
     known: NDArray[np.int64],
     groups: NDArray[np.int64],

@@ -5,14 +5,9 @@ from __future__ import annotations
 import platform
 import sys
 from datetime import UTC, datetime
-from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-
-from coterie.federation.federation import Federation
 
 PACKAGES = ("coterie", "torch", "numpy", "scipy", "scikit-learn", "polars", "safetensors", "pydantic")
 
@@ -41,12 +36,3 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         for name, old in then.items()
         if old != today.get(name)
     ]
-
-
-def fingerprint(federation: Federation) -> str:
-    """A digest of who holds which samples, and of the public ones."""
-    found = blake2b(np.ascontiguousarray(federation.bounds).data, digest_size=16)
-    for values in (federation.labels, federation.inputs, federation.public):
-        if values is not None:
-            found.update(values.contiguous().numpy().data)
-    return found.hexdigest()

@@ -19,26 +19,25 @@ from coterie import measuring, metrics, newcomers, provenance
 from coterie.engine.choice import choose_engine
 from coterie.exchange import Ask, Exchange, Replies
 from coterie.experiment import Experiment
-from coterie.experiment_check import AUTO, built, cohort_size, resolved, too_many_pairs
+from coterie.experiment_check import built, cohort_size, resolved, too_many_pairs
 from coterie.federation.datasets import DATASETS
 from coterie.federation.description import describe
-from coterie.federation.federation import build
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances
 from coterie.labels import canonical
 from coterie.methods import Cohort, Method, People
 from coterie.methods.method import UNKNOWN
-from coterie.models.networks import default_network, initialise
+from coterie.models.networks import initialise
 from coterie.problems import BadInput
 from coterie.runs import CLIENTS, ROUNDS, Picture, RunFolder
 from coterie.runtime.checkpoint import Checkpoints, check_state
 from coterie.runtime.drive import drive
-from coterie.runtime.local import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import VANISHED
 from coterie.runtime.states import ClientStates
 from coterie.runtime.tensor_file import Stacked
 from coterie.runtime.threads import one_thread
 from coterie.streams import stream
 from coterie.tables import PEOPLE
+from coterie.world import World, network_of, simulated
 
 PICTURED = 1000
 """Clients in the picture of the last regrouping, at most."""
@@ -51,8 +50,19 @@ SKETCH = "sketch"
 
 FREE = frozenset(
     f"run.{key}"
-    for key in ("rounds", "workers", "client_timeout", "link_mbit", "seconds_per_sample", "checkpoint_every")
-) | {"run.folder", "run.name", "scale.states_mb"}
+    for key in (
+        "rounds",
+        "workers",
+        "runtime",
+        "ray_address",
+        "client_timeout",
+        "link_mbit",
+        "seconds_per_sample",
+        "checkpoint_every",
+        "folder",
+        "name",
+    )
+) | {"scale.states_mb"}
 """Keys that may be changed between a checkpoint and its resumption: no bit of the training depends on them."""
 
 
@@ -65,44 +75,19 @@ class Memory:
 
 
 class Session:
-    """An experiment with everything built that it needs: federation, method, runtime, and what is remembered."""
+    """An experiment with everything built that it needs: federation, method, runtime, and what is remembered.
 
-    def __init__(self, experiment: Experiment) -> None:
+    Args:
+        experiment: what is trained, and how.
+        world: the clients and the runtime that reaches them, which the session closes; None to simulate them.
+    """
+
+    def __init__(self, experiment: Experiment, world: World | None = None) -> None:
         self.experiment = experiment = anchored(resolved(experiment))
-        data, settings = experiment.data, experiment.run
         self.method: Method[Any] = built(experiment.method)
-        whole = build(
-            data.name,
-            data.split,
-            data.clients,
-            settings.seed,
-            validation=data.validation,
-            test=data.test,
-            min_samples=data.min_samples,
-            samples_per_client=data.samples_per_client,
-            public=data.public,
-            usual_public=self.method.needs.public,
-        )
-        # Newcomers come last, so that training knows its own clients as 0, 1, … without a gap.
-        self.whole, self.newcomers = newcomers.held_out(whole, settings.holdout_clients, settings.seed)
+        world = simulated(experiment, self.method) if world is None else world
+        self.whole, self.newcomers, self.runtime = world.population, world.newcomers, world.runtime
         self.federation = self.whole.reordered(np.arange(self.whole.n - len(self.newcomers)))
-        spec = EngineSpec(
-            self._network(),
-            experiment.network.settings,
-            self.whole.features,
-            self.whole,
-            experiment.training,
-            settings.seed,
-            settings.engine,
-        )
-        self.runtime = LocalRuntime(
-            spec,
-            self.whole.samples,
-            settings.dropout,
-            settings.workers,
-            settings.client_timeout,
-            experiment.scale.states_mb,
-        )
         try:
             self._prepare()
         except BaseException:
@@ -146,7 +131,7 @@ class Session:
 
     def describe(self) -> list[str]:
         """The run in a few lines: who the clients are, what is trained, and how."""
-        name = self._network()
+        name = network_of(self.experiment, self.method, self.whole.features)
         joining = (
             [f"{len(self.newcomers)} more clients join when training has ended"] if len(self.newcomers) else []
         )
@@ -304,7 +289,7 @@ class Session:
         """The table of who the clients are."""
         federation = self.federation
         sizes = np.diff(federation.bounds, axis=1)
-        histograms = describe(federation).histograms
+        histograms = federation.histograms
         n = federation.n
         return pl.DataFrame(
             {
@@ -315,7 +300,7 @@ class Session:
                 "train": sizes[:, 0],
                 "validation": sizes[:, 1],
                 "test": sizes[:, 2],
-                "labels": histograms.tolist(),
+                "labels": [None] * n if histograms is None else histograms.tolist(),
             },
             schema_overrides=PEOPLE,
         )
@@ -360,12 +345,7 @@ class Session:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return provenance.fingerprint(self.whole)
-
-    def _network(self) -> str:
-        """The network's name; what fits data and method where it is `auto`."""
-        name = self.experiment.network.name
-        return default_network(self.whole.features, self.method.needs.gaussian) if name == AUTO else name
+        return self.whole.fingerprint
 
     def _drawn(self, number: int) -> NDArray[np.int64]:
         """The cohort of a round: uniform without replacement, ascending (specification 0.2, convention 8)."""

@@ -15,7 +15,6 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from coterie import provenance
 from coterie.comparison import measures
 from coterie.comparison.cells import Outcome, Unwatched, run_cells
 from coterie.comparison.folder import ComparisonFolder, finished
@@ -109,7 +108,7 @@ def test_methods_begin_alike(methods: list[str]) -> None:
         public = session.people.public
         seen.setdefault(cell.seed, []).append(
             [
-                provenance.fingerprint(session.whole),
+                session.whole.fingerprint,
                 bounds,
                 cohorts,
                 weights.tolist(),

@@ -31,6 +31,7 @@ def test_describe_counts_what_is_there() -> None:
     federation = build("digits", "few-shot(0.5, 4, 2) + rotated(2)", 6, 0)
     description = describe(federation)
     assert description.sizes.sum() == len(federation.labels)
+    assert description.histograms is not None
     assert np.array_equal(description.sizes[:, 0], federation.samples)
     for i in range(6):
         labels = federation.slice(i, "train")[1].tolist()

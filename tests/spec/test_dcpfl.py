@@ -263,7 +263,7 @@ def _correlation(scale: Any, seed: int) -> float:
     federation = build("digits", "primary-secondary", 20, seed=seed)
     run = train(DCPFL(scale=scale), federation, 5, network="mlp", training=replace(TRAINING, epochs=5), seed=seed)
     first, second = np.triu_indices(20, 1)
-    labels = describe(federation).histograms
+    labels = federation.histograms
     divergence = [label_divergence(labels[[i, j]]) for i, j in zip(first, second, strict=True)]
     return float(np.corrcoef(divergence, run.state.mean_distances[first, second])[0, 1])
 

@@ -23,6 +23,8 @@ class Evaluate(Rule):
     whatever part was received written over it. A client that keeps nothing yet takes the common initial model.
     """
 
+    writes = False
+
     split: Annotated[Literal["validation", "test"], Field(description="which held-out data")] = "test"
     own: Annotated[str, Field(description="the kept vector that is evaluated under the received part")] = ""
 

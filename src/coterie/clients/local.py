@@ -22,7 +22,7 @@ class LocalUpdate(Rule):
     `F_i(w) + (mu/2) ||w - W||^2`. Without it, or with 0, this is plain local SGD (FedAvg).
     """
 
-    sends = ("model",)
+    sends, writes = ("model",), False
 
     def run(self, me: Client, got: Order) -> Work:
         """One local update."""

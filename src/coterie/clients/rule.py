@@ -99,6 +99,8 @@ class Rule:
     """
 
     name: ClassVar[str]
+    writes: ClassVar[bool] = True
+    """Whether `run` may write into what it received; where it never does, a runtime makes no copies of that."""
     sends: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[tuple[str, ...]] = ()
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie import experiment_toml as toml
-from coterie.experiment import LONGEST_NAME, NAME, SECTIONS, Experiment, field_names
+from coterie.experiment import SECTIONS, Experiment, field_names
 from coterie.problems import BadInput, unknown
+from coterie.sections import LONGEST_NAME, NAME
 
 Part = Mapping[str, Mapping[str, Any]]
 """A part of an experiment: keys by section."""

@@ -24,7 +24,8 @@ from coterie.experiment import Experiment
 from coterie.problems import BadInput
 
 NOT_IN_KEY = frozenset(
-    f"run.{key}" for key in ("workers", "client_timeout", "checkpoint_every", "folder", "name")
+    f"run.{key}"
+    for key in ("workers", "runtime", "ray_address", "client_timeout", "checkpoint_every", "folder", "name")
 ) | {"scale.states_mb"}
 """Keys on which no bit of a cell's tables depends."""
 

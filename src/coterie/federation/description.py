@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from coterie.federation.federation import Federation
+    from coterie.federation.population import Population
 
 SMOOTHING = 1e-3
 """Added to each class's share before renormalising: without it one missing class makes the divergence infinite."""
@@ -39,15 +39,16 @@ class Description:
     """A federation in numbers.
 
     `sizes` is `[n, 3]` (training, validation, test samples), `histograms` `[n, classes]` (training labels),
-    `divergence` the mean pairwise symmetric KL divergence of the training labels (see `label_divergence`),
-    `group_sizes` the clients in each planted group, or None.
+    `divergence` the mean pairwise symmetric KL divergence of the training labels (see `label_divergence`), both
+    None where clients do not tell; `group_sizes` the clients in each planted group, or None.
     """
 
     name: str
     features: tuple[int, ...]
+    classes: int
     sizes: NDArray[np.int64]
-    histograms: NDArray[np.int64]
-    divergence: float
+    histograms: NDArray[np.int64] | None
+    divergence: float | None
     group_sizes: NDArray[np.int64] | None
     few_shot: int | None
     public: int | None
@@ -55,20 +56,22 @@ class Description:
 
     def lines(self) -> list[str]:
         """The description as lines of text for printing."""
-        n, classes = self.histograms.shape
-        held = np.count_nonzero(self.histograms, axis=1)
+        n = len(self.sizes)
         shape = " x ".join(map(str, self.features))
-        lines = [f"{self.name}: {n} clients, {self.sizes.sum()} samples of {shape}, {classes} classes"]
+        lines = [f"{self.name}: {n} clients, {self.sizes.sum()} samples of {shape}, {self.classes} classes"]
         for column, split in enumerate(("training", "validation", "test")):
             own = self.sizes[:, column]
             lines.append(
                 f"{split}: {own.sum()} samples; per client {own.min()} to {own.max()}, median {np.median(own):g}"
             )
-        lines.append(f"classes per client: {held.min()} to {held.max()}, mean {held.mean():.1f}")
-        lines.append(
-            f"label divergence: {self.divergence:.4f} nats "
-            f"(mean pairwise symmetric KL, {SMOOTHING:g} added per class)"
-        )
+        if self.histograms is not None:
+            held = np.count_nonzero(self.histograms, axis=1)
+            lines.append(f"classes per client: {held.min()} to {held.max()}, mean {held.mean():.1f}")
+        if self.divergence is not None:
+            lines.append(
+                f"label divergence: {self.divergence:.4f} nats "
+                f"(mean pairwise symmetric KL, {SMOOTHING:g} added per class)"
+            )
         if self.group_sizes is not None:
             lines.append(
                 f"planted groups: {len(self.group_sizes)} of {', '.join(map(str, self.group_sizes))} clients"
@@ -80,20 +83,16 @@ class Description:
         return [*lines, *self.notes]
 
 
-def describe(federation: Federation) -> Description:
+def describe(federation: Population) -> Description:
     """Count what each client holds; nothing but label counts is looked at."""
-    histograms = np.stack(
-        [
-            np.bincount(federation.slice(i, "train")[1].numpy(), minlength=federation.classes)
-            for i in range(federation.n)
-        ]
-    )
+    histograms = federation.histograms
     return Description(
         name=federation.name,
         features=federation.features,
+        classes=federation.classes,
         sizes=np.diff(federation.bounds, axis=1),
         histograms=histograms,
-        divergence=label_divergence(histograms),
+        divergence=None if histograms is None else label_divergence(histograms),
         group_sizes=None if federation.planted is None else np.bincount(federation.planted),
         few_shot=None if federation.few_shot is None else int(federation.few_shot.sum()),
         public=None if federation.public is None else len(federation.public),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
@@ -76,6 +77,21 @@ class Federation:
             planted=None if self.planted is None else canonical(self.planted[clients]),
             few_shot=None if self.few_shot is None else self.few_shot[clients],
         )
+
+    @property
+    def histograms(self) -> NDArray[np.int64]:
+        """How many training samples of each class each client holds, `[n, classes]`."""
+        own = [self.slice(i, "train")[1].numpy() for i in range(self.n)]
+        return np.stack([np.bincount(labels, minlength=self.classes) for labels in own])
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of who holds which samples, and of the public ones."""
+        found = blake2b(np.ascontiguousarray(self.bounds).data, digest_size=16)
+        for values in (self.labels, self.inputs, self.public):
+            if values is not None:
+                found.update(values.contiguous().numpy().data)
+        return found.hexdigest()
 
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
         """The inputs and labels of one split of one client, as views."""

@@ -22,6 +22,7 @@ from coterie.exchange import Outputs
 from coterie.models.networks import NETWORKS, build, initialise
 from coterie.problems import BadInput
 from coterie.runtime.arena import Arena
+from coterie.runtime.chunks import chunks, ranges
 from coterie.runtime.rows import Carried, matrices
 from coterie.runtime.runtime import Failure, Runtime, carried_out
 from coterie.runtime.states import ClientStates as ClientStates
@@ -81,14 +82,14 @@ class LocalRuntime(Runtime):
         with one_thread():
             self.engine = spec.build()
         super().__init__(self.engine.layout, samples, spec.seed, dropout)
-        self._chunk = self.engine.together
+        self._together = self.engine.together
         if self.engine.one_process:
             _check_alone(spec.wanted, workers, timeout)
             workers = 1
         count = cores() if workers is None else workers
         alone = count == 1 and timeout is None
         arena = None if alone else Arena()
-        self.states = ClientStates(len(samples), arena, states_mb)
+        self.states: ClientStates = ClientStates(len(samples), arena, states_mb)
         self._pool: Pool | None = None
         if arena is not None:
             build = partial(_built, spec, NETWORKS[spec.network].target)
@@ -100,27 +101,23 @@ class LocalRuntime(Runtime):
         self.states.close()
 
     def outputs(self, ask: Outputs) -> Tensor:
-        # Divided alike whoever computes, and as an engine would: last digits may depend on who shares a kernel.
-        count, runs = len(ask.models), -(-len(ask.models) // self._chunk)
-        ranges = [(i * count // runs, (i + 1) * count // runs) for i in range(runs)]
-        if self._pool is not None and ranges:
-            return self._pool.outputs(ask, ranges)
+        count = len(ask.models)
+        runs = ranges(count, self._together)
+        if self._pool is not None and runs:
+            return self._pool.outputs(ask, runs)
         with one_thread():
             found = torch.empty(count, len(ask.inputs), self.engine.data.classes)
-            for a, b in ranges:
+            for a, b in runs:
                 found[a:b] = self.engine.outputs(ask.models[a:b], ask.inputs, ask.temperature)
             return found
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
-        # Chunks depend on who takes part alone, never on the number of workers: a kernel's last digits may
-        # depend on who shares it. Eight chunks or so keep the usual number of cores busy.
-        size = min(self._chunk, max(8, -(-len(orders) // 8)))
-        chunks = [list(range(a, min(a + size, len(orders)))) for a in range(0, len(orders), size)]
+        some = [list(chunk) for chunk in chunks(len(orders), self._together)]
         if self._pool is None:
             with one_thread():
-                return self._here(orders, chunks, keep)
-        weights = [int(sum(self.samples[orders[i].client] for i in chunk)) for chunk in chunks]
-        found = self._pool.carry_out(orders, self.states, chunks, weights, keep)
+                return self._here(orders, some, keep)
+        weights = [int(sum(self.samples[orders[i].client] for i in chunk)) for chunk in some]
+        found = self._pool.carry_out(orders, self.states, some, weights, keep)
         self.notes += self._pool.notes
         self._pool.notes.clear()
         return found

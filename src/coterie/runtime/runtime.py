@@ -6,6 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +33,19 @@ class Failure:
     reason: str
 
 
+class States(Protocol):
+    """What is kept of the clients' states between rounds, wherever they are, for a run that may be cut off."""
+
+    folder: Path | None
+
+    def commit(self) -> None: ...
+    def roll_back(self) -> None: ...
+    def remembered(self) -> Mapping[str, Any]:
+        """What a checkpoint holds of them: tables `kept` and `has`, which `recall` takes."""
+
+    def recall(self, kept: Mapping[str, Tensor], has: Mapping[str, Tensor]) -> None: ...
+
+
 class Runtime(ABC):
     """Answers the asks of a method. A subclass says how orders are carried to clients, and how answers come back.
 
@@ -41,6 +56,10 @@ class Runtime(ABC):
         dropout: the chance that a client vanishes in a round. It vanishes in the first exchange of the round that
             asks it, after it was sent its order, and is away for the rest of the round.
     """
+
+    engine: Engine
+    """It knows the network; on a real federation it computes for the server alone."""
+    states: States
 
     def __init__(self, layout: Layout, samples: NDArray[np.int64], seed: int, dropout: float = 0.0) -> None:
         self.layout = layout
@@ -178,14 +197,15 @@ def carried_out(
 ) -> list[Answer | Failure]:
     """The engine's answers, one an order; a failure stands for one that is not sound.
 
-    Rules work on copies of what they receive and of what they kept: whatever one writes into them changes nothing
-    of the server's, nothing that another client receives, and no state.
+    Rules work on copies of what they kept and, unless they never write into it, of what they receive: whatever one
+    writes changes nothing of the server's, nothing that another client receives, and no state.
 
     Raises:
         TypeError: a rule returned something else than an answer.
         Exception: whatever else a rule raised.
     """
-    answers = engine.carry_out([_own(o) for o in orders], [{n: v.clone() for n, v in s.items()} for s in states])
+    given = [_own(o) if o.rule.writes else o for o in orders]
+    answers = engine.carry_out(given, [{n: v.clone() for n, v in s.items()} for s in states])
     if len(answers) != len(orders) or not all(isinstance(a, Answer) for a in answers):
         raise TypeError("a rule must return an Answer")
     wrong = [unsound(order, answer, engine.layout) for order, answer in zip(orders, answers, strict=True)]
