@@ -56,6 +56,7 @@ TABLE: dict[str, May] = {
     "cli_options": May(("experiment", "experiment_check", "experiment_toml"), TORCH | REMOTE),
     "cli_reproduce": May((ANYTHING,), REMOTE),
     "demo": May((ANYTHING,), REMOTE),
+    "flower": May((ANYTHING,), frozenset({"ray"})),
     "listing": May((ANYTHING,), REMOTE),
     "catalog_source": May((), TORCH | REMOTE),
     # Many experiments side by side, and those of published tables.

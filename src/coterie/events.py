@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars
+    from numpy.typing import NDArray
 
     from coterie.experiment import Experiment
 
@@ -35,6 +37,8 @@ class Round:
     """Wall-clock seconds of training and evaluation since the run began, pauses left out."""
     failures: list[tuple[int, str]] = field(default_factory=list)
     """(client, reason) for each client that was left out of this round."""
+    groups: NDArray[np.int64] | None = None
+    """The group of each client, -1 where it has none; None for a run without."""
 
 
 @dataclass(frozen=True, repr=False)

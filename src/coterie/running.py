@@ -23,19 +23,25 @@ from coterie.runs import RunFolder
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.runtime import VANISHED
 from coterie.session import Session
+from coterie.world import World
 
 PATIENCE = 3
 """Rounds in a row in which nobody answers, after which a run stops."""
 
 SHARE = 0.05
-"""Of the time, how much checkpoints may take where `run.checkpoint_every` says nothing."""
+"""Of the time, how much it may take to put the run on the disk where `run.checkpoint_every` says nothing."""
+
+SEEN = 1.0
+"""Seconds after which whoever looks at the folder is shown the finished rounds, whenever checkpoints are due."""
 
 _HERE: set[Path] = set()
 """Run folders that this process is writing into."""
 
 
-def run(experiment: Experiment, *, observers: Sequence[Observer] = ()) -> Result:
+def run(experiment: Experiment, *, observers: Sequence[Observer] = (), world: World | None = None) -> Result:
     """Train, and keep everything in a fresh run folder.
+
+    The clients are those of `world`, which is closed in the end; without one they are simulated.
 
     Ctrl-C ends a run early with its state saved: the result's status is then `interrupted`, and `resume` goes
     on to the very result that an uninterrupted run gives.
@@ -44,7 +50,7 @@ def run(experiment: Experiment, *, observers: Sequence[Observer] = ()) -> Result
         BadInput: the experiment cannot run; nothing has been written then.
     """
     check(experiment)
-    with closing(Session(experiment)) as session:
+    with closing(Session(experiment, world)) as session:
         folder = RunFolder.create(experiment.run.folder, experiment.run.name or _name(session.experiment))
         with _alone(folder):
             folder.write_experiment(session.experiment.to_toml())
@@ -54,10 +60,12 @@ def run(experiment: Experiment, *, observers: Sequence[Observer] = ()) -> Result
             return _finish(session, folder, 0, observers)
 
 
-def resume(folder: RunFolder | Path | str, *, observers: Sequence[Observer] = ()) -> Result:
+def resume(
+    folder: RunFolder | Path | str, *, observers: Sequence[Observer] = (), world: World | None = None
+) -> Result:
     """Go on with a run that was interrupted or killed, from its last sound checkpoint.
 
-    A run that is finished stays as it is, and its result is given.
+    A run that is finished stays as it is, and its result is given. `world` is as for `run`.
 
     Raises:
         BadInput: the folder holds no run, it is still running, its experiment.toml or its data have changed, or no
@@ -71,7 +79,7 @@ def resume(folder: RunFolder | Path | str, *, observers: Sequence[Observer] = ()
             _note(observers, [f"run {folder.name} is finished; there is nothing left to do"])
             return _result(folder, experiment, "finished", observers)
         check(experiment)
-        with closing(Session(experiment)) as session:
+        with closing(Session(experiment, world)) as session:
             notes = session.differences(folder.environment())
             done, passed = session.recall(folder)
             _note(observers, notes + passed)
@@ -101,6 +109,8 @@ def _rounds(
     up, down, seconds = _totals(folder)
     session.runtime.states.folder = None if folder is None else folder.path
     checkpoints = session.checkpoints(folder) if folder is not None else None
+    if folder is not None:
+        folder.hold()
     saved, silent, whole = done, _silent_rounds(folder, done), True
     pace = _Pace(run.checkpoint_every)
     if silent >= PATIENCE and done == run.rounds:
@@ -125,13 +135,15 @@ def _rounds(
                 done, whole = number, True
                 if folder is not None and checkpoints is not None:
                     if number == run.rounds or pace.due(number):
-                        pace.save(checkpoints, number, session.remembered())
+                        pace.save(folder, checkpoints, number, session.remembered())
                         saved = number
-                    folder.write_status("running", number, run.rounds)
+                    if saved == number or pace.is_seen_late():
+                        pace.show(folder, number, run.rounds)
             up, down, seconds = up + row["up_bytes"], down + row["down_bytes"], seconds + took
             groups = session.memory.groups
             sizes = np.bincount(groups[groups >= 0]).tolist() if groups is not None else []
-            event = Round(number, run.rounds, row, sizes, up, down, seconds, list(session.runtime.failures))
+            failed = list(session.runtime.failures)
+            event = Round(number, run.rounds, row, sizes, up, down, seconds, failed, groups)
             for observer in observers:
                 observer.round(event)
             yield event
@@ -146,21 +158,23 @@ def _rounds(
         # Whatever ends the loop, the last whole round is on disk; unless its very commit was cut off, when the last
         # checkpoint holds.
         session.roll_back()
+        if folder is not None:
+            folder.flush()
         if checkpoints is not None and whole and saved < done:
             checkpoints.save(done, session.remembered())
 
 
 class _Pace:
-    """When a checkpoint is due: every so many rounds, or as often as checkpoints take `SHARE` of the time.
+    """When a checkpoint goes to the disk: every so many rounds, or as often as that takes `SHARE` of the time.
 
-    No bit of a run depends on it, only how much work a kill can cost: at most as long as the last checkpoint took,
-    divided by `SHARE`, and a round.
+    No bit of a run depends on it, only how much work a kill can cost: at most as long as it took last, divided by
+    `SHARE`, and a round.
     """
 
     def __init__(self, every: int | None) -> None:
         self._every = every
         self._cost = 0.0
-        self._last = 0.0
+        self._last = self._shown = 0.0
 
     def due(self, number: int) -> bool:
         """Whether a checkpoint is to be written after round `number`."""
@@ -168,12 +182,23 @@ class _Pace:
             return number % self._every == 0
         return time.perf_counter() - self._last >= self._cost / SHARE
 
-    def save(self, checkpoints: Checkpoints, number: int, memory: Mapping[str, Any]) -> None:
-        """Write the checkpoint after round `number`, and note how long that takes."""
+    def save(self, folder: RunFolder, checkpoints: Checkpoints, number: int, memory: Mapping[str, Any]) -> None:
+        """Write the checkpoint after round `number`, all rounds up to it before, and note how long that takes."""
         started = time.perf_counter()
+        folder.flush()  # what a run goes on from may be no further than its tables
         checkpoints.save(number, memory)
         self._last = time.perf_counter()
         self._cost = self._last - started
+
+    def is_seen_late(self) -> bool:
+        """Whether those who look at the folder have been shown nothing new for long."""
+        return time.perf_counter() - self._shown >= SEEN
+
+    def show(self, folder: RunFolder, number: int, planned: int) -> None:
+        """Let those who look at the folder see all finished rounds."""
+        folder.flush()
+        folder.write_status("running", number, planned)
+        self._shown = time.perf_counter()
 
 
 def _silent_rounds(folder: RunFolder | None, done: int) -> int:

@@ -195,10 +195,10 @@ def test_a_faulty_client_at_the_other_end_of_a_wire(fault: str) -> None:
     engine = local("sequential", 1).engine
     runtime = LoopbackRuntime(engine, np.full(CLIENTS, 40))
     first = ask(runtime, 1, Keeping())
-    before = runtime._homes[BAD]["model"].clone()
+    before = runtime.kept(BAD)["model"].clone()
     second = ask(runtime, 2, Keeping(fault))
     assert dict(second.missing) == {BAD: REASONS[fault]}
-    assert torch.equal(runtime._homes[BAD]["model"], before)
+    assert torch.equal(runtime.kept(BAD)["model"], before)
     third = ask(runtime, 3, Keeping())
     assert len(first) == len(third) == CLIENTS
 

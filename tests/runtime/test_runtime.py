@@ -49,7 +49,7 @@ def _ask(runtime: Runtime, exchange: Exchange) -> Replies:
 
 
 def _state(runtime: Runtime, client: int) -> Mapping[str, Tensor]:
-    return runtime._homes[client] if isinstance(runtime, LoopbackRuntime) else runtime.states.of(client)  # type: ignore[attr-defined]
+    return runtime.kept(client) if isinstance(runtime, LoopbackRuntime) else runtime.states.of(client)  # type: ignore[attr-defined]
 
 
 # ---- who vanishes

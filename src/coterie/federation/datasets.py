@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from coterie.catalog import Catalog
 from coterie.federation import hub
 from coterie.federation.files import ENDINGS, USER_NAMES, Columns, arrays, check_lengths, check_path, read
+from coterie.federation.labelling import class_numbers, plain
+from coterie.federation.standards import STANDARDS
 from coterie.problems import BadInput, unknown
 
 DATASETS = Catalog("dataset")
@@ -65,9 +67,16 @@ def load(data: str, *, public: bool = False) -> Dataset:
     if data in DATASETS:
         loaded: Dataset = DATASETS[data].target(public)
         return loaded
-    if data.startswith(HUB):
-        return usable(data, hub.fetch(data.removeprefix(HUB)))
-    return usable(Path(data).stem, read(Path(data)))
+    return usable(data if data.startswith(HUB) else Path(data).stem, columns_of(data))
+
+
+def columns_of(data: str) -> Columns:
+    """Data that are no named dataset, as they are read.
+
+    Raises:
+        BadInput: they cannot be found or read.
+    """
+    return hub.fetch(data.removeprefix(HUB)) if data.startswith(HUB) else read(Path(data))
 
 
 def check(data: str) -> list[str]:
@@ -180,25 +189,25 @@ def digits(public: bool) -> Dataset:
 
     bunch = load_digits()
     images = np.asarray(bunch.images, np.float32)[..., None]
-    return Dataset("digits", _standardised(images, 16, [0.3053], [0.3760]), bunch.target.astype(np.int64), 10)
+    return Dataset("digits", STANDARDS["digits"].samples(images), bunch.target.astype(np.int64), 10)
 
 
 @DATASETS.add("mnist")
 def mnist(public: bool) -> Dataset:
     """MNIST: the 60,000 official training images of 28 x 28, 10 classes."""
-    return _images("mnist", public, [0.1307], [0.3081], _idx_files)
+    return _images("mnist", public, _idx_files)
 
 
 @DATASETS.add("fashion-mnist")
 def fashion_mnist(public: bool) -> Dataset:
     """Fashion-MNIST: the 60,000 official training images of 28 x 28, 10 classes of clothing."""
-    return _images("fashion-mnist", public, [0.2860], [0.3530], _idx_files)
+    return _images("fashion-mnist", public, _idx_files)
 
 
 @DATASETS.add("cifar10")
 def cifar10(public: bool) -> Dataset:
     """CIFAR-10: colour images of 32 x 32, 10 classes; 20,000 from the data folder, 50,000 from the hub."""
-    return _images("cifar10", public, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616], _cifar_files)
+    return _images("cifar10", public, _cifar_files)
 
 
 @DATASETS.add("mnist-writers")
@@ -223,11 +232,6 @@ def mnist_writers(public: bool) -> Dataset:
     )
 
 
-# Mean and standard deviation of each channel over all 10,299 windows; accelerations in g, rotation in rad/s.
-_HAR_MEAN = [-0.0007, -0.0003, -0.0002, -0.0034, -0.0002, 0.0009, 0.8083, 0.0218, 0.0848]
-_HAR_STD = [0.1919, 0.1219, 0.1038, 0.4039, 0.3705, 0.2540, 0.4120, 0.3973, 0.3443]
-
-
 @DATASETS.add("uci-har")
 def uci_har(public: bool) -> Dataset:
     """UCI Human Activity Recognition: 30 people, 10,299 windows of 128 steps of 9 signals, 6 activities."""
@@ -238,7 +242,7 @@ def uci_har(public: bool) -> Dataset:
     labels = np.concatenate([half["label"] for half in halves]).astype(np.int64)
     return Dataset(
         "uci-har",
-        _standardised(np.ascontiguousarray(signal.transpose(0, 2, 1)), 1, _HAR_MEAN, _HAR_STD),
+        STANDARDS["uci-har"].samples(np.ascontiguousarray(signal.transpose(0, 2, 1))),
         labels,
         6,
         users=users.astype(np.int64),
@@ -250,15 +254,14 @@ def uci_har(public: bool) -> Dataset:
 Raw = tuple[NDArray[Any], NDArray[Any]]
 
 
-def _images(
-    name: str, public: bool, mean: list[float], std: list[float], files: Callable[[str, bool], Raw]
-) -> Dataset:
-    """Images from the data folder, else from the hub; 0 to 255 becomes (value / 255 - mean) / std per channel."""
+def _images(name: str, public: bool, files: Callable[[str, bool], Raw]) -> Dataset:
+    """Images from the data folder, else from the hub."""
     if not _in_folder(name):
         files = _hub_images
     images, labels = files(name, True)
-    test = _standardised(files(name, False)[0], 255, mean, std) if public else None
-    return Dataset(name, _standardised(images, 255, mean, std), labels.astype(np.int64), 10, public=test)
+    standard = STANDARDS[name]
+    test = standard.samples(files(name, False)[0]) if public else None
+    return Dataset(name, standard.samples(images), labels.astype(np.int64), 10, public=test)
 
 
 def _idx_files(name: str, train: bool) -> Raw:
@@ -279,6 +282,7 @@ def _cifar_files(name: str, train: bool) -> Raw:
 def _hub_images(name: str, train: bool) -> Raw:
     held = hub.fetch(REPOSITORIES[name], "train" if train else "test")
     images = held.features if held.features.ndim == 4 else held.features[..., None]
+    assert held.labels is not None
     return images, held.labels
 
 
@@ -294,14 +298,6 @@ def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
-def _standardised(values: NDArray[Any], top: float, mean: list[float], std: list[float]) -> NDArray[np.float32]:
-    """(values / top - mean) / std over the last axis."""
-    scaled = values.astype(np.float32)
-    scaled *= np.float32(1 / top) / np.array(std, np.float32)
-    scaled -= (np.array(mean) / np.array(std)).astype(np.float32)
-    return scaled
-
-
 def usable(name: str, columns: Columns) -> Dataset:
     """A user's columns checked and converted; what was changed is said in `notes`.
 
@@ -310,21 +306,28 @@ def usable(name: str, columns: Columns) -> Dataset:
     """
     check_lengths(columns)
     where, notes = columns.where, list(columns.notes)
-    if len(columns.labels) == 0:
+    if len(columns.features) == 0:
         raise BadInput(f"{where} has no samples; it needs at least one per class")
-    inputs = _finite(columns, notes)
-    labels, classes = _class_numbers(columns, notes)
+    inputs = finite_inputs(columns, notes)
+    labels, classes = class_numbers(columns, notes)
     if columns.users is None:
         return Dataset(name, inputs, labels, classes, notes=tuple(notes))
     if columns.users.dtype.kind == "f" and not np.isfinite(columns.users).all():
         row = int(np.argmin(np.isfinite(columns.users)))
         raise BadInput(f"{where}: {columns.user_key} in row {row} is {columns.users[row]}; give every sample one")
-    values, users = np.unique(_plain(columns.users), return_inverse=True)
+    values, users = np.unique(plain(columns.users), return_inverse=True)
     named = tuple(str(v) if values.dtype.kind == "U" else f"{columns.user_key} {v}" for v in values)
     return Dataset(name, inputs, labels, classes, users.astype(np.int64), named, notes=tuple(notes))
 
 
-def _finite(columns: Columns, notes: list[str]) -> NDArray[np.float32]:
+def finite_inputs(columns: Columns, notes: list[str]) -> NDArray[np.float32]:
+    """A user's features as samples `[N, *features]`: 8-bit images scaled, images given a channel axis.
+
+    What was changed is added to `notes`.
+
+    Raises:
+        BadInput: there is nothing in them, or something else than finite numbers.
+    """
     values = columns.features
     if values.dtype.kind not in "biuf":
         raise BadInput(f"{columns.where}: features are of type {values.dtype}; they must be numbers")
@@ -348,30 +351,3 @@ def _finite(columns: Columns, notes: list[str]) -> NDArray[np.float32]:
             f"{values[row, *place]}; every value must be a finite 32-bit number"
         )
     return inputs
-
-
-def _class_numbers(columns: Columns, notes: list[str]) -> tuple[NDArray[np.int64], int]:
-    """Labels as 0 … classes - 1; other integers, and strings, are numbered in sorted order."""
-    labels = _plain(columns.labels)
-    if labels.dtype.kind == "f":
-        whole = np.isfinite(labels) & (labels == np.floor(labels))
-        if not whole.all():
-            row = int(np.argmin(whole))
-            raise BadInput(
-                f"{columns.where}: label in row {row} is {labels[row]}; labels must be integers or strings"
-            )
-        labels = labels.astype(np.int64)
-    if labels.dtype.kind not in "biuU":
-        raise BadInput(f"{columns.where}: labels are of type {labels.dtype}; labels must be integers or strings")
-    values, numbers = np.unique(labels, return_inverse=True)
-    if len(values) < 2:
-        raise BadInput(f"{columns.where}: all labels are {values[0]}; there must be at least two classes")
-    if labels.dtype.kind not in "biu" or not np.array_equal(values, np.arange(len(values))):
-        shown = ", ".join(f"{value} is {number}" for number, value in enumerate(values[:10]))
-        notes.append(f"labels were numbered in sorted order: {shown}{', …' if len(values) > 10 else ''}")
-    return numbers.astype(np.int64), len(values)
-
-
-def _plain(values: NDArray[Any]) -> NDArray[Any]:
-    """Strings of whatever kind as NumPy strings; anything else as it is."""
-    return values.astype(str) if values.dtype.kind in "OS" else values

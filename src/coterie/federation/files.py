@@ -24,35 +24,37 @@ ENDINGS = (".npz", ".parquet")
 
 @dataclass(frozen=True)
 class Columns:
-    """Data as read, before anything is checked: features `[N, ...]`, labels `[N]`, users `[N]` or None.
+    """Data as read, before anything is checked: features `[N, ...]`, labels `[N]` or None, users `[N]` or None.
 
     `where` names the file in error sentences; `user_key` is the name of the users' column.
     """
 
     where: str
     features: NDArray[Any]
-    labels: NDArray[Any]
+    labels: NDArray[Any] | None
     users: NDArray[Any] | None = None
     user_key: str = "client"
     notes: tuple[str, ...] = ()
     feature_key: str = "features"
 
 
-def read(path: Path) -> Columns:
+def read(path: Path, labelled: bool = True) -> Columns:
     """Read a file, or a folder in which each file is one client unless the files have a client column.
+
+    Where data need not be `labelled`, their labels are None if there are none.
 
     Raises:
         BadInput: the path is missing, of an unknown kind, damaged, or lacks features or labels.
     """
-    problems = check_path(path)
+    problems = check_path(path, labelled)
     if problems:
         raise BadInput(problems)
     if not path.is_dir():
-        return _reader(path)(path)
-    return _pooled(path, [_reader(file)(file) for file in _members(path)])
+        return _reader(path)(path, labelled)
+    return _pooled(path, [_reader(file)(file, labelled) for file in _members(path)])
 
 
-def check_path(path: Path) -> list[str]:
+def check_path(path: Path, labelled: bool = True) -> list[str]:
     """What is wrong with a path, from names and headers alone."""
     if not path.exists():
         return [f"data = {str(path)!r} does not exist; give a .npz or .parquet file or a folder of them"]
@@ -60,10 +62,10 @@ def check_path(path: Path) -> list[str]:
         members = _members(path)
         if not members:
             return [f"data = {str(path)!r} has no .npz or .parquet file; a folder holds one such file per client"]
-        return [problem for file in members for problem in _check_file(file)]
+        return [problem for file in members for problem in _check_file(file, labelled)]
     if path.suffix not in ENDINGS:
         return [f"data = {str(path)!r} ends in {path.suffix or 'nothing'!r}; it must be a .npz or .parquet file"]
-    return _check_file(path)
+    return _check_file(path, labelled)
 
 
 _DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
@@ -121,18 +123,18 @@ def _members(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix in ENDINGS and file.is_file())
 
 
-def _reader(path: Path) -> Callable[[Path], Columns]:
+def _reader(path: Path) -> Callable[[Path, bool], Columns]:
     return _read_npz if path.suffix == ".npz" else _read_parquet
 
 
-def _check_file(path: Path) -> list[str]:
+def _check_file(path: Path, labelled: bool) -> list[str]:
     """The file opens and names its features and labels; its data are not read."""
     try:
         if path.suffix == ".npz":
             with _archive(path) as archive:
-                _keys(archive.files, path)
+                _keys(archive.files, path, labelled)
         else:
-            _parquet_columns(dict(pl.read_parquet_schema(path)), path)
+            _parquet_columns(dict(pl.read_parquet_schema(path)), path, labelled)
     except BadInput as error:
         return error.problems
     except (*_DAMAGE, pl.exceptions.PolarsError) as error:
@@ -140,29 +142,29 @@ def _check_file(path: Path) -> list[str]:
     return []
 
 
-def _keys(names: list[str], path: Path) -> tuple[str, str, str | None]:
+def _keys(names: list[str], path: Path, labelled: bool) -> tuple[str, str | None, str | None]:
     features = pick(names, FEATURE_NAMES, str(path), "features")
-    label = pick(names, LABEL_NAMES, str(path), "label")
+    label = pick(names, LABEL_NAMES, str(path), "label", needed=labelled)
     assert features is not None
-    assert label is not None
     return features, label, pick(names, USER_NAMES, str(path), "client", needed=False)
 
 
-def _read_npz(path: Path) -> Columns:
+def _read_npz(path: Path, labelled: bool) -> Columns:
     held = arrays(path)
-    features, label, user = _keys(list(held), path)
-    users = None if user is None else held[user]
+    features, label, user = _keys(list(held), path, labelled)
+    labels, users = (None if name is None else held[name] for name in (label, user))
     return Columns(
-        str(path), held[features], held[label], users, (user or "client").lower(), feature_key=features.lower()
+        str(path), held[features], labels, users, (user or "client").lower(), feature_key=features.lower()
     )
 
 
-def _parquet_columns(schema: dict[str, Any], path: Path) -> tuple[list[str], str, str | None]:
+def _parquet_columns(
+    schema: dict[str, Any], path: Path, labelled: bool
+) -> tuple[list[str], str | None, str | None]:
     """The feature columns, the label column and the client column of a table."""
-    label = pick(schema, LABEL_NAMES, str(path), "label")
-    assert label is not None
+    label = pick(schema, LABEL_NAMES, str(path), "label", needed=labelled)
     user = pick(schema, USER_NAMES, str(path), "client", needed=False)
-    for name in (label, *([user] if user else [])):
+    for name in filter(None, (label, user)):
         if schema[name].is_nested():
             raise BadInput(f"{path}: column {name} is of type {schema[name]}; it must hold one value per row")
     rest = {name: kind for name, kind in schema.items() if name not in (label, user)}
@@ -173,17 +175,18 @@ def _parquet_columns(schema: dict[str, Any], path: Path) -> tuple[list[str], str
         )
     features = lists or [name for name, kind in rest.items() if kind.is_numeric() or kind == pl.Boolean]
     if not features:
-        raise BadInput(f"{path} has no features; beside {label} it needs numeric columns or one list column")
+        beside = f"beside {label} " if label else ""
+        raise BadInput(f"{path} has no features; {beside}it needs numeric columns or one list column")
     return features, label, user
 
 
-def _read_parquet(path: Path) -> Columns:
+def _read_parquet(path: Path, labelled: bool) -> Columns:
     try:
         table = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise BadInput(_unreadable(path, error)) from None
-    names, label, user = _parquet_columns(dict(table.schema), path)
-    for name in (*names, label, *([user] if user else [])):
+    names, label, user = _parquet_columns(dict(table.schema), path, labelled)
+    for name in filter(None, (*names, label, user)):
         empty = table[name].is_null()
         if empty.any():
             raise BadInput(f"{path}: column {name} has no value in row {empty.arg_max()}; every row needs one")
@@ -193,8 +196,8 @@ def _read_parquet(path: Path) -> Columns:
         features = table.select(pl.col(names).cast(pl.Float32)).to_numpy()
     ignored = [name for name in table.columns if name not in (*names, label, user)]
     notes = (f"{path.name}: columns ignored: {', '.join(ignored)}",) if ignored else ()
-    users = None if user is None else table[user].to_numpy()
-    return Columns(str(path), features, table[label].to_numpy(), users, (user or "client").lower(), notes)
+    labels, users = (None if name is None else table[name].to_numpy() for name in (label, user))
+    return Columns(str(path), features, labels, users, (user or "client").lower(), notes)
 
 
 def _list_column(column: pl.Series, path: Path) -> NDArray[Any]:
@@ -230,22 +233,29 @@ def _pooled(folder: Path, files: list[Columns]) -> Columns:
                 f"{other.where} has features of shape {other.features.shape[1:]} and {first.where} of "
                 f"{first.features.shape[1:]}; they must agree"
             )
-        if (other.labels.dtype.kind in "biuf") != (first.labels.dtype.kind in "biuf"):
-            raise BadInput(
-                f"{other.where} has labels of type {other.labels.dtype} and {first.where} of {first.labels.dtype}; "
-                "make all of them numbers or all strings"
-            )
+        if (other.labels is None) != (first.labels is None):
+            raise BadInput(f"only one of {first.where} and {other.where} has labels; give them to all or none")
+        if first.labels is not None and other.labels is not None:
+            kinds = first.labels.dtype, other.labels.dtype
+            if len({kind.kind in "biuf" for kind in kinds}) > 1:
+                raise BadInput(
+                    f"{other.where} has labels of type {kinds[1]} and {first.where} of {kinds[0]}; "
+                    "make all of them numbers or all strings"
+                )
         if (other.users is None) != (first.users is None):
             raise BadInput(
                 f"only one of {first.where} and {other.where} has a client column; give it to all or none"
             )
     for file in files:
         check_lengths(file)
-    own = [np.full(len(file.labels), Path(file.where).stem) if file.users is None else file.users for file in files]
+    own = [
+        np.full(len(file.features), Path(file.where).stem) if file.users is None else file.users for file in files
+    ]
+    labels = [file.labels for file in files if file.labels is not None]
     return Columns(
         str(folder),
         np.concatenate([file.features for file in files]),
-        np.concatenate([file.labels for file in files]),
+        np.concatenate(labels) if labels else None,
         np.concatenate(own),
         first.user_key,
         tuple(note for file in files for note in file.notes),
@@ -254,14 +264,13 @@ def _pooled(folder: Path, files: list[Columns]) -> Columns:
 
 
 def check_lengths(columns: Columns) -> None:
-    """One label and one user per sample.
+    """One label and one user per sample, where there are any.
 
     Raises:
         BadInput: the arrays do not have the same length, or have no axis at all.
     """
-    named = {"features": columns.features, "label": columns.labels}
-    if columns.users is not None:
-        named[columns.user_key] = columns.users
+    given = {"features": columns.features, "label": columns.labels, columns.user_key: columns.users}
+    named = {name: values for name, values in given.items() if values is not None}
     for name, values in named.items():
         if values.ndim == 0 or (name != "features" and values.ndim != 1):
             raise BadInput(f"{columns.where}: {name} has shape {values.shape}; it needs one entry per sample")

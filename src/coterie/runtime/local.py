@@ -24,7 +24,7 @@ from coterie.problems import BadInput
 from coterie.runtime.arena import Arena
 from coterie.runtime.chunks import chunks, ranges
 from coterie.runtime.rows import Carried, matrices
-from coterie.runtime.runtime import Failure, Runtime, carried_out
+from coterie.runtime.runtime import Failure, Runtime, carried_out, computed
 from coterie.runtime.states import ClientStates as ClientStates
 from coterie.runtime.threads import one_thread
 from coterie.runtime.workers import Pool, cores
@@ -101,15 +101,10 @@ class LocalRuntime(Runtime):
         self.states.close()
 
     def outputs(self, ask: Outputs) -> Tensor:
-        count = len(ask.models)
-        runs = ranges(count, self._together)
+        runs = ranges(len(ask.models), self._together)
         if self._pool is not None and runs:
             return self._pool.outputs(ask, runs)
-        with one_thread():
-            found = torch.empty(count, len(ask.inputs), self.engine.data.classes)
-            for a, b in runs:
-                found[a:b] = self.engine.outputs(ask.models[a:b], ask.inputs, ask.temperature)
-            return found
+        return computed(self.engine, ask)
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
         some = [list(chunk) for chunk in chunks(len(orders), self._together)]

@@ -18,8 +18,10 @@ from coterie.clients.rule import Answer, Item, Order
 from coterie.engine.engine import Engine
 from coterie.exchange import Ask, Exchange, Ids, Log, LogGap, Outputs, Replies
 from coterie.models.layout import Layout
+from coterie.runtime.chunks import ranges
 from coterie.runtime.ledger import Ledger
 from coterie.runtime.rows import Carried, Rows, Sketcher, closed, matrices, shapes_of
+from coterie.runtime.threads import one_thread
 from coterie.streams import stream
 
 VANISHED = "vanished in mid-round"
@@ -190,6 +192,16 @@ class Runtime(ABC):
         sent = {name: closed(matrix, numbers) for name, matrix in rows.sent.items()}
         crossed, own = (None if s is None else closed(s, numbers) for s in (rows.crossed, rows.own))
         return Rows(sent, crossed, own)
+
+
+def computed(engine: Engine, ask: Outputs) -> Tensor:
+    """The outputs that are asked for, computed here, divided as they are wherever they are computed."""
+    count = len(ask.models)
+    with one_thread():
+        found = torch.empty(count, len(ask.inputs), engine.data.classes)
+        for a, b in ranges(count, engine.together):
+            found[a:b] = engine.outputs(ask.models[a:b], ask.inputs, ask.temperature)
+    return found
 
 
 def carried_out(

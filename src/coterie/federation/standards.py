@@ -1,0 +1,42 @@
+"""How the raw values of the named datasets become samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Standard:
+    """How raw values of a named dataset become samples: `(value / top - mean) / deviation`, by channel."""
+
+    top: float
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def samples(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Raw values `[..., channels]` as samples of the same shape."""
+        scaled = values.astype(np.float32)
+        scaled *= np.float32(1 / self.top) / np.array(self.deviation, np.float32)
+        scaled -= (np.array(self.mean) / np.array(self.deviation)).astype(np.float32)
+        return scaled
+
+
+_MNIST = Standard(255, (0.1307,), (0.3081,))
+STANDARDS = {
+    "digits": Standard(16, (0.3053,), (0.3760,)),
+    "mnist": _MNIST,
+    "mnist-writers": _MNIST,
+    "fashion-mnist": Standard(255, (0.2860,), (0.3530,)),
+    "cifar10": Standard(255, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    # Of each channel over all 10,299 windows; accelerations in g, rotation in rad/s.
+    "uci-har": Standard(
+        1,
+        (-0.0007, -0.0003, -0.0002, -0.0034, -0.0002, 0.0009, 0.8083, 0.0218, 0.0848),
+        (0.1919, 0.1219, 0.1038, 0.4039, 0.3705, 0.2540, 0.4120, 0.3973, 0.3443),
+    ),
+}
+"""How the samples of each named dataset were made."""

@@ -1,0 +1,1 @@
+"""Clients on other machines, reached through Flower (extra coterie[flower])."""

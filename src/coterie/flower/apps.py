@@ -1,0 +1,53 @@
+"""The two apps of a federation: `app = server_app(__file__)` in one file, `app = client_app()` in another."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from coterie.flower.client import answered
+from coterie.flower.transport import enclosed, opened
+from coterie.problems import BadInput
+from coterie.runtime.letter import Letter
+
+
+def client_app() -> ClientApp:
+    """What every client runs: it answers the server's letters with its own data."""
+    app = ClientApp()
+
+    def reply(message: Message, context: Context) -> Message:
+        try:
+            letter = answered(opened(message.content), context.node_config, context.run_config)
+        except BadInput as error:
+            letter = Letter.refusing("; ".join(error.problems))
+        return Message(enclosed(letter), reply_to=message)
+
+    app.query()(reply)
+    app.train()(reply)
+    return app
+
+
+def server_app(file: str) -> ServerApp:
+    """What the server runs: an experiment, with the clients that are connected.
+
+    Args:
+        file: of the app that calls this; its experiment lies in the folder above its package.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from coterie.flower.server import serve
+
+        try:
+            serve(grid, context.run_config, Path(file).resolve().parent.parent)
+        except BadInput as error:
+            for problem in error.problems:
+                print(f"coterie: {problem}", file=sys.stderr, flush=True)
+            raise RuntimeError("; ".join(error.problems)) from None
+
+    return app

@@ -1,0 +1,76 @@
+"""Writes down who is there: `register.json` once, and `federation.json` after every round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from coterie.events import Result, Round
+from coterie.experiment import Experiment
+from coterie.flower.register import Members
+from coterie.flower.transport import FlowerRuntime
+from coterie.runtime.runtime import Runtime
+from coterie.tables import encode_json, write_whole
+
+FILE = "federation.json"
+UNKNOWN = -1
+
+
+class Attendance:
+    """Watches a run of real clients for whoever asks how it stands.
+
+    Args:
+        runtime: knows who is connected and was heard when.
+        members: the run's clients.
+    """
+
+    def __init__(self, runtime: Runtime, members: Members) -> None:
+        assert isinstance(runtime, FlowerRuntime)
+        self._runtime = runtime
+        self._members = members
+        self._rounds = 0
+
+    def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
+        folder = self._runtime.states.folder
+        self._rounds = experiment.run.rounds
+        if folder is not None:
+            self._members.write(folder)
+            self._write(0, None)
+
+    def round(self, round: Round) -> None:
+        self._write(round.number, None if round.groups is None else round.groups.tolist())
+
+    def note(self, text: str) -> None:
+        pass
+
+    def finished(self, result: Result) -> None:
+        pass
+
+    def _write(self, number: int, groups: list[int] | None) -> None:
+        folder, roster = self._runtime.states.folder, self._runtime.roster
+        if folder is None:
+            return
+        clients = []
+        for client, guest in enumerate(self._members.guests):
+            node, seen = roster.node(client), roster.seen.get(guest.name)
+            group = UNKNOWN if groups is None or client >= len(groups) else groups[client]
+            clients.append(
+                {
+                    "client": client,
+                    "name": guest.name,
+                    "node": None if node is None else str(node),
+                    "samples": guest.sizes[0],
+                    "group": None if group == UNKNOWN else group,
+                    "online": node is not None,
+                    "last_round": None if seen is None else seen.round,
+                    "last_seen": None if seen is None or seen.at is None else _written(seen.at),
+                    "problem": None if seen is None else seen.problem,
+                }
+            )
+        now = _written(datetime.now(UTC))
+        told = {"round": number, "of": self._rounds, "written": now, "clients": clients}
+        write_whole(folder / FILE, encode_json(told), lasting=False)
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")

@@ -1,0 +1,166 @@
+"""What a client does with a letter: it reads its own data, and carries out the order in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from coterie.engine.engine import Engine
+from coterie.experiment import Experiment
+from coterie.experiment_check import built
+from coterie.federation.own import Holding, load_own
+from coterie.models.layout import Layout
+from coterie.problems import BadInput
+from coterie.runtime.home import Home, OnDisk
+from coterie.runtime.letter import Letter, Value
+from coterie.runtime.wire import VERSION
+from coterie.trained import MODEL, About, write_model
+from coterie.world import federation_of, network_of, spec_of
+
+Settings = Mapping[str, Any]
+HELLO, ORDER = "hello", "order"
+"""What a letter asks for."""
+
+REMEMBERED = 64
+"""Clients whose data and engines a process keeps; one suffices where each client has a machine of its own."""
+
+
+def answered(letter: Letter, node: Settings, run: Settings) -> Letter:
+    """The answer to a letter; whatever goes wrong is said in it, in one sentence.
+
+    Args:
+        letter: a hello or an order.
+        node: the configuration of this node: `client`, its name, or in a rehearsal its number; `data`, the path of
+            its data; `state-dir`, a folder for what it keeps.
+        run: the configuration of the run, which may say `data` and `state-dir` for all nodes, with `{client}` for
+            the client's name.
+    """
+    try:
+        letter.check()
+        me = _Client(letter.text("experiment"), *_settled(node, run))
+        if letter.text("asks") == HELLO:
+            return me.hello()
+        return me.home(letter.text("run")).answer(letter)
+    except BadInput as error:
+        return Letter.refusing("; ".join(error.problems))
+    except Exception as error:  # noqa: BLE001  # the server is told, and nobody else
+        return Letter.refusing(f"{type(error).__name__}: {error}")
+
+
+def _settled(node: Settings, run: Settings) -> tuple[str, str, str]:
+    """The client's name, the path of its data and its folder, as both configurations say.
+
+    Raises:
+        BadInput: the client has no name.
+    """
+    name = node.get("client", node.get("partition-id"))
+    if name is None or not str(name).strip():
+        raise BadInput(
+            "client is missing in the node's configuration; start the node with --node-config 'client=…'"
+        )
+    found = [
+        str(node.get(key) or run.get(key) or "").replace("{client}", str(name)) for key in ("data", "state-dir")
+    ]
+    return str(name), found[0], found[1]
+
+
+class _Client:
+    """One client, as a letter and the configuration describe it."""
+
+    def __init__(self, experiment: str, name: str, data: str, folder: str) -> None:
+        self.experiment = _experiment(experiment)
+        self._text = experiment
+        self._name, self._data, self._folder = name, data, folder
+
+    def hello(self) -> Letter:
+        """Who this is and how much it holds; no sample of it."""
+        held = _holding(self._text, self._name, self._data)
+        self._state_dir()
+        sizes = dict(zip(("train", "validation", "test"), held.sizes, strict=True))
+        features = json.dumps(held.features)
+        values: dict[str, Value] = {"name": held.name, "features": features, "classes": held.classes}
+        return Letter({"speaks": VERSION, **values, **sizes, "digest": held.digest})
+
+    def home(self, run: str) -> Home:
+        """This client at work in a run."""
+        engine = _engine(self._text, self._name, self._data)
+        return Home(engine, OnDisk(self._state_dir() / "states" / run), self._served)
+
+    def _served(self, model: Tensor, layout: Layout) -> None:
+        """Keep the model that this client was evaluated with, ready for use."""
+        experiment = self.experiment
+        held = _holding(self._text, self._name, self._data)
+        classes = experiment.data.classes
+        about = About(
+            network_of(experiment, built(experiment.method), held.features),
+            experiment.network.settings,
+            held.features,
+            held.classes,
+            None if not isinstance(classes, list) else tuple(classes),
+            "" if experiment.data.own else experiment.data.name,
+            f"client {self._name}",
+        )
+        write_model(self._state_dir() / MODEL, model.detach().contiguous(), layout, about)
+
+    def _state_dir(self) -> Path:
+        """The client's folder.
+
+        Raises:
+            BadInput: there is none.
+        """
+        if not self._folder:
+            raise BadInput("state-dir is missing in the node's configuration; name a folder that this client keeps")
+        folder = Path(self._folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"state-dir = {self._folder!r} is not possible ({error.strerror}); name another folder"
+            ) from None
+        return folder
+
+
+@lru_cache(REMEMBERED)
+def _experiment(text: str) -> Experiment:
+    return Experiment.from_toml(text + "\n")
+
+
+@lru_cache(REMEMBERED)
+def _holding(text: str, name: str, path: str) -> Holding:
+    """What the client holds.
+
+    Raises:
+        BadInput: it cannot be read, is not as the experiment says, or there is no such client in a rehearsal.
+    """
+    experiment = _experiment(text)
+    data, run = experiment.data, experiment.run
+    if data.own:
+        if not path:
+            raise BadInput("data is missing in the node's configuration; name a .npz or .parquet file or a folder")
+        assert data.features is not None
+        assert data.classes is not None
+        return load_own(
+            name,
+            Path(path),
+            data.features,
+            data.classes,
+            validation=data.validation,
+            test=data.test,
+            min_samples=data.min_samples,
+            seed=run.seed,
+        )
+    federation = federation_of(experiment, built(experiment.method))
+    if not name.isdigit() or int(name) >= federation.n:
+        raise BadInput(f"client = {name!r} is not possible; {data.name} has the clients 0 to {federation.n - 1}")
+    return Holding.of(federation, int(name))
+
+
+@lru_cache(REMEMBERED)
+def _engine(text: str, name: str, path: str) -> Engine:
+    experiment = _experiment(text)
+    return spec_of(experiment, built(experiment.method), _holding(text, name, path)).build()

@@ -1,0 +1,149 @@
+"""Runs an experiment with the clients of a federation: waits for them, trains, and writes the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from coterie import running
+from coterie.events import Observer, Result
+from coterie.experiment import Experiment
+from coterie.experiment_check import built, resolved
+from coterie.federation.federation import Federation
+from coterie.federation.own import Holding, public_inputs
+from coterie.flower.attendance import Attendance
+from coterie.flower.client import HELLO, ORDER
+from coterie.flower.register import Members
+from coterie.flower.roster import Guest, Roster
+from coterie.flower.transport import FlowerRuntime
+from coterie.listing import console, outcome
+from coterie.live import PlainLines
+from coterie.newcomers import held_out
+from coterie.runs import RunFolder
+from coterie.runtime.letter import Letter
+from coterie.runtime.wire import VERSION
+from coterie.world import World, federation_of, spec_of
+
+Config = Mapping[str, Any]
+WAIT = 300.0
+"""Seconds to wait for the clients where a run's configuration says nothing."""
+
+
+def serve(grid: Grid, config: Config, place: Path) -> Result:
+    """Run an experiment, or go on with a run, with the clients that are connected.
+
+    Args:
+        grid: reaches them.
+        config: `experiment`, the path of its file, absolute or in `place`; `runs`, where run folders are; `name`,
+            of the run; `resume`, the name of a run to go on with; `wait`, seconds to wait for the clients;
+            `round-seconds`, seconds that a client has for an answer.
+        place: the app's folder.
+
+    Raises:
+        BadInput: the experiment cannot run, or the clients did not come as it says.
+    """
+    runs, former = str(config.get("runs") or "runs"), str(config.get("resume") or "")
+    folder = RunFolder.find(former, runs) if former else None
+    experiment = _begun(config, place, runs) if folder is None else _resumed(folder)
+    experiment.check()
+    before = None if folder is None else Members.read(folder.path)
+    world, members = _world(grid, experiment, config, before)
+    observers: list[Observer] = [PlainLines(console()), Attendance(world.runtime, members)]
+    if folder is None:
+        result = running.run(experiment, observers=observers, world=world)
+    else:
+        result = running.resume(folder, observers=observers, world=world)
+    from coterie.report import page
+
+    for line in outcome(result, page.build(RunFolder(result.folder), None)):
+        _say(line)
+    return result
+
+
+def _begun(config: Config, place: Path, runs: str) -> Experiment:
+    """The experiment that a run's configuration names."""
+    experiment = Experiment.from_toml(place / str(config.get("experiment") or "experiment.toml"))
+    changes = {"run.folder": runs}
+    if config.get("name"):
+        changes["run.name"] = str(config["name"])
+    return resolved(experiment.updated(changes))
+
+
+def _resumed(folder: RunFolder) -> Experiment:
+    return Experiment.from_toml(folder.experiment_text() + "\n")
+
+
+def _world(grid: Grid, experiment: Experiment, config: Config, before: Members | None) -> tuple[World, Members]:
+    """The clients that take part, and the runtime that reaches them."""
+    method, data, run = built(experiment.method), experiment.data, experiment.run
+    key = uuid4().hex if before is None else before.key
+    context = {"speaks": VERSION, "experiment": experiment.to_toml(), "run": key}
+    hello = Letter({**context, "asks": HELLO})
+    wait = float(config.get("wait") or WAIT)
+    known: Federation | None = None
+    if data.own:
+        digests = {} if before is None else {guest.name: guest.digest for guest in before.guests}
+        roster = Roster(grid, hello, lambda guest: _mismatch(experiment, guest) or _changed(digests, guest))
+        if before is not None:
+            roster.expect(before.names)
+    else:  # a rehearsal: whoever knows the experiment knows what each client holds
+        known = federation_of(experiment, method)
+        digests = {name: Holding.of(known, i).digest for i, name in enumerate(known.names)}
+        roster = Roster(grid, hello, lambda guest: _changed(digests, guest))
+        roster.expect(known.names)
+    wanted = len(roster.names) or int(data.clients or 1)
+    guests = roster.gathered(wanted, wanted if before is None else 1, wait, _say)
+    members = before or Members(key, tuple(guests.values())[:wanted])
+    whole = members.population(_public(experiment, method.needs.public)) if known is None else known
+    whole, newcomers = held_out(whole, run.holdout_clients, run.seed)
+    members = members.reordered(whole.names)
+    roster.expect(whole.names)
+    patience = run.client_timeout or float(config.get("round-seconds") or 0) or None
+    engine = spec_of(experiment, method, whole).build()
+    order = {**context, "asks": ORDER}
+    return World(
+        whole, newcomers, FlowerRuntime(engine, whole.samples, roster, order, patience, run.dropout)
+    ), members
+
+
+def _mismatch(experiment: Experiment, guest: Guest) -> str | None:
+    """Why a client's data are not what the experiment says; the client looks too, with its own copy of it."""
+    data = experiment.data
+    classes = data.classes if isinstance(data.classes, int) else len(data.classes or ())
+    if guest.features != tuple(data.features or ()):
+        return (
+            f"its samples have the shape {list(guest.features)}; it must be {data.features}, as data.features says"
+        )
+    if guest.classes != classes:
+        return f"it has {guest.classes} classes; it must have {classes}, as data.classes says"
+    if experiment.evaluation.on == "validation" and not guest.sizes[1]:
+        return "it has no validation samples, and evaluation.on = 'validation'"
+    return None
+
+
+def _changed(digests: Mapping[str, str], guest: Guest) -> str | None:
+    """Why a client's data are not those that it must have; nothing where none are known."""
+    if digests and guest.name not in digests:
+        return f"nobody of that name is in the experiment; known: {', '.join(list(digests)[:10])}"
+    if digests and digests[guest.name] != guest.digest:
+        return "its data are not those that it had when the run began"
+    return None
+
+
+def _public(experiment: Experiment, usual: int) -> Tensor | None:
+    """The unlabelled samples that the server holds for a method that looks at them."""
+    data = experiment.data
+    count = usual if data.public is None else data.public
+    if data.public_file is None or not count:
+        return None
+    assert data.features is not None
+    return public_inputs(Path(data.public_file), data.features, count, experiment.run.seed)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
