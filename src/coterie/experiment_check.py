@@ -74,8 +74,8 @@ def unknown_names(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
     from coterie.federation.datasets import check
 
     data, split = (tables.get("data", {}).get(key) for key in ("name", "split"))
-    found += check(data) if isinstance(data, str) else []
-    return found + (check_split(split) if isinstance(split, str) and split != AUTO else [])
+    found += check(data) if isinstance(data, str) and data != OWN else []
+    return found + (check_split(split) if isinstance(split, str) and split not in (AUTO, OWN) else [])
 
 
 def resolved(experiment: Experiment) -> Experiment:
@@ -253,10 +253,10 @@ def _own(data: Data) -> list[str]:
             "leave it out"
         )
     if data.features is not None and min(data.features) < 1:
-        found.append(f"data.features = {data.features} is not possible; every length must be at least 1")
-    names = data.classes if isinstance(data.classes, list) else None
+        found.append(f"data.features = {list(data.features)} is not possible; every length must be at least 1")
+    names = data.classes if isinstance(data.classes, tuple) else None
     if names is not None and len(set(names)) != len(names):
-        found.append(f"data.classes = {names} is not possible; every name must be there once")
+        found.append(f"data.classes = {list(names)} is not possible; every name must be there once")
     count = data.classes if names is None else len(names)
     if isinstance(count, int) and count < 2:
         found.append(f"data.classes = {data.classes!r} is not possible; there must be at least two")

@@ -101,7 +101,7 @@ class _Client:
             experiment.network.settings,
             held.features,
             held.classes,
-            None if not isinstance(classes, list) else tuple(classes),
+            classes if isinstance(classes, tuple) else None,
             "" if experiment.data.own else experiment.data.name,
             f"client {self._name}",
         )

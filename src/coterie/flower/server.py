@@ -117,7 +117,7 @@ def _mismatch(experiment: Experiment, guest: Guest) -> str | None:
     classes = data.classes if isinstance(data.classes, int) else len(data.classes or ())
     if guest.features != tuple(data.features or ()):
         return (
-            f"its samples have the shape {list(guest.features)}; it must be {data.features}, as data.features says"
+            f"its samples have the shape {list(guest.features)}; it must be {list(data.features or ())}, as data.features says"
         )
     if guest.classes != classes:
         return f"it has {guest.classes} classes; it must have {classes}, as data.classes says"
