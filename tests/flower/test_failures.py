@@ -20,9 +20,11 @@ from flwr.app import Error, Message
 
 from coterie.experiment import Experiment
 from coterie.federation import build
+from coterie.flower.client import answered
 from coterie.flower.parts import write_parts
 from coterie.runs import RunFolder
-from coterie.runtime.letter import Letter
+from coterie.runtime.letter import Letter, Value
+from coterie.runtime.wire import VERSION
 from tests.flower.rehearsal import Faulty, Place, place, same
 
 CLIENTS = 4
@@ -261,3 +263,26 @@ def test_an_error_message_of_flower_is_put_into_words(code: int, reason: str, sa
 
     run = place(tmp_path, CLIENTS).run(experiment(), there=there)
     assert failures(run) == [(2, BAD, said)]
+
+
+@pytest.mark.parametrize("name", ["/etc/data.npz", "hub:owner/name", "digits"])
+def test_a_server_cannot_have_a_client_read_something_else(name: str, tmp_path: Path) -> None:
+    """The experiment's word is not taken for it: the client looks at its own configuration."""
+    node = {"client": "clinic", "data": "/data.npz", "state-dir": str(tmp_path / "state")}
+    asked = experiment(rounds=1).updated({"data": {"name": name}})
+    values: dict[str, Value] = {"speaks": VERSION, "experiment": asked.to_toml(), "asks": "hello", "run": "0" * 32}
+    said = answered(Letter(values), node, {"data": "/other.npz", "state-dir": "/"})
+    assert said.refused is not None
+    assert said.refused.startswith(f"data.name = {name!r} is not possible here; it must be 'own' for a client that")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_server_cannot_have_a_client_write_elsewhere(tmp_path: Path) -> None:
+    here, asked = own(tmp_path)
+    values: dict[str, Value] = {"speaks": VERSION, "experiment": asked.to_toml(), "asks": "order", "run": "../../x"}
+    said = answered(Letter(values), here.nodes[0], {})
+    assert said.refused == "a message says run = '../../x'; it must be 32 digits from 0 to f"
+    unnamed = {name: value for name, value in here.nodes[0].items() if name != "state-dir"}
+    said = answered(Letter({**values, "asks": "hello"}), unnamed, {"state-dir": str(tmp_path / "x")})
+    assert said.refused == "state-dir is missing in the node's configuration; name a folder that this client keeps"
+    assert not (tmp_path / "x").exists()

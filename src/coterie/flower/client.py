@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from coterie.engine.engine import Engine
 from coterie.experiment import Experiment
 from coterie.experiment_check import built
+from coterie.federation.datasets import DATASETS
 from coterie.federation.own import Holding, load_own
 from coterie.models.layout import Layout
 from coterie.problems import BadInput
@@ -26,6 +28,9 @@ Settings = Mapping[str, Any]
 HELLO, ORDER = "hello", "order"
 """What a letter asks for."""
 
+KEY = re.compile("[0-9a-f]{32}")
+"""The key of a run, which names a folder of the client."""
+
 REMEMBERED = 64
 """Clients whose data and engines a process keeps; one suffices where each client has a machine of its own."""
 
@@ -37,15 +42,19 @@ def answered(letter: Letter, node: Settings, run: Settings) -> Letter:
         letter: a hello or an order.
         node: the configuration of this node: `client`, its name, or in a rehearsal its number; `data`, the path of
             its data; `state-dir`, a folder for what it keeps.
-        run: the configuration of the run, which may say `data` and `state-dir` for all nodes, with `{client}` for
-            the client's name.
+        run: the configuration of the run. To the nodes of Flower's simulation, which have a `partition-id`, it may
+            say `data` and `state-dir`, with `{client}` for the number; a server does not say to any other node what
+            it reads or where it writes.
     """
     try:
         letter.check()
         me = _Client(letter.text("experiment"), *_settled(node, run))
         if letter.text("asks") == HELLO:
             return me.hello()
-        return me.home(letter.text("run")).answer(letter)
+        run_key = letter.text("run")
+        if not KEY.fullmatch(run_key):
+            raise BadInput(f"a message says run = {run_key!r}; it must be 32 digits from 0 to f")
+        return me.home(run_key).answer(letter)
     except BadInput as error:
         return Letter.refusing("; ".join(error.problems))
     except Exception as error:  # noqa: BLE001  # the server is told, and nobody else
@@ -63,10 +72,9 @@ def _settled(node: Settings, run: Settings) -> tuple[str, str, str]:
         raise BadInput(
             "client is missing in the node's configuration; start the node with --node-config 'client=…'"
         )
-    found = [
-        str(node.get(key) or run.get(key) or "").replace("{client}", str(name)) for key in ("data", "state-dir")
-    ]
-    return str(name), found[0], found[1]
+    given = {**run, **node} if "partition-id" in node else node
+    data, folder = (str(given.get(key) or "").replace("{client}", str(name)) for key in ("data", "state-dir"))
+    return str(name), data, folder
 
 
 class _Client:
@@ -153,6 +161,11 @@ def _holding(text: str, name: str, path: str) -> Holding:
             test=data.test,
             min_samples=data.min_samples,
             seed=run.seed,
+        )
+    if path or data.name not in DATASETS:
+        raise BadInput(
+            f"data.name = {data.name!r} is not possible here; it must be 'own' for a client that has data, or in a "
+            f"rehearsal one of {', '.join(DATASETS.names())}"
         )
     federation = federation_of(experiment, built(experiment.method))
     if not name.isdigit() or int(name) >= federation.n:

@@ -116,9 +116,8 @@ def _mismatch(experiment: Experiment, guest: Guest) -> str | None:
     data = experiment.data
     classes = data.classes if isinstance(data.classes, int) else len(data.classes or ())
     if guest.features != tuple(data.features or ()):
-        return (
-            f"its samples have the shape {list(guest.features)}; it must be {list(data.features or ())}, as data.features says"
-        )
+        right = list(data.features or ())
+        return f"its samples have the shape {list(guest.features)}; it must be {right}, as data.features says"
     if guest.classes != classes:
         return f"it has {guest.classes} classes; it must have {classes}, as data.classes says"
     if experiment.evaluation.on == "validation" and not guest.sizes[1]:
