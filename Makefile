@@ -1,6 +1,7 @@
-# make demo   a federated run on this machine, from a fresh clone
-# make test   everything that must hold: format, lint, types, tests
-# make clean  remove what these made
+# make demo          a federated run on this machine, from a fresh clone
+# make demo-flower   the same with real clients: a server, three nodes, TLS and keys, on this machine
+# make test          everything that must hold: format, lint, types, tests
+# make clean         remove what these made
 #
 # Only Python 3.11 or newer and make are needed; name another interpreter with `make PYTHON=python3.12 demo`.
 # On Linux the index's own build of torch is the large CUDA one. A CPU build of torch is enough: see PyTorch's
@@ -22,10 +23,13 @@ $(PYTHON) -m venv .venv
 $(BIN)/python -m pip install --quiet -c constraints.txt -e '$(1)'
 endef
 
-.PHONY: demo test clean
+.PHONY: demo demo-flower test clean
 
 demo: .venv/installed
 	$(BIN)/coterie demo
+
+demo-flower: .venv/installed-flower
+	$(BIN)/coterie flower demo
 
 test: .venv/installed-dev
 	$(BIN)/ruff format --check .
@@ -40,7 +44,11 @@ clean:
 	$(call install,.)
 	@touch $@
 
-# The dev extra contains the package, so after `make test` a demo has nothing left to install.
+.venv/installed-flower: pyproject.toml constraints.txt
+	$(call install,.[flower])
+	@touch .venv/installed $@
+
+# The dev extra contains the package and Flower, so after `make test` a demo has nothing left to install.
 .venv/installed-dev: pyproject.toml constraints.txt
 	$(call install,.[dev])
-	@touch .venv/installed $@
+	@touch .venv/installed .venv/installed-flower $@

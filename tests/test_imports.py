@@ -55,8 +55,11 @@ TABLE: dict[str, May] = {
     "cli_explain": May((ANYTHING,), REMOTE),
     "cli_options": May(("experiment", "experiment_check", "experiment_toml"), TORCH | REMOTE),
     "cli_reproduce": May((ANYTHING,), REMOTE),
+    "cli_predict": May((ANYTHING,), REMOTE),
+    "cli_flower": May((ANYTHING,), REMOTE),
     "demo": May((ANYTHING,), REMOTE),
     "flower": May((ANYTHING,), frozenset({"ray"})),
+    "flower_demo": May((ANYTHING,), REMOTE),
     "listing": May((ANYTHING,), REMOTE),
     "catalog_source": May((), TORCH | REMOTE),
     # Many experiments side by side, and those of published tables.
@@ -68,6 +71,11 @@ TABLE: dict[str, May] = {
     "running": May(("interrupts", "locks", "session", "world", *RUNNING), REMOTE),
     "session": May(("experiment_check", "measuring", "newcomers", "provenance", "world", *RUNNING), REMOTE),
     "world": May(("experiment_check", "newcomers", *RUNNING), REMOTE),
+    # Models after training.
+    "predicting": May(("trained", "engine", "federation", "models", "runtime", "tables"), REMOTE),
+    "exporting": May(("trained", "models", "tables"), REMOTE),
+    "served": May(("experiment_check", "session", "trained", "world", *RUNNING), REMOTE),
+    "trained": May(("models", "runtime"), REMOTE),
     # What a run would take, before it begins.
     "explaining": May(("calibration", "footprint", "session", *RUNNING), REMOTE),
     "calibration": May(("clients", "exchange", "models", "runtime"), REMOTE),
@@ -91,7 +99,8 @@ TABLE: dict[str, May] = {
     "engine": May(("clients", "models"), REMOTE),
     # What a run leaves behind, and who reads it.
     "report": May(("comparison", *RECORDS), TORCH | REMOTE),
-    "runs": May(RECORDS, TORCH | REMOTE),
+    "runs": May(("round_files", *RECORDS), TORCH | REMOTE),
+    "round_files": May(RECORDS, TORCH | REMOTE),
     "tables": May(RECORDS, TORCH | REMOTE),
     "metrics": May(RECORDS, TORCH | REMOTE),
     "events": May(RECORDS, TORCH | REMOTE, name=("experiment",)),

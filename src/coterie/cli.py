@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from click import ClickException
 
-from coterie import cli_compare, cli_explain, cli_reproduce
+from coterie import cli_compare, cli_explain, cli_flower, cli_predict, cli_reproduce
 from coterie.cli_options import (
     Clients,
     Data,
@@ -57,6 +57,9 @@ Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden gro
   coterie run experiment.toml      run it
   coterie compare fedavg fesem     methods over seeds: a table, a page
   coterie reproduce --list         published tables, to run again
+  coterie predict first --data F   use a trained model on other data
+  coterie export first --to F      the model as safetensors or ONNX
+  coterie flower demo              real clients, data and keys of their own
 
 Every command has its own [bold]--help[/].
 """
@@ -221,6 +224,8 @@ def report(
 cli_explain.add(app)
 cli_compare.add(app)
 cli_reproduce.add(app)
+cli_predict.add(app)
+cli_flower.add(app)
 
 
 @app.command("list")
@@ -387,7 +392,7 @@ def _refuse(problems: Sequence[str]) -> int:
 def _sentence(error: ClickException) -> str:
     """A usage error in the style of every other one: it begins small and ends without a full stop."""
     text = " ".join(error.format_message().split()).removesuffix(".")
-    if match := re.match(r"No such command '(.*?)'", text):
-        names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
-        return unknown("command", match[1], names)
+    context = getattr(error, "ctx", None)
+    if context is not None and (match := re.match(r"No such command '(.*?)'", text)):
+        return unknown("command", match[1], context.command.list_commands(context))
     return text[:1].lower() + text[1:]

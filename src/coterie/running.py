@@ -25,6 +25,9 @@ from coterie.runtime.runtime import VANISHED
 from coterie.session import Session
 from coterie.world import World
 
+REGISTER = "register.json"
+"""The file in a run's folder that says who its clients are, where these are real ones."""
+
 PATIENCE = 3
 """Rounds in a row in which nobody answers, after which a run stops."""
 
@@ -68,8 +71,8 @@ def resume(
     A run that is finished stays as it is, and its result is given. `world` is as for `run`.
 
     Raises:
-        BadInput: the folder holds no run, it is still running, its experiment.toml or its data have changed, or no
-            checkpoint is sound.
+        BadInput: the folder holds no run, it is still running, its experiment.toml or its data have changed, no
+            checkpoint is sound, or its clients are real ones and there is no `world`.
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     experiment = Experiment.from_toml(folder.experiment_text() + "\n")
@@ -79,6 +82,11 @@ def resume(
             _note(observers, [f"run {folder.name} is finished; there is nothing left to do"])
             return _result(folder, experiment, "finished", observers)
         check(experiment)
+        if world is None and (folder.path / REGISTER).exists():
+            raise BadInput(
+                f"run {folder.name} is one of real clients, who keep their own states; go on with it through its "
+                f"app: flwr run APP --run-config \"resume='{folder.name}'\""
+            )
         with closing(Session(experiment, world)) as session:
             notes = session.differences(folder.environment())
             done, passed = session.recall(folder)

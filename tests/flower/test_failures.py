@@ -18,10 +18,12 @@ pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 
 from flwr.app import Error, Message
 
+import coterie
 from coterie.experiment import Experiment
 from coterie.federation import build
 from coterie.flower.client import answered
 from coterie.flower.parts import write_parts
+from coterie.problems import BadInput
 from coterie.runs import RunFolder
 from coterie.runtime.letter import Letter, Value
 from coterie.runtime.wire import VERSION
@@ -229,6 +231,14 @@ def test_a_node_that_is_not_configured_is_told_what_is_missing(
     nodes = [*here.nodes[:3], {**here.nodes[3], **node}]
     with pytest.raises(RuntimeError, match=sentence):
         Place(tmp_path, nodes).run(asked)
+
+
+def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) -> None:
+    run = place(tmp_path, CLIENTS).run(experiment("fedrep", rounds=1))
+    longer = (run / "experiment.toml").read_text().replace("rounds = 1", "rounds = 2")
+    (run / "experiment.toml").write_text(longer)
+    with pytest.raises(BadInput, match="run real is one of real clients, who keep their own states"):
+        coterie.resume(run)
 
 
 def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp_path: Path) -> None:

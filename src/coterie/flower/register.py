@@ -13,9 +13,8 @@ from torch import Tensor
 from coterie.federation.population import Register
 from coterie.flower.roster import Guest
 from coterie.problems import BadInput
+from coterie.running import REGISTER as FILE
 from coterie.tables import encode_json, read_json, write_whole
-
-FILE = "register.json"
 
 
 @dataclass(frozen=True)
