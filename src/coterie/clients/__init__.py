@@ -7,6 +7,7 @@ from coterie.clients.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.gaussian import EvaluateDraws, GaussianUpdate, InvariantUpdate
 from coterie.clients.gradient import CorrectedUpdate, FullGradient, SendGradient
 from coterie.clients.half_data import HalfDataSpread
+from coterie.clients.hand_over import HandOver
 from coterie.clients.local import LocalUpdate, TrainOwn, UpdateKeepingSolver
 from coterie.clients.meta import MetaUpdate
 from coterie.clients.plu import PLU, ChooseIdentity, PLUThenEvaluate
@@ -46,6 +47,7 @@ __all__ = [
     "GaussianUpdate",
     "Gradients",
     "HalfDataSpread",
+    "HandOver",
     "InvariantUpdate",
     "Item",
     "LocalUpdate",
