@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from operator import ge, gt, le, lt
 from typing import Any
 
+from benchmarks.measuring import ratios
 from coterie.report.numbers import significant
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
+Reaches = Callable[[float, float], bool]
+"""Whether a value reaches a bar: at least it, above it, no more than it, or below it."""
 
 
 @dataclass(frozen=True)
@@ -21,26 +25,27 @@ class Judged:
     least: float
     most: float
     bar: float
-    at_least: bool
+    reaches: Reaches
     found: str
 
     @property
     def verdict(self) -> str:
         """Met or not, and whether every repeat says the same."""
-        met, *each = (self._reaches(value) for value in (self.middle, self.least, self.most))
+        met, *each = (self.reaches(value, self.bar) for value in (self.middle, self.least, self.most))
         word = "met" if met else "not met"
         return f"**{word}**" if all(one == met for one in each) else f"*{word}, within the spread*"
 
-    def _reaches(self, value: float) -> bool:
-        return value >= self.bar if self.at_least else value <= self.bar
+
+Judge = Callable[[Rows], Judged | None]
+"""Holds rows against a bar; None where they do not say."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What was to be reached, and how rows are held against it; None where they do not say."""
+    """What was to be reached, and how rows are held against it."""
 
     text: str
-    judge: Callable[[Rows], Judged | None]
+    judge: Judge
 
 
 def ranged(middle: float, least: float, most: float, write: Callable[[float], str] = significant) -> str:
@@ -59,14 +64,22 @@ def share(value: float) -> str:
 
 
 def _worst(
-    rows: Rows, key: str, bar: float, at_least: bool, name: Callable[[Row], str], write: Any
+    rows: Rows, key: str, bar: float, reaches: Reaches, name: Callable[[Row], str], write: Any
 ) -> Judged | None:
     """The row that is farthest from the bar, on its wrong side or else on its right one."""
     if not rows:
         return None
-    row = (min if at_least else max)(rows, key=lambda one: one[key])
+    row = (min if reaches in (ge, gt) else max)(rows, key=lambda one: one[key])
     values = row[key], row.get(f"{key}_least", row[key]), row.get(f"{key}_most", row[key])
-    return Judged(*values, bar, at_least, f"{ranged(*values, write)}, {name(row)}")
+    return Judged(*values, bar, reaches, f"{ranged(*values, write)}, {name(row)}")
+
+
+def _counted(rows: Rows, judged: Judged | None, key: str, text: str) -> Judged | None:
+    """How many rows reach the bar, in front of the one that is farthest from it."""
+    if judged is None:
+        return None
+    met = sum(judged.reaches(row[key], judged.bar) for row in rows)
+    return replace(judged, found=f"{met} of {len(rows)} {text} {judged.found}")
 
 
 # Training and evaluation.
@@ -83,7 +96,7 @@ def _with_all_cores(rows: Rows, perceptrons: bool | None = None) -> Rows:
     return list(best.values())
 
 
-def of_the_limit(perceptrons: bool, bar: float) -> Callable[[Rows], Judged | None]:
+def of_the_limit(perceptrons: bool, bar: float) -> Judge:
     """The network that is farthest from the limit."""
 
     def judge(rows: Rows) -> Judged | None:
@@ -91,16 +104,15 @@ def of_the_limit(perceptrons: bool, bar: float) -> Callable[[Rows], Judged | Non
             {"network": row["network"], "of": row["of_limit"], "of_least": row["least"], "of_most": row["most"]}
             for row in _with_all_cores(rows, perceptrons)
         ]
-        above = sum(row["of"] >= bar for row in some)
-        worst = _worst(some, "of", bar, True, lambda row: row["network"], "{:.2f}".format)
-        return worst and replace(worst, found=f"{above} of {len(some)} networks; least {worst.found}")
+        worst = _worst(some, "of", bar, ge, lambda row: row["network"], "{:.2f}".format)
+        return _counted(some, worst, "of", "networks; least")
 
     return judge
 
 
 def evaluation(rows: Rows) -> Judged | None:
     """The network whose evaluation takes the largest share."""
-    return _worst(_with_all_cores(rows), "evaluation", 0.25, False, lambda row: row["network"], "{:.2f}".format)
+    return _worst(_with_all_cores(rows), "evaluation", 0.25, lt, lambda row: row["network"], "{:.2f}".format)
 
 
 # Other simulators.
@@ -111,38 +123,37 @@ def _way(rows: Rows, workload: str, way: str) -> Row | None:
     return found[0] if found else None
 
 
-def _pfl(rows: Rows, workload: str) -> Row | None:
-    """pfl at its fastest."""
+def _pfl(rows: Rows, workload: str, best: bool) -> Row | None:
+    """pfl at its fastest, or as it is run where nobody asks for more processes than one."""
+    if not best:
+        return _way(rows, workload, "pfl, one process")
     found = [row for row in rows if row["workload"] == workload and row["way"].startswith("pfl")]
     return min(found, key=lambda row: row["seconds"], default=None)
 
 
-def faster(workload: str, bar: float, way: str = "coterie") -> Callable[[Rows], Judged | None]:
-    """How many times as fast as pfl a way does a round."""
+def faster(workload: str, bar: float, way: str = "coterie", *, best: bool) -> Judge:
+    """How many times as fast as pfl a way does a round: of each pair of rounds timed side by side."""
 
     def judge(rows: Rows) -> Judged | None:
-        mine, its = _way(rows, workload, way), _pfl(rows, workload)
+        mine, its = _way(rows, workload, way), _pfl(rows, workload, best)
         if mine is None or its is None:
             return None
-        middle = its["seconds"] / mine["seconds"]
-        least, most = its["seconds_least"] / mine["seconds_most"], its["seconds_most"] / mine["seconds_least"]
-        if way == "coterie":  # repeats of the two were timed side by side
-            least, most = its["ratio_least"], its["ratio_most"]
-        return Judged(middle, least, most, bar, True, f"{ranged(middle, least, most)} times")
+        found = ratios(its["each"], mine["each"])
+        return Judged(*found, bar, ge, f"{ranged(*found)} times")
 
     return judge
 
 
-def no_larger(workload: str) -> Callable[[Rows], Judged | None]:
+def no_larger(workload: str, *, best: bool) -> Judge:
     """Peak memory beside pfl's and one model for each worker."""
 
     def judge(rows: Rows) -> Judged | None:
-        mine, its = _way(rows, workload, "coterie"), _pfl(rows, workload)
+        mine, its = _way(rows, workload, "coterie"), _pfl(rows, workload, best)
         if mine is None or its is None:
             return None
         bar = its["memory_mib"] + mine["processes"] * mine["parameters"] * 4 / 2**20
         memory = mine["memory_mib"]
-        return Judged(memory, memory, memory, bar, False, f"{memory:,.0f} MiB; pfl and the models {bar:,.0f} MiB")
+        return Judged(memory, memory, memory, bar, le, f"{memory:,.0f} MiB; pfl and the models {bar:,.0f} MiB")
 
     return judge
 
@@ -159,11 +170,11 @@ def _largest(rows: Rows) -> Rows:
 
 def groups_found(rows: Rows) -> Judged | None:
     """Whether every method that looks for groups finds the planted ones among the most clients."""
-    return _worst([r for r in _largest(rows) if r["ari"] is not None], "ari", 0.9, True, _run, significant)
+    return _worst([r for r in _largest(rows) if r["ari"] is not None], "ari", 0.9, gt, _run, significant)
 
 
 def memory_held(rows: Rows) -> Judged | None:
-    return _worst(_largest(rows), "peak_mb", 16_000, False, _run, significant)
+    return _worst(_largest(rows), "peak_mb", 16_000, lt, _run, significant)
 
 
 def _run(row: Row) -> str:
@@ -173,14 +184,13 @@ def _run(row: Row) -> str:
 # Methods.
 
 
-def no_dearer(network: str, bar: float) -> Callable[[Rows], Judged | None]:
-    """The method with the largest extra over FedAvg."""
+def no_dearer(network: str, epochs: int, bar: float) -> Judge:
+    """The method with the largest extra over FedAvg, with a network and so many local epochs."""
 
     def judge(rows: Rows) -> Judged | None:
-        some = [row for row in rows if row["network"] == network]
-        over = sum(row["extra"] >= bar for row in some)
-        worst = _worst(some, "extra", bar, False, lambda row: row["method"], share)
-        return worst and replace(worst, found=f"{len(some) - over} of {len(some)} methods; most {worst.found}")
+        some = [row for row in rows if (row["network"], row["epochs"]) == (network, epochs)]
+        worst = _worst(some, "extra", bar, lt, lambda row: row["method"], share)
+        return _counted(some, worst, "extra", "methods; most")
 
     return judge
 
@@ -188,7 +198,7 @@ def no_dearer(network: str, bar: float) -> Callable[[Rows], Judged | None]:
 # What people wait for first.
 
 
-def waited(what: str, bar: float) -> Callable[[Rows], Judged | None]:
+def waited(what: str, bar: float) -> Judge:
     """Seconds of one thing; where PyTorch is loaded that should not be, the bar is not met."""
 
     def judge(rows: Rows) -> Judged | None:
@@ -197,7 +207,7 @@ def waited(what: str, bar: float) -> Callable[[Rows], Judged | None]:
             return None
         (row,) = some
         found = Judged(
-            row["seconds"], row["seconds_least"], row["seconds_most"], bar, False, f"{spread(row, 'seconds')} s"
+            row["seconds"], row["seconds_least"], row["seconds_most"], bar, lt, f"{spread(row, 'seconds')} s"
         )
         if row["loads_torch"]:
             found = replace(found, middle=inf, least=inf, most=inf, found=f"{found.found}, and PyTorch is loaded")

@@ -1,18 +1,22 @@
 """What each method costs beside the training that its clients do, as shares of a round.
 
-    python -m benchmarks.methods [--methods fesem,ifca] [--networks mlp,cnn] [--repeats 5] [--quick] [--json FILE]
+    python -m benchmarks.methods [--methods fesem,ifca] [--networks cnn,mlp] [--epochs 5,1] [--repeats 2]
+                                 [--quick] [--json FILE]
 
 Every method, in its own settings, trains 100 clients of Fashion-MNIST (some 100 training images each; digits where
-there is no Fashion-MNIST) for one epoch at batch 10: complete rounds of the product, with the evaluation of all
-clients, tables, ledger and checkpoints on disk. FedAvg runs beside, round by round in turn. The networks are a
-perceptron 784-64-10, which trains so fast that anything else shows, and the CNN that is the default for images.
+there is no Fashion-MNIST) at batch 10: complete rounds of the product, with the evaluation of all clients, tables,
+ledger and checkpoints on disk. FedAvg runs beside, round by round in turn. The networks are the CNN that is the
+default for images, and a perceptron 784-64-10, which trains so fast that anything else shows. Either is trained for
+five local epochs, as many as the papers take or fewer, and for one, which is the harshest view.
 
 A round is split into what the clients compute (`clients`), the method's own time between its questions, outputs on
 public data included (`server`), the evaluation of all clients (`evaluation`), and the rest: the run's tables, its
-ledger, its picture, its checkpoint. `extra` is what server, evaluation and rest take beyond FedAvg's, as a share of
-the method's round: of each pair of rounds run side by side, the median. Where clients train before they are
-evaluated, as in FedBABU, what the evaluation takes beyond FedAvg's is training and counts as `clients`. The first
-round, in which some methods cluster once and for all, is timed apart.
+ledger, its picture, its checkpoint. A checkpoint is written after every round here, and counted for what a run
+spends on it that is alone and paces itself: all of it, but no more than a twentieth of the round. `extra` is what
+server, evaluation and rest take beyond FedAvg's, as a share of the method's round: of each pair of rounds run side
+by side, the median. Where clients train before they are evaluated, as in FedBABU, what the evaluation takes beyond
+FedAvg's is training and counts as `clients`. The first round, in which some methods cluster once and for all, is
+timed apart.
 """
 
 from __future__ import annotations
@@ -20,9 +24,11 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from rich.console import Console
@@ -33,7 +39,8 @@ from coterie.clients.evaluate import AdaptThenEvaluate
 from coterie.experiment import Experiment
 from coterie.federation.datasets import check
 from coterie.methods import METHODS
-from coterie.running import _rounds
+from coterie.problems import unknown
+from coterie.running import SHARE, loop
 from coterie.runs import RunFolder
 from coterie.session import Session
 
@@ -45,12 +52,16 @@ SIZE = {"samples_per_client": 143}
 BAR = 0.10
 """Extra over FedAvg, as a share of the method's round, that a method stays under."""
 PARTS = ("clients", "server", "evaluation", "rest")
+SAVING = "saving"
+"""The clock's name for checkpoints, which are part of the rest."""
 NETWORKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "mlp": ("gaussian-mlp", {"hidden": [64]}),
     "cnn": ("gaussian-cnn", {}),
+    "mlp": ("gaussian-mlp", {"hidden": [64]}),
 }
 """Networks that methods are timed with: what stands for each where features must be Gaussian, and the settings."""
-TOGETHER = 4
+EPOCHS = (5, 1)
+"""Local epochs that are timed: the papers' usual, and as few as there can be."""
+TOGETHER = 7
 """Methods that are timed in turn with one FedAvg."""
 
 
@@ -127,28 +138,33 @@ def splits(experiment: Experiment, folder: RunFolder) -> Generator[Split]:
         own[1]["outputs"] = clock.around("server", session.runtime.outputs)
         own[1]["carry"] = clock.around("clients", session.runtime.carry)
         own[2]["evaluate"] = clock.around("evaluation", session.evaluate)
-        rule = session.method.evaluation(session.memory.state, session.people, session.people.everyone).rule
         folder.write_experiment(session.experiment.to_toml())
-        with closing(_rounds(session, folder, 0, ())) as loop:
+        checkpoints = session.checkpoints(folder)
+        vars(checkpoints)["save"] = clock.around(SAVING, checkpoints.save)
+        own[2]["checkpoints"] = lambda _: checkpoints
+        rule = session.method.evaluation(session.memory.state, session.people, session.people.everyone).rule
+        with closing(loop(session, folder, 0, ())) as events:
             while True:
                 clock.spent.clear()
                 start = time.perf_counter()
-                if next(loop, None) is None:
+                if next(events, None) is None:
                     return
+                saving = clock.spent.get(SAVING, 0.0)
+                took = time.perf_counter() - start - saving
                 clients, server, evaluation = (clock.spent.get(part, 0.0) for part in PARTS[:3])
-                rest = time.perf_counter() - start - clients - server - evaluation
+                rest = took - clients - server - evaluation + min(saving, SHARE * took)
                 yield Split(clients, server, evaluation, rest, isinstance(rule, AdaptThenEvaluate))
 
 
-def experiment(data: str, method: str, network: str, clients: int, rounds: int) -> Experiment:
+def experiment(data: str, method: str, network: str, epochs: int, clients: int, rounds: int) -> Experiment:
     """What a method is timed on: some 100 training images a client where there is Fashion-MNIST."""
     gaussian, settings = NETWORKS[network]
     return Experiment(
         data={"name": data, "split": "rotated(4)", "clients": clients} | (SIZE if data != DIGITS else {}),
         network={"name": gaussian if needs_gaussian(method) else network, **settings},
         method=method,
-        training={"batch_size": BATCH},
-        run={"rounds": rounds},
+        training={"epochs": epochs, "batch_size": BATCH},
+        run={"rounds": rounds, "checkpoint_every": 1},
     )
 
 
@@ -157,14 +173,16 @@ def needs_gaussian(method: str) -> bool:
     return bool(METHODS[method].target().needs.gaussian)
 
 
-def timed(data: str, methods: Sequence[str], network: str, clients: int, repeats: int) -> list[dict[str, Any]]:
+def timed(
+    data: str, methods: Sequence[str], network: str, epochs: int, clients: int, repeats: int
+) -> list[dict[str, Any]]:
     """The rows of some methods with networks of one kind, a round of each in turn, FedAvg's first."""
     found: dict[str, list[Split]] = {}
     with ExitStack() as stack:
         loops = {}
         for name in (FEDAVG, *(m for m in methods if m != FEDAVG)):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            whole = experiment(data, name, network, clients, repeats + 1)
+            whole = experiment(data, name, network, epochs, clients, repeats + 1)
             if needs_gaussian(methods[0]):
                 whole = whole.updated({"network.name": NETWORKS[network][0]})
             loops[name] = stack.enter_context(closing(splits(whole, RunFolder(folder))))
@@ -172,7 +190,13 @@ def timed(data: str, methods: Sequence[str], network: str, clients: int, repeats
             for name, loop in loops.items():
                 found.setdefault(name, []).append(next(loop))
     return [
-        {"network": network, **row(name, found[name], found[FEDAVG]), "data": data, "clients": clients}
+        {
+            "network": network,
+            "epochs": epochs,
+            **row(name, found[name], found[FEDAVG]),
+            "data": data,
+            "clients": clients,
+        }
         for name in methods
     ]
 
@@ -195,9 +219,10 @@ def row(method: str, rounds: Sequence[Split], fedavg: Sequence[Split]) -> dict[s
     }
 
 
-def table(rows: Sequence[Mapping[str, Any]], network: str) -> Table:
+def table(rows: Sequence[Mapping[str, Any]], network: str, epochs: int) -> Table:
     """The rows of a network for a terminal; shares are of the method's own round."""
-    found = Table(title=f"{network}: shares of a round; extra over FedAvg stays under {BAR:.0%}")
+    title = f"{network}, local epochs {epochs}: shares of a round; extra over FedAvg stays under {BAR:.0%}"
+    found = Table(title=title)
     for column in ("method", "s", *PARTS, "extra", "from … to", "1st, s"):
         found.add_column(column, justify="left" if column == "method" else "right")
     for one in rows:
@@ -210,26 +235,44 @@ def table(rows: Sequence[Mapping[str, Any]], network: str) -> Table:
     return found
 
 
+def asked(parser: ArgumentParser, given: Namespace) -> tuple[list[str], list[str], list[int]]:
+    """Methods, networks and numbers of local epochs that were asked for; ends where one cannot be."""
+    names = given.methods.split(",") if given.methods else QUICK if given.quick else METHODS.names()
+    networks = ["mlp"] if given.quick else given.networks.split(",")
+    epochs = ["1"] if given.quick else given.epochs.split(",")
+    problems = [f"--methods: {METHODS.sentence(name)}" for name in names if name not in METHODS]
+    problems += [f"--networks: {unknown('network', one, NETWORKS)}" for one in networks if one not in NETWORKS]
+    problems += [
+        f"--epochs = {one!r} is not possible; it must be whole numbers from 1 up with commas between"
+        for one in epochs
+        if not one.isdecimal() or int(one) < 1
+    ]
+    if problems:
+        parser.error("\n".join(problems))
+    return names, networks, [int(one) for one in epochs]
+
+
 def main() -> None:
-    """Print a table for each network."""
-    parser = arguments(__doc__)
+    """Print a table for each network and number of local epochs."""
+    parser = arguments(__doc__, 2)
     parser.add_argument("--methods", help="names with commas between; without it, all")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="mlp, cnn or both with a comma between")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="cnn, mlp or both with a comma between")
+    parser.add_argument("--epochs", default=",".join(map(str, EPOCHS)), help="local epochs, with commas between")
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--quick", action="store_true", help="three methods, ten clients of digits, two rounds")
     given = parser.parse_args()
-    names = given.methods.split(",") if given.methods else QUICK if given.quick else METHODS.names()
+    names, networks, numbers = asked(parser, given)
     data = DIGITS if given.quick or check(IMAGES) else IMAGES
     clients, repeats = (10, 2) if given.quick else (given.clients, given.repeats)
     console = Console(width=None if sys.stdout.isatty() else 110)
     rows = []
-    for network in ["mlp"] if given.quick else given.networks.split(","):
+    for network, epochs in product(networks, numbers):
         found = []
         for fit in ([n for n in names if not needs_gaussian(n)], [n for n in names if needs_gaussian(n)]):
             for start in range(0, len(fit), TOGETHER):
-                found += timed(data, fit[start : start + TOGETHER], network, clients, repeats)
+                found += timed(data, fit[start : start + TOGETHER], network, epochs, clients, repeats)
         found.sort(key=lambda one: names.index(one["method"]))
-        console.print(table(found, network))
+        console.print(table(found, network, epochs))
         rows += found
     write(given.json, "methods", rows)
 

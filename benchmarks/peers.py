@@ -162,10 +162,15 @@ class Driver:
     rounds: list[dict[str, float]] = field(default_factory=list)
 
     def round(self) -> dict[str, float]:
-        """One round: its seconds, the samples trained and the loss afterwards."""
+        """One round: its seconds, the samples trained and the loss afterwards.
+
+        Raises:
+            RuntimeError: the driver has ended.
+        """
         assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has died: what is heard next is nothing, and says so
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
         self.rounds.append(self.heard())
         return self.rounds[-1]
 
@@ -173,14 +178,22 @@ class Driver:
         """The next thing the driver says.
 
         Raises:
-            RuntimeError: it ended.
+            RuntimeError: it has ended.
         """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a driver ended ({self.process.wait()}): {self.log.read_text('utf-8')[-2000:]}")
+            said = self.log.read_text("utf-8").split("\n")
+            last = next((text.strip() for text in reversed(said) if text.strip()), "nothing")
+            raise RuntimeError(f"{self.log.stem} has ended with {self.process.wait()}; the last it said is: {last}")
         found: dict[str, float] = json.loads(line)
         return found
+
+    def close(self) -> None:
+        """Let the driver end: nothing more is asked."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # what a dead one was told last is still on its way
+            self.process.stdin.close()
 
 
 @contextmanager
@@ -205,13 +218,12 @@ def started(way: Way, python: Path, folder: Path, rounds: int, setting: tuple[in
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         ) as process,
     ):  # fmt: skip
+        driver = Driver(process, log)
         try:
-            driver = Driver(process, log)
             driver.parameters = int(driver.heard()["parameters"])
             yield driver
         finally:
-            assert process.stdin is not None
-            process.stdin.close()
+            driver.close()
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
@@ -287,6 +299,7 @@ def compared(name: str, whole: coterie.Experiment, ways: Mapping[str, Path], rep
                 "seconds": median(times[way]),
                 "seconds_least": min(times[way]),
                 "seconds_most": max(times[way]),
+                "each": times[way],
                 "ratio": middle,
                 "ratio_least": least,
                 "ratio_most": most,

@@ -196,8 +196,8 @@ def test_list_knows_five_kinds(terminal: Terminal) -> None:
         (
             ["zzz"],
             [
-                "command 'zzz' is unknown; known: compare, demo, explain, export, flower, list, new, predict, report, "
-                "reproduce, resume, run and 1 more"
+                "command 'zzz' is unknown; known: compare, demo, explain, export, flower, list, new, predict, "
+                "report, reproduce, resume, run and 1 more"
             ],
         ),
         (["list", "models"], ["list 'models' is unknown; did you mean networks?"]),

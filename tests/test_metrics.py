@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+import time
 from itertools import permutations
 
 import numpy as np
@@ -134,6 +135,17 @@ def test_moved_is_the_fewest_over_all_ways_to_rename(pairs: list[tuple[int, int]
     old, new = np.array(pairs, np.int64).reshape(-1, 2).T
     renamed = [np.array([*names, -1])[old] for names in permutations(range(5))]
     assert metrics.moved(old, new) == min(int((name != new).sum()) for name in renamed)
+
+
+def test_moved_is_quick_where_many_small_groups_are_torn_apart() -> None:
+    rng = np.random.default_rng(0)
+    pairs = np.arange(20_000) // 2
+    start = time.thread_time()
+    assert metrics.moved(pairs, (np.arange(20_000) + 1) // 2) == 10_000  # each pair loses one to the next
+    assert metrics.moved(pairs, np.arange(20_000)) == 10_000
+    torn = metrics.moved(pairs, rng.permutation(pairs))
+    assert 9_900 < torn <= 10_000
+    assert time.thread_time() - start < 2
 
 
 def test_summary() -> None:

@@ -108,6 +108,30 @@ def test_other_work_is_refused(tmp_path: Path, change: dict[str, float], sentenc
             check_work(work, "other", driver)
 
 
+@pytest.mark.parametrize("ask", ["round", "heard"])
+def test_a_driver_that_has_died_says_which_and_its_last_words(tmp_path: Path, ask: str) -> None:
+    program = "import json, sys; print(json.dumps({'parameters': 1}), flush=True); sys.exit('out of memory\\n')"
+    log = tmp_path / "some_driver.log"
+    with (
+        log.open("w", encoding="utf-8") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        ) as process,
+    ):
+        driver = Driver(process, log)
+        assert driver.heard() == {"parameters": 1}
+        process.wait()  # so that nobody reads what it is told
+        with pytest.raises(
+            RuntimeError, match=r"^some_driver has ended with 1; the last it said is: out of memory$"
+        ):
+            getattr(driver, ask)()
+        driver.close()
+
+
 def test_an_environment_that_is_missing_has_no_python(tmp_path: Path) -> None:
     assert WAYS["pfl"].python(tmp_path) is None
     assert WAYS["pfl"].python(None) is None

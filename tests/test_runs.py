@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from coterie import runs
+from coterie import round_files
 from coterie.problems import BadInput
 from coterie.runs import CLIENTS, FAILURES, LEDGER, ROUNDS, Picture, RunFolder, known_runs
 from coterie.tables import LOG, NEWCOMERS, SCHEMAS, decode_round, encode_round
@@ -95,7 +95,7 @@ def test_a_table_is_read_while_another_process_drops_its_rounds_one_by_one(
             (folder.path / "metrics" / f"{left.pop(0):06d}.zip").unlink()
         return decode_round(path, table)
 
-    monkeypatch.setattr(runs, "decode_round", decode_late)
+    monkeypatch.setattr(round_files, "decode_round", decode_late)
     assert folder.rounds()["round"].to_list() == [n for n in (1, 2, 3, 4) if n not in vanished]
 
 

@@ -35,10 +35,12 @@ def client(folder: Path, threads: int) -> Any:
 
     app = ClientApp()
 
-    @app.train()  # type: ignore[untyped-decorator]
+    @app.train()
     def train(message: Message, context: Context) -> Message:
         work, model, x, y = held(folder, threads)
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        arrays = message.content["arrays"]
+        assert isinstance(arrays, ArrayRecord)
+        model.load_state_dict(arrays.to_torch_state_dict())
         model.train()
         mine = int(context.node_config["partition-id"])
         optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
@@ -84,7 +86,7 @@ def server(args: argparse.Namespace, pace: Pace) -> Any:
         pace.end(trained, loss, last=number == args.rounds)
         return MetricRecord({"loss": loss})
 
-    @app.main()  # type: ignore[untyped-decorator]
+    @app.main()
     def main(grid: Grid, context: Context) -> None:
         torch.set_num_threads(args.processes * args.threads)
         torch.manual_seed(work.seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,8 @@ from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runs import CLIENTS, FAILURES, LEDGER
 from coterie.runtime.ledger import Ledger
 from coterie.tables import LOG, MEASURED
+
+Number = TypeVar("Number", np.float64, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +60,10 @@ def evaluated(replies: Replies, clients: Ids, groups: NDArray[np.int64]) -> Eval
         accuracy[some] = correct.sum(1) / actual.sum(1)
         f1[some] = metrics.client_f1(actual, predicted, correct)
         loss[some] = [scores[i].loss for i in known]
-    for i, choice in zip(where, replies.report.get("choice", []), strict=False):
-        if groups[i] == UNKNOWN and choice is not None:
-            groups[i] = choice
+    if choices := replies.report.get("choice"):
+        for i, choice in zip(where.tolist(), choices, strict=True):
+            if groups[i] == UNKNOWN and choice is not None:
+                groups[i] = choice
     return Evaluated(accuracy, loss, f1, groups)
 
 
@@ -71,10 +75,12 @@ def client_rows(
     train_loss: Mapping[int, float],
     ledger: Ledger,
 ) -> pl.DataFrame:
-    """The clients' table of one round; `samples` `[n]` are those that each client was measured on."""
+    """The clients' table of one round; `samples` `[n]` are those that each client was measured on.
+
+    Raises:
+        ValueError: there is a loss or traffic of a client that is none of the n.
+    """
     n = len(found.groups)
-    losses = np.full(n, np.nan)
-    losses[list(train_loss)] = list(train_loss.values())
     return pl.DataFrame(
         {
             "round": np.full(n, round),
@@ -85,9 +91,9 @@ def client_rows(
             "loss": found.loss,
             "f1": found.f1,
             "test_samples": samples,
-            "train_loss": pl.Series(losses, nan_to_null=True),
-            "up_bytes": _by_client(ledger.bytes("up"), n),
-            "down_bytes": _by_client(ledger.bytes("down"), n),
+            "train_loss": pl.Series(_by_client(train_loss, np.full(n, np.nan)), nan_to_null=True),
+            "up_bytes": _by_client(ledger.bytes("up"), np.zeros(n, np.int64)),
+            "down_bytes": _by_client(ledger.bytes("down"), np.zeros(n, np.int64)),
         },
         schema_overrides=CLIENTS,
     )
@@ -137,8 +143,14 @@ def summed_up(found: Evaluated | None, samples: NDArray[np.int64]) -> dict[str, 
     return dict(metrics.population(found.accuracy, found.f1, found.loss, known))
 
 
-def _by_client(counted: Mapping[int, int], n: int) -> NDArray[np.int64]:
-    """Numbers by client as `[n]`; 0 for a client that has none."""
-    found = np.zeros(n, np.int64)
+def _by_client(counted: Mapping[int, float], found: NDArray[Number]) -> NDArray[Number]:
+    """`found` `[n]` with the numbers of those clients that have one in their places.
+
+    Raises:
+        ValueError: a client is none of 0 … n-1, whom the table has rows for.
+    """
+    if counted and not 0 <= min(counted) <= max(counted) < len(found):
+        ids = f"{min(counted)} to {max(counted)}"
+        raise ValueError(f"there are numbers of clients {ids}; they must be among 0 to {len(found) - 1}")
     found[list(counted)] = list(counted.values())
     return found

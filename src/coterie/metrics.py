@@ -122,12 +122,7 @@ def moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:
         alone = (np.bincount(old_groups)[old_groups] == 1) & (np.bincount(new_groups)[new_groups] == 1)
         stay += int(shared[alone].sum())
         if not alone.all():
-            from scipy.optimize import linear_sum_assignment
-
-            a, b = canonical(old_groups[~alone]), canonical(new_groups[~alone])
-            counts = np.zeros((a.max() + 1, b.max() + 1), np.int64)
-            counts[a, b] = shared[~alone]
-            stay += int(counts[linear_sum_assignment(counts, maximize=True)].sum())
+            stay += _most_matched(canonical(old_groups[~alone]), canonical(new_groups[~alone]), shared[~alone])
     return int(before.size) - stay
 
 
@@ -167,6 +162,24 @@ def summary(rounds: pl.DataFrame) -> dict[str, Any]:
 def _known(values: npt.ArrayLike) -> Floats:
     array = np.asarray(values, np.float64)
     return array[~np.isnan(array)]
+
+
+def _most_matched(a: Ints, b: Ints, shared: Ints) -> int:
+    """The most clients that stay where each group `a` keeps at most one group `b`, from what the pairs share.
+
+    Only pairs that share clients are looked at: with many groups, few of all pairs do.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import min_weight_full_bipartite_matching
+
+    groups, others = int(a.max()) + 1, int(b.max()) + 1
+    # Everybody has to be matched, and by no weight of 0: beside the groups b each a has a nobody of its own, and
+    # all weights are greater by 1.
+    everybody = np.arange(groups)
+    weights = np.concatenate([shared + 1, np.ones(groups)])
+    places = np.concatenate([a, everybody]), np.concatenate([b, others + everybody])
+    graph = csr_array((weights, places), shape=(groups, others + groups))
+    return int(graph[min_weight_full_bipartite_matching(graph, maximize=True)].sum()) - groups
 
 
 def _overlaps(a: Ints, b: Ints) -> tuple[Ints, Ints, Ints]:

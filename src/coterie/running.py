@@ -107,12 +107,15 @@ def rounds(experiment: Experiment, observers: Sequence[Observer] = ()) -> Iterat
     """
     check(experiment)
     with closing(Session(experiment)) as session:
-        yield from _rounds(session, None, 0, observers)
+        yield from loop(session, None, 0, observers)
 
 
-def _rounds(
-    session: Session, folder: RunFolder | None, done: int, observers: Sequence[Observer]
-) -> Generator[Round]:
+def loop(session: Session, folder: RunFolder | None, done: int, observers: Sequence[Observer]) -> Generator[Round]:
+    """The rounds after `done`: one event after each, which is written into `folder` where there is one.
+
+    Raises:
+        BadInput: nobody answers any more.
+    """
     run = session.experiment.run
     up, down, seconds = _totals(folder)
     session.runtime.states.folder = None if folder is None else folder.path
@@ -226,10 +229,10 @@ def _finish(session: Session, folder: RunFolder, done: int, observers: Sequence[
     planned = session.experiment.run.rounds
     status: Status = "interrupted"
     # Closed before anything else happens, so that the last round is on disk when the run says that it has ended.
-    loop = _rounds(session, folder, done, observers)
+    events = loop(session, folder, done, observers)
     try:
-        with closing(loop):
-            for event in loop:
+        with closing(events):
+            for event in events:
                 done = event.number
         picture = session.picture(done)
         if picture is not None:

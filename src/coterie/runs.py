@@ -1,7 +1,6 @@
 """A run folder: everything a run leaves on disk, read and written in one place.
 
-While a run goes on, each finished round adds one file (`metrics/000007.zip`, an Arrow stream for each table). When
-it ends they become one Parquet file a table (`rounds.parquet`), which polars and pandas read with one call.
+The tables that grow by each round are `coterie.round_files`.
 Every file appears whole or not at all, so a run can be killed, resumed or read at any moment.
 """
 
@@ -20,6 +19,7 @@ from typing import Any, Literal, get_args
 import polars as pl
 
 from coterie.problems import BadInput, unknown
+from coterie.round_files import RoundFiles
 from coterie.tables import CLIENTS as CLIENTS
 from coterie.tables import FAILURES as FAILURES
 from coterie.tables import LEDGER as LEDGER
@@ -27,14 +27,10 @@ from coterie.tables import (
     LOG,
     NEWCOMERS,
     PEOPLE,
-    SCHEMAS,
     damaged,
     decode,
-    decode_round,
     encode,
     encode_json,
-    encode_round,
-    finite,
     mismatches,
     read_json,
     write_whole,
@@ -65,6 +61,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._tables = RoundFiles(self.path)
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -192,7 +189,7 @@ class RunFolder:
         failures: pl.DataFrame,
         log: pl.DataFrame | None = None,
     ) -> None:
-        """Keep what one round measured; writing a round again replaces it.
+        """Keep what one round measured, in memory after `hold`; writing a round again replaces it.
 
         The frames have the columns of `ROUNDS` (one row), `CLIENTS`, `LEDGER`, `FAILURES` and `LOG`, in any order.
         Of the log, rows without a finite value are dropped; None is an empty one.
@@ -200,15 +197,17 @@ class RunFolder:
         Raises:
             BadInput: a frame has other columns or types, a missing value, or rows of another round.
         """
-        log = pl.DataFrame(schema=LOG) if log is None else finite(log)
+        log = pl.DataFrame(schema=LOG) if log is None else log
         given = {"log": log, "ledger": ledger, "failures": failures, "clients": clients, "rounds": rounds}
-        found = [p for table, frame in given.items() for p in mismatches(table, frame, SCHEMAS[table], number)]
-        if rounds.height != 1:
-            found.append(f"rounds has {rounds.height} rows; a round has exactly one")
-        if found:
-            raise BadInput(found)
-        self._parts.mkdir(exist_ok=True)
-        write_whole(self._parts / f"{number:06d}.zip", encode_round(given))
+        self._tables.write(number, given)
+
+    def hold(self) -> None:
+        """From now on, let rounds that are written wait in memory until `flush`; a file each would cost more."""
+        self._tables.holds = True
+
+    def flush(self) -> None:
+        """Put the rounds that wait in memory on the disk, as one file. To read a table does so, too."""
+        self._tables.flush()
 
     def rounds(self) -> pl.DataFrame:
         """One row a finished round, ascending; columns `ROUNDS`.
@@ -216,53 +215,32 @@ class RunFolder:
         Raises:
             BadInput: a file is damaged; the sentence names it.
         """
-        return self._table("rounds")
+        return self._tables.read("rounds")
 
     def clients(self) -> pl.DataFrame:
         """One row a finished round and client, ascending; columns `CLIENTS`."""
-        return self._table("clients").sort("round", "client")
+        return self._tables.read("clients").sort("round", "client")
 
     def ledger(self) -> pl.DataFrame:
         """One row a transfer of the finished rounds, in the order written; columns `LEDGER`."""
-        return self._table("ledger")
+        return self._tables.read("ledger")
 
     def failures(self) -> pl.DataFrame:
         """One row a client that did not answer in a finished round; columns `FAILURES`."""
-        return self._table("failures")
+        return self._tables.read("failures")
 
     def log(self) -> pl.DataFrame:
         """One row a number that the method logged in a finished round, in the order logged; columns `LOG`."""
-        return self._table("log")
+        return self._tables.read("log")
 
     def forget_after(self, number: int) -> None:
         """Drop what rounds later than `number` and the run's end measured: a resumed run measures them again."""
         self._newcomers.unlink(missing_ok=True)
-        for part in self._listed():
-            if int(part.stem) > number:
-                part.unlink()
-        for table in SCHEMAS:
-            whole = self._whole(table)
-            if whole.exists():
-                frame = decode(whole, SCHEMAS[table])
-                kept = frame.filter(pl.col("round") <= number)
-                if kept.height < frame.height:
-                    write_whole(whole, encode(kept, SCHEMAS[table]))
+        self._tables.forget_after(number)
 
     def compact(self) -> None:
-        """Turn the files of single rounds into one file a table, ascending by round."""
-        frames = {
-            "log": self.log(),
-            "ledger": self.ledger(),
-            "failures": self.failures(),
-            "clients": self.clients(),
-            "rounds": self.rounds(),
-        }
-        for table, frame in frames.items():
-            write_whole(self._whole(table), encode(frame, SCHEMAS[table]))
-        for part in self._listed():
-            part.unlink()
-        if self._parts.is_dir() and not any(self._parts.iterdir()):
-            self._parts.rmdir()
+        """Turn the files of some rounds each into one file a table, ascending by round."""
+        self._tables.compact()
 
     def write_picture(self, picture: Picture) -> None:
         """Keep the last regrouping.
@@ -322,49 +300,6 @@ class RunFolder:
     @property
     def _newcomers(self) -> Path:
         return self.path / "newcomers.parquet"
-
-    def _whole(self, table: str) -> Path:
-        return self.path / f"{table}.parquet"
-
-    @property
-    def _parts(self) -> Path:
-        return self.path / "metrics"
-
-    def _listed(self) -> list[Path]:
-        """The files of single rounds, ascending.
-
-        Raises:
-            BadInput: an earlier version of Coterie has left others.
-        """
-        if (self._parts / "rounds").is_dir():
-            raise BadInput(f"{self._parts} was left by an earlier version; resume the run with that, or begin anew")
-        try:
-            return sorted(p for p in self._parts.glob("*.zip") if p.stem.isdigit())
-        except FileNotFoundError:  # the folder went away while it was read: the run was compacted
-            return []
-
-    def _table(self, table: str) -> pl.DataFrame:
-        """The compacted file and the parts together; a part is newer than a compacted row of its round."""
-        schema = SCHEMAS[table]
-        parts = self._listed()
-        while True:
-            try:
-                frames = [decode_round(part, table) for part in parts]
-                break
-            except FileNotFoundError:
-                # Somebody else compacts the run, or drops what it will measure again: files only vanish by that.
-                before, parts = parts, self._listed()
-                if parts == before:
-                    raise
-        if self._whole(table).exists():
-            whole, newer = decode(self._whole(table), schema), [int(part.stem) for part in parts]
-            frames.insert(0, whole.filter(~pl.col("round").is_in(newer) & pl.col("round").is_in(self._compacted())))
-        return pl.concat([pl.DataFrame(schema=schema), *frames]).sort("round", maintain_order=True)
-
-    def _compacted(self) -> list[int]:
-        """The rounds in the compacted table of rounds, which is the last to gain one and the first to lose one."""
-        whole = self._whole("rounds")
-        return decode(whole, ROUNDS)["round"].to_list() if whole.exists() else []
 
 
 def known_runs(parent: Path | str) -> list[RunFolder]:

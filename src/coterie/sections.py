@@ -89,7 +89,8 @@ class Data(Section):
         Field(ge=0, description="unlabelled samples on the server; without it, as many as the method is used to"),
     ] = None
     features: Annotated[
-        tuple[int, ...] | None, Field(min_length=1, description="own data alone: the shape of one sample, as [28, 28, 1]")
+        tuple[int, ...] | None,
+        Field(min_length=1, description="own data alone: the shape of one sample, as [28, 28, 1]"),
     ] = None
     classes: Annotated[
         int | tuple[str, ...] | None, Field(description="own data alone: how many labels there are, or their names")

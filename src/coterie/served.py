@@ -25,7 +25,7 @@ from coterie.problems import MOST_NAMES, BadInput, unknown
 from coterie.runs import RunFolder
 from coterie.runtime.drive import drive
 from coterie.runtime.letter import Letter
-from coterie.runtime.remote import RemoteRuntime
+from coterie.runtime.remote import NUMBER, RemoteRuntime
 from coterie.runtime.runtime import Failure
 from coterie.sections import Data
 from coterie.session import Session
@@ -58,9 +58,7 @@ def trained_model(
     experiment, moved = here(Experiment.from_toml(folder.experiment_text() + "\n"))
     own = experiment.data.own
     if own and client is not None:
-        raise BadInput(
-            f"client {client!r} of run {folder.name} keeps its model to itself; give its state folder, or a group"
-        )
+        raise _kept(client, folder.name)
     check(experiment)
     with closing(Session(experiment, _remembered(folder, experiment) if own else None)) as session:
         notes = [] if own else session.differences(folder.environment())
@@ -153,6 +151,8 @@ class _Asked:
         whose = f"client {self.session.whole.names[client]!r}"
         if client in self.session.newcomers:
             return self._newcomer(client), whose, [f"{whose} never trained; this is its model on arrival"]
+        if NUMBER in self.session.runtime.states.remembered()["kept"]:  # a rehearsal: data here, states elsewhere
+            raise _kept(text, self.run)
         handed = self._handed(self._evaluation(client), client)
         averaged = (
             f"the run scores {whose} by the mean of {handed.draws} draws of its features; here by their means"
@@ -228,6 +228,10 @@ class _Asked:
         personal = evaluation.rule != Evaluate(session.experiment.evaluation.on)
         notes = [f"a client of group {group} is served a model of its own; --client gives that"] * personal
         return serving.models[int(rows[0])], notes
+
+
+def _kept(client: str, run: str) -> BadInput:
+    return BadInput(f"client {client!r} of run {run} keeps its model to itself; give its state folder, or a group")
 
 
 def _number(text: str, names: Sequence[str]) -> int:

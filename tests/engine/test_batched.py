@@ -230,3 +230,68 @@ def test_a_part_trains_whole_tensors(engine: type[Sequential] | type[Batched]) -
     part = Part.of([(0, people.layout.tensors[0].stop + 3)])
     with pytest.raises(ValueError, match=f"holds 3 of the {bias.size} scalars of {bias.name}; it must hold all or"):
         people.engine.answer(people.clients[:2], [Train(m, part=part) for m in people.models[:2]])
+
+
+@pytest.mark.parametrize("features", [(8, 8, 1), (6, 6, 2), (61,)])
+def test_one_model_for_many_is_scored_as_a_copy_for_each(features: tuple[int, ...]) -> None:
+    """To the bit, whether clients are handed the very same tensor, views of one memory, or copies of it."""
+    people = population(Batched, Training(), counts=(*COUNTS, 0, 41, 150), features=features, hidden=(7, 5))
+    two = torch.stack(people.models[:2])
+    ids = range(len(people.clients))
+
+    def answered(model: Any, models: Any) -> list[Tensor]:
+        asked: list[Request] = [Score(model(i), "test") for i in ids]
+        asked += [Losses(models(i), samples=None if i % 2 else 6 + i) for i in ids]
+        return [numbers(r) for r in people.engine.answer([*people.clients] * 2, asked)]
+
+    expected = answered(lambda i: two[i % 2].clone(), lambda i: two.clone())
+    halves = two[0], two[1]
+    for model, models in ((lambda i: halves[i % 2], lambda i: two), (lambda i: two[i % 2], lambda i: two[:])):
+        for found, wanted in zip(answered(model, models), expected, strict=True):
+            assert np.array_equal(found.numpy(), wanted.numpy(), equal_nan=True)
+
+
+@settings(max_examples=40)
+@given(
+    features=st.sampled_from([1, 3, 13, 61, 64, 784]),
+    hidden=st.lists(st.sampled_from([1, 3, 10, 33, 64]), max_size=2),
+    counts=st.lists(st.integers(0, 90), min_size=1, max_size=7),
+    same=st.lists(st.booleans(), min_size=7, max_size=7),
+)
+def test_nobody_depends_on_who_is_served_the_same_model(
+    features: int, hidden: list[int], counts: list[int], same: list[bool]
+) -> None:
+    people = population(Batched, Training(), counts=counts, features=(features,), hidden=tuple(hidden))
+    model = people.models[0]
+    shared = [Score(model if alike else model.clone()) for alike, _ in zip(same, counts, strict=False)]
+    together = people.engine.answer(people.clients, shared)
+    for client, found in zip(people.clients, together, strict=True):
+        (alone,) = people.engine.answer([client], [Score(model.clone())])
+        assert np.array_equal(numbers(found).numpy(), numbers(alone).numpy(), equal_nan=True)
+
+
+@pytest.mark.parametrize("features", [(8, 8, 1), (5, 3), (61,)])
+def test_clients_in_one_memory_are_computed_as_clients_apart(features: tuple[int, ...]) -> None:
+    """A federation's clients are rows of one tensor, which is not copied; to the bit what copies of them give."""
+    apart = population(Batched, Training(epochs=2, batch_size=10), counts=(*COUNTS, 0), features=features)
+    held = [apart.data.slice(c.id, "train") for c in apart.clients]
+    inputs, labels = torch.cat([x for x, _ in held]), torch.cat([y for _, y in held])
+    ends = np.cumsum([len(y) for _, y in held])
+
+    class Together:
+        classes = apart.data.classes
+
+        def slice(self, client: int, split: str) -> tuple[Tensor, Tensor]:
+            rows = slice(int(ends[client]) - len(held[client][1]), int(ends[client]))
+            return inputs[rows], labels[rows]
+
+    engine = apart.engine
+    together = Batched(
+        apart.network, engine.layout, Together(), engine.training, engine.seed, torch.zeros(engine.layout.size)
+    )
+    for kind in ("plain", "epochs", "losses", "gradients", "full gradients"):
+        asked = requests(apart)[kind]
+        for one, two in zip(
+            engine.answer(apart.clients, asked), together.answer(apart.clients, asked), strict=True
+        ):
+            assert np.array_equal(numbers(one).numpy(), numbers(two).numpy(), equal_nan=True)

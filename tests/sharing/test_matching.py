@@ -16,7 +16,8 @@ from coterie.models.layout import Layout
 from coterie.models.networks import build
 from coterie.problems import BadInput
 from coterie.sharing.aggregate import mean
-from coterie.sharing.matching import Matching, _Known, aligned, grown_mean, hidden_layers, matched_means
+from coterie.sharing.hidden import hidden_layers
+from coterie.sharing.matching import Matching, _Known, aligned, grown_mean, matched_means
 
 Network = Callable[[], tuple[nn.Module, Tensor]]
 """A network with random weights in eval mode, and inputs for it."""

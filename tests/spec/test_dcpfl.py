@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.clients import Evaluate, LocalUpdate, Training
 from coterie.clients.trial import TakeBranch
 from coterie.exchange import Ask, Exchange, Log, Replies, Send
-from coterie.federation.description import describe, label_divergence
+from coterie.federation.description import label_divergence
 from coterie.federation.federation import Federation, build
 from coterie.grouping.affinity import scaled_l1
 from coterie.grouping.cluster import cut

@@ -19,6 +19,7 @@ start are changed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache, cached_property
@@ -31,13 +32,13 @@ from torch import Tensor, nn
 
 from coterie.clients.rule import Client
 from coterie.clients.training import Training
-from coterie.clients.work import Gradients, Losses, Request, Result, Score, Split, Train, Trained
+from coterie.clients.work import Gradients, Losses, Request, Result, Score, Scored, Train, Trained
 from coterie.engine.choice import chunk_size, is_perceptron, refuse_unbatchable
 from coterie.engine.convolution import Convolutional
 from coterie.engine.engine import Data, Engine
-from coterie.engine.minibatches import Blocks, Pool, Stacked, width_of
+from coterie.engine.minibatches import Blocks, Held, Pool, Stacked, count_of, places_of, seen_of, width_of
 from coterie.engine.perceptron import LINE, Perceptron, block, cross_entropy, whole
-from coterie.engine.sequential import Sequential, scored
+from coterie.engine.sequential import Sequential
 from coterie.engine.solver import memory_of, plain, trained_tensors
 from coterie.models.layout import Layout, Part
 
@@ -45,7 +46,8 @@ EVALUATION_WIDTH = 64
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Request)
-Job = tuple[Client, R]
+Job = tuple[Client, R, Held]
+"""Who asks, what for, and the samples that it is about."""
 
 
 class Batched(Engine):
@@ -69,21 +71,29 @@ class Batched(Engine):
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
         """Answer one request for each client, in order; like requests share a kernel."""
+        jobs = [(c, r, self._held(c, r)) for c, r in zip(clients, requests, strict=True)]
+        counts = [count_of(r, held) for _, r, held in jobs]
+        # Whoever is asked about the very same model shares a kernel that reads it once; but not where results may
+        # depend on who shares it, for which memory a model lies in is the runtime's own business.
+        places = places_of(requests) if self._model.fixed_width else [None] * len(requests)
+        same = Counter(places)
         results: list[Result | None] = [None] * len(requests)
         groups: dict[Hashable, list[int]] = {}
         for i, (client, request) in enumerate(zip(clients, requests, strict=True)):
-            alike = self._alike(client, request)
+            alike = self._alike(client, request, counts[i])
             if alike is None:
                 (results[i],) = self._one_by_one.answer([client], [request])
             else:
-                groups.setdefault((type(request), *alike), []).append(i)
+                shared = places[i] if same[places[i]] > 1 else None
+                groups.setdefault((type(request), shared, *alike), []).append(i)
         for members in groups.values():
             # Whoever runs out of minibatches first stands last, so that those still at work are the first rows.
-            members.sort(key=lambda i: -self._count(clients[i], requests[i]))
-            first = self.data.slice(clients[members[0]].id, "train")[0]
+            members.sort(key=lambda i: -counts[i])
+            first = jobs[members[0]][2][0]
             for rows in _evenly(len(members), self._chunk(tuple(first.shape[1:]))):
                 some = members[rows]
-                for i, result in zip(some, self._together([(clients[i], requests[i]) for i in some]), strict=False):
+                # A chunk that had to be filled up has more results than members.
+                for i, result in zip(some, self._together([jobs[i] for i in some]), strict=False):
                     results[i] = result
         return [r for r in results if r is not None]
 
@@ -107,12 +117,11 @@ class Batched(Engine):
         network = deepcopy(self.network)
         return Sequential(network, self.layout, self.data, self.training, self.seed, self._initial)
 
-    def _alike(self, client: Client, request: Request) -> tuple[Hashable, ...] | None:
-        """What two requests must agree in to share a kernel without changing each other's result.
+    def _alike(self, client: Client, request: Request, count: int) -> tuple[Hashable, ...] | None:
+        """What requests about `count` samples must agree in to share a kernel and change nobody's result.
 
         None for a request that has no kernel for many clients.
         """
-        count = self._count(client, request)
         match request:
             case Train(epochs=epochs, part=part, linear=linear, lr=lr):
                 width = width_of(count, self.training.batch_size)
@@ -127,29 +136,26 @@ class Batched(Engine):
             case _:
                 return None
 
-    def _count(self, client: Client, request: Request) -> int:
-        """The client's samples that the request looks at."""
-        split: Split = request.split if isinstance(request, Losses | Score) else "train"
-        count = len(self.data.slice(client.id, split)[1])
-        limit = request.samples if isinstance(request, Losses) else None
-        return count if limit is None else min(count, limit)
+    def _held(self, client: Client, request: Request) -> Held:
+        """The samples of the client that a request is about."""
+        return self.data.slice(client.id, request.split if isinstance(request, Losses | Score) else "train")
 
     def _together(self, jobs: Sequence[Job[Request]]) -> Sequence[Result]:
         """Answer requests that are alike; a chunk too small is filled up."""
         jobs = _at_least(self._model.fewest, jobs)
         match jobs[0][1]:
             case Train():
-                return self._train([(c, r) for c, r in jobs if isinstance(r, Train)])
+                return self._train([(c, r, held) for c, r, held in jobs if isinstance(r, Train)])
             case Losses():
-                return self._losses([(c, r) for c, r in jobs if isinstance(r, Losses)])
+                return self._losses([(c, r, held) for c, r, held in jobs if isinstance(r, Losses)])
             case Gradients():
-                return self._gradients([(c, r) for c, r in jobs if isinstance(r, Gradients)])
+                return self._gradients([(c, r, held) for c, r, held in jobs if isinstance(r, Gradients)])
             case _:
-                return self._score([(c, r) for c, r in jobs if isinstance(r, Score)])
+                return self._score([(c, r, held) for c, r, held in jobs if isinstance(r, Score)])
 
     def _train(self, jobs: Sequence[Job[Train]]) -> list[Trained]:
-        clients, requests = [c for c, _ in jobs], [r for _, r in jobs]
-        pool = Pool(self._model, self.data, clients, "train")
+        requests = [r for _, r, _ in jobs]
+        pool = Pool(self._model, [held for *_, held in jobs])
         blocks = Blocks(self._model, pool.counts, width_of(pool.counts[0], self.training.batch_size), pool.device)
         entries = trained_tensors(self.layout, requests[0].part)
         wanted = [e in entries for e in self.layout.tensors]
@@ -157,13 +163,13 @@ class Batched(Engine):
         plainly = self._model if isinstance(self._model, Perceptron) and plain(self.training, requests[0]) else None
         gradients = stack[:0] if plainly else torch.zeros_like(stack)
         ranges = Part.of((e.start, e.stop) for e in entries).ranges
-        lr = self.training.lr_at(clients[0].round) if requests[0].lr is None else requests[0].lr
+        lr = self.training.lr_at(jobs[0][0].round) if requests[0].lr is None else requests[0].lr
         memories = [memory_of(r, self.training, self.layout) for r in requests]
         step = _Step(self.training, lr, stack, gradients, ranges, requests, memories)
         weights = blocks.weights / blocks.sizes.clamp(min=1)[:, :, None]
         views = cache(lambda rows: self._views(stack[:rows]))
         slots = cache(lambda rows: self._views(gradients[:rows]))
-        rngs = [c.stream(r.purpose) for c, r in jobs]
+        rngs = [c.stream(r.purpose) for c, r, _ in jobs]
         epochs = self.training.epochs if requests[0].epochs is None else requests[0].epochs
         total = torch.full((len(jobs),), float("nan"), device=stack.device)
         for _ in range(epochs):
@@ -186,11 +192,11 @@ class Batched(Engine):
         ]
 
     def _losses(self, jobs: Sequence[Job[Losses]]) -> list[Tensor]:
-        counts = [self._count(c, r) for c, r in jobs]
-        pool = Pool(self._model, self.data, [c for c, _ in jobs], jobs[0][1].split)
+        counts = [count_of(r, held) for _, r, held in jobs]
+        pool = Pool(self._model, [held for *_, held in jobs])
         blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH), pool.device)
         orders = []
-        for (client, request), count, held in zip(jobs, counts, pool.counts, strict=True):
+        for (client, request, _), count, held in zip(jobs, counts, pool.counts, strict=True):
             fresh = np.arange(count)
             if count < held:
                 fresh = np.sort(client.stream(request.purpose).permutation(held)[:count])
@@ -198,41 +204,44 @@ class Batched(Engine):
         picks = blocks.picks(pool, orders)
         found = torch.zeros(len(jobs), len(jobs[0][1].models), device=picks.device)
         for k in range(found.shape[1]):
-            stack = self._stack([r.models[k] for _, r in jobs])
+            stack = self._looked_at([r.models[k] for _, r, _ in jobs])
             for s, rows, labels, logits in self._logits(stack, pool, blocks, picks):
                 found[:rows, k] += cross_entropy(logits, labels, blocks.weights[:rows, s, : labels.shape[1]])
         return list(found / torch.tensor(counts).to(found.device).clamp(min=1)[:, None])
 
     def _score(self, jobs: Sequence[Job[Score]]) -> list[Result]:
-        counts = [self._count(c, r) for c, r in jobs]
-        pool = Pool(self._model, self.data, [c for c, _ in jobs], jobs[0][1].split)
-        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH), pool.device)
-        picks = blocks.picks(pool, [np.arange(n) for n in counts])
-        stack = self._stack([r.model for _, r in jobs])
-        total, guesses = torch.zeros(len(jobs), device=picks.device), torch.zeros_like(picks)
+        pool, classes = Pool(self._model, [held for *_, held in jobs]), self.data.classes
+        blocks = Blocks(self._model, pool.counts, width_of(pool.counts[0], EVALUATION_WIDTH), pool.device)
+        picks = blocks.picks(pool)
+        stack = self._looked_at([r.model for _, r, _ in jobs])
+        total = torch.zeros(len(jobs), device=picks.device)
+        # The cells of a table [clients, classes]: what each sample is, and what it was taken for.
+        actual, guessed = (np.zeros(blocks.weights.shape, np.int64) for _ in range(2))
         for s, rows, labels, logits in self._logits(stack, pool, blocks, picks):
             width = labels.shape[1]
             total[:rows] += cross_entropy(logits, labels, blocks.weights[:rows, s, :width])
-            guesses[:rows, s, :width] = logits.argmax(2)
+            actual[:rows, s, :width], guessed[:rows, s, :width] = labels.cpu(), logits.argmax(2).cpu()
+        first, real = np.arange(len(jobs))[:, None, None] * classes, blocks.weights.cpu().numpy() > 0
+        actual, guessed = (actual + first)[real], (guessed + first)[real]
+        cells = (actual, guessed, actual[actual == guessed])
+        tables = [np.bincount(c, minlength=len(jobs) * classes).reshape(len(jobs), classes) for c in cells]
         return [
-            scored(
-                float(loss) / max(n, 1), self.data.slice(client.id, request.split)[1], guess[:n], self.data.classes
-            )
-            for (client, request), loss, n, guess in zip(jobs, total, counts, guesses.flatten(1), strict=True)
+            Scored(loss / max(n, 1), *counts)
+            for loss, n, *counts in zip(total.tolist(), pool.counts, *tables, strict=True)
         ]
 
     def _gradients(self, jobs: Sequence[Job[Gradients]]) -> list[Tensor]:
         first = jobs[0][1]
-        counts = [self._count(c, r) for c, r in jobs]
-        pool = Pool(self._model, self.data, [c for c, _ in jobs], "train")
+        pool = Pool(self._model, [held for *_, held in jobs])
+        counts = pool.counts
         limit = EVALUATION_WIDTH if first.full else first.size or self.training.batch_size
         blocks = Blocks(self._model, counts, width_of(counts[0], limit), pool.device)
         picks = blocks.picks(
-            pool, [c.stream(r.purpose).permutation(n) for (c, r), n in zip(jobs, counts, strict=True)]
+            pool, [c.stream(r.purpose).permutation(n) for (c, r, _), n in zip(jobs, counts, strict=True)]
         )
         sizes = torch.tensor(counts).to(picks.device)[:, None] if first.full else blocks.sizes
         weights = blocks.weights / sizes.clamp(min=1)[:, :, None]
-        stack = self._stack([r.model for _, r in jobs])
+        stack = self._stack([r.model for _, r, _ in jobs])
         gradients = torch.zeros_like(stack)
         asked = [min(1, n) if first.full else steps for n, steps in zip(counts, blocks.steps, strict=True)]
         if first.batches is not None:
@@ -256,6 +265,12 @@ class Batched(Engine):
         for s, _, rows, width in blocks:
             x, y = pool.take(picks[:rows, s], width)
             yield s, rows, y, self._model.logits(self._views(stack[:rows]), x)
+
+    def _looked_at(self, models: Sequence[Tensor]) -> Tensor:
+        """`_stack` of models that are not written to: one row, seen many times, where all are the very same."""
+        if len({seen_of(m) for m in {id(m): m for m in models}.values()}) > 1:
+            return self._stack(models)
+        return self._stack(models[:1]).expand(len(models), -1)
 
     def _stack(self, models: Sequence[Tensor]) -> Tensor:
         """Models `[P]` as rows of a matrix, each padded to whole lines."""

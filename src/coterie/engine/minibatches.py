@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clients.rule import Client
-from coterie.clients.work import Split
-from coterie.engine.engine import Data
+from coterie.clients.work import Losses, Request, Score
 from coterie.engine.perceptron import height, whole
 
 NARROW = 32
@@ -20,6 +18,10 @@ NARROW = 32
 
 ROUNDED = 8
 """Widths that a step narrows to are multiples of this: every new shape makes PyTorch prepare a kernel anew."""
+
+
+Held = tuple[Tensor, Tensor]
+"""A client's samples `[s, *features]` and their labels `[s]`."""
 
 
 class Stacked(Protocol):
@@ -55,14 +57,32 @@ class Stacked(Protocol):
 
 
 class Pool:
-    """The samples of some clients, one after another."""
+    """The samples of some clients, where they lie, or one after another where they lie apart.
 
-    def __init__(self, model: Stacked, data: Data, clients: Sequence[Client], split: Split) -> None:
-        slices = [data.slice(c.id, split) for c in clients]
-        self._inputs = model.prepare(torch.cat([x for x, _ in slices]))
-        self._labels = torch.cat([y for _, y in slices])
-        self.counts = [len(y) for _, y in slices]
-        self.starts = np.cumsum([0, *self.counts[:-1]])
+    Attributes:
+        counts: samples of each client.
+        starts: where each client's first sample is; where another's is, for a client without samples.
+    """
+
+    def __init__(self, model: Stacked, held: Sequence[Held]) -> None:
+        inputs, labels = [x for x, _ in held], [y for _, y in held]
+        self.counts = [y.shape[0] for y in labels]
+        seen, known = _one_memory(inputs), _one_memory(labels)
+        whole = None if seen is None else model.prepare(seen[0])
+        if (
+            seen is not None
+            and known is not None
+            and np.array_equal(seen[1], known[1])
+            and whole is not None
+            and whole.is_contiguous()
+            and whole.data_ptr() == seen[0].data_ptr()
+        ):
+            self._inputs, (self._labels, starts) = whole, known
+        else:
+            self._inputs, self._labels = model.prepare(torch.cat(inputs)), torch.cat(labels)
+            starts = np.cumsum([0, *self.counts[:-1]])
+        # A client without samples takes no step, but its row may be there to make up the number.
+        self.starts = np.where(self.counts, starts, starts[np.argmax(self.counts)])
         self.features = self._inputs.shape[1:].numel()
         self.device = self._inputs.device
 
@@ -100,19 +120,65 @@ class Blocks:
                 width = min(width, whole(int(max(sizes[s] for sizes in self._sizes[:active])), ROUNDED))
             yield s, active, max(active, self._model.fewest), width
 
-    def picks(self, pool: Pool, orders: Sequence[NDArray[np.int64]]) -> Tensor:
-        """Places in the pool `[clients, steps, >= width]`, whole lines for each client; own first sample pads."""
+    def picks(self, pool: Pool, orders: Sequence[NDArray[np.int64]] | None = None) -> Tensor:
+        """Places in the pool `[clients, steps, >= width]`, whole lines for each client; own first sample pads.
+
+        `orders` are each client's samples in the order wanted; without them, in that in which they lie.
+        """
         clients, steps, width = self.weights.shape
         places = np.zeros((clients, steps, height(width, pool.features)), np.int64)
-        flat = np.zeros((clients, steps * width), np.int64)
-        for row, order in zip(flat, orders, strict=True):
-            row[: len(order)] = order
+        if orders is None:
+            flat = np.arange(steps * width) * (np.arange(steps * width) < np.array(pool.counts)[:, None])
+        else:
+            flat = np.zeros((clients, steps * width), np.int64)
+            for row, order in zip(flat, orders, strict=True):
+                row[: len(order)] = order
         places[:, :, :width] = flat.reshape(clients, steps, width)
-        # A client without samples takes no step, but its row may be there to make up the number.
-        starts = np.minimum(pool.starts, max(sum(pool.counts) - 1, 0))
-        return torch.from_numpy(places + starts[:, None, None]).to(self.weights.device)
+        return torch.from_numpy(places + pool.starts[:, None, None]).to(self.weights.device)
+
+
+def count_of(request: Request, held: Held) -> int:
+    """How many of a client's samples a request looks at."""
+    count = held[1].shape[0]
+    limit = request.samples if isinstance(request, Losses) else None
+    return count if limit is None else min(count, limit)
+
+
+def places_of(requests: Sequence[Request]) -> list[Hashable]:
+    """Where the models lie that each request only looks at (`seen_of`); None for a request that does more."""
+    found: dict[int, Hashable] = {}
+    places: list[Hashable] = []
+    for request in requests:
+        if not isinstance(request, Losses | Score):
+            places.append(None)
+            continue
+        looked_at = request.models if isinstance(request, Losses) else request.model
+        if id(looked_at) not in found:
+            found[id(looked_at)] = seen_of(looked_at)
+        places.append(found[id(looked_at)])
+    return places
+
+
+def seen_of(values: Tensor) -> Hashable:
+    """Which memory a tensor sees, and how: of two that exist at the same time, equal only for the same numbers."""
+    return values.data_ptr(), values.shape, values.stride()
 
 
 def width_of(samples: int, limit: int) -> int:
     """What a client's minibatches of `limit` samples are padded to: a power of two for those who have fewer."""
     return min(limit, max(NARROW, 1 << max(samples - 1, 0).bit_length()))
+
+
+def _one_memory(parts: Sequence[Tensor]) -> tuple[Tensor, NDArray[np.int64]] | None:
+    """What all parts are rows of, and which row each begins with; None where they are not, or have gaps."""
+    first = parts[0]
+    memory, row = first.untyped_storage().data_ptr(), first.shape[1:].numel()
+    if not all(p.is_contiguous() and p.untyped_storage().data_ptr() == memory for p in parts):
+        return None
+    offsets = np.array([p.storage_offset() for p in parts])
+    begin = int(offsets.min())
+    starts, beyond = np.divmod(offsets - begin, row)
+    if beyond.any():
+        return None
+    end = max(start + p.shape[0] for start, p in zip(starts.tolist(), parts, strict=True))
+    return first.as_strided((end, *first.shape[1:]), first.stride(), begin), starts

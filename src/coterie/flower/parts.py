@@ -14,8 +14,8 @@ from coterie.problems import BadInput
 def write_parts(federation: Federation, folder: Path) -> list[Path]:
     """Write `client-0.npz`, `client-1.npz`, … in the order of the clients.
 
-    A file has `features` `[N, *features]` float32, `label` `[N]` int64 and `split` `[N]` uint8 as `load_own` reads it,
-    the samples in the order in which the federation holds them: who loads it has the very same for each purpose.
+    A file has `features` `[N, *features]` float32, `label` `[N]` int64 and `split` `[N]` uint8 as `load_own` reads
+    it, the samples in the order in which the federation holds them: who loads it has the very same for each purpose.
 
     Raises:
         BadInput: one of the files is there already.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from coterie.grouping.affinity import gram_coordinates, pairwise_distances
+from coterie.grouping.affinity import gram_coordinates, model_distances
 from coterie.labels import canonical
 from coterie.models.sketch import Sketch
 from coterie.sharing.aggregate import group_means
@@ -202,7 +202,8 @@ def refined(
     found = np.zeros(len(groups), np.int64)
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
-        distances = pairwise_distances(gram_coordinates(models[torch.from_numpy(members)]))
+        own = models if len(members) == len(models) else models[torch.from_numpy(members)]
+        distances = model_distances(own)
         found[members] = found.max() + 1 + within(distances, threshold(eps, distances), noise)
     return canonical(found)
 

@@ -18,7 +18,11 @@ def agreement(predictions: NDArray[np.int64], others: NDArray[np.int64]) -> NDAr
 
     Of one-hot predictions A_i this is `<A_i, A_j>_F / (||A_i||_F ||A_j||_F)` (FLIS, specification 6.13).
     """
-    return np.array([(others == own).mean(1) for own in predictions]).reshape(len(predictions), len(others))
+    counts = np.zeros((len(predictions), len(others)))
+    for label in np.unique(predictions):  # products of zeros and ones: counts, and exact up to 2^24 samples
+        one, other = ((some == label).astype(np.float32) for some in (predictions, others))
+        counts += one @ other.T
+    return np.asarray(counts / predictions.shape[1])
 
 
 def same_neighbours(near: NDArray[np.bool_]) -> NDArray[np.int64]:

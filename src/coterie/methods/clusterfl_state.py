@@ -13,6 +13,7 @@ from torch import Tensor
 from coterie.exchange import Replies
 from coterie.labels import canonical
 from coterie.methods.method import UNKNOWN, People
+from coterie.methods.versions import renewed
 from coterie.models.layout import Part
 from coterie.sharing.mixing import mixed
 
@@ -54,7 +55,7 @@ class ClusterFLState:
         losses[here] = np.nan_to_num(replies.numbers.get("loss", np.zeros(len(here))))
         if self.relation.any():
             changes[here] = np.abs(losses[here] - self.losses[here])
-        models = self.models.index_copy(0, torch.from_numpy(here), replies.models)
+        models = renewed(self.models, here, replies.models)
         return replace(self, models=models, losses=losses, changes=changes)
 
     def constrained(self, rho: float, beta: float, trainable: Part) -> ClusterFLState:

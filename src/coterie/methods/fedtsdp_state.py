@@ -40,6 +40,8 @@ class FedTSDPState:
         """With the models that came back in the place of their clients' last ones."""
         known = self.known.copy()
         known[replies.clients] = True
+        if len(replies) == known.sum():
+            return replace(self, known=known, uploads=replies.models)
         uploads = torch.empty(int(known.sum()), self.models.shape[1])
         uploads[torch.from_numpy(self.known[known])] = self.uploads
         uploads[torch.from_numpy(np.isin(np.flatnonzero(known), replies.clients))] = replies.models

@@ -17,7 +17,8 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.fesem import FeSEM
 from coterie.methods.fesem_state import FeSEMState
 from coterie.methods.method import Affinity, People
-from coterie.sharing.matching import Matching, aligned, hidden_layers, matched_means
+from coterie.sharing.hidden import hidden_layers
+from coterie.sharing.matching import Matching, aligned, matched_means
 
 
 @METHODS.add("fesem-ma")
@@ -49,9 +50,8 @@ class FeSEMMA(FeSEM):
         """As FeSEM; and that matching takes its time with so many clients."""
         found = super().remarks(people, rounds)
         if found:
-            found.append(
-                f"the units of {people.n:,} models are matched {2 * self.clusters + self.sweeps + 1} times a round"
-            )
+            most = 2 * self.clusters + self.sweeps + 1
+            found.append(f"the units of {people.n:,} models are matched up to {most} times a round")
         return found
 
     def start(self, people: People) -> FeSEMState:
@@ -70,9 +70,11 @@ class FeSEMMA(FeSEM):
 
     def _distances(self, models: Tensor, centres: Tensor, people: People) -> NDArray[np.float64]:
         """Dist_MA (B17): of every model, its units in the order of a centre's, to that centre."""
-        found = np.empty((len(models), len(centres)))
+        found = super()._distances(models, centres, people)
         for k, centre in enumerate(centres):
-            found[:, k : k + 1] = super()._distances(aligned(models, centre, people.layout), centre[None], people)
+            placed = aligned(models, centre, people.layout)
+            if placed is not models:
+                found[:, k : k + 1] = super()._distances(placed, centre[None], people)
         return found
 
     def _means(self, state: FeSEMState, groups: Ids, people: People, round: int) -> Tensor:

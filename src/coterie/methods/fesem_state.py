@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.exchange import Replies
 from coterie.methods.k_models import sketched
 from coterie.methods.method import UNKNOWN, People
-from coterie.methods.versions import Rows
+from coterie.methods.versions import Rows, renewed
 from coterie.models.layout import BYTES_PER_SCALAR
 
 Distances = Callable[[Tensor, Tensor], NDArray[np.float64]]
@@ -51,15 +51,14 @@ class FeSEMState:
 
     def stored(self, replies: Replies) -> FeSEMState:
         """With the models that came back in the place of their clients' last ones."""
-        known, at = self.known.copy(), torch.from_numpy(replies.clients)
+        known = self.known.copy()
         known[replies.clients] = True
         if self.many is None:
-            return replace(self, models=self.models.index_copy(0, at, replies.models), known=known)
+            return replace(self, models=renewed(self.models, replies.clients, replies.models), known=known)
         if self.known.any():
             return replace(self, many=self.many.updated(replies.clients, replies.models), known=known)
         # Until now nobody had a model, and there was no memory for any.
-        whole = replies.models if len(replies) == len(known) else self.last.index_copy(0, at, replies.models)
-        return replace(self, many=Rows(whole), known=known)
+        return replace(self, many=Rows(renewed(self.last, replies.clients, replies.models)), known=known)
 
     @property
     def inhabited(self) -> Tensor:

@@ -16,6 +16,7 @@ from coterie.exchange import Exchange, Ids, LogGap, Outputs, Replies, Round, Sen
 from coterie.grouping.relation import agreement, neighbour_shares, same_neighbours
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, People, Serving
+from coterie.methods.versions import renewed
 from coterie.sharing.mixing import mixed
 
 THRESHOLDS = {"hc": 0.45, "dc": 0.4}
@@ -83,7 +84,7 @@ class FLIS(Method[FLISState]):
         if not len(replies):
             return state
         here = replies.clients
-        models = state.models.index_copy(0, torch.from_numpy(here), replies.models)
+        models = renewed(state.models, here, replies.models)
         predictions, known = state.predictions.copy(), state.groups != UNKNOWN
         fresh = ~known[here] if self.mode == "hc" else np.ones(len(here), np.bool_)
         if fresh.any():
@@ -97,10 +98,13 @@ class FLIS(Method[FLISState]):
         groups = state.groups.copy()
         groups[there] = same_neighbours(near)
         _, first = np.unique(groups[there], return_index=True)
-        mixtures = mixed(neighbour_shares(near[first], people.samples[there]), models[torch.from_numpy(there)])
+        trained = models if known.all() else models[torch.from_numpy(there)]
+        mixtures = mixed(neighbour_shares(near[first], people.samples[there]), trained)
         return FLISState(models, predictions, mixtures, groups)
 
     def serving(self, state: FLISState, people: People) -> Serving:
+        if (state.groups != UNKNOWN).all():
+            return Serving(state.mixtures, state.groups)
         # Who has not trained yet is served what everybody starts from.
         rows = np.where(state.groups == UNKNOWN, len(state.mixtures), state.groups)
         return Serving(torch.cat([state.mixtures, people.initial(0)[None]]), state.groups, rows)

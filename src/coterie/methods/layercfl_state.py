@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.exchange import Ids, Replies
-from coterie.grouping.cluster import ROWS
 from coterie.grouping.layers import Choice
 from coterie.grouping.splitting import Leaves
 from coterie.methods.method import People
+from coterie.methods.versions import renewed, shifted
 from coterie.models.layout import Part
 
 
@@ -55,14 +55,10 @@ class LayerCFLState(Leaves, Choice):
 
     def stored(self, replies: Replies, trainable: Part, round: int) -> LayerCFLState:
         """With the updates that came back, each from its client's leaf."""
-        starts, leaves = trainable.take(self.models), torch.from_numpy(self.groups[replies.clients])
-        updates, seen = self.updates.clone(), self.seen.copy()
-        for start in range(0, len(replies), ROWS):  # without a second matrix of all
-            some = slice(start, start + ROWS)
-            at = torch.from_numpy(replies.clients[some])
-            updates[at] = trainable.take(replies.models[some]) - starts[leaves[some]]
+        starts, leaves, seen = trainable.take(self.models), self.groups[replies.clients], self.seen.copy()
+        moved = shifted(trainable.take(replies.models), starts, leaves, -1.0)
         seen[replies.clients] = round
-        return replace(self, updates=updates, seen=seen)
+        return replace(self, updates=renewed(self.updates, replies.clients, moved), seen=seen)
 
     def known(self, round: int, stale: int) -> Ids:
         """Who sent an update in this round, or in one of the `stale` before it (specification D16)."""
@@ -77,4 +73,4 @@ class LayerCFLState(Leaves, Choice):
         updates = self.of(clients)
         if signal == "update":
             return updates
-        return updates + trainable.take(self.models)[torch.from_numpy(self.groups[clients])]
+        return shifted(updates, trainable.take(self.models), self.groups[clients])

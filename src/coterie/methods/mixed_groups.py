@@ -44,7 +44,8 @@ def searched(parts: Parts, state: MixedState, cohort: Cohort) -> Round[tuple[Lab
     fired = _due(parts, state, cohort)
     rows = torch.empty(0)
     if fired.any() or len(members) <= looking.FEW:
-        rows = yield from signals(parts, state, state.seen[members], cohort.people)
+        seen = state.seen if state.known.all() else state.seen[members]
+        rows = yield from signals(parts, state, seen, cohort.people)
     if fired.any() and parts.trigger == "hopkins":
         fired &= yield from _clusterable(parts, rows, cohort)
     yield Log("fired", float(fired.any()))

@@ -69,9 +69,9 @@ def rested(parts: Parts, state: MixedState, replies: Replies, layout: Layout) ->
         shares = replies.samples[members] / replies.samples[members].sum()
         mean, longest = torch.zeros(start.shape, dtype=torch.float64), 0.0
         for i, share in zip(members, shares, strict=True):  # one at a time stays in the cache
-            moved = (crossed[i] - start).double().nan_to_num_(0.0)
+            moved = (crossed[i] - start).nan_to_num_(0.0)
             mean.add_(moved, alpha=float(share))
-            longest = max(longest, float(moved.norm()))
+            longest = max(longest, float(torch.linalg.vector_norm(moved, dtype=torch.float64)))
         short = float(mean.norm())
         tops[group] = max(tops[group], short)
         limit = parts.eps1_frac * tops[group]

@@ -13,6 +13,7 @@ from coterie.exchange import Ids, Replies
 from coterie.grouping.layers import Choice
 from coterie.labels import canonical
 from coterie.methods.method import UNKNOWN, People
+from coterie.methods.versions import renewed, shifted
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +78,18 @@ class MixedState(Choice):
 
     def observed(self, replies: Replies, updates: bool) -> MixedState:
         """With what came back: models, or how they moved. Columns that did not cross stay as seen last."""
-        at, rows = torch.from_numpy(replies.clients), replies.models
+        clients, rows = replies.clients, replies.models
+        # A sum tells of every row in one pass whether all of it crossed.
+        partly = np.flatnonzero(rows.sum(1).isnan().numpy())
         if updates:
-            rows = rows - self.starts[torch.from_numpy(self.rows(replies.clients))]
-        seen, known = self.seen.clone(), self.known.copy()
-        seen[at] = torch.where(replies.models.isnan(), seen[at], rows)
-        known[replies.clients] = True
-        return replace(self, seen=seen, known=known)
+            rows = shifted(rows, self.starts, self.rows(clients), -1.0)
+        elif len(partly):
+            rows = rows.clone()
+        for i in partly.tolist():
+            rows[i] = torch.where(replies.models[i].isnan(), self.seen[int(clients[i])], rows[i])
+        known = self.known.copy()
+        known[clients] = True
+        return replace(self, seen=renewed(self.seen, clients, rows), known=known)
 
     def regrouped(self, labels: NDArray[np.int64]) -> MixedState:
         """With new groups `[n]`; each starts from the model of its first member's old group."""

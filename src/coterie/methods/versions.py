@@ -1,4 +1,4 @@
-"""A matrix that changes row by row, without a copy of it for each version."""
+"""Matrices that change row by row, without a copy of all of it where that is not needed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,24 @@ import torch
 from torch import Tensor
 
 from coterie.exchange import Ids
+
+_BLOCK = 1 << 17
+"""Numbers in work at a time: they stay in a core's own cache."""
+
+
+def renewed(matrix: Tensor, clients: Ids, rows: Tensor) -> Tensor:
+    """A version of `matrix` `[n, P]` in which `clients`, ascending, have `rows` `[r, P]`: the rows, if all have."""
+    return rows if len(rows) == len(matrix) else matrix.index_copy(0, torch.from_numpy(clients), rows)
+
+
+def shifted(rows: Tensor, by: Tensor, which: Ids, alpha: float = 1.0) -> Tensor:
+    """`rows[i] + alpha * by[which[i]]` `[r, P]`, without a matrix of what is added."""
+    found, at = torch.empty(rows.shape), torch.from_numpy(which)
+    size = max(1, _BLOCK // max(1, rows.shape[1]))
+    for start in range(0, len(rows), size):
+        some = slice(start, start + size)
+        torch.add(rows[some], by[at[some]], alpha=alpha, out=found[some])
+    return found
 
 
 @dataclass(eq=False)

@@ -92,7 +92,6 @@ class RayRuntime(Runtime):
 
         found = torch.empty(len(ask.models), len(ask.inputs), self.engine.data.classes)
         models, inputs = ask.models.detach().numpy(), ray.put(ask.inputs.detach().numpy())
-
         runs = ranges(len(models), self._together)
 
         def submit(jobs: Sequence[Job]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import platform
@@ -58,11 +59,11 @@ class Cluster:
         """Cores of all nodes."""
         self._folder: str | None = None
         self._greeted: set[str] = set()
-        self._began = not ray.is_initialized()
-        if not self._began:
-            _same(address, str(ray.get_runtime_context().gcs_address))
+        self._began = False
         try:
-            if self._began:
+            if ray.is_initialized():
+                _same(address, str(ray.get_runtime_context().gcs_address))
+            else:
                 self._begin(address)
             self.look()
             if not self.cpus:
@@ -80,8 +81,10 @@ class Cluster:
         found = None if address is None else _reached(address)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
         with _environment(QUIET), _own_ways():
+            self._began = True
             if found is None:
                 place = tempfile.gettempdir()
+                atexit.register(self.close)  # for whoever forgets to: Ray would leave the folder
                 self._folder = tempfile.mkdtemp(prefix="ray-", dir=place if len(place) <= SHORT else "/tmp")
                 ray.init("local", num_cpus=cores(), include_dashboard=False, _temp_dir=self._folder, **quiet)
                 _print_nothing(True)
@@ -146,6 +149,8 @@ class Cluster:
     def close(self) -> None:
         """Leave the cluster; a Ray of its own ends."""
         import ray
+
+        atexit.unregister(self.close)
 
         if self._began:
             with _own_ways():

@@ -17,6 +17,10 @@ MODEL = "model"
 """The name under which a rule sends or keeps the model whose sketch is made."""
 
 
+Answered = tuple[int, Order, Answer, Mapping[str, Tensor]]
+"""The row of a client, what it was asked, what it answered, and what it had kept before."""
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Matrices `[m, ...]` over the clients of an exchange, in their order.
@@ -31,6 +35,22 @@ class Rows:
     crossed: Tensor | None = None
     own: Tensor | None = None
 
+    def put_all(self, answered: Sequence[Answered], sketcher: Sketcher) -> None:
+        """Write what several clients sent into their rows, as `put` does.
+
+        Sketches of whole models in rows that follow one another are made together, which takes half the time.
+        """
+        whole = all(MODEL in answer.send and MODEL not in order.back for _, order, answer, _ in answered)
+        follow = all(two[0] == one[0] + 1 for one, two in pairwise(answered))
+        if not answered or self.crossed is None or self.own is not None or not whole or not follow:
+            for row, order, answer, state in answered:
+                self.put(row, order, answer, state, sketcher)
+            return
+        for row, order, answer, _ in answered:
+            self._send(row, order, answer)
+        rows = slice(answered[0][0], answered[-1][0] + 1)
+        self.crossed[rows] = sketcher.each(self.sent[MODEL][rows])
+
     def put(self, row: int, order: Order, answer: Answer, state: Mapping[str, Tensor], sketcher: Sketcher) -> None:
         """Write what one client sent into its row, and the sketches of its models.
 
@@ -41,6 +61,17 @@ class Rows:
             state: what it had kept before.
             sketcher: makes the sketches.
         """
+        self._send(row, order, answer)
+        sent, kept, part = answer.send.get(MODEL), answer.keep.get(MODEL, state.get(MODEL)), order.back.get(MODEL)
+        if self.crossed is not None:
+            self.crossed[row] = 0.0 if sent is None else sketcher(sent, part)
+        if self.own is not None:
+            if self.crossed is not None and kept is sent and part is None:
+                self.own[row] = self.crossed[row]
+            else:
+                self.own[row] = 0.0 if kept is None else sketcher(kept)
+
+    def _send(self, row: int, order: Order, answer: Answer) -> None:
         for name, matrix in self.sent.items():
             place, part = matrix[row], order.back.get(name)
             values = answer.send.get(name)
@@ -50,14 +81,6 @@ class Rows:
                 place.copy_(values)
             else:
                 part.copy(place.fill_(float("nan")), values)
-        sent, kept, part = answer.send.get(MODEL), answer.keep.get(MODEL, state.get(MODEL)), order.back.get(MODEL)
-        if self.crossed is not None:
-            self.crossed[row] = 0.0 if sent is None else sketcher(sent, part)
-        if self.own is not None:
-            if self.crossed is not None and kept is sent and part is None:
-                self.own[row] = self.crossed[row]
-            else:
-                self.own[row] = 0.0 if kept is None else sketcher(kept)
 
 
 class Sketcher:
@@ -71,7 +94,11 @@ class Sketcher:
     def __call__(self, model: Tensor, part: Part | None = None) -> Tensor:
         """The sketch `[width]` of a model `[P]`; outside `part`, where there is one, it counts as 0."""
         values = model if part is None else part.copy(torch.zeros_like(model), model)
-        return self._sketch(self._seen.take(values)[None])[0]
+        return self.each(values[None])[0]
+
+    def each(self, models: Tensor) -> Tensor:
+        """The sketches `[n, width]` of models `[n, P]`, each as if it were alone."""
+        return self._sketch(self._seen.take(models))
 
 
 @dataclass(frozen=True, eq=False)

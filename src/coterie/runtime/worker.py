@@ -5,6 +5,7 @@ What belongs to a whole question comes once, as a `Sheet`; after it come lists o
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -24,7 +25,7 @@ from coterie.clients.work import Scored
 from coterie.engine.engine import Engine
 from coterie.models.layout import Part
 from coterie.runtime.arena import Paths, Place, mapped
-from coterie.runtime.rows import Rows, Sketcher
+from coterie.runtime.rows import Answered, Rows, Sketcher
 from coterie.runtime.runtime import Failure, carried_out
 from coterie.runtime.threads import one_thread
 
@@ -128,7 +129,8 @@ class OrderSheet(Sheet):
 
     def done(self, engine: Engine, sketcher: Sketcher, pieces: Pieces, job: Sequence[Task]) -> list[Done | Failure]:
         """Carry out some orders together, and write what comes of them to its places."""
-        orders = [self._order(task, pieces) for task in job]
+        made: dict[int, Item] = {}
+        orders = [self._order(task, pieces, made) for task in job]
         states = [{name: pieces.view(place) for name, place in task.state.items()} for task in job]
         rows = Rows(
             {name: pieces.view(place) for name, place in self.sent.items()},
@@ -136,13 +138,14 @@ class OrderSheet(Sheet):
             None if self.own is None else pieces.view(self.own),
         )
         found: list[Done | Failure] = []
+        good: list[Answered] = []
         for task, order, state, answer in zip(
             job, orders, states, carried_out(engine, orders, states), strict=True
         ):
             if isinstance(answer, Failure):
                 found.append(answer)
                 continue
-            rows.put(task.row, order, answer, state, sketcher)
+            good.append((task.row, order, answer, state))
             for name, place in task.keep.items():
                 values = answer.keep.get(name)
                 if values is not None:
@@ -150,13 +153,16 @@ class OrderSheet(Sheet):
             kept = {name: values is not None for name, values in answer.keep.items()}
             report = {name: Counts.packed(value) for name, value in answer.report.items()}
             found.append(Done(tuple(answer.send), answer.numbers, kept, report))
+        rows.put_all(good, sketcher)
         return found
 
-    def _order(self, task: Task, pieces: Pieces) -> Order:
-        items = {}
-        for name, number in task.items.items():
-            place, part = self.items[number]
-            items[name] = Item(pieces.view(place), part)
+    def _order(self, task: Task, pieces: Pieces, made: dict[int, Item]) -> Order:
+        """One order; what several are sent is one item, of which `made` holds those that are there."""
+        for number in task.items.values():
+            if number not in made:
+                place, part = self.items[number]
+                made[number] = Item(pieces.view(place), part)
+        items = {name: made[number] for name, number in task.items.items()}
         back = {name: self.parts[number] for name, number in task.back.items()}
         return Order(task.client, self.round, self.rule, items, task.told, back)
 
@@ -201,6 +207,7 @@ def _work(equip: Callable[[], Equipment], pipe: Connection, pieces: Pieces) -> N
     except Exception as error:  # noqa: BLE001  # the parent says it
         pipe.send(_said(error))
         return
+    gc.freeze()  # all that is there stays; to look through it again and again takes longer than many a client
     pipe.send(READY)
     sheet: Sheet | str = "there is no question yet"
     while True:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import NoReturn
 
 import numpy as np
 import torch
@@ -18,12 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from coterie.models.layout import Entry, Layout
-from coterie.problems import BadInput
-from coterie.sharing.aggregate import mean
+from coterie.models.layout import Layout
+from coterie.sharing.aggregate import group_means, mean
+from coterie.sharing.hidden import Hidden, Units, hidden_layers, rows_of
+from coterie.sharing.in_order import in_order, stays_in_order
 
-Units = NDArray[np.float32]
-"""The units of one layer `[width, D]`: all that is trained of each."""
 Places = NDArray[np.int64]
 """For each unit of a model, which unit of the centre it is `[width]`."""
 
@@ -50,81 +47,34 @@ class Matching:
     """Posterior means in the place of plain ones: with equal deviations, J / (J + 1) of them (B19)."""
 
 
-@dataclass(frozen=True)
-class Hidden:
-    """A layer whose units can be reordered: what each owns, and what the next layer has for it."""
-
-    width: int
-    owned: tuple[Entry, ...]
-    """Weight, bias, norm and running statistics, of each of which unit u has the u-th slice."""
-    onward: Entry
-    """The weight of the next layer."""
-    block: int
-    """Inputs of a dense next layer that come from one unit: the pixels of a flattened channel."""
-
-    def units(self, model: Tensor) -> Units:
-        """The trainable numbers of every unit of `model` `[P]`."""
-        trained = [_rows(e, model, self.width) for e in self.owned if e.role != "buffer"]
-        return np.asarray(torch.cat(trained, 1).numpy())
-
-    def prior(self, bias_mean: float) -> NDArray[np.float64]:
-        """mu0 of a unit `[D]`."""
-        trained = [e for e in self.owned if e.role != "buffer"]
-        return np.concatenate(
-            [np.full(e.size // self.width, bias_mean * (e.role == "bias"), np.float64) for e in trained]
-        )
-
-
-def hidden_layers(layout: Layout) -> tuple[Hidden, ...]:
-    """The layers before the last, in forward order.
-
-    A layout shows shapes and no connections: of a shortcut it sees that a layer does not fit the one before it.
-
-    Raises:
-        BadInput: the network is no chain of convolutions and dense layers, or a norm in it keeps no running
-            statistics, so that it cannot be told from one that mixes the units of a group.
-    """
-    weights = [_weight(layout, number) for number in range(len(layout.layers))]
-    found = []
-    for number, (weight, onward) in enumerate(pairwise(weights)):
-        width = weight.shape[0]
-        owned = tuple(e for e in layout.entries if e.layer == number)
-        block, rest = divmod(onward.shape[1], width)
-        flattened = weight.kind == "conv" and onward.kind == "dense"
-        if rest or not block or (block > 1 and not flattened) or (weight.kind, onward.kind) == ("dense", "conv"):
-            _refuse(
-                f"layer {layout.layers[number + 1]} takes {onward.shape[1]} inputs, and layer "
-                f"{layout.layers[number]} before it has {width} outputs"
-            )
-        norms = [e for e in owned if e.kind == "norm"]
-        if norms and not any(e.role == "buffer" for e in norms):
-            _refuse(f"{norms[0].name} belongs to a norm without running statistics, which may mix units")
-        if any(e.size % width for e in owned):
-            _refuse(
-                f"a norm after layer {layout.layers[number]} has other numbers than one for each of its outputs"
-            )
-        found.append(Hidden(width, owned, onward, block))
-    return tuple(found)
-
-
 def aligned(models: Tensor, centre: Tensor, layout: Layout) -> Tensor:
     """Models `[n, P]` with their hidden units in the order of the centre's `[P]`.
 
     Layer after layer, the order with the smallest sum of squared differences. The squared distance of what is
-    returned to the centre is Dist_MA (specification B17).
+    returned to the centre is Dist_MA (specification B17). Where no unit moves, these are the models themselves.
 
     Raises:
         BadInput: the network is no chain (see `hidden_layers`).
     """
     chain = hidden_layers(layout)
+    sure = in_order(models, centre, chain)
+    if sure.all():
+        return models
     wanted = [hidden.units(centre).astype(np.float64) for hidden in chain]
-    found = torch.empty_like(models)
-    for i, model in enumerate(models):
-        for hidden, units in zip(chain, wanted, strict=True):
+    found = models
+    for i in np.flatnonzero(~sure.all(1)):
+        model, moved = models[i], False
+        for hidden, units, known in zip(chain, wanted, sure[i], strict=True):
+            if known and not moved:  # in another order of its inputs a layer's units are other ones
+                continue
             # The squares of the two are the same in any order: what is left to minimise is the product.
             _, places = linear_sum_assignment(hidden.units(model).astype(np.float64) @ units.T, maximize=True)
-            model = _placed(model, layout, hidden, places, layout, hidden.width)
-        found[i] = model
+            moved = bool((places != np.arange(hidden.width)).any())
+            if moved:
+                model = _placed(model, layout, hidden, places, layout, hidden.width)
+        if model.data_ptr() != models[i].data_ptr():
+            found = models.clone() if found is models else found
+            found[i] = model
     return found
 
 
@@ -162,7 +112,7 @@ def matched_means(
         if len(members):
             own = None if weights is None else np.asarray(weights, np.float64)[members]
             counts = None if class_counts is None else class_counts[members]
-            means[k], _ = _mean(models[torch.from_numpy(members)], layout, rng, matching, own, counts, grow=False)
+            means[k], _ = _mean(models, members, layout, rng, matching, own, counts, grow=False)
     return means
 
 
@@ -182,69 +132,83 @@ def grown_mean(
     Raises:
         BadInput: the network is no chain (see `hidden_layers`).
     """
-    return _mean(models, layout, rng, matching, None, class_counts, grow=True)
+    return _mean(models, np.arange(len(models)), layout, rng, matching, None, class_counts, grow=True)
 
 
 def _mean(
     models: Tensor,
+    members: NDArray[np.int64],
     layout: Layout,
     rng: np.random.Generator,
     matching: Matching,
-    weights: ArrayLike | None,
+    weights: NDArray[np.float64] | None,
     class_counts: NDArray[np.int64] | None,
     grow: bool,
 ) -> tuple[Tensor, Layout]:
-    members, having = len(models), []
+    """The matched mean of the rows `members` of `models`, with `weights` and `class_counts` of these alone."""
+    rows, having = [models[i] for i in members.tolist()], []
     for number in range(len(hidden_layers(layout))):
         hidden = hidden_layers(layout)[number]  # anew, for the layer before it may have grown
-        units = [hidden.units(model) for model in models]
-        places = _matched(units, hidden.prior(matching.bias_mean), rng, matching, grow)
+        places = _matched(rows, hidden, rng, matching, grow)
         having.append(np.bincount(np.concatenate(places)))
         width = len(having[-1])
+        if all(np.array_equal(own, np.arange(width)) for own in places):
+            continue
         into = _widened(layout, hidden, width)
-        pairs = zip(models, places, strict=True)
-        models = torch.stack([_placed(model, layout, hidden, own, into, width) for model, own in pairs])
+        rows = [_placed(row, layout, hidden, own, into, width) for row, own in zip(rows, places, strict=True)]
         layout = into
-    (centre,) = mean(models, models[:1], weights)
+    if rows[0].data_ptr() == models[members[0]].data_ptr():  # no unit has moved: without a copy of the rows
+        groups, shares = np.full(len(models), -1, np.int64), np.ones(len(models))
+        groups[members] = 0
+        shares[members] = 1.0 if weights is None else weights
+        (centre,) = group_means(models, groups, models[:1], shares)
+    else:
+        stacked = torch.stack(rows)
+        (centre,) = mean(stacked, stacked[:1], weights)
     prior, own = matching.sigma0**-2, matching.sigma**-2
     for hidden, have in zip(hidden_layers(layout), having, strict=True):
         count = torch.from_numpy(have)[:, None]
         for entry in hidden.owned:
-            total = _rows(entry, centre, hidden.width).double() * members  # who lacks a unit has added 0
+            total = rows_of(entry, centre, hidden.width).double() * len(members)  # who lacks a unit has added 0
             if matching.shrink and entry.role != "buffer":
                 mu0 = matching.bias_mean if entry.role == "bias" else 0.0
                 theta = (mu0 * prior + total * own) / (prior + count * own)
             else:
                 theta = total / count
-            _rows(entry, centre, hidden.width)[:] = theta
+            rows_of(entry, centre, hidden.width)[:] = theta
     if class_counts is not None:
-        _weigh_classes(centre, models, layout, class_counts)
+        _weigh_classes(centre, rows, layout, class_counts)
     return centre, layout
 
 
 def _matched(
-    units: Sequence[Units],
-    prior: NDArray[np.float64],
-    rng: np.random.Generator,
-    matching: Matching,
-    grow: bool,
+    models: Sequence[Tensor], hidden: Hidden, rng: np.random.Generator, matching: Matching, grow: bool
 ) -> list[Places]:
     """Which global unit every unit of every model is: the maximum a posteriori, by sweeps (specification 2.8)."""
-    width = len(units[0])
-    places: list[Places] = [np.arange(width) for _ in units]
-    if len(units) == 1:
+    places: list[Places] = [np.arange(hidden.width) for _ in models]
+    if len(models) == 1:
         return places
-    known = _Known(units[0], prior, len(units), matching)
+    orders = [rng.permutation(len(models)) for _ in range(matching.sweeps)]
+    if not grow and stays_in_order(models, hidden):
+        return places
+    units = [hidden.units(model) for model in models]
+    known = _Known(units[0], hidden.prior(matching.bias_mean), len(units), matching)
     for i in range(1, len(units)):
         places[i] = known.add(units[i], grow)
-    for _ in range(matching.sweeps):
-        for i in rng.permutation(len(units)):
-            known.take_out(units[i], places[i])
+    for order in orders:
+        moved = False
+        for i in order:
+            before = places[i]
+            known.take_out(units[i], before)
             if not known.count.all():  # units that only this client had
                 kept = np.cumsum(known.count > 0) - 1
                 places = [kept[p] for p in places]
                 known.sums, known.count = known.sums[known.count > 0], known.count[known.count > 0]
+                moved = True
             places[i] = known.add(units[i], grow)
+            moved = moved or not np.array_equal(places[i], before)
+        if not moved:  # nor would anybody in the next sweep
+            break
     return places
 
 
@@ -266,9 +230,8 @@ class _Known:
     def add(self, units: Units, grow: bool) -> Places:
         """Match a client's units and count them in."""
         x = units.astype(np.float64) * self._own
-        scores = self._existing(x)
-        if grow:
-            scores = np.hstack([scores, self._new(x)])
+        # Where all units are matched to as many, whatever else the scores are of adds up to the same in any order.
+        scores = np.hstack([self._existing(x), self._new(x)]) if grow else x @ self.sums.T
         _, places = linear_sum_assignment(scores, maximize=True)
         # A new unit is the less likely the more there are, so those that were taken are the first ones.
         fresh = int(places.max()) + 1 - len(self.count)
@@ -301,17 +264,17 @@ class _Known:
         return np.asarray(alone - 2 * np.log(rank) + 2 * np.log(self._gamma0 / self._members))
 
 
-def _weigh_classes(centre: Tensor, models: Tensor, layout: Layout, counts: NDArray[np.int64]) -> None:
+def _weigh_classes(centre: Tensor, models: Sequence[Tensor], layout: Layout, counts: NDArray[np.int64]) -> None:
     """Rows of the last layer as means weighted by the samples of their class; uniform for one nobody has."""
     seen = counts.sum(0) > 0
     share = np.where(seen, counts, 1).astype(np.float64)
     share /= share.sum(0)
     last = [e for e in layout.entries if e.layer == len(layout.layers) - 1]
     for entry in last:
-        rows = torch.zeros_like(_rows(entry, centre, counts.shape[1]), dtype=torch.float64)
+        rows = torch.zeros_like(rows_of(entry, centre, counts.shape[1]), dtype=torch.float64)
         for model, own in zip(models, torch.from_numpy(share), strict=True):
-            rows += _rows(entry, model, counts.shape[1]) * own[:, None]
-        _rows(entry, centre, counts.shape[1])[:] = rows
+            rows += rows_of(entry, model, counts.shape[1]) * own[:, None]
+        rows_of(entry, centre, counts.shape[1])[:] = rows
 
 
 def _placed(model: Tensor, layout: Layout, hidden: Hidden, places: Places, into: Layout, width: int) -> Tensor:
@@ -320,7 +283,7 @@ def _placed(model: Tensor, layout: Layout, hidden: Hidden, places: Places, into:
     where = torch.from_numpy(places)
     for old, new in zip(layout.entries, into.entries, strict=True):
         if old in hidden.owned:
-            _rows(new, moved, width)[where] = _rows(old, model, hidden.width)
+            rows_of(new, moved, width)[where] = rows_of(old, model, hidden.width)
         elif old == hidden.onward:
             # Both kinds store a unit's inputs side by side: convolutions channels-last, dense layers by channel.
             block = hidden.block
@@ -343,24 +306,3 @@ def _widened(layout: Layout, hidden: Hidden, width: int) -> Layout:
         entries.append(replace(entry, shape=(out, *inner), start=start))
         start = entries[-1].stop
     return Layout(tuple(entries))
-
-
-def _rows(entry: Entry, model: Tensor, width: int) -> Tensor:
-    """The slice of a tensor that each of `width` units owns, as a view `[width, size / width]` of `model` `[P]`."""
-    return model[entry.start : entry.stop].view(width, -1)
-
-
-def _weight(layout: Layout, number: int) -> Entry:
-    """The weight of a layer that is a convolution or dense."""
-    own = [e for e in layout.entries if e.layer == number and e.kind != "norm"]
-    weights = [e for e in own if e.kind in ("conv", "dense") and e.role == "weight"]
-    if len(weights) != 1:
-        _refuse(f"layer {layout.layers[number]} is neither a convolution nor dense")
-    return weights[0]
-
-
-def _refuse(why: str) -> NoReturn:
-    raise BadInput(
-        f"units of this network cannot be matched: {why}; "
-        "it must be a chain of convolutions and dense layers, such as mlp, cnn, lenet or vgg16"
-    )

@@ -23,12 +23,15 @@ def mixed(coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
     Returns:
         A new matrix `[K, P]`, float32. Sums are taken in float64, row after row, and models with the coefficient 0
         are left out (specification 0.2, convention 3): with the weights of a group's members, a mix is to the bit
-        the mean that `group_means` takes. Several mixes of most models are one product of matrices, which may sum
+        the mean that `group_means` takes. Several mixes of many models are one product of matrices, which may sum
         in another order.
     """
-    rows, which = np.unique(coefficients, axis=0, return_inverse=True)
+    _, first, which = np.unique(coefficients, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # as they come: where no mix comes twice, what is found is what is asked for
+    rows, which = coefficients[first[order]], np.argsort(order)[which.ravel()]  # NumPy 2.0.0 gives a column
     found = torch.empty(len(rows), models.shape[1])
-    dense = len(rows) > 1 and 2 * np.count_nonzero(rows) > rows.size
+    taken = np.count_nonzero(rows)  # as many additions, each some eight times as dear as one in a product
+    dense = taken > max(2 * rows.shape[1], rows.size / 8)
     size = _PRODUCT if dense else _TILE
     for start in range(0, models.shape[1], size):
         tile, into = models[:, start : start + size], found[:, start : start + size]
@@ -36,7 +39,7 @@ def mixed(coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
             into.copy_(torch.from_numpy(rows) @ tile.double())
         if not dense or not torch.isfinite(into).all():  # 0 times what is not finite: that model is left out
             _row_after_row(rows, tile, into)
-    return found[torch.from_numpy(which.ravel())]  # NumPy 2.0.0 gives a column
+    return found if len(rows) == len(coefficients) else found[torch.from_numpy(which)]
 
 
 def _row_after_row(coefficients: NDArray[np.float64], models: Tensor, into: Tensor) -> None:
