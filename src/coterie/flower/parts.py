@@ -15,7 +15,7 @@ def write_parts(federation: Federation, folder: Path) -> list[Path]:
     """Write `client-0.npz`, `client-1.npz`, … in the order of the clients.
 
     A file has `features` `[N, *features]` float32, `label` `[N]` int64 and `split` `[N]` uint8 as `load_own` reads
-    it, the samples in the order in which the federation holds them: who loads it has the very same for each purpose.
+    it, the samples in the order in which the federation holds them: whoever loads it has the very same ones.
 
     Raises:
         BadInput: one of the files is there already.
