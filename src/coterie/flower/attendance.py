@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from coterie.events import Result, Round
 from coterie.experiment import Experiment
 from coterie.flower.register import Members
+from coterie.flower.roll import FILE
 from coterie.flower.transport import FlowerRuntime
 from coterie.runtime.runtime import Runtime
 from coterie.tables import encode_json, write_whole
 
-FILE = "federation.json"
 UNKNOWN = -1
 
 

@@ -107,6 +107,7 @@ class Keeper:
             _kill(left)
             time.sleep(0.02)
             self.look()
+        self.look()  # of the last ones too somebody must take note, or they stay listed as dead
 
     def _ask(self, names: list[str]) -> None:
         """Ask processes to end, and wait; whoever does not is killed."""
