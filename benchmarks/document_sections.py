@@ -179,16 +179,15 @@ training exchange. The bars look at the faster engine with a worker a core."""
 
 PEERS = """\
 The same work for everybody: the same clients and samples, the same network, FedAvg with one local epoch of SGD at
-batch 10. That each did it is checked by the samples trained, the number of parameters and a loss that falls. A
-round is whole: training, aggregation, and the evaluation of the new model on all held-out samples; Coterie also
-writes its tables, its ledger of transfers and a checkpoint. Every simulator takes part with the fastest of
-several settings (processes and threads). `plain` is one model trained on as many samples by a plain loop, without
-clients. Memory is the peak of all processes together (proportional set size), in a run of its own. How the others
-are installed is said in `benchmarks/peers.py`.
-
-The bars on speed were set against numbers in which pfl took 3.8 times as long as the bare prototype: that is pfl
-as it is run by default, in one process. The first page held Coterie against pfl at its fastest alone. Since then,
-after those numbers had been seen, every bar is judged against both, with the same number; memory as well."""
+batch 10. That each did it is checked by the samples trained, the number of parameters and a loss below that of
+guessing. A round is whole: training, aggregation, and the evaluation of the new model on all held-out samples;
+Coterie also writes its tables, its ledger of transfers and a checkpoint. Every simulator takes part with the
+fastest of several settings (processes and threads). `plain` is one model trained on as many samples by a plain
+loop, without clients. Memory is the peak of all processes together (proportional set size), in a run of its own.
+How the others are installed is said in `benchmarks/peers.py`. The bars on speed were set against numbers in which
+pfl took 3.8 times as long as the bare prototype: that is pfl as it is run by default, in one process. The first
+page held Coterie against pfl at its fastest alone. Since then, after those numbers had been seen, every bar is
+judged against both, with the same number; memory as well."""
 
 BF16 = """\
 `training.precision = "bf16"` lets clients compute in bfloat16 and keeps their parameters in float32. It is off
@@ -207,7 +206,7 @@ what a run spends that paces itself: no more than a twentieth of the round).
 method's round. Methods are timed in groups of seven, each group with a FedAvg of its own. The last column is the
 extra of the first round in seconds, which is not counted: some methods cluster then, and never again.
 
-Three things were settled after first numbers had been seen. The bar was set without naming a network; it was
+Four things were settled after first numbers had been seen. The bar was set without naming a network; it was
 first measured with the perceptron, which trains within milliseconds so that anything else shows, and most methods
 that compare models missed it. The CNN, the default for images, was added then. The bar did not name a number of
 local epochs either; both networks were first trained for one, and many methods missed it. Five, as many as the
@@ -215,7 +214,8 @@ papers train or fewer, were added then: the CNN with five local epochs is what s
 line is the bar. The other three are held against the same number; one local epoch is the harshest view of what a
 server costs. And where clients train before they are evaluated (FedBABU, FedSR, Per-FedAvg), that training is the
 method's own: all that their evaluation takes beyond FedAvg's is counted as clients' work, so that they have no
-extra of evaluation by construction."""
+extra of evaluation by construction. Checkpoints, which a run alone paces to a twentieth of its time, are counted as
+that much at most, for beside other methods their pace would be another."""
 
 STARTUP = """\
 Fresh processes, from their start to their end; `import coterie` is timed inside its process."""

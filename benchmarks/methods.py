@@ -16,7 +16,7 @@ spends on it that is alone and paces itself: all of it, but no more than a twent
 server, evaluation and rest take beyond FedAvg's, as a share of the method's round: of each pair of rounds run side
 by side, the median. Where clients train before they are evaluated, as in FedBABU, what the evaluation takes beyond
 FedAvg's is training and counts as `clients`. The first round, in which some methods cluster once and for all, is
-timed apart.
+timed apart, and the last, before whose evaluation some adapt once and for all, is not run.
 """
 
 from __future__ import annotations
@@ -182,7 +182,8 @@ def timed(
         loops = {}
         for name in (FEDAVG, *(m for m in methods if m != FEDAVG)):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            whole = experiment(data, name, network, epochs, clients, repeats + 1)
+            # One round more than are run: before the last evaluation some methods adapt once and for all.
+            whole = experiment(data, name, network, epochs, clients, repeats + 2)
             if needs_gaussian(methods[0]):
                 whole = whole.updated({"network.name": NETWORKS[network][0]})
             loops[name] = stack.enter_context(closing(splits(whole, RunFolder(folder))))

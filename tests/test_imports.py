@@ -99,7 +99,7 @@ TABLE: dict[str, May] = {
     "engine": May(("clients", "models"), REMOTE),
     # What a run leaves behind, and who reads it.
     "report": May(("comparison", *RECORDS), TORCH | REMOTE),
-    "runs": May(("round_files", *RECORDS), TORCH | REMOTE),
+    "runs": May(("round_files", "sections", *RECORDS), TORCH | REMOTE),
     "round_files": May(RECORDS, TORCH | REMOTE),
     "tables": May(RECORDS, TORCH | REMOTE),
     "metrics": May(RECORDS, TORCH | REMOTE),

@@ -87,3 +87,42 @@ def test_writing_rounds_again_replaces_them_in_whichever_file_they_are(
     assert dict(again.rounds().select("round", "accuracy").rows()) == wanted
     assert again.rounds().height == len(wanted)
     assert again.clients().height == 3 * len(wanted)
+
+
+class Killed(BaseException):
+    """Raised in place of a kill."""
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_kill_before_a_file_is_removed_doubles_no_round(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Rounds are dropped, or in mid-file measured again."""
+    held(folder, range(1, 3))
+    held(folder, range(3, 11))
+
+    unlink = Path.unlink
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".zip":
+            raise Killed
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(Killed):
+            held(folder, range(5, 7)) if again else folder.forget_after(6)
+    files = {path.name for path in (folder.path / "metrics").iterdir()}
+    assert {"000003-000010.zip", "000003-000004.zip" if again else "000003-000006.zip"} < files
+    assert RunFolder(folder.path).rounds()["round"].to_list() == list(range(1, 11))
+    assert RunFolder(folder.path).ledger().height == 6 * 10
+    if again:
+        held(folder, range(5, 7), 0.75)
+        assert folder.rounds()["accuracy"].to_list() == [0.5] * 4 + [0.75] * 2 + [0.5] * 4
+    else:
+        folder.forget_after(6)
+        assert folder.rounds()["round"].to_list() == list(range(1, 7))
+    kept = folder.rounds()
+    folder.compact()
+    assert not (folder.path / "metrics").exists()
+    assert_frame_equal(RunFolder(folder.path).rounds(), kept)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from coterie.models.networks import build, channels_first, initialise
 from coterie.problems import BadInput
-from coterie.trained import About, Trained, read_model, write_model
+from coterie.runtime.tensor_file import Stacked, digest
+from coterie.trained import FORMAT, About, Trained, read_model, write_model
 
 WIDE = 'width of "é"'
 ABOUT = About(
@@ -126,10 +128,56 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has the format 'coterie-checkpoint/1'"):
         read_model(path)
     given = some()
+    vast = 10**9
     for about, sentence in (
         (replace(ABOUT, network="cmn"), "cannot be built: network 'cmn' is unknown; did you mean cnn?"),
         (replace(ABOUT, settings={"hidden": (9,)}), "has other tensors than its network cnn"),
+        (replace(ABOUT, settings={"channels": (4,), "hidden": (vast,) * 3}), "has other tensors than its network"),
+        (replace(ABOUT, features=(vast, 8, 1)), "has other tensors than its network cnn"),
+        (
+            replace(ABOUT, features=(vast**4, 8, 1)),
+            "cannot be built: network cnn, samples of 10+x8x1, 3 classes are",
+        ),
+        (replace(ABOUT, features=(8,)), "cannot be built: network cnn cannot take flat vectors"),
     ):
         written(path, replace(given, about=about))
         with pytest.raises(BadInput, match=sentence.replace("?", r"\?")):
             read_model(path)
+
+
+WRONG: list[dict[str, Any]] = [
+    {"network": 5},
+    {"settings": [1]},
+    {"features": ["a"]},
+    {"features": []},
+    {"features": [8, 8, 1, 1]},
+    {"features": [8, 0, 1]},
+    {"features": 8},
+    {"classes": "x"},
+    {"classes": 1},
+    {"classes": True},
+    {"labels": ["cat"]},
+    {"labels": [1, 2, 3]},
+    {"whose": None},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_what_no_writer_says_of_a_model_is_damage(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    path = written(tmp_path / "m.safetensors", some())
+    tensors = load_file(path)
+    text = json.dumps(asdict(ABOUT) | wrong)
+    found = digest(text, {name: Stacked.of(values) for name, values in tensors.items()})
+    save_file(tensors, path, {"format": FORMAT, "about": text, "digest": found})
+    with pytest.raises(BadInput, match=r"is damaged \(its contents do not match its digest\); replace it"):
+        read_model(path)
+
+
+def test_nothing_is_built_before_the_digest_is_seen(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.safetensors", some())
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(path), path, metadata | {"about": json.dumps(asdict(replace(ABOUT, network="cmn")))})
+    with pytest.raises(BadInput, match="do not match its digest"):
+        read_model(path)

@@ -8,7 +8,7 @@ had waited in memory, with an Arrow stream for each table. When it ends they bec
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +49,15 @@ class _Part(NamedTuple):
     @property
     def rounds(self) -> range:
         return range(self.first, self.last + 1)
+
+
+def _disjoint(parts: Sequence[_Part]) -> list[_Part]:
+    """Files without those whose rounds are in another too: a kill may leave both where rounds were dropped."""
+    found: list[_Part] = []
+    for part in sorted(parts, key=lambda part: (part.first, -part.last)):
+        if not found or part.last > found[-1].last:
+            found.append(part)
+    return found
 
 
 class RoundFiles:
@@ -103,14 +112,14 @@ class RoundFiles:
         """
         self.flush()
         schema = SCHEMAS[table]
-        parts = self._listed()
+        parts = _disjoint(self._listed())
         while True:
             try:
                 frames = [decode_round(part.path, table) for part in parts]
                 break
             except FileNotFoundError:
                 # Somebody else compacts the run, or drops what it will measure again: files only vanish by that.
-                before, parts = parts, self._listed()
+                before, parts = parts, _disjoint(self._listed())
                 if parts == before:
                     raise
         if self._whole(table).exists():

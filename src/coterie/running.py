@@ -44,7 +44,7 @@ _HERE: set[Path] = set()
 def run(experiment: Experiment, *, observers: Sequence[Observer] = (), world: World | None = None) -> Result:
     """Train, and keep everything in a fresh run folder.
 
-    The clients are those of `world`, which is closed in the end; without one they are simulated.
+    The clients are those of `world`, whose runtime is closed with the run; without one they are simulated.
 
     Ctrl-C ends a run early with its state saved: the result's status is then `interrupted`, and `resume` goes
     on to the very result that an uninterrupted run gives.
@@ -163,7 +163,7 @@ def loop(session: Session, folder: RunFolder | None, done: int, observers: Seque
             if silent >= PATIENCE:
                 raise BadInput(
                     f"nobody answered in rounds {number - silent + 1} to {number}, and nothing was learnt: "
-                    f"{silence}; training.lr may be too large, or run.client_timeout too short"
+                    f"{silence}; {session.runtime.remedy}"
                 )
     finally:
         # Whatever ends the loop, the last whole round is on disk; unless its very commit was cut off, when the last

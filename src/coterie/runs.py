@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ import polars as pl
 
 from coterie.problems import BadInput, unknown
 from coterie.round_files import RoundFiles
+from coterie.sections import NAME
 from coterie.tables import CLIENTS as CLIENTS
 from coterie.tables import FAILURES as FAILURES
 from coterie.tables import LEDGER as LEDGER
@@ -77,7 +77,7 @@ class RunFolder:
         Raises:
             BadInput: the name is no plain folder name.
         """
-        if not re.fullmatch(r"[^\W_][\w.+=-]*", name):
+        if not NAME.fullmatch(name):
             raise BadInput(
                 f"name = {name!r} is not possible; write letters, digits, '-', '_', '.', '+' or '=', "
                 "and begin with a letter or a digit"

@@ -7,23 +7,22 @@ the file. The metadata hold what Coterie needs beside that (`About`), and a dige
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from coterie.models.features import written
 from coterie.models.layout import Layout
-from coterie.models.networks import build
+from coterie.models.networks import NETWORKS, build
 from coterie.problems import BadInput
-from coterie.runtime.tensor_file import Stacked, write_file
+from coterie.runtime.tensor_file import Stacked, digest, replace_file
 
 FORMAT = "coterie-model/1"
 
@@ -46,10 +45,11 @@ class About:
         coterie: version of the package that wrote it.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
     network: str
     settings: Mapping[str, Any]
-    features: tuple[int, ...]
-    classes: int
+    features: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=3)]
+    classes: Annotated[int, Field(ge=2)]
     labels: tuple[str, ...] | None = None
     data: str = ""
     whose: str = ""
@@ -73,7 +73,8 @@ class Trained:
 
     def network(self) -> nn.Module:
         """A network of its own with these numbers, in evaluation mode; it takes `channels_first` batches."""
-        network, layout = _built(self.about)
+        about = self.about
+        network, layout = build(about.network, about.settings, about.features, about.classes, seed=0)
         layout.bind(network, self.vector.clone())
         return network.eval()
 
@@ -95,12 +96,7 @@ def write_model(path: Path, vector: Tensor, layout: Layout, about: About) -> Non
     text = json.dumps(asdict(about), sort_keys=True, ensure_ascii=False)
     vector = vector.detach().cpu().contiguous()
     tensors = {entry.name: Stacked.of(entry.view(vector)) for entry in layout.entries}
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        write_file(fresh, tensors, {"format": FORMAT, "about": text, "digest": _digest(text, vector)})
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    replace_file(path, tensors, {"format": FORMAT, "about": text, "digest": digest(text, tensors)})
 
 
 def read_model(path: Path) -> Trained:
@@ -122,15 +118,16 @@ def read_model(path: Path) -> Trained:
         found = f"the format {meta['format']!r}" if "format" in meta else "no format"
         raise BadInput(f"model {str(path)!r} has {found}; it must have {FORMAT!r}, as coterie export writes it")
     damaged = BadInput(f"model {str(path)!r} is damaged (its contents do not match its digest); replace it")
-    about = _about(meta.get("about", ""))
-    if about is None:
+    text = meta.get("about", "")
+    about = _about(text)
+    if about is None or meta.get("digest") != digest(text, {n: Stacked.of(t) for n, t in tensors.items()}):
         raise damaged
     try:
-        _, layout = _built(about)
+        layout = _layout(about)
     except BadInput as error:
         raise BadInput([f"model {str(path)!r} cannot be built: {problem}" for problem in error.problems]) from None
-    shapes = {entry.name: entry.shape for entry in layout.entries}
-    if shapes != {name: tuple(values.shape) for name, values in tensors.items()}:
+    expected = {entry.name: (entry.shape, torch.float32) for entry in layout.entries}
+    if expected != {name: (tuple(values.shape), values.dtype) for name, values in tensors.items()}:
         raise BadInput(
             f"model {str(path)!r} has other tensors than its network {about.network}, as version "
             f"{version('coterie')} builds it; read it with version {about.coterie}"
@@ -138,26 +135,36 @@ def read_model(path: Path) -> Trained:
     vector = torch.empty(layout.size)
     for entry in layout.entries:
         entry.view(vector).copy_(tensors[entry.name])
-    if meta.get("digest") != _digest(meta["about"], vector):
-        raise damaged
     return Trained(vector, layout, about)
 
 
-def _built(about: About) -> tuple[nn.Module, Layout]:
-    return build(about.network, about.settings, about.features, about.classes, seed=0)
+def _layout(about: About) -> Layout:
+    """Of the network that a file asks for; however large that is, no memory is taken for its numbers.
+
+    Raises:
+        BadInput: there is no such network.
+    """
+    entry = NETWORKS[about.network]
+    settings = entry.bind(about.settings, prefix="network")
+    reason = ""
+    for device in ("meta", "cpu"):  # a network of somebody's own may want to see numbers as it is built
+        try:
+            with torch.device(device), torch.random.fork_rng(devices=[]):
+                return Layout.of(entry.target(about.features, about.classes, **settings))
+        except BadInput:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever such a network raises
+            reason = str(error).split("\n", 1)[0]
+    raise BadInput(f"{about} are not possible ({reason})")
 
 
 def _about(text: str) -> About | None:
     """What the metadata say; None where they are not what `write_model` writes."""
     try:
-        held = json.loads(text)
-        features, labels = held.pop("features"), held.pop("labels")
-        return About(features=tuple(features), labels=None if labels is None else tuple(labels), **held)
-    except (ValueError, TypeError, KeyError, AttributeError):
+        about = _ABOUT.validate_json(text)
+    except ValidationError:
         return None
+    return about if about.labels is None or len(about.labels) == about.classes else None
 
 
-def _digest(about: str, vector: Tensor) -> str:
-    found = blake2b(about.encode(), digest_size=16)
-    found.update(vector.numpy().data)
-    return found.hexdigest()
+_ABOUT = TypeAdapter(About)

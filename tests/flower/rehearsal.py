@@ -56,6 +56,7 @@ class Place:
 
     folder: Path
     nodes: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    grid: type[Faulty] = Faulty
 
     @property
     def runs(self) -> Path:
@@ -68,7 +69,7 @@ class Place:
         package.mkdir(parents=True, exist_ok=True)
         (package.parent / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
         settings = {"experiment": "experiment.toml", "runs": str(self.runs), "name": name, "wait": 0.1, **config}
-        grid = Faulty(client_app(), self.nodes, settings, there=there, back=back)
+        grid = self.grid(client_app(), self.nodes, settings, there=there, back=back)
         rehearsed(server_app(str(package / "server_app.py")), grid, settings)
         return self.runs / (config.get("resume") or name)
 

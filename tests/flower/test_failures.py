@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 
 from flwr.app import Error, Message
+from safetensors.numpy import load, save
 
 import coterie
 from coterie.experiment import Experiment
@@ -50,7 +51,7 @@ def failures(run: Path) -> list[tuple[int, int, str]]:
 
 def in_round(letter: Letter, round: int) -> bool:
     """Whether a letter is the training order of a round."""
-    return letter.values.get("keep") is True and letter.values.get("becomes") == round * 1000 + 1
+    return letter.values.get("keep") is True and int(letter.values["becomes"]) % 10**9 == round * 1000 + 1
 
 
 def answer(change: Callable[[Letter], Letter]) -> Any:
@@ -75,13 +76,24 @@ def order(change: Callable[[Letter], Letter]) -> Any:
     return {"there": there}
 
 
-def tensors(letter: Letter, change: Callable[[np.ndarray], np.ndarray]) -> Letter:
-    """A letter with other numbers in its body."""
-    from safetensors.numpy import load, save
+def tensors(letter: Letter, change: Callable[[np.ndarray], np.ndarray] | None) -> Letter:
+    """A letter with other numbers in its body, or with none."""
+    held = {} if change is None else {k: change(v) for k, v in load(letter.body).items()}
+    return replace(letter, body=save(held, meta(letter)))
 
+
+def report(letter: Letter, name: str, value: object) -> Letter:
+    """A letter that reports something else."""
+    said = meta(letter)
+    inside = json.loads(said["header"])
+    inside["report"][name] = value
+    return replace(letter, body=save(load(letter.body), {**said, "header": json.dumps(inside)}))
+
+
+def meta(letter: Letter) -> dict[str, str]:
     size = int.from_bytes(letter.body[:8], "little")
-    meta = json.loads(letter.body[8 : 8 + size])["__metadata__"]
-    return replace(letter, body=save({k: change(v) for k, v in load(letter.body).items()}, meta))
+    found: dict[str, str] = json.loads(letter.body[8 : 8 + size])["__metadata__"]
+    return found
 
 
 def header(letter: Letter, old: str, new: str) -> Letter:
@@ -118,6 +130,15 @@ WRONG: dict[str, tuple[Any, str]] = {
         "rule 'local-updatx'",
     ),
     "no letter": (order(lambda letter: Letter()), "the other side speaks None"),
+    "no model": (answer(lambda letter: tensors(letter, None)), "sent no model"),
+    "a loss that is a word": (
+        answer(lambda letter: report(letter, "train_loss", "abc")),
+        "reported train_loss = 'abc', which is not possible",
+    ),
+    "samples that are a list": (
+        answer(lambda letter: report(letter, "trained_samples", [1])),
+        "reported trained_samples = '[1]', which is not possible",
+    ),
 }
 
 
@@ -272,7 +293,7 @@ def test_an_error_message_of_flower_is_put_into_words(code: int, reason: str, sa
         return None
 
     run = place(tmp_path, CLIENTS).run(experiment(), there=there)
-    assert failures(run) == [(2, BAD, said)]
+    assert [failed for failed in failures(run) if not failed[2].startswith("not evaluated")] == [(2, BAD, said)]
 
 
 @pytest.mark.parametrize("name", ["/etc/data.npz", "hub:owner/name", "digits"])

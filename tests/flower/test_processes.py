@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from coterie.flower import keeper
+from coterie.flower import keeper, processes
 from coterie.flower.processes import CLIENT_APP, SUPERLINK, Deployment, deployed
 from coterie.flower.programs import Failed, Scalar, written
 from coterie.problems import BadInput
@@ -221,6 +221,31 @@ def test_names_and_folders_are_checked_before_anything_starts(tmp_path: Path) ->
         with pytest.raises(BadInput, match=sentence), deployed(folder, nodes):
             raise AssertionError
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+def test_who_gives_no_answer_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where something that it began goes on and holds its streams."""
+    flwr = tmp_path / "flwr"
+    flwr.write_text("#!/bin/sh\necho $$ >> begun\nsleep 5 &\nexec sleep 611\n", "utf-8")
+    flwr.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(processes, "programs", lambda: tmp_path)
+    monkeypatch.setattr(processes, "ANSWER", 0.3)
+    with subprocess.Popen(["true"], text=True) as keeping_nothing:
+        federation = Deployment(tmp_path, keeping_nothing)
+        asked: list[tuple[str, Callable[[], object]]] = [
+            ("list local --run-id 7", lambda: federation.status("7")),
+            ("log 7 local --show", lambda: federation.output("7")),
+            ("stop 7 local", lambda: federation.cancel("7")),
+        ]
+        for words, ask in asked:
+            with pytest.raises(
+                Failed, match=rf"flwr {words} has not answered after 0\.3 s; the end of .*superlink"
+            ):
+                ask()
+    begun = {int(line) for line in (tmp_path / "begun").read_text("utf-8").split()}
+    assert len(begun) == 3
+    assert not begun & {pid for pid, _ in keeper.parents()}
 
 
 @pytest.mark.parametrize(

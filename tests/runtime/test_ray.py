@@ -272,6 +272,33 @@ def test_outputs_that_cannot_be_computed(ray: Any) -> None:
         ray.outputs(Outputs(models, torch.zeros(5, 7)))
 
 
+def test_a_second_loss_of_all_nodes_is_waited_for_as_long_as_the_first(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray import remote
+
+    from coterie.runtime import ray_queue
+
+    def slow(seconds: float) -> list[float]:
+        time.sleep(seconds)
+        return [seconds]
+
+    begin, cluster = remote(slow).remote, ray._cluster
+    queue = ray_queue.Queue(cluster)
+
+    def work(seconds: float) -> list[Any]:
+        return [found for _, found in queue.worked([ray_queue.Job([0], 1)], lambda jobs: begin(seconds))]
+
+    assert work(0.0) == [0.0]
+    monkeypatch.setattr(cluster, "cpus", 0)
+    monkeypatch.setattr(cluster, "look", lambda: None)  # no node is seen, until a task ends
+    monkeypatch.setattr(ray_queue, "WAIT", 0.1)
+    monkeypatch.setattr(ray_queue, "DESERTED", 3.0)
+    assert work(0.5) == [0.5]
+    time.sleep(3.0)
+    assert work(0.5) == [0.5]
+
+
 def test_a_process_has_one_cluster(ray: Any) -> None:
     with pytest.raises(BadInput, match=r"'127.0.0.1:1' is not possible: this process is connected to Ray at .*:\d"):
         on_ray(address="127.0.0.1:1")

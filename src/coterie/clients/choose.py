@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.clients.rule import Answer, Client, Order, Rule, Work, rule
@@ -12,6 +13,9 @@ from coterie.clients.work import Losses, Train
 @dataclass(frozen=True)
 class Choose(Rule):
     """Which of the received `models` `[K, P]` has the smallest loss on own training data; ties to the first."""
+
+    def numbers(self, got: Order) -> Mapping[str, tuple[float, float]]:
+        return {"choice": (0, len(got.items["models"].values) - 1)}
 
     def run(self, me: Client, got: Order) -> Work:
         """Answer with the number `choice`; nothing is trained."""
@@ -25,6 +29,9 @@ class ChooseThenTrain(Rule):
     """Train from the received model with the smallest loss on own training data (IFCA, Algorithm 1)."""
 
     sends = ("model",)
+
+    def numbers(self, got: Order) -> Mapping[str, tuple[float, float]]:
+        return {"choice": (0, len(got.items["models"].values) - 1)}
 
     def run(self, me: Client, got: Order) -> Work:
         """Answer with the trained `model` and the number `choice`."""

@@ -6,9 +6,10 @@ other layers in K versions to choose among, or `head`, those of the cluster that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -45,6 +46,14 @@ class ChooseIdentity(Rule):
     """Which cluster's model has the smallest loss on some fresh own training samples; ties to the first."""
 
     samples: Annotated[int, Field(ge=1, description="samples of the test, drawn anew in each round")] = 256
+
+    def numbers(self, got: Order) -> Mapping[str, tuple[float, float]]:
+        clusters = math.inf  # whoever is sent but one head answers with the cluster it chose before
+        if "heads" in got.items:
+            clusters = len(got.items["heads"].values)
+        elif "tau2/0" in got.told:
+            clusters = sum(name.startswith("tau2/") for name in got.told)
+        return {"choice": (0, clusters - 1)}
 
     def run(self, me: Client, got: Order) -> Work:
         """Answer with the number `choice`; nothing is trained."""
@@ -102,7 +111,8 @@ class PLU(ChooseIdentity):
     lambda_max: float = 2.0
     private_head: bool = False
     tell_loss: bool = False
-    sends, keeps = ("model",), ("model", "identity")
+    sends: ClassVar[tuple[str, ...]] = ("model",)
+    keeps: ClassVar[tuple[str, ...]] = ("model", "identity")
 
     def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """The identity is one number."""
@@ -181,6 +191,10 @@ class PLUThenEvaluate(PLU):
     """Score the personal model; of who is sent a cluster's layers, a fresh one, which is then forgotten."""
 
     split: Annotated[Literal["validation", "test"], Field(description="which held-out data")] = "test"
+    sends, keeps = (), ()
+
+    def numbers(self, got: Order) -> Mapping[str, tuple[float, float]]:
+        return {}
 
     def run(self, me: Client, got: Order) -> Work:
         """Report the scores, and the `choice` of a fresh update."""

@@ -112,6 +112,10 @@ class Rule:
         """Shapes of what is sent or kept and is not model-shaped, by name; everything else is `[P]`."""
         return {}
 
+    def numbers(self, got: Order) -> Mapping[str, tuple[float, float]]:
+        """The numbers that every answer to an order holds, with the least and the most that each can be."""
+        return {}
+
     def settings(self) -> dict[str, Any]:
         """The settings as plain values, from which `RULES` builds the rule again."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]  # every rule is a dataclass

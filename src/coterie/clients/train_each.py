@@ -33,6 +33,9 @@ class TrainEach(Rule):
     )
     sends = ("model",)
 
+    def numbers(self, got: Order) -> Mapping[str, tuple[float, float]]:
+        return {f"moved{k}": (0.0, FARTHEST) for k in range(len(got.items["models"].values))}
+
     def run(self, me: Client, got: Order) -> Work:
         """Answer with the `model` and the numbers `moved0`, `moved1`, …: how far each of the K has moved."""
         seen = me.layout.trainable if self.signal == "all" else me.layout.output_kernel

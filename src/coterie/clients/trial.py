@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -23,6 +25,9 @@ class Receive(Rule):
 
     keeps = ("model", "finer")
 
+    def numbers(self, got: Order) -> Mapping[str, tuple[float, float]]:
+        return {"loss": (-math.inf, math.inf)}
+
     def run(self, me: Client, got: Order) -> Work:
         """Answer with the number `loss`; nothing is trained."""
         own = own_model(me, got)
@@ -43,6 +48,9 @@ class TrainBranches(Rule):
         "train"
     )
     keeps = ("model", "finer")
+
+    def numbers(self, got: Order) -> Mapping[str, tuple[float, float]]:
+        return {"now": (-math.inf, math.inf), "finer": (-math.inf, math.inf)}
 
     def run(self, me: Client, got: Order) -> Work:
         """Answer with the losses `now` and `finer` after training."""

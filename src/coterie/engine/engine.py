@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, get_args
 
@@ -70,8 +70,13 @@ class Engine(ABC):
             order.client, order.round, samples, self.seed, self.layout, self.training, state, self._initial.clone
         )
 
-    def carry_out(self, orders: Sequence[Order], states: Sequence[Mapping[str, Tensor]]) -> list[Answer]:
-        """Run the rule of every order to its answer, all in step, so that like requests meet.
+    def carry_out(
+        self,
+        orders: Sequence[Order],
+        states: Sequence[Mapping[str, Tensor]],
+        watch: Callable[[Request], None] | None = None,
+    ) -> list[Answer]:
+        """Run the rule of every order to its answer, all in step, so that like requests meet; `watch` sees each.
 
         To each answer's report the engine adds `trained_samples`, the work that the rule asked for: how many
         training samples went backwards through the network, each time that they did.
@@ -90,6 +95,9 @@ class Engine(ABC):
                     asked.append((i, works[i].send(results[i])))
                 except StopIteration as end:
                     answers[i] = _with_effort(end.value, efforts[i])
+            if watch is not None:
+                for _, request in asked:
+                    watch(request)
             for kind in dict.fromkeys(type(r) for _, r in asked):
                 same = [(i, r) for i, r in asked if type(r) is kind]
                 found = self.answer([clients[i] for i, _ in same], [r for _, r in same])

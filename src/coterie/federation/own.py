@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -80,7 +81,7 @@ def load_own(
         name: of the client.
         path: a `.npz` or `.parquet` file, or a folder of such. A `.npz` file may say in an array `split` what each
             sample is for: 0 training, 1 validation, 2 test.
-        features: the shape that a sample must have.
+        features: the shape that a sample must have; flat ones of as many numbers take it.
         classes: how many labels there are, which are then 0, 1, …; or what they are called, in order.
         validation: share of the samples held out for validation, where the file says nothing of it.
         test: share held out for testing, likewise.
@@ -92,7 +93,7 @@ def load_own(
     """
     columns = read(path)
     check_lengths(columns)
-    inputs = finite_inputs(columns, [])
+    inputs = _shaped(finite_inputs(columns, []), features)
     found = []
     if inputs.shape[1:] != tuple(features):
         found.append(
@@ -118,7 +119,7 @@ def public_inputs(path: Path, features: Sequence[int], count: int, seed: int) ->
         BadInput: the file cannot be read, or its samples have another shape.
     """
     columns = read(path, labelled=False)
-    inputs = finite_inputs(columns, [])
+    inputs = _shaped(finite_inputs(columns, []), features)
     if inputs.shape[1:] != tuple(features):
         raise BadInput(
             f"data.public_file = {str(path)!r}: a sample has the shape {list(inputs.shape[1:])}; it must be "
@@ -127,6 +128,14 @@ def public_inputs(path: Path, features: Sequence[int], count: int, seed: int) ->
     if count < len(inputs):
         inputs = inputs[np.sort(stream(seed, "public").choice(len(inputs), count, replace=False))]
     return torch.from_numpy(inputs)
+
+
+def _shaped(inputs: NDArray[np.float32], features: Sequence[int]) -> NDArray[np.float32]:
+    """Flat samples, as a table has them, and images without a channel axis in the shape that is wanted."""
+    shape, wanted = inputs.shape[1:], tuple(features)
+    if shape == (math.prod(wanted),) or (*shape, 1) == wanted:
+        return inputs.reshape(len(inputs), *wanted)
+    return inputs
 
 
 def _numbers(columns: Columns, classes: int | Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:

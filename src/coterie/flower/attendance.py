@@ -10,10 +10,9 @@ from coterie.experiment import Experiment
 from coterie.flower.register import Members
 from coterie.flower.roll import FILE
 from coterie.flower.transport import FlowerRuntime
+from coterie.methods.method import UNKNOWN
 from coterie.runtime.runtime import Runtime
 from coterie.tables import encode_json, write_whole
-
-UNKNOWN = -1
 
 
 class Attendance:
@@ -35,7 +34,8 @@ class Attendance:
         self._rounds = experiment.run.rounds
         if folder is not None:
             self._members.write(folder)
-            self._write(0, None)
+            if not (folder / FILE).exists():  # else it says how things were when the run was cut off
+                self._write(0, None)
 
     def round(self, round: Round) -> None:
         self._write(round.number, None if round.groups is None else round.groups.tolist())
@@ -51,7 +51,8 @@ class Attendance:
         if folder is None:
             return
         clients = []
-        for client, guest in enumerate(self._members.guests):
+        guests = {guest.name: guest for guest in self._members.guests}
+        for client, guest in enumerate(guests[name] for name in roster.names):
             node, seen = roster.node(client), roster.seen.get(guest.name)
             group = UNKNOWN if groups is None or client >= len(groups) else groups[client]
             clients.append(

@@ -28,6 +28,9 @@ Settings = Mapping[str, Any]
 HELLO, ORDER = "hello", "order"
 """What a letter asks for."""
 
+OWNER = "client.txt"
+"""The file in a client's folder that says whose it is."""
+
 KEY = re.compile("[0-9a-f]{32}")
 """The key of a run, which names a folder of the client."""
 
@@ -54,7 +57,7 @@ def answered(letter: Letter, node: Settings, run: Settings) -> Letter:
         run_key = letter.text("run")
         if not KEY.fullmatch(run_key):
             raise BadInput(f"a message says run = {run_key!r}; it must be 32 digits from 0 to f")
-        return me.home(run_key).answer(letter)
+        return me.home(run_key, letter.text("digest")).answer(letter)
     except BadInput as error:
         return Letter.refusing("; ".join(error.problems))
     except Exception as error:  # noqa: BLE001  # the server is told, and nobody else
@@ -94,8 +97,14 @@ class _Client:
         values: dict[str, Value] = {"name": held.name, "features": features, "classes": held.classes}
         return Letter({"speaks": VERSION, **values, **sizes, "digest": held.digest})
 
-    def home(self, run: str) -> Home:
-        """This client at work in a run."""
+    def home(self, run: str, digest: str) -> Home:
+        """This client at work in a run, with the data that it had when it joined.
+
+        Raises:
+            BadInput: they are others now.
+        """
+        if _holding(self._text, self._name, self._data).digest != digest:
+            raise BadInput("its data have changed since it joined the run; put them back as they were")
         engine = _engine(self._text, self._name, self._data)
         return Home(engine, OnDisk(self._state_dir() / "states" / run), self._served)
 
@@ -130,7 +139,23 @@ class _Client:
             raise BadInput(
                 f"state-dir = {self._folder!r} is not possible ({error.strerror}); name another folder"
             ) from None
+        owner = _owner(folder, self._name)
+        if owner != self._name:
+            raise BadInput(
+                f"state-dir = {self._folder!r} is that of client {owner}; give each client a folder of its own"
+            )
         return folder
+
+
+def _owner(folder: Path, name: str) -> str:
+    """Whose folder this is: `name`'s from now on where it was nobody's."""
+    path = folder / OWNER
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(name)
+    except FileExistsError:
+        return path.read_text("utf-8") or name  # another process may be writing it just now
+    return name
 
 
 @lru_cache(REMEMBERED)

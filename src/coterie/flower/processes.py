@@ -33,6 +33,9 @@ SUPERLINK = "superlink"
 SERVER_APP, CLIENT_APP = "flwr-serverapp", "flwr-clientapp"
 """The programs that Flower runs an app in."""
 
+ANSWER = 120.0
+"""Seconds that Flower's command line may take for an answer; it computes for one or two."""
+
 LINES = 15
 """Lines of a log that an error ends with."""
 
@@ -89,7 +92,8 @@ class Deployment:
         """Wait until a run has finished, well or not; `look` is called several times a second meanwhile.
 
         Raises:
-            Failed: it has not after so many seconds; the message ends with what the app printed last.
+            Failed: it has not after so many seconds, or Flower does not say; the message ends with the last lines
+                of the SuperLink's log.
         """
         deadline, asked = time.monotonic() + seconds, 0.0
         while True:
@@ -106,7 +110,8 @@ class Deployment:
 
     def output(self, run: str) -> str:
         """What the server's part of an app has printed."""
-        return self._begun("log", run, "local", "--show").communicate()[0]
+        words = "log", run, "local", "--show"
+        return self._said(self._begun(*words), words, ANSWER)[0]
 
     def cancel(self, run: str) -> None:
         """Stop a run, as its owner would."""
@@ -182,10 +187,15 @@ class Deployment:
         self._keep("start", SUPERLINK, **self._process(SUPERLINK))
         self._wait_for_superlink(seconds)
         # All at once, for each takes a second of computing.
-        registering = {name: self._begun(*self._registration(name), "--format", "json") for name in nodes}
-        for name, process in registering.items():
-            printed, complained = process.communicate()
-            self.nodes[name] = str(understood(self._registration(name), printed, complained)["node-id"])
+        words = {name: self._registration(name) for name in nodes}
+        registering = {name: self._begun(*words[name], "--format", "json") for name in nodes}
+        try:
+            for name, process in registering.items():
+                answer = understood(words[name], *self._said(process, words[name], seconds))
+                self.nodes[name] = str(answer["node-id"])
+        finally:
+            for process in registering.values():
+                _let_go(process)
         for name in nodes:
             self._keep("start", name, **self._process(name))
         self.wait_online(seconds=seconds)
@@ -238,9 +248,23 @@ class Deployment:
         """What Flower's command line answers.
 
         Raises:
-            Failed: it refuses.
+            Failed: it refuses, or does not answer.
         """
-        return understood(words, *self._begun(*words, "--format", "json").communicate())
+        return understood(words, *self._said(self._begun(*words, "--format", "json"), words, ANSWER))
+
+    def _said(self, process: subprocess.Popen[str], words: Sequence[str], seconds: float) -> tuple[str, str]:
+        """What Flower's command line printed on both streams.
+
+        Raises:
+            Failed: it has not ended after so many seconds; now it has.
+        """
+        try:
+            return process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            said = f"flwr {' '.join(words)} has not answered after {seconds:g} s; {self._ending(SUPERLINK)}"
+            raise Failed(said) from None
+        finally:
+            _let_go(process)
 
     def _begun(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -332,6 +356,13 @@ def deployed(
         yield deployment
     finally:
         _end(keeper)
+
+
+def _let_go(process: subprocess.Popen[str]) -> None:
+    """Nobody waits for its answer any more: it ends, whoever else may hold its streams."""
+    process.kill()
+    with process:
+        pass
 
 
 def _end(keeper: subprocess.Popen[str]) -> None:

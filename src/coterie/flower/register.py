@@ -1,8 +1,11 @@
-"""Who takes part in a run, as its folder says for good: `register.json`."""
+"""Who takes part in a run, as its folder says for good: `register.json`.
+
+Clients that are held out of training come last in the run, and where they belong in the register, from which they
+are divided anew when the run is resumed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from coterie.tables import encode_json, read_json, write_whole
 
 @dataclass(frozen=True)
 class Members:
-    """The clients of a run in the order of their ids, and the key under which they keep their states for it."""
+    """The clients of a run in the order in which they were divided, and the key of their states for it."""
 
     key: str
     guests: tuple[Guest, ...]
@@ -62,11 +65,6 @@ class Members:
             tuple(guest.digest for guest in self.guests),
             public,
         )
-
-    def reordered(self, names: Sequence[str]) -> Members:
-        """The same clients in the order of these names."""
-        by_name = {guest.name: guest for guest in self.guests}
-        return Members(self.key, tuple(by_name[name] for name in names if name in by_name))
 
 
 def _guest(entry: dict[str, Any]) -> Guest:

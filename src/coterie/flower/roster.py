@@ -19,6 +19,12 @@ from coterie.runtime.runtime import Failure
 ASKED = 120.0
 """Seconds that a node has for saying who it is: its first message loads all that its app needs."""
 
+LONGEST_PAUSE = 16
+"""Looks for which a node that cannot take part is left alone, at most."""
+
+LONGEST_NAME = 200
+"""Letters of a client's name."""
+
 PAUSE = 1.0
 """Seconds between two looks for nodes at the start."""
 
@@ -40,13 +46,17 @@ class Guest:
         """Read an answer.
 
         Raises:
-            BadInput: something is missing in it.
+            BadInput: something is missing in it, or not possible.
         """
         letter.check()
-        sizes = tuple(letter.number(name) for name in ("train", "validation", "test"))
+        name, sizes = letter.text("name"), tuple(letter.number(name) for name in ("train", "validation", "test"))
+        if not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+            raise BadInput(f"its name must be 1 to {LONGEST_NAME} letters that can be printed")
+        if sizes[0] < 1 or min(sizes) < 0:
+            raise BadInput(f"it says that it holds {sizes} samples; at least one must be there to train on")
         features = json.loads(letter.text("features"))
         return cls(
-            letter.text("name"),
+            name,
             (sizes[0], sizes[1], sizes[2]),
             tuple(int(length) for length in features),
             letter.number("classes"),
@@ -81,22 +91,42 @@ class Roster:
         self._accepts = accepts
         self._guests: dict[int, Guest] = {}
         self._refused: dict[int, str] = {}
+        self._waiting: dict[int, _Pause] = {}
         self._online: set[int] = set()
 
+    @property
+    def here(self) -> bool:
+        """Whether any client of the run is connected."""
+        return any(self.node(client) is not None for client in range(len(self.names)))
+
     def look(self) -> list[str]:
-        """Ask every new node who it is; one sentence on each that came, or came back, or was turned away."""
+        """Ask every new node who it is; one sentence on each that came, or came back, or was turned away.
+
+        A node that gave no answer, or was turned away, is asked again after 1, 2, 4, … further looks: whatever was
+        wrong may have been mended, and one that stays mute shall not hold up every round.
+        """
         before, self._online = self._online, set(self.grid.get_node_ids())
-        # Whoever was away may hold other data now, or the right ones at last.
+        self._waiting = {node: pause for node, pause in self._waiting.items() if node in self._online}
         self._refused = {node: reason for node, reason in self._refused.items() if node in self._online}
-        known = (set(self._guests) & before) | set(self._refused)
+        for pause in self._waiting.values():
+            pause.left -= 1
+        # Whoever was away may hold other data now.
+        known = (set(self._guests) & before) | {node for node, pause in self._waiting.items() if pause.left > 0}
         fresh = sorted(self._online - known)
         if not fresh:
             return []
+        replies = sent(self.grid, dict.fromkeys(fresh, self._hello), QUERY, "hello", ASKED)
         notes = []
-        for node, reply in sent(self.grid, dict.fromkeys(fresh, self._hello), QUERY, "hello", ASKED).items():
-            sentence = self._welcomed(node, reply)
-            if sentence is not None:
-                notes.append(sentence)
+        for node in fresh:
+            said, former = self._welcomed(node, replies[node]), self._refused.pop(node, None)
+            if said.welcome:
+                self._waiting.pop(node, None)
+            else:
+                self._refused[node] = said.sentence
+                pause = self._waiting.setdefault(node, _Pause())
+                pause.left = pause.last = min(2 * pause.last, LONGEST_PAUSE) or 1
+            if said.sentence != former:
+                notes.append(said.sentence)
         return notes
 
     def gathered(self, wanted: int, enough: int, seconds: float, say: Callable[[str], None]) -> dict[str, Guest]:
@@ -146,41 +176,53 @@ class Roster:
         if problem is None:
             seen.round, seen.at = round, datetime.now(UTC)
 
-    def _welcomed(self, node: int, reply: Letter | Failure) -> str | None:
-        """Take a node in, or turn it away; a sentence on what happened."""
+    def digest(self, client: int) -> str:
+        """Of the data that a client said it holds."""
+        return next(guest.digest for guest in self._guests.values() if guest.name == self.names[client])
+
+    def _welcomed(self, node: int, reply: Letter | Failure) -> _Said:
+        """Take a node in, or turn it away."""
         if isinstance(reply, Failure):
-            return f"node {node} {reply.reason}"  # it is asked again at the next look
+            return _Said(f"node {node} {reply.reason}")
         try:
             if reply.refused is not None:
                 raise BadInput(reply.refused)
             guest = Guest.of(reply)
-        except (BadInput, ValueError, TypeError) as error:
-            name = reply.values.get("name")
-            who = f"node {node}" if name is None else f"client {name}"
-            return self._turned_away(node, f"{who} cannot take part: {error}")
+        except Exception as error:  # noqa: BLE001  # whatever a node says, the others go on
+            return _Said(f"node {node} cannot take part: {str(error)[:300]}")
         before = [n for n, other in self._guests.items() if other.name == guest.name]
         if any(n != node and n in self._online for n in before):
-            return self._turned_away(
-                node, f"client {guest.name} cannot take part twice; give node {node} another name"
-            )
+            return _Said(f"client {guest.name} cannot take part twice; give node {node} another name")
         if (reason := self._accepts(guest)) is not None:
-            return self._turned_away(node, f"client {guest.name} cannot take part: {reason}")
+            return _Said(f"client {guest.name} cannot take part: {reason}")
         if before and self._guests[before[-1]].digest != guest.digest:
-            return self._turned_away(
-                node, f"client {guest.name} cannot take part any more: its data have changed since the run began"
+            return _Said(
+                f"client {guest.name} cannot take part any more: its data have changed since the run began"
             )
         for old in before:
             del self._guests[old]
         self._guests[node] = guest
         if not self.names:
-            return f"client {guest.name} is here with {sum(guest.sizes):,} samples"
+            return _Said(f"client {guest.name} is here with {sum(guest.sizes):,} samples", True)
         if guest.name in self.names:
-            return f"client {guest.name} is back" if before else f"client {guest.name} is here"
-        return f"client {guest.name} came after the run began, and has no part in it"
+            return _Said(f"client {guest.name} is back" if before else f"client {guest.name} is here", True)
+        return _Said(f"client {guest.name} came after the run began, and has no part in it", True)
 
-    def _turned_away(self, node: int, sentence: str) -> str:
-        self._refused[node] = sentence
-        return sentence
+
+@dataclass(frozen=True)
+class _Said:
+    """What came of asking a node."""
+
+    sentence: str
+    welcome: bool = False
+
+
+@dataclass
+class _Pause:
+    """How many looks a node is left alone, and how many it was the last time."""
+
+    left: int = 0
+    last: int = 0
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

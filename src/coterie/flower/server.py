@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,6 +26,7 @@ from coterie.flower.transport import FlowerRuntime
 from coterie.listing import console, outcome
 from coterie.live import PlainLines
 from coterie.newcomers import held_out
+from coterie.problems import BadInput
 from coterie.runs import RunFolder
 from coterie.runtime.letter import Letter
 from coterie.runtime.wire import VERSION
@@ -47,12 +50,12 @@ def serve(grid: Grid, config: Config, place: Path) -> Result:
     Raises:
         BadInput: the experiment cannot run, or the clients did not come as it says.
     """
-    runs, former = str(config.get("runs") or "runs"), str(config.get("resume") or "")
-    folder = RunFolder.find(former, runs) if former else None
-    experiment = _begun(config, place, runs) if folder is None else _resumed(folder)
+    asked = _Asked.of(config)
+    folder = RunFolder.find(asked.resume, asked.runs) if asked.resume else None
+    experiment = _begun(asked, place) if folder is None else _resumed(folder)
     experiment.check()
     before = None if folder is None else Members.read(folder.path)
-    world, members = _world(grid, experiment, config, before)
+    world, members = _world(grid, experiment, asked, before)
     observers: list[Observer] = [PlainLines(console()), Attendance(world.runtime, members)]
     if folder is None:
         result = running.run(experiment, observers=observers, world=world)
@@ -65,12 +68,46 @@ def serve(grid: Grid, config: Config, place: Path) -> Result:
     return result
 
 
-def _begun(config: Config, place: Path, runs: str) -> Experiment:
-    """The experiment that a run's configuration names."""
-    experiment = Experiment.from_toml(place / str(config.get("experiment") or "experiment.toml"))
-    changes = {"run.folder": runs}
-    if config.get("name"):
-        changes["run.name"] = str(config["name"])
+@dataclass(frozen=True)
+class _Asked:
+    """A run's configuration."""
+
+    experiment: str
+    runs: str
+    name: str
+    resume: str
+    wait: float
+    seconds: float | None
+
+    @classmethod
+    def of(cls, config: Config) -> _Asked:
+        """Read it.
+
+        Raises:
+            BadInput: one sentence for each value that is not possible.
+        """
+        numbers, found = {}, []
+        for key, usual in (("wait", WAIT), ("round-seconds", 0.0)):
+            value = config.get(key, usual)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                found.append(f"{key} = {value!r} is not possible; it must be a number of seconds, 0 or more")
+            else:
+                numbers[key] = float(value)
+        if found:
+            raise BadInput(found)
+        experiment, runs = str(config.get("experiment") or "experiment.toml"), str(config.get("runs") or "runs")
+        name, resume = str(config.get("name") or ""), str(config.get("resume") or "")
+        return cls(experiment, runs, name, resume, numbers["wait"], numbers["round-seconds"] or None)
+
+
+def _begun(asked: _Asked, place: Path) -> Experiment:
+    """The experiment that a run's configuration names, with whole paths: it may be resumed from elsewhere."""
+    experiment = Experiment.from_toml(place / asked.experiment)
+    changes: dict[str, Any] = {"run.folder": asked.runs}
+    if asked.name:
+        changes["run.name"] = asked.name
+    if experiment.data.public_file is not None:
+        changes["data.public_file"] = str((place / experiment.data.public_file).resolve())
     return resolved(experiment.updated(changes))
 
 
@@ -78,13 +115,13 @@ def _resumed(folder: RunFolder) -> Experiment:
     return Experiment.from_toml(folder.experiment_text() + "\n")
 
 
-def _world(grid: Grid, experiment: Experiment, config: Config, before: Members | None) -> tuple[World, Members]:
+def _world(grid: Grid, experiment: Experiment, asked: _Asked, before: Members | None) -> tuple[World, Members]:
     """The clients that take part, and the runtime that reaches them."""
     method, data, run = built(experiment.method), experiment.data, experiment.run
     key = uuid4().hex if before is None else before.key
     context = {"speaks": VERSION, "experiment": experiment.to_toml(), "run": key}
     hello = Letter({**context, "asks": HELLO})
-    wait = float(config.get("wait") or WAIT)
+    public = _public(experiment, method.needs.public)
     known: Federation | None = None
     if data.own:
         digests = {} if before is None else {guest.name: guest.digest for guest in before.guests}
@@ -97,18 +134,16 @@ def _world(grid: Grid, experiment: Experiment, config: Config, before: Members |
         roster = Roster(grid, hello, lambda guest: _changed(digests, guest))
         roster.expect(known.names)
     wanted = len(roster.names) or int(data.clients or 1)
-    guests = roster.gathered(wanted, wanted if before is None else 1, wait, _say)
+    guests = roster.gathered(wanted, wanted if before is None else 1, asked.wait, _say)
     members = before or Members(key, tuple(guests.values())[:wanted])
-    whole = members.population(_public(experiment, method.needs.public)) if known is None else known
+    whole = members.population(public) if known is None else known
     whole, newcomers = held_out(whole, run.holdout_clients, run.seed)
-    members = members.reordered(whole.names)
     roster.expect(whole.names)
-    patience = run.client_timeout or float(config.get("round-seconds") or 0) or None
+    patience = run.client_timeout or asked.seconds
     engine = spec_of(experiment, method, whole).build()
     order = {**context, "asks": ORDER}
-    return World(
-        whole, newcomers, FlowerRuntime(engine, whole.samples, roster, order, patience, run.dropout)
-    ), members
+    runtime = FlowerRuntime(engine, whole.samples, roster, order, patience, asked.wait, run.dropout)
+    return World(whole, newcomers, runtime), members
 
 
 def _mismatch(experiment: Experiment, guest: Guest) -> str | None:

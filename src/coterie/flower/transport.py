@@ -20,6 +20,11 @@ from coterie.runtime.runtime import Failure
 if TYPE_CHECKING:
     from coterie.flower.roster import Roster
 
+
+class Away(Failure):
+    """Why a client gave no answer that is not there, or is stuck: it is not waited for twice in a round."""
+
+
 QUERY, TRAIN = "query", "train"
 """The kinds of messages of which Flower tells a client."""
 
@@ -81,7 +86,7 @@ def sent(
     # An error may come from another node than the one it is about; what it answers is always right.
     waiting = {str(key): node for key, node in zip(grid.push_messages(messages), nodes, strict=True) if key}
     found: dict[int, Letter | Failure] = {
-        node: Failure("could not be sent a message") for node in nodes if node not in waiting.values()
+        node: Away("could not be sent a message") for node in nodes if node not in waiting.values()
     }
     deadline = None if seconds is None else time.monotonic() + seconds
     while waiting:
@@ -92,7 +97,7 @@ def sent(
         if not waiting:
             break
         if deadline is not None and time.monotonic() >= deadline:
-            found |= {node: Failure(f"took longer than {seconds:g} s") for node in waiting.values()}
+            found |= {node: Away(f"took longer than {seconds:g} s") for node in waiting.values()}
             break
         time.sleep(POLL)
     return found
@@ -102,11 +107,13 @@ def _read(reply: Message) -> Letter | Failure:
     if reply.has_error():
         reason = " ".join(str(reply.error.reason or "").split())[:300]
         known = _CODES.get(reply.error.code)
-        return Failure(known or f"failed in its app: {reason or f'error {reply.error.code}'}")
+        return Away(known) if known else Failure(f"failed in its app: {reason or f'error {reply.error.code}'}")
     try:
         return opened(reply.content)
     except BadInput as error:
         return Failure("; ".join(error.problems))
+    except Exception as error:  # noqa: BLE001  # whatever a node sends, the round goes on
+        return Failure(f"sent what cannot be read ({type(error).__name__}: {error})"[:300])
 
 
 class FlowerRuntime(RemoteRuntime):
@@ -118,8 +125,11 @@ class FlowerRuntime(RemoteRuntime):
         roster: which node is which client.
         context: what every letter says beside its order.
         seconds: how long a client may take for an answer; None for as long as its node is there.
+        wait: seconds that a round waits for somebody to be there.
         dropout: see `Runtime`.
     """
+
+    remedy = "see that their nodes run and reach the server, and go on with the run"
 
     def __init__(
         self,
@@ -128,28 +138,44 @@ class FlowerRuntime(RemoteRuntime):
         roster: Roster,
         context: Mapping[str, Value],
         seconds: float | None = None,
+        wait: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
         super().__init__(engine, samples, dropout)
         self.roster = roster
         self._context = context
         self._seconds = seconds
+        self._wait = wait
+        self._gone: set[int] = set()
 
     def begin(self, round: int) -> None:
         super().begin(round)
+        self._gone.clear()
         self.notes += self.roster.look()
+        deadline = time.monotonic() + self._wait
+        while not self.roster.here and time.monotonic() < deadline:
+            time.sleep(POLL)  # the server's own link may be down: a round without anybody teaches nothing
+            self.notes += self.roster.look()
 
     def post(self, letters: Mapping[int, Letter]) -> Mapping[int, Letter | Failure]:
-        nodes = {client: self.roster.node(client) for client in letters}
+        nodes = {client: None if client in self._gone else self.roster.node(client) for client in letters}
         there = {
-            node: Letter({**self._context, **letters[client].values}, letters[client].body)
+            node: Letter(
+                {**self._context, **letters[client].values, "digest": self.roster.digest(client)},
+                letters[client].body,
+            )
             for client, node in nodes.items()
             if node is not None
         }
         replies = sent(self.roster.grid, there, TRAIN, str(self._round), self._seconds)
-        found: dict[int, Letter | Failure] = {
-            client: Failure("is not connected") if node is None else replies[node] for client, node in nodes.items()
-        }
-        for client, reply in found.items():
+        found: dict[int, Letter | Failure] = {}
+        for client, node in nodes.items():
+            if client in self._gone:
+                found[client] = Away("left earlier in the round")
+                continue
+            reply = Away("is not connected") if node is None else replies[node]
+            found[client] = reply
+            if isinstance(reply, Away):
+                self._gone.add(client)
             self.roster.heard(client, self._round, reply.reason if isinstance(reply, Failure) else reply.refused)
         return found

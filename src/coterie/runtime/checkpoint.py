@@ -8,11 +8,9 @@ pickled and nothing imported: what is built again are tensors, plain values and 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.problems import BadInput
-from coterie.runtime.tensor_file import Stacked, as_tensor, write_file
+from coterie.runtime.tensor_file import Stacked, as_tensor, digest, replace_file
 
 FORMAT = "coterie-checkpoint/1"
 KEEP = 2
@@ -49,14 +47,11 @@ class Checkpoints:
         tensors: dict[str, Stacked] = {}
         tree = {name: _plain(value, name, tensors) for name, value in memory.items()}
         header = json.dumps({"round": round, "tree": tree})
-        digest = _digest(self._identity, header, tensors)
-        meta = {"format": FORMAT, "identity": self._identity, "header": header, "digest": digest}
+        found = digest(f"{self._identity}\n{header}", tensors)
+        meta = {"format": FORMAT, "identity": self._identity, "header": header, "digest": found}
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{round:06d}.safetensors"
-        fresh = self.folder / f".{path.name}.{os.getpid()}.new"
-        write_file(fresh, tensors, meta)
-        fresh.replace(path)
-        _flush(self.folder)
+        replace_file(path, tensors, meta)
         for old in [*self._listed()[:-KEEP], *self.folder.glob(".*.new")]:
             old.unlink()  # also what a kill left half written
         return path
@@ -104,7 +99,7 @@ class Checkpoints:
         if meta.get("format") != FORMAT:
             found = f"the format {meta['format']!r}" if "format" in meta else "no format"
             raise BadInput(f"checkpoint {path} has {found}; it must have the format {FORMAT!r}")
-        if meta.get("digest") != _digest(meta.get("identity", ""), meta.get("header", ""), whole):
+        if meta.get("digest") != digest(f"{meta.get('identity', '')}\n{meta.get('header', '')}", whole):
             raise BadInput(f"checkpoint {path} is damaged (its contents do not match its digest)")
         if meta["identity"] != self._identity:
             raise _Foreign(f"checkpoint {path} is of another experiment; it must be of the one it is resumed for")
@@ -206,24 +201,5 @@ def check_state(state: Any) -> None:
     _plain(state, "state", {})
 
 
-def _digest(identity: str, header: str, tensors: Mapping[str, Stacked]) -> str:
-    found = blake2b(f"{identity}\n{header}".encode(), digest_size=16)
-    for name in sorted(tensors):
-        found.update(f"{name}:{tensors[name].dtype}:{tensors[name].shape}".encode())
-        for block in tensors[name].blocks():
-            found.update(block)
-    return found.hexdigest()
-
-
 def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
-
-
-def _flush(folder: Path) -> None:
-    """Wait until a folder's list of names is on the disk."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -7,9 +7,7 @@ state that the server means.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,14 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from coterie.clients.rule import Answer, Client, Order, Rule, Work
-from coterie.clients.work import Score
+from coterie.clients.work import Request, Score
 from coterie.engine.engine import Engine
 from coterie.models.layout import Layout
 from coterie.problems import BadInput
 from coterie.runtime.letter import Letter
 from coterie.runtime.runtime import Failure, carried_out
-from coterie.runtime.tensor_file import Stacked, write_file
+from coterie.runtime.tensor_file import Stacked, replace_file
 from coterie.runtime.threads import one_thread
 from coterie.runtime.wire import VERSION, pack_answer, unpack_order
 
@@ -74,14 +71,12 @@ class OnDisk(Shelf):
 
     def save(self, number: int, state: State) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(number)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-        write_file(fresh, {name: Stacked.of(values.contiguous()) for name, values in state.items()}, {})
-        fresh.replace(path)
+        replace_file(self._path(number), {name: Stacked.of(values) for name, values in state.items()}, {})
 
     def forget_before(self, number: int) -> None:
-        for path in self._folder.glob("*.safetensors"):
-            if path.stem.isdigit() and int(path.stem) < number:
+        for path in self._folder.glob("*.safetensors*"):
+            of = path.name.removeprefix(".").partition(".")[0]  # a kill leaves `.NUMBER.safetensors.PID.new`
+            if of.isdigit() and int(of) < number:
                 path.unlink(missing_ok=True)
 
     def _path(self, number: int) -> Path:
@@ -121,9 +116,13 @@ class Home:
         if state is None:
             return Letter({"speaks": VERSION, "lost": base})
         evaluated: list[Tensor] = []
-        watched = replace(order, rule=_Watched(order.rule, evaluated))
+
+        def watch(request: Request) -> None:
+            if isinstance(request, Score):
+                evaluated.append(request.model)
+
         with one_thread():
-            (answer,) = carried_out(self._engine, [watched], [state])
+            (answer,) = carried_out(self._engine, [order], [state], watch)
         if isinstance(answer, Failure):
             return Letter.refusing(answer.reason)
         if keep and answer.keep:
@@ -135,30 +134,3 @@ class Home:
         if evaluated and self._served is not None:
             self._served(evaluated[-1], self._engine.layout)
         return Letter({"speaks": VERSION, "kept": bool(keep and answer.keep)}, pack_answer(order, answer))
-
-
-@dataclass(frozen=True, eq=False)
-class _Watched(Rule):
-    """A rule, of which every model that it scores is noted."""
-
-    rule: Rule
-    models: list[Tensor]
-
-    def __post_init__(self) -> None:
-        for name in ("name", "writes", "sends", "keeps"):
-            object.__setattr__(self, name, getattr(self.rule, name))
-
-    def run(self, me: Client, got: Order) -> Work:
-        work, result = self.rule.run(me, got), None
-        while True:
-            try:
-                asked = work.send(result)
-            except StopIteration as end:
-                answer: Answer = end.value
-                return answer
-            if isinstance(asked, Score):
-                self.models.append(asked.model)
-            result = yield asked
-
-    def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        return self.rule.shapes(layout)

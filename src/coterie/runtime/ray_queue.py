@@ -122,7 +122,9 @@ class Queue:
 
         deadlines = [task.deadline - time.monotonic() for task in running if task.deadline is not None]
         ready, _ = ray.wait([task.task for task in running], timeout=max(0.0, min([*deadlines, WAIT])))
-        if not ready and not deadlines:
+        if ready:
+            self._deserted = None
+        elif not deadlines:
             self._see()
         ended: list[tuple[_Running, list[Any] | _Failed]] = []
         for task in running:

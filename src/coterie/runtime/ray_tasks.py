@@ -47,7 +47,7 @@ class Shipped:
         if is_dataclass(data) and not isinstance(data, type):
             held = {field.name: getattr(data, field.name) for field in fields(data)}
             arrays = {name: _array(value) for name, value in held.items() if isinstance(value, Tensor)}
-            data = replace(data, **dict.fromkeys(arrays))  # type: ignore[type-var]
+            data = replace(data, **dict.fromkeys(arrays))
         return cls(replace(spec, data=data), NETWORKS[spec.network].target, arrays)
 
     def build(self) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,15 @@ from coterie.problems import BadInput
 from coterie.runtime.letter import Letter
 from coterie.runtime.rows import Carried, Rows, matrices
 from coterie.runtime.runtime import Failure, Runtime, computed, unsound
+from coterie.runtime.strangers import strange
 from coterie.runtime.wire import VERSION, pack_order, unpack_answer
 
-EXCHANGES = 1000
-"""More than a round has exchanges: the state after the third one of round 12 has the number 12,003."""
+EXCHANGES, ROUNDS = 1000, 1_000_000
+"""More than a round has exchanges, and a run rounds: the third state of round 12 has a number that ends in 012,003.
+
+In front stands when the server was started. A client may still be busy with what a server asked that has died
+since, and must not write it over what the next one has it keep.
+"""
 
 NUMBER = "number"
 """The name under which a checkpoint holds which of its states each client goes on from."""
@@ -39,6 +45,11 @@ class Versions:
     def of(self, client: int) -> int:
         """The number of the state that a client goes on from."""
         return int(self._now[client])
+
+    @property
+    def newest(self) -> int:
+        """The largest number of all."""
+        return int(self._now.max(initial=0))
 
     def since(self, client: int) -> int:
         """The oldest number that may still be asked for: the newest checkpoint may turn out to be damaged."""
@@ -88,6 +99,7 @@ class RemoteRuntime(Runtime):
         self.engine = engine
         self.states = Versions(len(samples))
         self._step = 0
+        self._started = int(time.time())
 
     @abstractmethod
     def post(self, letters: Mapping[int, Letter]) -> Mapping[int, Letter | Failure]:
@@ -104,7 +116,10 @@ class RemoteRuntime(Runtime):
         if not orders:
             return []
         self._step += 1
-        becomes = self._round * EXCHANGES + self._step
+        if self._step >= EXCHANGES:
+            raise ValueError(f"a round asks more than {EXCHANGES - 1} times; it must ask less often")
+        started = max(self._started, self.states.newest // (ROUNDS * EXCHANGES))  # also where a clock was set back
+        becomes = (started * ROUNDS + self._round) * EXCHANGES + self._step
         letters = {order.client: self._letter(order, becomes, keep) for order in orders}
         replies = self.post(letters)
         room = matrices(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep, torch.empty)
@@ -135,9 +150,11 @@ class RemoteRuntime(Runtime):
             if "lost" in reply.values:
                 self.states.update(order.client, 0)
                 number = reply.number("lost")
-                return Failure(f"has lost what it kept in round {number // EXCHANGES}; it will begin anew")
+                round = number // EXCHANGES % ROUNDS
+                return Failure(f"has lost what it kept in round {round}; it will begin anew")
             answer = unpack_answer(order, reply.body, self.layout)
-            wrong = unsound(order, answer, self.layout)
+            classes = self.engine.data.classes
+            wrong = unsound(order, answer, self.layout) or strange(order, answer, classes)
         except BadInput as error:
             return Failure("; ".join(error.problems))
         except Exception as error:  # noqa: BLE001  # whatever a client says, the round goes on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.rule import Answer, Item, Order
+from coterie.clients.work import Request
 from coterie.engine.engine import Engine
 from coterie.exchange import Ask, Exchange, Ids, Log, LogGap, Outputs, Replies
 from coterie.models.layout import Layout
@@ -59,6 +60,8 @@ class Runtime(ABC):
             asks it, after it was sent its order, and is away for the rest of the round.
     """
 
+    remedy = "training.lr may be too large, or run.client_timeout too short"
+    """What to do about it where nobody answers any more."""
     engine: Engine
     """It knows the network; on a real federation it computes for the server alone."""
     states: States
@@ -205,9 +208,12 @@ def computed(engine: Engine, ask: Outputs) -> Tensor:
 
 
 def carried_out(
-    engine: Engine, orders: Sequence[Order], states: Sequence[Mapping[str, Tensor]]
+    engine: Engine,
+    orders: Sequence[Order],
+    states: Sequence[Mapping[str, Tensor]],
+    watch: Callable[[Request], None] | None = None,
 ) -> list[Answer | Failure]:
-    """The engine's answers, one an order; a failure stands for one that is not sound.
+    """The engine's answers, one an order; a failure stands for one that is not sound. `watch` sees each request.
 
     Rules work on copies of what they kept and, unless they never write into it, of what they receive: whatever one
     writes changes nothing of the server's, nothing that another client receives, and no state.
@@ -217,7 +223,7 @@ def carried_out(
         Exception: whatever else a rule raised.
     """
     given = [_own(o) if o.rule.writes else o for o in orders]
-    answers = engine.carry_out(given, [{n: v.clone() for n, v in s.items()} for s in states])
+    answers = engine.carry_out(given, [{n: v.clone() for n, v in s.items()} for s in states], watch)
     if len(answers) != len(orders) or not all(isinstance(a, Answer) for a in answers):
         raise TypeError("a rule must return an Answer")
     wrong = [unsound(order, answer, engine.layout) for order, answer in zip(orders, answers, strict=True)]

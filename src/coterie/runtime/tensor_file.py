@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,36 @@ def write_file(path: Path, tensors: Mapping[str, Stacked], metadata: Mapping[str
             for block in tensors[name].blocks():
                 _write(file.fileno(), block)
         os.fsync(file.fileno())
+
+
+def replace_file(path: Path, tensors: Mapping[str, Stacked], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file so that it appears whole or not at all, and wait until its name is on the disk too.
+
+    A kill may leave `.NAME.PID.new` beside it.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        write_file(fresh, tensors, metadata)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def digest(text: str, tensors: Mapping[str, Stacked]) -> str:
+    """Of a text, and of all tensors with their names, kinds and shapes."""
+    found = blake2b(text.encode(), digest_size=16)
+    for name in sorted(tensors):
+        found.update(f"{name}:{tensors[name].dtype}:{tensors[name].shape}".encode())
+        for block in tensors[name].blocks():
+            found.update(block)
+    return found.hexdigest()
 
 
 def _write(handle: int, content: memoryview) -> None:
