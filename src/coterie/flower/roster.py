@@ -93,11 +93,12 @@ class Roster:
         self._refused: dict[int, str] = {}
         self._waiting: dict[int, _Pause] = {}
         self._online: set[int] = set()
+        self._nodes: dict[str, int] = {}
 
     @property
     def here(self) -> bool:
         """Whether any client of the run is connected."""
-        return any(self.node(client) is not None for client in range(len(self.names)))
+        return any(name in self._nodes for name in self.names)
 
     def look(self) -> list[str]:
         """Ask every new node who it is; one sentence on each that came, or came back, or was turned away.
@@ -113,8 +114,12 @@ class Roster:
         # Whoever was away may hold other data now.
         known = (set(self._guests) & before) | {node for node, pause in self._waiting.items() if pause.left > 0}
         fresh = sorted(self._online - known)
-        if not fresh:
-            return []
+        notes = self._asked(fresh) if fresh else []
+        self._nodes = {guest.name: node for node, guest in self._guests.items() if node in self._online}
+        return notes
+
+    def _asked(self, fresh: Sequence[int]) -> list[str]:
+        """Ask nodes who they are; a sentence on each of which there is something new to say."""
         replies = sent(self.grid, dict.fromkeys(fresh, self._hello), QUERY, "hello", ASKED)
         notes = []
         for node in fresh:
@@ -142,8 +147,7 @@ class Roster:
         while True:
             for note in self.look():
                 say(note)
-            here = [guest for node, guest in self._guests.items() if node in self._online]
-            guests = {guest.name: guest for guest in sorted(here, key=lambda guest: natural(guest.name))}
+            guests = {name: self._guests[self._nodes[name]] for name in sorted(self._nodes, key=natural)}
             if self.names:
                 guests = {name: guest for name, guest in guests.items() if name in self.names}
             if len(guests) >= wanted or time.monotonic() >= deadline:
@@ -166,8 +170,7 @@ class Roster:
 
     def node(self, client: int) -> int | None:
         """The node behind a client; None while none is connected."""
-        found = [n for n, guest in self._guests.items() if guest.name == self.names[client] and n in self._online]
-        return found[-1] if found else None
+        return self._nodes.get(self.names[client])
 
     def heard(self, client: int, round: int, problem: str | None) -> None:
         """Note how asking a client went."""
@@ -177,8 +180,8 @@ class Roster:
             seen.round, seen.at = round, datetime.now(UTC)
 
     def digest(self, client: int) -> str:
-        """Of the data that a client said it holds."""
-        return next(guest.digest for guest in self._guests.values() if guest.name == self.names[client])
+        """Of the data that a client which is connected said it holds."""
+        return self._guests[self._nodes[self.names[client]]].digest
 
     def _welcomed(self, node: int, reply: Letter | Failure) -> _Said:
         """Take a node in, or turn it away."""
