@@ -67,7 +67,7 @@ WORKLOADS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "W2": (
-        "Fashion-MNIST, all of 100 clients a round, 100 images each, perceptron 784-64-10",
+        "Fashion-MNIST, all of 100 clients a round, 100 images each, perceptron 784-64-10 with 50,890 parameters",
         {
             "data": {"name": "fashion-mnist", "clients": 100, "samples_per_client": 125, "test": 0.2},
             "network": {"name": "mlp", "hidden": [64]},

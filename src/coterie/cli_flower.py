@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -154,8 +155,10 @@ def status(
     found = latest(folder) if run is None else RunFolder.find(run, folder)
     roll = read(found)
     where = console()
-    where.print(f"{found.name}: round {roll.round} of {roll.of}, written {_ago(roll.written)}")
-    where.print(_table(roll.clients))
+    going = found.status == "running"
+    where.print(f"{found.name}: {found.status}, round {roll.round} of {roll.of}, as of {_ago(roll.written)}")
+    # Where nobody looks any more nobody is known to be connected.
+    where.print(_table([member if going else replace(member, online=False) for member in roll.clients]))
 
 
 def _among_few(method: str) -> dict[str, Any]:

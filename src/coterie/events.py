@@ -39,6 +39,8 @@ class Round:
     """(client, reason) for each client that was left out of this round."""
     groups: NDArray[np.int64] | None = None
     """The group of each client, -1 where it has none; None for a run without."""
+    names: Sequence[str] = ()
+    """What the clients are called."""
 
 
 @dataclass(frozen=True, repr=False)

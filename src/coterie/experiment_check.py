@@ -55,7 +55,7 @@ def problems(sections: Mapping[str, Any]) -> list[str]:
     if "data" in sections:
         found += _data(sections["data"])
     if "run" in sections:
-        found += _folder(sections["run"])
+        found += _folder(sections["run"]) + _runtime(sections["run"])
     found += _clusters(sections.get("data"), sections.get("method"), sections.get("run"))
     found += _needs(sections.get("data"), sections.get("network"), sections.get("method"))
     found += _measured(sections.get("data"), sections.get("evaluation"))
@@ -316,6 +316,15 @@ def _folder(run: Run) -> list[str]:
         why = f"no folder can be made in {str(there)!r} ({error.strerror})"
         return [f"run.folder = {run.folder!r} is not possible; {why}"]
     return []
+
+
+def _runtime(run: Run) -> list[str]:
+    if run.ray_address is None or run.runtime == "ray":
+        return []
+    return [
+        f"run.ray_address = {run.ray_address!r} is not possible with run.runtime = {run.runtime!r}; "
+        "add --runtime ray, or leave it out"
+    ]
 
 
 def _trained(data: Data, run: Run | None) -> int | None:

@@ -96,7 +96,7 @@ class PlainLines:
             self.note(text)
 
     def round(self, round: Round) -> None:
-        self._left_out += len(round.failures)
+        self._left_out += left_out(round)
         step = math.ceil(round.planned / MOST_LINES)
         if round.number % step and round.number not in (1, round.planned):
             return
@@ -146,7 +146,7 @@ class LiveTable:
         self._live.update(Text(f"{self._title}: first round …"), refresh=True)
 
     def round(self, round: Round) -> None:
-        self._left_out += len(round.failures)
+        self._left_out += left_out(round)
         if round.failures:
             self._last_failure = f"round {round.number}, {failures(round)}"
         self._measured.update(measures(round))
@@ -228,8 +228,14 @@ def traffic(round: Round) -> str:
 def failures(round: Round) -> str:
     """The first client that was left out, with the reason, and how many more there are."""
     client, reason = round.failures[0]
-    more = f" and {len(round.failures) - 1} more" if len(round.failures) > 1 else ""
-    return f"client {client} ({reason}){more}"
+    name = round.names[client] if client < len(round.names) else f"client {client}"
+    more = f" and {left_out(round) - 1} more" if left_out(round) > 1 else ""
+    return f"{name} ({reason}){more}"
+
+
+def left_out(round: Round) -> int:
+    """How many clients were left out, each counted once."""
+    return len({client for client, _ in round.failures})
 
 
 def seconds_left(round: Round) -> float:

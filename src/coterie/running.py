@@ -83,9 +83,10 @@ def resume(
             return _result(folder, experiment, "finished", observers)
         check(experiment)
         if world is None and (folder.path / REGISTER).exists():
+            words = f"resume='{folder.name}' runs='{folder.path.parent.resolve()}'"
             raise BadInput(
                 f"run {folder.name} is one of real clients, who keep their own states; go on with it through its "
-                f"app: flwr run APP --run-config \"resume='{folder.name}'\""
+                f'app: flwr run APP local --run-config "{words}"'
             )
         with closing(Session(experiment, world)) as session:
             notes = session.differences(folder.environment())
@@ -154,7 +155,8 @@ def loop(session: Session, folder: RunFolder | None, done: int, observers: Seque
             groups = session.memory.groups
             sizes = np.bincount(groups[groups >= 0]).tolist() if groups is not None else []
             failed = list(session.runtime.failures)
-            event = Round(number, run.rounds, row, sizes, up, down, seconds, failed, groups)
+            names = session.federation.names
+            event = Round(number, run.rounds, row, sizes, up, down, seconds, failed, groups, names)
             for observer in observers:
                 observer.round(event)
             yield event

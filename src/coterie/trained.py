@@ -107,6 +107,8 @@ def read_model(path: Path) -> Trained:
     """
     if not path.is_file():
         raise BadInput(f"model {str(path)!r} does not exist; name a file that coterie export wrote")
+    if path.suffix == ".onnx":
+        raise BadInput(f"model {str(path)!r} is for other programs; export it as .safetensors to use it here")
     try:
         with safe_open(path, framework="pt") as file:
             meta = file.metadata() or {}

@@ -214,6 +214,7 @@ def run_of(name: str, clients: list[dict[str, Any]], round: int = 3) -> None:
     written = datetime.now(UTC) - timedelta(minutes=7)
     roll = {"round": round, "of": 20, "written": written.isoformat(), "clients": clients}
     (folder.path / FILE).write_text(json.dumps(roll), "utf-8")
+    folder.write_status("running", round, 20)
 
 
 def member(client: int, **others: Any) -> dict[str, Any]:
@@ -240,14 +241,18 @@ def test_status_says_who_is_there(terminal: Terminal) -> None:
         done = terminal("flower", "status", *words)
         assert (done.code, done.err) == (0, "")
         head, *lines = done.out.splitlines()
-        assert head == "one: round 3 of 20, written 7 min ago"
+        assert head == "one: running, round 3 of 20, as of 7 min ago"
         rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
         assert rows == [
             ["0", "ward-0", "1230", "online", "1", "120", "3", "5 hours ago", ""],
             ["1", "ward-1", "1231", "offline", "1", "121", "1", "5 hours ago", "did not answer [in time]"],
             ["2", "ward-2", "", "offline", "", "", "", "", ""],
         ]
-    assert terminal("flower", "status").out.startswith("two: round 9 of 20")
+    assert terminal("flower", "status").out.startswith("two: running, round 9 of 20")
+    RunFolder("runs/one").write_status("finished", 20, 20)
+    head, *lines = terminal("flower", "status", "one").out.splitlines()
+    assert head.startswith("one: finished, ")
+    assert not any("online" in line for line in lines)
 
 
 def test_status_refuses_what_has_no_clients(terminal: Terminal) -> None:

@@ -1,4 +1,4 @@
-"""Writes down who is there: `register.json` once, and `federation.json` after every round."""
+"""Writes down who is there: `register.json` once, and `federation.json` whenever clients have been heard."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from coterie.flower.register import Members
 from coterie.flower.roll import FILE
 from coterie.flower.transport import FlowerRuntime
 from coterie.methods.method import UNKNOWN
+from coterie.runs import RunFolder
 from coterie.runtime.runtime import Runtime
 from coterie.tables import encode_json, write_whole
 
@@ -28,17 +29,22 @@ class Attendance:
         self._runtime = runtime
         self._members = members
         self._rounds = 0
+        self._done = 0
+        self._groups: list[int] | None = None
 
     def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
         folder = self._runtime.states.folder
         self._rounds = experiment.run.rounds
         if folder is not None:
             self._members.write(folder)
-            if not (folder / FILE).exists():  # else it says how things were when the run was cut off
-                self._write(0, None)
+            progress = RunFolder(folder).progress()
+            self._done = 0 if progress is None else progress.round
+            self._runtime.told = self._write
+            self._write()
 
     def round(self, round: Round) -> None:
-        self._write(round.number, None if round.groups is None else round.groups.tolist())
+        self._done, self._groups = round.number, None if round.groups is None else round.groups.tolist()
+        self._write()
 
     def note(self, text: str) -> None:
         pass
@@ -46,7 +52,8 @@ class Attendance:
     def finished(self, result: Result) -> None:
         pass
 
-    def _write(self, number: int, groups: list[int] | None) -> None:
+    def _write(self) -> None:
+        number, groups = self._done, self._groups
         folder, roster = self._runtime.states.folder, self._runtime.roster
         if folder is None:
             return

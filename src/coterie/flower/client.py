@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -59,9 +60,12 @@ def answered(letter: Letter, node: Settings, run: Settings) -> Letter:
             raise BadInput(f"a message says run = {run_key!r}; it must be 32 digits from 0 to f")
         return me.home(run_key, letter.text("digest")).answer(letter)
     except BadInput as error:
-        return Letter.refusing("; ".join(error.problems))
-    except Exception as error:  # noqa: BLE001  # the server is told, and nobody else
-        return Letter.refusing(f"{type(error).__name__}: {error}")
+        said = Letter.refusing("; ".join(error.problems))
+    except Exception as error:  # noqa: BLE001  # the server is told, and whoever reads this node's log
+        said = Letter.refusing(f"{type(error).__name__}: {error}")
+    name = str(node.get("client", node.get("partition-id", "")))
+    print(f"coterie: {name or 'this node'} cannot do what it is asked: {said.refused}", file=sys.stderr, flush=True)
+    return Letter({**said.values, "name": name})
 
 
 def _settled(node: Settings, run: Settings) -> tuple[str, str, str]:

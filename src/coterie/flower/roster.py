@@ -192,7 +192,7 @@ class Roster:
                 raise BadInput(reply.refused)
             guest = Guest.of(reply)
         except Exception as error:  # noqa: BLE001  # whatever a node says, the others go on
-            return _Said(f"node {node} cannot take part: {str(error)[:300]}")
+            return _Said(f"{_called(reply, node)} cannot take part: {str(error)[:300]}")
         before = [n for n, other in self._guests.items() if other.name == guest.name]
         if any(n != node and n in self._online for n in before):
             return _Said(f"client {guest.name} cannot take part twice; give node {node} another name")
@@ -210,6 +210,13 @@ class Roster:
         if guest.name in self.names:
             return _Said(f"client {guest.name} is back" if before else f"client {guest.name} is here", True)
         return _Said(f"client {guest.name} came after the run began, and has no part in it", True)
+
+
+def _called(reply: Letter, node: int) -> str:
+    """Who answered: the name that it gave, where it can be printed, and Flower's number of its node."""
+    name = reply.values.get("name")
+    fit = isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST_NAME
+    return f"client {name} (node {node})" if fit else f"node {node}"
 
 
 @dataclass(frozen=True)

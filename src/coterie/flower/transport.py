@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -147,6 +147,8 @@ class FlowerRuntime(RemoteRuntime):
         self._seconds = seconds
         self._wait = wait
         self._gone: set[int] = set()
+        self.told: Callable[[], None] = lambda: None
+        """Called whenever clients have been heard, or somebody came or went."""
 
     def begin(self, round: int) -> None:
         super().begin(round)
@@ -156,6 +158,7 @@ class FlowerRuntime(RemoteRuntime):
         while not self.roster.here and time.monotonic() < deadline:
             time.sleep(POLL)  # the server's own link may be down: a round without anybody teaches nothing
             self.notes += self.roster.look()
+        self.told()
 
     def post(self, letters: Mapping[int, Letter]) -> Mapping[int, Letter | Failure]:
         nodes = {client: None if client in self._gone else self.roster.node(client) for client in letters}
@@ -178,4 +181,5 @@ class FlowerRuntime(RemoteRuntime):
             if isinstance(reply, Away):
                 self._gone.add(client)
             self.roster.heard(client, self._round, reply.reason if isinstance(reply, Failure) else reply.refused)
+        self.told()
         return found
