@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import coterie
-from coterie import session
+from coterie import world
 from coterie.comparison import tuning
 from coterie.comparison.cells import Outcome, run_cells
 from coterie.comparison.spec import Cell, Comparison
@@ -356,6 +356,6 @@ def test_no_method_measures_test_data_where_validation_data_count(
         return [repr({**round.metrics, "seconds": 0}) for round in rounds]
 
     validated, tested = measured("validation"), measured("test")
-    monkeypatch.setattr(session, "build", scrambled)
+    monkeypatch.setattr(world, "build", scrambled)
     assert measured("validation") == validated != tested
     assert measured("test") != tested

@@ -160,7 +160,7 @@ class Gaussians(Rule):
     """Send and keep what is not model-shaped: a matrix, and one scalar; `wrong` sends another shape."""
 
     wrong: bool = False
-    sends, keeps = ("model", "gaussians", "scale"), ("gaussians",)
+    sends, optional, keeps = ("model", "gaussians", "scale"), ("scale",), ("gaussians",)
 
     def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
         classes, features = layout.tensors[-2].shape

@@ -102,6 +102,8 @@ class Rule:
     writes: ClassVar[bool] = True
     """Whether `run` may write into what it received; where it never does, a runtime makes no copies of that."""
     sends: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[tuple[str, ...]] = ()
+    """Which of these an answer may leave out."""
     keeps: ClassVar[tuple[str, ...]] = ()
 
     def run(self, me: Client, got: Order) -> Work:
