@@ -82,7 +82,7 @@ def federation(case: Case) -> Federation:
     rng = np.random.default_rng(0)
     held = case.samples // 4
     each = case.samples + held
-    inputs = torch.from_numpy(rng.normal(size=(case.clients * each, *case.features)).astype(np.float32))
+    inputs = torch.from_numpy(rng.normal(size=(case.clients * each, *case.features))).float()
     starts = np.arange(case.clients) * each
     ends = starts + each
     bounds = np.stack([starts, starts + case.samples, starts + case.samples, ends], 1)

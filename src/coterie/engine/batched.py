@@ -35,12 +35,14 @@ from coterie.clients.training import Training
 from coterie.clients.work import Gradients, Losses, Request, Result, Score, Scored, Train, Trained
 from coterie.engine.choice import chunk_size, is_perceptron, refuse_unbatchable
 from coterie.engine.convolution import Convolutional
+from coterie.engine.descent import Descent, StackedSolver, descend, descend_plainly
+from coterie.engine.dual import Dual
 from coterie.engine.engine import Data, Engine
 from coterie.engine.minibatches import Blocks, Held, Pool, Stacked, count_of, places_of, seen_of, width_of
 from coterie.engine.perceptron import LINE, Perceptron, block, cross_entropy, whole
 from coterie.engine.sequential import Sequential
 from coterie.engine.solver import memory_of, plain, trained_tensors
-from coterie.models.layout import Layout, Part
+from coterie.models.layout import Layout
 
 EVALUATION_WIDTH = 64
 
@@ -66,7 +68,9 @@ class Batched(Engine):
         super().__init__(network, layout, data, training, seed, initial)
         refuse_unbatchable(network)
         self._model: Stacked = Perceptron(layout) if is_perceptron(network) else Convolutional(network, layout)
+        self._dual = Dual(self._model, layout) if isinstance(self._model, Perceptron) else None
         self.together = chunk_size(layout, training.batch_size)
+        self.independent = self._model.fixed_width
         self._chunk = cache(lambda f: chunk_size(layout, training.batch_size, self._model.activations(f)))
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
@@ -90,7 +94,8 @@ class Batched(Engine):
             # Whoever runs out of minibatches first stands last, so that those still at work are the first rows.
             members.sort(key=lambda i: -counts[i])
             first = jobs[members[0]][2][0]
-            for rows in _evenly(len(members), self._chunk(tuple(first.shape[1:]))):
+            most = self._most(requests[members[0]], first)
+            for rows in _evenly(len(members), most):
                 some = members[rows]
                 # A chunk that had to be filled up has more results than members.
                 for i, result in zip(some, self._together([jobs[i] for i in some]), strict=False):
@@ -125,7 +130,8 @@ class Batched(Engine):
         match request:
             case Train(epochs=epochs, part=part, linear=linear, lr=lr):
                 width = width_of(count, self.training.batch_size)
-                return width, client.round, epochs, part, bool(request.pull), linear is None, lr
+                room = self._room(request, count)
+                return width, room, client.round, epochs, part, bool(request.pull), linear is None, lr
             case Losses():
                 return width_of(count, EVALUATION_WIDTH), len(request.models), request.split
             case Gradients(full=full, size=size):
@@ -135,6 +141,14 @@ class Batched(Engine):
                 return width_of(count, EVALUATION_WIDTH), request.split
             case _:
                 return None
+
+    def _most(self, request: Request, inputs: Tensor) -> int:
+        """How many clients share a kernel for a request about such inputs."""
+        if self._dual is not None and isinstance(request, Train):
+            room = self._room(request, len(inputs))
+            if room is not None:
+                return self._dual.chunk(room)
+        return self._chunk(tuple(inputs.shape[1:]))
 
     def _held(self, client: Client, request: Request) -> Held:
         """The samples of the client that a request is about."""
@@ -154,42 +168,43 @@ class Batched(Engine):
                 return self._score([(c, r, held) for c, r, held in jobs if isinstance(r, Score)])
 
     def _train(self, jobs: Sequence[Job[Train]]) -> list[Trained]:
-        requests = [r for _, r, _ in jobs]
-        pool = Pool(self._model, [held for *_, held in jobs])
-        blocks = Blocks(self._model, pool.counts, width_of(pool.counts[0], self.training.batch_size), pool.device)
-        entries = trained_tensors(self.layout, requests[0].part)
-        wanted = [e in entries for e in self.layout.tensors]
+        requests, held = [r for _, r, _ in jobs], [h for *_, h in jobs]
+        first, counts = requests[0], [y.shape[0] for _, y in held]
         stack = self._stack([r.start for r in requests])
-        plainly = self._model if isinstance(self._model, Perceptron) and plain(self.training, requests[0]) else None
-        gradients = stack[:0] if plainly else torch.zeros_like(stack)
-        ranges = Part.of((e.start, e.stop) for e in entries).ranges
-        lr = self.training.lr_at(jobs[0][0].round) if requests[0].lr is None else requests[0].lr
-        memories = [memory_of(r, self.training, self.layout) for r in requests]
-        step = _Step(self.training, lr, stack, gradients, ranges, requests, memories)
-        weights = blocks.weights / blocks.sizes.clamp(min=1)[:, :, None]
-        views = cache(lambda rows: self._views(stack[:rows]))
-        slots = cache(lambda rows: self._views(gradients[:rows]))
+        blocks = Blocks(self._model, counts, width_of(counts[0], self.training.batch_size), stack.device)
         rngs = [c.stream(r.purpose) for c, r, _ in jobs]
-        epochs = self.training.epochs if requests[0].epochs is None else requests[0].epochs
-        total = torch.full((len(jobs),), float("nan"), device=stack.device)
-        for _ in range(epochs):
-            picks = blocks.picks(pool, [rng.permutation(n) for rng, n in zip(rngs, pool.counts, strict=True)])
-            total = torch.zeros(len(jobs), device=stack.device)
-            for s, active, rows, width in blocks:
-                x, y = pool.take(picks[:rows, s], width)
-                shares = weights[:rows, s, :width]
-                if plainly:
-                    losses = plainly.descend(views(rows), x, y, shares, lr, wanted)
-                else:
-                    losses = self._model.backward(views(rows), x, y, shares, slots(rows), wanted)
-                    step(active)
-                total[:active] += losses[:active] * blocks.sizes[:active, s]
-        means = [loss / n if n else float("nan") for loss, n in zip(total.tolist(), pool.counts, strict=True)]
-        step.remember(memories)
+        orders = [
+            [rng.permutation(n) for rng, n in zip(rngs, counts, strict=True)] for _ in range(self._epochs(first))
+        ]
+        entries = trained_tensors(self.layout, first.part)
+        lr = self.training.lr_at(jobs[0][0].round) if first.lr is None else first.lr
+        memories = [memory_of(r, self.training, self.layout) for r in requests]
+        task = Descent([c.id for c, *_ in jobs], held, stack, blocks, orders, entries, lr)
+        room = self._room(first, counts[0])
+        if self._dual is not None and room is not None:
+            means = self._dual.descend(task, room, self.data.classes)
+        elif isinstance(self._model, Perceptron) and plain(self.training, first):
+            means = descend_plainly(self._model, self.layout, task, self.data.classes)
+        else:
+            solver = StackedSolver(self.training, lr, stack, entries, requests, memories)
+            means = descend(self._model, self.layout, task, solver)
+            solver.remember(memories)
         return [
             Trained(row[: self.layout.size], mean, memory if request.keep_solver else None)
-            for row, mean, memory, request in zip(stack, means, memories, requests, strict=True)
+            for row, mean, memory, request in zip(stack, means.tolist(), memories, requests, strict=True)
         ]
+
+    def _epochs(self, request: Train) -> int:
+        return self.training.epochs if request.epochs is None else request.epochs
+
+    def _room(self, request: Train, count: int) -> int | None:
+        """Room for a client's samples where the first layer is trained in its dual form."""
+        if self._dual is None or not plain(self.training, request):
+            return None
+        entries = trained_tensors(self.layout, request.part)
+        lowest = all(e in entries for e in self.layout.tensors[:2])
+        on_cpu = request.start.device.type == "cpu"
+        return self._dual.room(count, self._epochs(request)) if lowest and on_cpu else None
 
     def _losses(self, jobs: Sequence[Job[Losses]]) -> list[Tensor]:
         counts = [count_of(r, held) for _, r, held in jobs]
@@ -282,93 +297,6 @@ class Batched(Engine):
 
     def _views(self, stack: Tensor) -> list[Tensor]:
         return [e.views(stack) for e in self.layout.tensors]
-
-
-class _Step:
-    """One step of the local solver for the first clients of a stack, as `Sequential` takes it for one.
-
-    Only the columns in `ranges` move. Pull and Adam's count of steps are each client's own.
-    """
-
-    def __init__(
-        self,
-        training: Training,
-        lr: float,
-        stack: Tensor,
-        gradients: Tensor,
-        ranges: Sequence[tuple[int, int]],
-        requests: Sequence[Train],
-        memories: Sequence[Tensor | None],
-    ) -> None:
-        self._training, self._lr = training, lr
-
-        def columns(matrix: Tensor) -> list[Tensor]:
-            return [matrix[:, a:b] for a, b in ranges]
-
-        def rows(models: Sequence[Tensor | None]) -> list[Tensor]:
-            given = [m for m in models if m is not None]
-            return columns(torch.stack(given)) if given else []
-
-        self._parameters, self._gradients = columns(stack), columns(gradients)
-        pulled = any(r.pull for r in requests)
-        self._pull = torch.tensor([r.pull for r in requests]).to(stack.device)[:, None]
-        self._anchor = rows([r.start if r.anchor is None else r.anchor for r in requests if pulled])
-        self._linear = rows([r.linear for r in requests])
-        adam = training.optimizer == "adam"
-        self._moments = [torch.zeros_like(stack) for _ in range(2 if adam else 1 if training.momentum else 0)]
-        self._first, self._second = ([columns(m) for m in self._moments] + [[], []])[:2]
-        self._taken = np.zeros((len(requests), 1))
-        for place, memory in self._places(memories):
-            place.copy_(memory)
-        if adam:
-            self._taken += [[0.0 if m is None else float(m[-1])] for m in memories]
-
-    def remember(self, memories: Sequence[Tensor | None]) -> None:
-        """Write into each client's memory, where it has one, what the solver remembers of it (`views_of`)."""
-        for place, memory in self._places(memories):
-            memory.copy_(place)
-        for remembered, taken in zip(memories, self._taken[:, 0], strict=True):
-            if remembered is not None and self._second:
-                remembered[-1] = taken
-
-    def _places(self, memories: Sequence[Tensor | None]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Where each moment of each client lies: in the stack, and in the client's memory."""
-        for row, memory in enumerate(memories):
-            if memory is None:
-                continue
-            for number, moment in enumerate(self._moments):
-                size = len(memory) // len(self._moments)
-                yield moment[row, :size], memory[number * size : (number + 1) * size]
-
-    @torch.no_grad()
-    def __call__(self, active: int) -> None:
-        """Move the first `active` clients."""
-        self._taken[:active] += 1
-        for number, everybody in enumerate(self._parameters):
-            parameter, direction = everybody[:active], self._gradients[number][:active]
-            if self._anchor:
-                direction.addcmul_(self._pull[:active], parameter - self._anchor[number][:active])
-            if self._linear:
-                direction.add_(self._linear[number][:active])
-            if self._training.weight_decay:
-                direction.add_(parameter, alpha=self._training.weight_decay)
-            if self._training.optimizer == "adam":
-                self._adam(number, parameter, direction)
-                continue
-            if self._training.momentum:
-                direction = self._first[number][:active].mul_(self._training.momentum).add_(direction)
-            parameter.add_(direction, alpha=-self._lr)
-
-    def _adam(self, number: int, parameter: Tensor, gradient: Tensor) -> None:
-        """Kingma and Ba (2015), Algorithm 1, with the constants and in the order of `torch.optim.Adam`."""
-        beta1, beta2, eps = 0.9, 0.999, 1e-8
-        active = len(parameter)
-        taken = self._taken[:active]
-        first = self._first[number][:active].lerp_(gradient, 1 - beta1)
-        second = self._second[number][:active].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        size = torch.from_numpy(self._lr / (1 - beta1**taken)).to(parameter)
-        root = torch.from_numpy(np.sqrt(1 - beta2**taken)).to(parameter)
-        parameter.sub_(size * first / (second.sqrt() / root).add_(eps))
 
 
 def _evenly(count: int, most: int) -> list[slice]:

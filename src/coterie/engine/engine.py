@@ -38,10 +38,12 @@ class Engine(ABC):
 
     Attributes:
         together: how many clients it is best asked for at once.
+        independent: whether a client's answers are the same, to the bit, whoever it is asked together with.
         one_process: whether there can be one of it only, for it owns a device.
     """
 
     together = 1
+    independent = True
     one_process = False
 
     def __init__(

@@ -61,6 +61,7 @@ class Pool:
 
     Attributes:
         counts: samples of each client.
+        labels: all of them.
         starts: where each client's first sample is; where another's is, for a client without samples.
     """
 
@@ -77,9 +78,9 @@ class Pool:
             and whole.is_contiguous()
             and whole.data_ptr() == seen[0].data_ptr()
         ):
-            self._inputs, (self._labels, starts) = whole, known
+            self._inputs, (self.labels, starts) = whole, known
         else:
-            self._inputs, self._labels = model.prepare(torch.cat(inputs)), torch.cat(labels)
+            self._inputs, self.labels = model.prepare(torch.cat(inputs)), torch.cat(labels)
             starts = np.cumsum([0, *self.counts[:-1]])
         # A client without samples takes no step, but its row may be there to make up the number.
         self.starts = np.where(self.counts, starts, starts[np.argmax(self.counts)])
@@ -88,8 +89,13 @@ class Pool:
 
     def take(self, picks: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Inputs `[rows, width, ...]` and labels `[rows, width]` at those places `[rows, >= width]`."""
-        x, y = (t.index_select(0, picks.flatten()) for t in (self._inputs, self._labels))
-        return x.view(*picks.shape, *x.shape[1:])[:, :width], y.view(picks.shape)[:, :width]
+        y = self.labels.index_select(0, picks.flatten())
+        return self.inputs(picks, width), y.view(picks.shape)[:, :width]
+
+    def inputs(self, picks: Tensor, width: int) -> Tensor:
+        """Inputs `[rows, width, ...]` at those places `[rows, >= width]`."""
+        x = self._inputs.index_select(0, picks.flatten())
+        return x.view(*picks.shape, *x.shape[1:])[:, :width]
 
 
 class Blocks:
@@ -127,14 +133,16 @@ class Blocks:
         """
         clients, steps, width = self.weights.shape
         places = np.zeros((clients, steps, height(width, pool.features)), np.int64)
-        if orders is None:
-            flat = np.arange(steps * width) * (np.arange(steps * width) < np.array(pool.counts)[:, None])
-        else:
-            flat = np.zeros((clients, steps * width), np.int64)
-            for row, order in zip(flat, orders, strict=True):
-                row[: len(order)] = order
-        places[:, :, :width] = flat.reshape(clients, steps, width)
+        places[:, :, :width] = self.places([np.arange(n) for n in pool.counts] if orders is None else orders)
         return torch.from_numpy(places + pool.starts[:, None, None]).to(self.weights.device)
+
+    def places(self, orders: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Each client's samples in the order wanted, in minibatches `[clients, steps, width]`; its first pads."""
+        clients, steps, width = self.weights.shape
+        flat = np.zeros((clients, steps * width), np.int64)
+        for row, order in zip(flat, orders, strict=True):
+            row[: len(order)] = order
+        return flat.reshape(clients, steps, width)
 
 
 def count_of(request: Request, held: Held) -> int:

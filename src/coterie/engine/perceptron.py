@@ -63,23 +63,6 @@ class Perceptron:
                 torch.sum(delta, 1, out=into[2 * number + 1])
         return losses
 
-    @torch.no_grad()
-    def descend(
-        self, views: Sequence[Tensor], x: Tensor, y: Tensor, weights: Tensor, lr: float, wanted: Sequence[bool]
-    ) -> Tensor:
-        """Weighted cross-entropy `[n]`; one plain step down its gradient in the wanted tensors.
-
-        The product that is a weight's gradient is added to the weight as it is computed: written down and read
-        again, it would cost as much once more.
-        """
-        inputs, losses, last = _forward(views, x, y, weights)
-        for number, delta in _backward(views, inputs, last, wanted):
-            if wanted[2 * number]:
-                views[2 * number].baddbmm_(delta.mT, inputs[number], alpha=-lr)
-            if wanted[2 * number + 1]:
-                views[2 * number + 1].add_(delta.sum(1), alpha=-lr)
-        return losses
-
 
 def _forward(views: Sequence[Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
     """The input of every layer, the weighted cross-entropy `[n]`, and its gradient in the logits."""
@@ -107,7 +90,7 @@ def _backward(
         yield number, delta
         if not goes_on:
             return
-        delta = below.mul_(inputs[number] > 0)
+        delta = torch.ops.aten.threshold_backward(below, inputs[number], 0, grad_input=below)
 
 
 def units(layout: Layout) -> int:

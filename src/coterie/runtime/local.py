@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coterie.clients.rule import Answer, Order
 from coterie.clients.training import Training
-from coterie.engine.choice import choose_engine
+from coterie.engine.choice import LARGEST_CHUNK, choose_engine
 from coterie.engine.engine import Data, Engine
 from coterie.engine.making import make_engine
 from coterie.exchange import Outputs
@@ -88,6 +88,10 @@ class LocalRuntime(Runtime):
             workers = 1
         count = cores() if workers is None else workers
         alone = count == 1 and timeout is None
+        self._chunks = partial(chunks, together=self._together)
+        if self.engine.independent and self._together > 1:
+            # The larger a chunk, the better; with two for each worker, all end at about the same time.
+            self._chunks = partial(chunks, together=LARGEST_CHUNK, parts=2 * count)
         arena = None if alone else Arena()
         self.states: ClientStates = ClientStates(len(samples), arena, states_mb)
         self._pool: Pool | None = None
@@ -107,7 +111,7 @@ class LocalRuntime(Runtime):
         return computed(self.engine, ask)
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
-        some = [list(chunk) for chunk in chunks(len(orders), self._together)]
+        some = [list(chunk) for chunk in self._chunks(len(orders))]
         if self._pool is None:
             with one_thread():
                 return self._here(orders, some, keep)
