@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "coterie"
 ANYTHING = "coterie"
 
-GROUND = ("problems", "streams", "catalog", "labels", "scale")
+GROUND = ("problems", "starting", "streams", "catalog", "labels", "scale")
 """Small modules that every part may import."""
 
 MACHINERY = (
@@ -108,6 +108,7 @@ TABLE: dict[str, May] = {
     "interrupts": May((), TORCH | REMOTE),
     "locks": May((), TORCH | REMOTE),
     "problems": May((), TORCH | REMOTE),
+    "starting": May((), TORCH | REMOTE),
     "streams": May((), TORCH | REMOTE),
     "catalog": May((), TORCH | REMOTE),
     "labels": May((), TORCH | REMOTE),

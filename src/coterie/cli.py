@@ -31,6 +31,7 @@ from coterie.cli_options import (
     experiment_of,
 )
 from coterie.problems import BadInput, unknown
+from coterie.starting import importing
 
 if TYPE_CHECKING:
     from coterie.experiment import Experiment
@@ -290,7 +291,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(what: Experiment | RunFolder, others: list[RunFolder] | None, quiet: bool) -> None:
     """Run an experiment, or go on with a run; then write its page beside those of the others."""
-    from coterie import running
+    with importing():
+        from coterie import running
     from coterie.experiment import Experiment
     from coterie.live import interruptible, watching
     from coterie.report import against
@@ -375,9 +377,8 @@ def _find(text: str, folder: str) -> RunFolder:
         if there is not None and (there / "comparison.toml").is_file():
             raise BadInput(f"{str(there)!r} is a comparison; see it with: coterie compare {there}") from None
         if there is not None:
-            raise BadInput(
-                f"{str(there)!r} is no run: it holds no experiment.toml; name the folder of a run"
-            ) from None
+            said = f"{str(there)!r} is no run: it holds no experiment.toml; name the folder of a run"
+            raise BadInput(said) from None
         if not names or any(text and name.startswith(text) for name in names):
             raise
         raise BadInput(unknown("run", text, names, where=f"in {folder!r}")) from None

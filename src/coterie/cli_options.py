@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.problems import BadInput
+from coterie.starting import importing
 
 if TYPE_CHECKING:
     from coterie.experiment import Experiment
@@ -84,8 +85,9 @@ def experiment_of(
             f"{what!r} is neither a method nor an experiment file; such files end in .toml, and coterie new "
             "experiment.toml writes one"
         )
-    from coterie import experiment_toml as toml
-    from coterie.experiment_check import assembled
+    with importing():
+        from coterie import experiment_toml as toml
+        from coterie.experiment_check import assembled
 
     texts = {
         "data.name": data,

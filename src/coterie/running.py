@@ -23,6 +23,7 @@ from coterie.runs import RunFolder
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.runtime import VANISHED
 from coterie.session import Session
+from coterie.starting import settled
 from coterie.world import World
 
 REGISTER = "register.json"
@@ -53,7 +54,7 @@ def run(experiment: Experiment, *, observers: Sequence[Observer] = (), world: Wo
         BadInput: the experiment cannot run; nothing has been written then.
     """
     check(experiment)
-    with closing(Session(experiment, world)) as session:
+    with closing(Session(experiment, world)) as session, settled():
         folder = RunFolder.create(experiment.run.folder, experiment.run.name or _name(session.experiment))
         with _alone(folder):
             folder.write_experiment(session.experiment.to_toml())
@@ -88,7 +89,7 @@ def resume(
                 f"run {folder.name} is one of real clients, who keep their own states; go on with it through its "
                 f'app: flwr run APP local --run-config "{words}"'
             )
-        with closing(Session(experiment, world)) as session:
+        with closing(Session(experiment, world)) as session, settled():
             notes = session.differences(folder.environment())
             done, passed = session.recall(folder)
             _note(observers, notes + passed)
@@ -107,7 +108,7 @@ def rounds(experiment: Experiment, observers: Sequence[Observer] = ()) -> Iterat
         BadInput: the experiment cannot run.
     """
     check(experiment)
-    with closing(Session(experiment)) as session:
+    with closing(Session(experiment)) as session, settled():
         yield from loop(session, None, 0, observers)
 
 

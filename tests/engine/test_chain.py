@@ -65,6 +65,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (9, 9, 2),
     ),
     "catalog cnn": (lambda: build("cnn", {}, (9, 8, 3), 3, 0)[0], (9, 8, 3)),
+    "catalog lenet": (lambda: build("lenet", {}, (16, 16, 3), 3, 0)[0], (16, 16, 3)),
     "catalog signals": (lambda: build("har-cnn", {}, (16, 3), 3, 0)[0], (16, 3)),
     "catalog resnet": (lambda: build("resnet18", {"width": 2}, (8, 8, 1), 3, 0)[0], (8, 8, 1)),
 }
@@ -239,3 +240,49 @@ def test_gradients_that_a_rule_asks_for_are_in_bfloat16_too() -> None:
         assert isinstance(gradients, Tensor)
         found.append(gradients)
     assert 1e-5 < float((found[0] - found[1]).norm() / found[0].norm()) < 0.1
+
+
+@pytest.mark.parametrize("sides", [(6, 4), (5, 4)])
+def test_of_equal_values_in_a_window_the_first_has_the_gradient(sides: tuple[int, int]) -> None:
+    x = torch.randint(3, (4, 5, *sides), generator=torch.Generator().manual_seed(1)).float()
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    pool = nn.MaxPool2d(2)
+    expected = pool(x)
+    delta = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2))
+    (gradient,) = torch.autograd.grad(expected, x, delta)
+    held = x.detach()
+    link = links.MaxPool(pool, [])
+    for keep in (False, True):
+        found, saved = link.forward(held, [], links.Use(keep=keep, below=keep, free=False))
+        assert torch.equal(found, expected)
+    into, _ = link.backward(delta, saved, [], [], below=True)
+    assert into is not None
+    assert torch.equal(into, gradient)
+
+
+def test_a_model_is_evaluated_where_it_lies_to_the_same_bits() -> None:
+    for name in ("catalog lenet", "catalog resnet"):
+        _, layout, chain, x, _ = bound(name)
+        memory = torch.randn(layout.size + 16, generator=torch.Generator().manual_seed(3)).abs()
+        expected = None
+        for start in (0, 1):  # the second lies otherwise in a cache line
+            model = memory[start : start + layout.size]
+            model.copy_(memory[: layout.size].clone())
+            given = model.clone()
+            found = chain.logits(x, chain.load(model))
+            assert torch.equal(model, given)
+            assert expected is None or torch.equal(found, expected)
+            expected = found
+
+
+def test_a_dense_layer_is_halved_where_the_samples_are_many() -> None:
+    network, layout, half, x, _ = bound("wide", "bf16")
+    gradients = {}
+    for count in (7, 4 * 7):
+        many = x.repeat(count // 7, 1)
+        labels = torch.arange(count) % 3
+        _, expected = autograd(network, layout, many.bfloat16().float(), labels)
+        _, found = half.gradients(many, labels, range(len(expected)))
+        assert all(f.dtype == torch.float32 for f in found)
+        gradients[count] = max(float((f - e).norm() / e.norm()) for f, e in zip(found, expected, strict=True))
+    assert gradients[7] < 1e-5 < 1e-3 < gradients[28] < 0.05

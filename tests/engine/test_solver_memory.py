@@ -63,13 +63,15 @@ def test_one_epoch_and_one_more_are_two(kind: Kind, name: str, layers: str) -> N
     second = train(people, [Train(r.model, part=part, solver=solver(r), keep_solver=True) for r in first])
     afresh = train(people, [Train(r.model, part=part) for r in first])
     size = solver_size(training, people.layout)
+    # In its dual form a first layer's steps are added up over all epochs, and the sum's last digits are others.
+    exact = kind is Sequential or name != "sgd" or layers == "last:1"
     for a, b, c in zip(whole, second, afresh, strict=True):
-        assert torch.equal(a.model, b.model)
-        assert a.loss == b.loss
+        torch.testing.assert_close(a.model, b.model, atol=0.0 if exact else 1e-6, rtol=0)
+        assert a.loss == pytest.approx(b.loss, abs=0.0 if exact else 1e-6)
         assert solver(a).shape == (size,)
         assert torch.equal(solver(a), solver(b))
         assert c.solver is None
-        assert torch.equal(c.model, a.model) == (name == "sgd")
+        assert torch.equal(c.model, b.model) == (name == "sgd")
 
 
 def test_the_size_of_a_memory() -> None:

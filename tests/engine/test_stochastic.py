@@ -309,7 +309,7 @@ def test_scores_by_draws_of_the_features() -> None:
     x, y = people.data.slice(0, "test")
     mean, deviation, head = forward(people, model, x)
     drawn = torch.Generator().manual_seed(address(SEED, "noise/score/test", 0, 2))
-    eps = torch.cat([torch.randn(count, n, Z, generator=drawn) for n in (256, 44)], 1)
+    eps = torch.cat([torch.randn(count, n, Z, generator=drawn) for n in (128, 128, 44)], 1)
     sampled = torch.stack([head(mean + deviation * e) for e in eps]).mean(0)
     losses = []
     for draws, logits in ((count, sampled), (0, head(mean))):

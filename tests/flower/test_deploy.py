@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import ssl
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from coterie.experiment import Experiment
 from coterie.experiment_check import built
 from coterie.flower.parts import write_parts
 from coterie.flower.processes import SERVER_APP, free_ports
+from coterie.flower.programs import environment
 from coterie.flower.roll import read
 from coterie.runs import RunFolder
 from coterie.world import federation_of
@@ -73,9 +72,7 @@ class Site:
 
     @property
     def environment(self) -> dict[str, str]:
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
-        return {**os.environ, **quiet, "PATH": path, "FLWR_HOME": str(self.server / "operator")}
+        return environment(self.server / "operator")
 
     def status(self, run: str) -> str:
         listed = subprocess.run(
@@ -103,9 +100,10 @@ def _experiment() -> Experiment:
     own: dict[str, Any] = {"name": "own", "clients": 2, "features": [8, 8, 1], "classes": 10}
     return Experiment(
         data=own,
-        method={"name": "ifca", "clusters": 2},
+        method={"name": "fesem", "clusters": 2},
         network={"name": "mlp", "hidden": [16]},
         training={"epochs": 1},
+        evaluation={"every": 3},
         run={"rounds": 3, "checkpoint_every": 1},
     )
 
@@ -118,8 +116,9 @@ def _started(output: str) -> str:
 
 
 def _finished(site: Site, run: str) -> str:
-    until(lambda: site.status(run).startswith("finished"))
+    """What has become of a run whose server app has been seen; asking Flower takes a second of computing."""
     until(lambda: not site.keeper.ask("find", "superlink", program=SERVER_APP))
+    until(lambda: site.status(run).startswith("finished"))
     return site.status(run)
 
 
@@ -160,6 +159,7 @@ def test_the_guide_leads_to_a_federation_that_can_be_stopped_and_resumed(site: S
     assert 1 <= stopped_after <= 3
 
     run = _started(site.do("resume"))
+    until(lambda: site.keeper.ask("find", "superlink", program=SERVER_APP))
     assert _finished(site, run) == "finished:completed"
     roll = read(folder)
     assert (roll.round, roll.of) == (3, 3)

@@ -102,6 +102,19 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield deployment
 
 
+@pytest.fixture(scope="module")
+def returning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Another one, whose nodes come back: b while other tests are carried out, for that takes up to a minute."""
+    nodes: dict[str, dict[str, Scalar]] = {name: {"client": name} for name in ("a", "b")}
+    folder = tmp_path_factory.mktemp("federations") / "two"
+    with deployed(folder, nodes, database=True, seconds=LONG) as deployment:
+        deployment.stop("a")
+        assert deployment.online() == ["b"]
+        deployment.start("a")
+        deployment.kill("b", back=True)
+        yield deployment
+
+
 def printed(deployment: Deployment, run: str) -> list[dict[str, Any]]:
     """The lines of JSON that an app has printed."""
     return [json.loads(line) for line in deployment.output(run).splitlines() if line.startswith("{")]
@@ -117,6 +130,12 @@ def until(condition: Callable[[], object], seconds: float = LONG) -> None:
 def about(word: str) -> list[int]:
     """Processes whose command lines have a word."""
     return [pid for pid, _ in keeper.parents() if pid != os.getpid() and word in " ".join(keeper.command(pid))]
+
+
+@pytest.mark.slow
+def test_a_stopped_node_comes_back_at_once(returning: Deployment) -> None:
+    returning.wait_online(["a"], LONG)
+    assert "a" in returning.online()
 
 
 @pytest.mark.slow
@@ -158,26 +177,6 @@ def test_an_app_that_is_refused_is_said_to_be(running: Deployment, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_nodes_come_back(tmp_path: Path, asking: Path) -> None:
-    """After a stop at once; after a power cut as soon as the SuperLink believes it; and so does the SuperLink."""
-    nodes = {name: {"client": name} for name in ("a", "b")}
-    with deployed(tmp_path / "two", nodes, database=True, seconds=LONG) as federation:
-        numbers = dict(federation.nodes)
-        federation.stop("a")
-        assert federation.online() == ["b"]
-        federation.start("a")
-        federation.kill("b", back=True)
-        federation.wait_online(["a"], LONG)
-        federation.wait_online(["b"], LONG)
-        assert sorted(federation.online()) == ["a", "b"]
-        federation.kill(SUPERLINK, back=False)
-        federation.start(SUPERLINK)
-        run = federation.submit(asking, {"nodes": 2})
-        assert federation.wait(run, LONG).completed
-        assert {line["node"] for line in printed(federation, run)[:-1]} == set(numbers.values())
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_whatever_becomes_of_the_owner(tmp_path: Path, end: signal.Signals) -> None:
     script = f"""
@@ -208,6 +207,19 @@ def test_what_does_not_come_up_in_time_is_ended_and_shown(tmp_path: Path) -> Non
         with deployed(tmp_path / "late", {"a": {}}, seconds=0.01):
             raise AssertionError
     assert about(str(tmp_path)) == []
+
+
+@pytest.mark.slow
+def test_a_killed_node_and_a_killed_superlink_come_back(returning: Deployment, asking: Path) -> None:
+    """The node as soon as the SuperLink believes that it was away."""
+    numbers = dict(returning.nodes)
+    returning.wait_online(["b"], LONG)
+    assert sorted(returning.online()) == ["a", "b"]
+    returning.kill(SUPERLINK, back=False)
+    returning.start(SUPERLINK)
+    run = returning.submit(asking, {"nodes": 2})
+    assert returning.wait(run, LONG).completed
+    assert {line["node"] for line in printed(returning, run)[:-1]} == set(numbers.values())
 
 
 def test_names_and_folders_are_checked_before_anything_starts(tmp_path: Path) -> None:

@@ -208,31 +208,25 @@ class Batched(Engine):
 
     def _losses(self, jobs: Sequence[Job[Losses]]) -> list[Tensor]:
         counts = [count_of(r, held) for _, r, held in jobs]
-        pool = Pool(self._model, [held for *_, held in jobs])
-        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH), pool.device)
-        orders = []
-        for (client, request, _), count, held in zip(jobs, counts, pool.counts, strict=True):
-            fresh = np.arange(count)
-            if count < held:
-                fresh = np.sort(client.stream(request.purpose).permutation(held)[:count])
-            orders.append(fresh)
-        picks = blocks.picks(pool, orders)
-        found = torch.zeros(len(jobs), len(jobs[0][1].models), device=picks.device)
+        held = [_drawn(c, r, count, samples) for (c, r, samples), count in zip(jobs, counts, strict=True)]
+        device = held[0][1].device
+        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH), device)
+        found = torch.zeros(len(jobs), len(jobs[0][1].models), device=device)
         for k in range(found.shape[1]):
             stack = self._looked_at([r.models[k] for _, r, _ in jobs])
-            for s, rows, labels, logits in self._logits(stack, pool, blocks, picks):
+            for s, rows, labels, logits in self._logits(stack, held, blocks):
                 found[:rows, k] += cross_entropy(logits, labels, blocks.weights[:rows, s, : labels.shape[1]])
         return list(found / torch.tensor(counts).to(found.device).clamp(min=1)[:, None])
 
     def _score(self, jobs: Sequence[Job[Score]]) -> list[Result]:
-        pool, classes = Pool(self._model, [held for *_, held in jobs]), self.data.classes
-        blocks = Blocks(self._model, pool.counts, width_of(pool.counts[0], EVALUATION_WIDTH), pool.device)
-        picks = blocks.picks(pool)
+        held, classes = [held for *_, held in jobs], self.data.classes
+        counts = [len(y) for _, y in held]
+        blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH), held[0][1].device)
         stack = self._looked_at([r.model for _, r, _ in jobs])
-        total = torch.zeros(len(jobs), device=picks.device)
+        total = torch.zeros(len(jobs), device=stack.device)
         # The cells of a table [clients, classes]: what each sample is, and what it was taken for.
         actual, guessed = (np.zeros(blocks.weights.shape, np.int64) for _ in range(2))
-        for s, rows, labels, logits in self._logits(stack, pool, blocks, picks):
+        for s, rows, labels, logits in self._logits(stack, held, blocks):
             width = labels.shape[1]
             total[:rows] += cross_entropy(logits, labels, blocks.weights[:rows, s, :width])
             actual[:rows, s, :width], guessed[:rows, s, :width] = labels.cpu(), logits.argmax(2).cpu()
@@ -242,7 +236,7 @@ class Batched(Engine):
         tables = [np.bincount(c, minlength=len(jobs) * classes).reshape(len(jobs), classes) for c in cells]
         return [
             Scored(loss / max(n, 1), *counts)
-            for loss, n, *counts in zip(total.tolist(), pool.counts, *tables, strict=True)
+            for loss, n, *counts in zip(total.tolist(), counts, *tables, strict=True)
         ]
 
     def _gradients(self, jobs: Sequence[Job[Gradients]]) -> list[Tensor]:
@@ -274,9 +268,24 @@ class Batched(Engine):
         return [rows[:q] for rows, q in zip(found, asked, strict=True)]
 
     def _logits(
-        self, stack: Tensor, pool: Pool, blocks: Blocks, picks: Tensor
+        self, stack: Tensor, held: Sequence[Held], blocks: Blocks
     ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Block number, rows at work, their labels `[rows, width]` and logits `[rows, width, classes]`."""
+        views = self._views(stack)
+        if isinstance(self._model, Perceptron) and self._model.wide:
+            # The samples are multiplied where they lie, client after client.
+            weight, bias, *_ = views
+            z = stack.new_zeros(*blocks.weights.shape, weight.shape[1])
+            y = torch.zeros(blocks.weights.shape, dtype=torch.int64, device=stack.device)
+            for row, (inputs, labels) in enumerate(held):
+                z[row].flatten(0, 1)[: len(labels)] = self._model.first(weight[row], bias[row], inputs)
+                y[row].flatten()[: len(labels)] = labels
+            for s, _, rows, _ in blocks:
+                some = [v[:rows] for v in views]
+                yield s, rows, y[:rows, s], self._model.above(some, z[:rows, s].contiguous())
+            return
+        pool = Pool(self._model, held)
+        picks = blocks.picks(pool)
         for s, _, rows, width in blocks:
             x, y = pool.take(picks[:rows, s], width)
             yield s, rows, y, self._model.logits(self._views(stack[:rows]), x)
@@ -297,6 +306,15 @@ class Batched(Engine):
 
     def _views(self, stack: Tensor) -> list[Tensor]:
         return [e.views(stack) for e in self.layout.tensors]
+
+
+def _drawn(client: Client, request: Losses, count: int, held: Held) -> Held:
+    """The samples that a client looks at for losses: all, or as many as it may, drawn anew."""
+    x, y = held
+    if count == len(y):
+        return held
+    picked = torch.from_numpy(np.sort(client.stream(request.purpose).permutation(len(y))[:count])).to(y.device)
+    return x.index_select(0, picked), y.index_select(0, picked)
 
 
 def _evenly(count: int, most: int) -> list[slice]:

@@ -47,10 +47,14 @@ class Bound:
         gaussian = gaussian_dim(network) is not None
         self._noise = "noise" if gaussian else "dropout" if has_dropout(network) else None
 
-    def evaluate(self, model: Tensor) -> None:
-        """Load `model` `[P]` for evaluation: nothing is dropped or drawn, and norms go by their statistics."""
+    def evaluate(self, model: Tensor) -> Callable[[Tensor], Tensor]:
+        """Load `model` `[P]` for evaluation: nothing is dropped or drawn, and norms go by their statistics.
+
+        Returns:
+            Logits `[B, C]` of inputs as the network takes them, as long as nothing else is loaded.
+        """
         self.network.eval()
-        self.vector.copy_(model)
+        return partial(self.chain.logits, tensors=self.chain.load(model))
 
     def train(self, model: Tensor, client: Client, purpose: str) -> None:
         """Load `model` `[P]` for training; what is random in it belongs to client, round and purpose."""

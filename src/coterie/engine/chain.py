@@ -22,7 +22,7 @@ class Chain:
         layout: of the network.
         vector: `[P]`.
         precision: of the gradients' arithmetic. In bf16 the activations and a copy of the parameters are bfloat16;
-            `vector`, the logits' loss and the gradients that come back are float32.
+            `vector`, dense layers of few samples, the loss and the gradients that come back are float32.
     """
 
     def __init__(self, network: nn.Module, layout: Layout, vector: Tensor, precision: Precision = "fp32") -> None:
@@ -33,17 +33,29 @@ class Chain:
         for module in [network] if gaussian_dim(network) is not None else _members(network):
             own = [f"{paths[module]}.{name}".lstrip(".") for name, _ in module.named_parameters()]
             self._links.append(link(module, [places[name] for name in own]))
-        self._vector = vector[: layout.trainable.size]
+        self._layout = layout
+        self._vector = vector
         self._whole = [e.view(vector) for e in layout.tensors]
-        self._half = torch.empty_like(self._vector, dtype=torch.bfloat16) if precision == "bf16" else None
-        self._halves = [] if self._half is None else [e.view(self._half) for e in layout.tensors]
+        self._halves = [t.to(torch.bfloat16) for t in self._whole] if precision == "bf16" else []
+
+    def load(self, model: Tensor) -> list[Tensor]:
+        """The trainable tensors of `model` `[P]`, for `logits`: where it lies, if every link is written out.
+
+        Any other link has the parameters and buffers of its module: then the model is copied into the vector. So it
+        is where the model's place in a cache line is another, of which a kernel's last digits may depend.
+        """
+        alike = (model.data_ptr() - self._vector.data_ptr()) % 64 == 0
+        if alike and all(each.kinds for each in self._links):
+            return [e.view(model) for e in self._layout.tensors]
+        self._vector.copy_(model)
+        return self._whole
 
     @torch.no_grad()
-    def logits(self, x: Tensor) -> Tensor:
-        """Logits `[B, C]` of inputs as the network takes them, in float32."""
-        free = False
+    def logits(self, x: Tensor, tensors: Sequence[Tensor] | None = None) -> Tensor:
+        """Logits `[B, C]` of inputs as the network takes them, in float32; of the vector, or of what was loaded."""
+        tensors, free = self._whole if tensors is None else tensors, False
         for each in self._links:
-            x, _ = each.forward(x, [self._whole[p] for p in each.places], Use(keep=False, below=False, free=free))
+            x, _ = each.forward(x, [tensors[p] for p in each.places], Use(keep=False, below=False, free=free))
             free = each.fresh
         return x
 
@@ -60,9 +72,8 @@ class Chain:
             exact: compute in float32 whatever the precision is.
         """
         tensors = self._whole
-        if self._half is not None and not exact:
-            self._half.copy_(self._vector)
-            tensors, x = self._halves, x.to(torch.bfloat16)
+        if self._halves and not exact:
+            tensors, x = self._halved(len(y)), x.to(torch.bfloat16)
         asked = set(wanted)
         lowest = next((i for i, each in enumerate(self._links) if asked & set(each.places)), len(self._links))
         saved, free = [], False
@@ -86,6 +97,13 @@ class Chain:
                     found[place] = found[place] + gradient.float() if place in found else gradient.float()
             delta = delta if into is None else into
         return loss, [found[place] for place in wanted]
+
+    def _halved(self, samples: int) -> list[Tensor]:
+        """The trainable tensors in bfloat16 as they are now, but for those of links that lose by it."""
+        tensors = list(self._whole)
+        for place in {p for each in self._links if each.halves(samples) for p in each.places}:
+            tensors[place] = self._halves[place].copy_(self._whole[place])
+        return tensors
 
 
 def _members(network: nn.Module) -> Iterator[nn.Module]:

@@ -22,7 +22,7 @@ from coterie.engine.choice import CHUNK_SCALARS, LARGEST_CHUNK
 from coterie.engine.descent import Descent, Steps
 from coterie.engine.links import product
 from coterie.engine.minibatches import Held, seen_of
-from coterie.engine.perceptron import LINE, Perceptron, block, whole
+from coterie.engine.perceptron import LINE, Perceptron, aligned, whole
 from coterie.models.layout import Layout
 
 KEPT = 1 << 24
@@ -70,7 +70,7 @@ class Dual:
         weight, bias, *_ = (e.views(stack) for e in layout.tensors)
         layers = apart(layout, stack, task.entries, lowest=1)
         first = cache(lambda rows: [layer.first(rows) for layer in layers])
-        inputs = [_aligned(self._model.prepare(x)) for x, _ in held]
+        inputs = [aligned(self._model.prepare(x)) for x, _ in held]
         units = whole(self._units, LINE)
         given = torch.full((len(held), room, units), 0.0 if layers else -inf)
         labels = torch.zeros(len(held), room, dtype=torch.int64)
@@ -112,8 +112,3 @@ class Dual:
             _, (_, oldest) = self._kept.popitem(last=False)
             self._size -= oldest.numel()
         return before[1]
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """The samples, beginning at a line: a product's last digits may depend on where its operands lie."""
-    return x if x.data_ptr() % (4 * LINE) == 0 else block(1, *x.shape, device=x.device)[0].copy_(x)

@@ -17,7 +17,7 @@ from coterie.engine.bound import has_batch_norm
 from coterie.engine.epoch import backpropagated
 from coterie.models.layout import Layout
 
-EVALUATION_BATCH = 256
+EVALUATION_BATCH = 128
 
 ANSWERED = ", ".join(kind.__name__ for kind in get_args(Request))
 """The requests that every engine answers."""

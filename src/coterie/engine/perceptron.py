@@ -13,6 +13,7 @@ from math import gcd, prod
 import torch
 from torch import Tensor, nn
 
+from coterie.engine.links import product
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first
 
@@ -20,8 +21,16 @@ LINE = 16
 """Scalars in 64 bytes: a line of cache, an AVX-512 register."""
 
 
+WIDE = 1 << 15
+"""Weights of a first layer from which scores are faster with a product for each client than with one for all."""
+
+
 class Perceptron:
-    """Dense layers with one ReLU between each two, computed for many models at once."""
+    """Dense layers with one ReLU between each two, computed for many models at once.
+
+    Attributes:
+        wide: whether the first layer is wide enough that a product for each client pays.
+    """
 
     fewest = 2
     """Rows below which PyTorch takes another kernel."""
@@ -31,6 +40,7 @@ class Perceptron:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self.wide = layout.tensors[0].size >= WIDE
 
     def activations(self, features: tuple[int, ...]) -> int:
         """Scalars that one sample leaves behind in a forward pass, by way of an upper bound."""
@@ -43,6 +53,16 @@ class Perceptron:
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:
         """Logits `[n, width, classes]` of the samples `[n, width, features]`."""
         return layers(views, x)[-1]
+
+    @torch.no_grad()
+    def first(self, weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:
+        """What the first layer of one model gives `[s, units]` for stored samples `[s, *features]`."""
+        return product(aligned(self.prepare(inputs)), weight, bias)
+
+    @torch.no_grad()
+    def above(self, views: Sequence[Tensor], z: Tensor) -> Tensor:
+        """Logits `[n, width, classes]` from what the first layers gave; it is overwritten."""
+        return layers(views[2:], z.relu_())[-1] if len(views) > 2 else z
 
     @torch.no_grad()
     def backward(
@@ -108,6 +128,11 @@ def layers(views: Sequence[Tensor], x: Tensor) -> list[Tensor]:
         into = block(len(x), x.shape[1], weight.shape[1], device=x.device)
         found.append(torch.baddbmm(bias.unsqueeze(1), found[-1], weight.mT, out=into))
     return found
+
+
+def aligned(x: Tensor) -> Tensor:
+    """The samples, beginning at a line: a product's last digits may depend on where its operands lie."""
+    return x if x.data_ptr() % (4 * LINE) == 0 else block(1, *x.shape, device=x.device)[0].copy_(x)
 
 
 def block(rows: int, width: int, *shape: int, device: torch.device) -> Tensor:

@@ -6,7 +6,8 @@ There is no DataLoader and no state dict; a minibatch is a slice of the epoch's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -55,8 +56,8 @@ class Sequential(Engine):
         """Softmax outputs `[n, samples, classes]` at a temperature, dropout off."""
         found = []
         for model in models:
-            self._bound.evaluate(model)
-            found.append(torch.cat([(logits / temperature).softmax(1) for _, logits in self._logits(inputs)]))
+            some = self._logits(self._bound.evaluate(model), inputs)
+            found.append(torch.cat([(logits / temperature).softmax(1) for _, logits in some]))
         return torch.stack(found)
 
     def _one(self, client: Client, request: Request) -> Result:
@@ -106,12 +107,10 @@ class Sequential(Engine):
         model = self._bound.trained(request.start, request.part)
         return Trained(model, loss, memory if request.keep_solver else None)
 
-    def _logits(self, inputs: Tensor, draws: int = 0) -> Iterator[tuple[slice, Tensor]]:
+    def _logits(self, of: Callable[[Tensor], Tensor], inputs: Tensor) -> Iterator[tuple[slice, Tensor]]:
         for a in range(0, len(inputs), EVALUATION_BATCH):
             rows = slice(a, a + EVALUATION_BATCH)
-            x = channels_first(inputs[rows])
-            with torch.no_grad():
-                yield rows, sampled_logits(self._bound, x, draws) if draws else self._bound.chain.logits(x)
+            yield rows, of(channels_first(inputs[rows]))
 
     def _losses(self, client: Client, request: Losses) -> Tensor:
         inputs, labels = self.data.slice(client.id, request.split)
@@ -121,9 +120,8 @@ class Sequential(Engine):
             inputs, labels = inputs.index_select(0, picked), labels.index_select(0, picked)
         losses = request.models.new_empty(len(request.models))
         for k, model in enumerate(request.models):
-            self._bound.evaluate(model)
             total = losses.new_zeros(())
-            for rows, logits in self._logits(inputs):
+            for rows, logits in self._logits(self._bound.evaluate(model), inputs):
                 total += cross_entropy(logits, labels[rows], reduction="sum")
             losses[k] = total / max(len(labels), 1)
         return losses
@@ -143,11 +141,12 @@ class Sequential(Engine):
 
     def _score(self, client: Client, request: Score) -> Scored:
         inputs, labels = self.data.slice(client.id, request.split)
-        self._bound.evaluate(request.model)
+        of = self._bound.evaluate(request.model)
         if request.draws:
             self._bound.seed(f"noise/score/{request.split}", client)
+            of = partial(sampled_logits, self._bound, count=request.draws)
         total, guesses = request.model.new_zeros(()), []
-        for rows, logits in self._logits(inputs, request.draws):
+        for rows, logits in self._logits(of, inputs):
             total += cross_entropy(logits, labels[rows], reduction="sum")
             guesses.append(logits.argmax(1))
         guess = torch.cat(guesses) if guesses else labels

@@ -1,4 +1,7 @@
-"""The two apps of a federation: `app = server_app(__file__)` in one file, `app = client_app()` in another."""
+"""The two apps of a federation: `app = server_app(__file__)` in one file, `app = client_app()` in another.
+
+Flower starts a process for every message to a client, so what is heavy is imported with haste (see `importing`).
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.flower.client import answered
-from coterie.flower.transport import enclosed, opened
 from coterie.problems import BadInput
-from coterie.runtime.letter import Letter
+from coterie.starting import importing
 
 
 def client_app() -> ClientApp:
     """What every client runs: it answers the server's letters with its own data."""
+    with importing():
+        from coterie.flower.client import answered
+        from coterie.flower.transport import enclosed, opened
+        from coterie.runtime.letter import Letter
+
     app = ClientApp()
 
     def reply(message: Message, context: Context) -> Message:
@@ -41,7 +47,8 @@ def server_app(file: str) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from coterie.flower.server import serve
+        with importing():
+            from coterie.flower.server import serve
 
         try:
             serve(grid, context.run_config, Path(file).resolve().parent.parent)

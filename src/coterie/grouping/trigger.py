@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
-from scipy.spatial.distance import cdist
 
 
 def hopkins(points: NDArray[np.float64], rng: np.random.Generator, repeats: int = 1) -> float:
@@ -29,6 +28,8 @@ def hopkins(points: NDArray[np.float64], rng: np.random.Generator, repeats: int 
 
 def _drawn(points: NDArray[np.float64], rng: np.random.Generator) -> float:
     """The statistic from one draw."""
+    from scipy.spatial.distance import cdist
+
     m = len(points)
     size = max(2, int(np.ceil(0.1 * m)))
     picked = rng.permutation(m)[:size]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from coterie.models.layout import Layout
@@ -68,7 +67,7 @@ def aligned(models: Tensor, centre: Tensor, layout: Layout) -> Tensor:
             if known and not moved:  # in another order of its inputs a layer's units are other ones
                 continue
             # The squares of the two are the same in any order: what is left to minimise is the product.
-            _, places = linear_sum_assignment(hidden.units(model).astype(np.float64) @ units.T, maximize=True)
+            places = _assigned(hidden.units(model).astype(np.float64) @ units.T)
             moved = bool((places != np.arange(hidden.width)).any())
             if moved:
                 model = _placed(model, layout, hidden, places, layout, hidden.width)
@@ -212,6 +211,13 @@ def _matched(
     return places
 
 
+def _assigned(scores: NDArray[np.float64]) -> Places:
+    """For each row of scores `[n, m]`, n <= m, a column of its own: those with the largest sum."""
+    from scipy.optimize import linear_sum_assignment
+
+    return np.asarray(linear_sum_assignment(scores, maximize=True)[1])
+
+
 class _Known:
     """The global units of one layer, as those of the clients that are already matched make them.
 
@@ -232,7 +238,7 @@ class _Known:
         x = units.astype(np.float64) * self._own
         # Where all units are matched to as many, whatever else the scores are of adds up to the same in any order.
         scores = np.hstack([self._existing(x), self._new(x)]) if grow else x @ self.sums.T
-        _, places = linear_sum_assignment(scores, maximize=True)
+        places = _assigned(scores)
         # A new unit is the less likely the more there are, so those that were taken are the first ones.
         fresh = int(places.max()) + 1 - len(self.count)
         if fresh > 0:
