@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,18 +213,18 @@ def _work(equip: Callable[[], Equipment], pipe: Connection, pieces: Pieces) -> N
     sheet: Sheet | str = "there is no question yet"
     while True:
         try:
-            message = pipe.recv()
+            fresh, jobs = pipe.recv()
         except (EOFError, OSError):
             return
-        except Exception as error:  # noqa: BLE001  # a sheet: this process may not know its rule
-            sheet = _said(error)
-            continue
-        if isinstance(message, Sheet):
-            sheet = message
-            pieces.know(sheet.paths)
-            continue
+        if fresh is not None:
+            try:
+                found: Sheet = ForkingPickler.loads(fresh)
+                pieces.know(found.paths)
+                sheet = found
+            except Exception as error:  # noqa: BLE001  # this process may not know its rule
+                sheet = _said(error)
         try:
-            pipe.send([_done(sheet, job, engine, sketcher, pieces) for job in message])
+            pipe.send([_done(sheet, job, engine, sketcher, pieces) for job in jobs])
         except Exception as error:  # noqa: BLE001  # a rule may answer what cannot be put into a message
             pipe.send(_said(error))
 

@@ -163,7 +163,7 @@ class Pool:
                     kept = {n: room[n].pop(row) if is_kept else None for n, is_kept in outcome.kept.items()}
                     if states.shared:
                         states.update(order.client, kept, own=True)
-                    else:
+                    elif kept:
                         states.update(order.client, kept)
                 send = {name: rows.sent[name][row] for name in outcome.sent}
                 report = {name: Counts.unpacked(value) for name, value in outcome.report.items()}
@@ -245,17 +245,17 @@ class Pool:
     def _hand_over(self, worker: _Worker, queue: deque[_Job], sheet: bytes) -> bool:
         """Hand a worker the next jobs; False where the message is too long to wait behind another."""
         some = self._next(queue)
-        message = ForkingPickler.dumps([job.content for job in some])
+        known = worker.sheet == sheet
+        # In one message: each wakes the worker, and a core may be taken from another for it.
+        message = ForkingPickler.dumps((None if known else sheet, [job.content for job in some]))
         if worker.jobs and len(message) > _AHEAD:
             queue.extendleft(reversed(some))
             return False
         worker.jobs.append(some)
-        known, worker.sheet = worker.sheet == sheet, sheet
+        worker.sheet = sheet
         if len(worker.jobs) == 1:
             worker.deadline = self._deadline(worker)
         try:
-            if not known:
-                worker.pipe.send_bytes(sheet)
             worker.pipe.send_bytes(message)
         except OSError:
             worker.process.kill()  # it died, or does not read; the next look at the pipe says so
