@@ -22,6 +22,7 @@ from coterie.problems import BadInput
 from coterie.runs import RunFolder
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.runtime import VANISHED
+from coterie.runtime.threads import one_thread
 from coterie.session import Session
 from coterie.starting import settled
 from coterie.world import World
@@ -234,7 +235,8 @@ def _finish(session: Session, folder: RunFolder, done: int, observers: Sequence[
     # Closed before anything else happens, so that the last round is on disk when the run says that it has ended.
     events = loop(session, folder, done, observers)
     try:
-        with closing(events):
+        # Entered here, the one thread of each round is had for nothing.
+        with closing(events), one_thread(blas=True):
             for event in events:
                 done = event.number
         picture = session.picture(done)

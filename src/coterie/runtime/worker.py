@@ -12,6 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -208,6 +209,7 @@ def _work(equip: Callable[[], Equipment], pipe: Connection, pieces: Pieces) -> N
     except Exception as error:  # noqa: BLE001  # the parent says it
         pipe.send(_said(error))
         return
+    _yield_to_parent()
     gc.freeze()  # all that is there stays; to look through it again and again takes longer than many a client
     pipe.send(READY)
     sheet: Sheet | str = "there is no question yet"
@@ -227,6 +229,13 @@ def _work(equip: Callable[[], Equipment], pipe: Connection, pieces: Pieces) -> N
             pipe.send([_done(sheet, job, engine, sketcher, pieces) for job in jobs])
         except Exception as error:  # noqa: BLE001  # a rule may answer what cannot be put into a message
             pipe.send(_said(error))
+
+
+def _yield_to_parent() -> None:
+    """Do not take the parent's core when it wakes this process: it may have others to wake. Linux knows how."""
+    if hasattr(os, "sched_setscheduler"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _done(sheet: Sheet | str, job: Any, engine: Engine, sketcher: Sketcher, pieces: Pieces) -> list[Any] | str:
