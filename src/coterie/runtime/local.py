@@ -22,7 +22,7 @@ from coterie.exchange import Outputs
 from coterie.models.networks import NETWORKS, build, initialise
 from coterie.problems import BadInput
 from coterie.runtime.arena import Arena
-from coterie.runtime.chunks import chunks, ranges
+from coterie.runtime.chunks import chunks, fair, ranges
 from coterie.runtime.rows import Carried, matrices
 from coterie.runtime.runtime import Failure, Runtime, carried_out, computed
 from coterie.runtime.states import ClientStates as ClientStates
@@ -88,10 +88,7 @@ class LocalRuntime(Runtime):
             workers = 1
         count = cores() if workers is None else workers
         alone = count == 1 and timeout is None
-        self._chunks = partial(chunks, together=self._together)
-        if self.engine.independent and self._together > 1:
-            # The larger a chunk, the better; with two for each worker, all end at about the same time.
-            self._chunks = partial(chunks, together=LARGEST_CHUNK, parts=2 * count)
+        self._workers = count
         arena = None if alone else Arena()
         self.states: ClientStates = ClientStates(len(samples), arena, states_mb)
         self._pool: Pool | None = None
@@ -111,7 +108,7 @@ class LocalRuntime(Runtime):
         return computed(self.engine, ask)
 
     def carry(self, orders: Sequence[Order], keep: bool) -> list[Answer | Failure]:
-        some = [list(chunk) for chunk in self._chunks(len(orders))]
+        some = [list(chunk) for chunk in self._divided(orders)]
         if self._pool is None:
             with one_thread():
                 return self._here(orders, some, keep)
@@ -120,6 +117,13 @@ class LocalRuntime(Runtime):
         self.notes += self._pool.notes
         self._pool.notes.clear()
         return found
+
+    def _divided(self, orders: Sequence[Order]) -> list[range]:
+        """Who is asked together."""
+        if self.engine.independent and self._together > 1:
+            samples = self.samples[[order.client for order in orders]]
+            return fair(samples, self._workers, LARGEST_CHUNK)
+        return chunks(len(orders), self._together)
 
     def _here(self, orders: Sequence[Order], chunks: list[list[int]], keep: bool) -> list[Answer | Failure]:
         found: list[Answer | Failure] = [Failure("was not asked")] * len(orders)
