@@ -39,6 +39,7 @@ from coterie.federation.federation import Federation
 from coterie.models.networks import build, channels_first
 from coterie.runtime.local import EngineSpec, LocalRuntime
 from coterie.runtime.workers import cores
+from coterie.starting import settled
 
 SIZES = (10, 20, 32, 64, 128, 256, 512)
 """Batches of the plain loop."""
@@ -219,6 +220,7 @@ def rows_of(case: Case, plains: Mapping[str, Loops], repeats: int) -> list[dict[
                 made = stack.enter_context(runtime(case, data, engine, count))
                 ways[f"{engine}/{count}"] = exchanged(made, case, LocalUpdate())
                 ways[f"{engine}/{count}/evaluation"] = exchanged(made, case, Evaluate())
+        stack.enter_context(settled())
         times = measured(ways, repeats)
     limit, own = times.pop("limit"), times.pop("plain")
     rows = []

@@ -42,7 +42,9 @@ from coterie.methods import METHODS
 from coterie.problems import unknown
 from coterie.running import SHARE, loop
 from coterie.runs import RunFolder
+from coterie.runtime.threads import one_thread
 from coterie.session import Session
+from coterie.starting import settled
 
 CLIENTS, BATCH = 100, 10
 IMAGES, DIGITS, FEDAVG = "fashion-mnist", "digits", "fedavg"
@@ -187,6 +189,9 @@ def timed(
             if needs_gaussian(methods[0]):
                 whole = whole.updated({"network.name": NETWORKS[network][0]})
             loops[name] = stack.enter_context(closing(splits(whole, RunFolder(folder))))
+        # As in a run.
+        stack.enter_context(settled())
+        stack.enter_context(one_thread(blas=True))
         for _ in range(repeats + 1):
             for name, loop in loops.items():
                 found.setdefault(name, []).append(next(loop))
