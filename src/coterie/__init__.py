@@ -11,8 +11,6 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from coterie.starting import importing
-
 if TYPE_CHECKING:
     from coterie.comparing import compare as compare
     from coterie.events import Observer as Observer
@@ -68,8 +66,7 @@ def __getattr__(name: str) -> Any:
     # Public names are fetched when first used, for most of them bring torch, which takes seconds to import.
     if name not in _HOMES:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
-    with importing():
-        value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

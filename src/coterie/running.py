@@ -22,7 +22,6 @@ from coterie.problems import BadInput
 from coterie.runs import RunFolder
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.runtime import VANISHED
-from coterie.runtime.threads import one_thread
 from coterie.session import Session
 from coterie.starting import settled
 from coterie.world import World
@@ -109,7 +108,7 @@ def rounds(experiment: Experiment, observers: Sequence[Observer] = ()) -> Iterat
         BadInput: the experiment cannot run.
     """
     check(experiment)
-    with closing(Session(experiment)) as session, settled():
+    with closing(Session(experiment)) as session:
         yield from loop(session, None, 0, observers)
 
 
@@ -235,8 +234,7 @@ def _finish(session: Session, folder: RunFolder, done: int, observers: Sequence[
     # Closed before anything else happens, so that the last round is on disk when the run says that it has ended.
     events = loop(session, folder, done, observers)
     try:
-        # Entered here, the one thread of each round is had for nothing.
-        with closing(events), one_thread(blas=True):
+        with closing(events):
             for event in events:
                 done = event.number
         picture = session.picture(done)

@@ -124,7 +124,7 @@ def test_cross_8_1_fesem_of_n_centres_is_local_only() -> None:
 
 
 def test_cross_8_1_holds_for_the_batched_engine() -> None:
-    """Batched, the reductions are still bit for bit: the same clients share the same kernels."""
+    """Batched, the reductions are still bit for bit: nobody depends on who shares a kernel."""
     federation = planted("feature", sizes=SIZES)
     fedavg = train(FedAvg(weights="uniform"), federation, 3, engine="batched")
     fesem = train(FeSEM(clusters=1, mu=0.0), federation, 3, engine="batched")

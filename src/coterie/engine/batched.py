@@ -6,8 +6,8 @@ The last digits differ from those of `Sequential` (1e-5 over a short run).
 
 With a perceptron, a client's result does not depend, to the bit, on who shares its kernel. The order of additions
 inside a matrix product depends on its shape and on where its operands lie, so every operand of every client starts
-at a multiple of 64 bytes, the padded width of a minibatch depends on the client's own samples alone, and a product
-of one, for which PyTorch takes another kernel than for many, never occurs. A convolution's kernel keeps no such
+at a multiple of 64 bytes, the padded width of a minibatch depends on the client's own samples alone, and what is
+a product of many for some is one for all. A convolution's kernel keeps no such
 promise: with any other network, a client's last digits may depend on who shares its kernel. Who does is decided by
 what is answered together and by nothing else, so that the same clients and requests give the same bits.
 
@@ -20,9 +20,9 @@ start are changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import deepcopy
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -38,7 +38,7 @@ from coterie.engine.convolution import Convolutional
 from coterie.engine.descent import Descent, StackedSolver, descend, descend_plainly
 from coterie.engine.dual import Dual
 from coterie.engine.engine import Data, Engine
-from coterie.engine.minibatches import Blocks, Held, Pool, Stacked, count_of, places_of, seen_of, width_of
+from coterie.engine.minibatches import Blocks, Held, Pool, Stacked, count_of, drawn, places_of, seen_of, width_of
 from coterie.engine.perceptron import LINE, Perceptron, block, cross_entropy, whole
 from coterie.engine.sequential import Sequential
 from coterie.engine.solver import memory_of, plain, trained_tensors
@@ -50,6 +50,8 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Request)
 Job = tuple[Client, R, Held]
 """Who asks, what for, and the samples that it is about."""
+Seen = tuple[int, int, Tensor, Tensor]
+"""Block number, rows at work, their labels `[rows, width]` and logits `[rows, width, classes]`."""
 
 
 class Batched(Engine):
@@ -71,7 +73,8 @@ class Batched(Engine):
         self._dual = Dual(self._model, layout) if isinstance(self._model, Perceptron) else None
         self.together = chunk_size(layout, training.batch_size)
         self.independent = self._model.fixed_width
-        self._chunk = cache(lambda f: chunk_size(layout, training.batch_size, self._model.activations(f)))
+        activations = self._model.activations
+        self._chunk = cache(lambda f: chunk_size(layout, training.batch_size, activations(f)))
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
         """Answer one request for each client, in order; like requests share a kernel."""
@@ -208,13 +211,14 @@ class Batched(Engine):
 
     def _losses(self, jobs: Sequence[Job[Losses]]) -> list[Tensor]:
         counts = [count_of(r, held) for _, r, held in jobs]
-        held = [_drawn(c, r, count, samples) for (c, r, samples), count in zip(jobs, counts, strict=True)]
+        held = [drawn(c, r, samples) for c, r, samples in jobs]
         device = held[0][1].device
         blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH), device)
         found = torch.zeros(len(jobs), len(jobs[0][1].models), device=device)
+        looking = self._looking(held, blocks)
         for k in range(found.shape[1]):
             stack = self._looked_at([r.models[k] for _, r, _ in jobs])
-            for s, rows, labels, logits in self._logits(stack, held, blocks):
+            for s, rows, labels, logits in looking(stack):
                 found[:rows, k] += cross_entropy(logits, labels, blocks.weights[:rows, s, : labels.shape[1]])
         return list(found / torch.tensor(counts).to(found.device).clamp(min=1)[:, None])
 
@@ -222,11 +226,11 @@ class Batched(Engine):
         held, classes = [held for *_, held in jobs], self.data.classes
         counts = [len(y) for _, y in held]
         blocks = Blocks(self._model, counts, width_of(counts[0], EVALUATION_WIDTH), held[0][1].device)
-        stack = self._looked_at([r.model for _, r, _ in jobs])
+        looking, stack = self._looking(held, blocks), self._looked_at([r.model for _, r, _ in jobs])
         total = torch.zeros(len(jobs), device=stack.device)
         # The cells of a table [clients, classes]: what each sample is, and what it was taken for.
         actual, guessed = (np.zeros(blocks.weights.shape, np.int64) for _ in range(2))
-        for s, rows, labels, logits in self._logits(stack, held, blocks):
+        for s, rows, labels, logits in looking(stack):
             width = labels.shape[1]
             total[:rows] += cross_entropy(logits, labels, blocks.weights[:rows, s, :width])
             actual[:rows, s, :width], guessed[:rows, s, :width] = labels.cpu(), logits.argmax(2).cpu()
@@ -267,25 +271,27 @@ class Batched(Engine):
             found[:active, row] += gradients[:active, : self.layout.size]
         return [rows[:q] for rows, q in zip(found, asked, strict=True)]
 
-    def _logits(
-        self, stack: Tensor, held: Sequence[Held], blocks: Blocks
-    ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-        """Block number, rows at work, their labels `[rows, width]` and logits `[rows, width, classes]`."""
-        views = self._views(stack)
+    def _looking(self, held: Sequence[Held], blocks: Blocks) -> Callable[[Tensor], Iterator[Seen]]:
+        """From a stack of models to their logits on samples, block after block."""
         if isinstance(self._model, Perceptron) and self._model.wide:
-            # The samples are multiplied where they lie, client after client.
-            weight, bias, *_ = views
-            z = stack.new_zeros(*blocks.weights.shape, weight.shape[1])
-            y = torch.zeros(blocks.weights.shape, dtype=torch.int64, device=stack.device)
-            for row, (inputs, labels) in enumerate(held):
-                z[row].flatten(0, 1)[: len(labels)] = self._model.first(weight[row], bias[row], inputs)
-                y[row].flatten()[: len(labels)] = labels
-            for s, _, rows, _ in blocks:
-                some = [v[:rows] for v in views]
-                yield s, rows, y[:rows, s], self._model.above(some, z[:rows, s].contiguous())
-            return
+            y = torch.zeros(blocks.weights.shape, dtype=torch.int64, device=blocks.weights.device)
+            y[blocks.weights > 0] = torch.cat([labels for _, labels in held])
+            return partial(self._multiplied, self._model, [x for x, _ in held], y, blocks)
         pool = Pool(self._model, held)
-        picks = blocks.picks(pool)
+        return partial(self._gathered, pool, blocks, blocks.picks(pool))
+
+    def _multiplied(
+        self, model: Perceptron, inputs: Sequence[Tensor], y: Tensor, blocks: Blocks, stack: Tensor
+    ) -> Iterator[Seen]:
+        """The samples are multiplied where they lie, client after client."""
+        views = self._views(stack)
+        weight, bias, *_ = views
+        z = stack.new_zeros(*y.shape, weight.shape[1])
+        z[blocks.weights > 0] = torch.cat([model.first(*each) for each in zip(weight, bias, inputs, strict=True)])
+        for s, _, rows, _ in blocks:
+            yield s, rows, y[:rows, s], model.above([v[:rows] for v in views], z[:rows, s].contiguous())
+
+    def _gathered(self, pool: Pool, blocks: Blocks, picks: Tensor, stack: Tensor) -> Iterator[Seen]:
         for s, _, rows, width in blocks:
             x, y = pool.take(picks[:rows, s], width)
             yield s, rows, y, self._model.logits(self._views(stack[:rows]), x)
@@ -306,15 +312,6 @@ class Batched(Engine):
 
     def _views(self, stack: Tensor) -> list[Tensor]:
         return [e.views(stack) for e in self.layout.tensors]
-
-
-def _drawn(client: Client, request: Losses, count: int, held: Held) -> Held:
-    """The samples that a client looks at for losses: all, or as many as it may, drawn anew."""
-    x, y = held
-    if count == len(y):
-        return held
-    picked = torch.from_numpy(np.sort(client.stream(request.purpose).permutation(len(y))[:count])).to(y.device)
-    return x.index_select(0, picked), y.index_select(0, picked)
 
 
 def _evenly(count: int, most: int) -> list[slice]:

@@ -51,7 +51,7 @@ class Bound:
         """Load `model` `[P]` for evaluation: nothing is dropped or drawn, and norms go by their statistics.
 
         Returns:
-            Logits `[B, C]` of inputs as the network takes them, as long as nothing else is loaded.
+            Logits `[B, C]` of inputs as the network takes them, until another is loaded or `model` is written.
         """
         self.network.eval()
         return partial(self.chain.logits, tensors=self.chain.load(model))

@@ -45,6 +45,7 @@ CHUNK_SCALARS = 1 << 20
 """Scalars of models and activations that a chunk of clients may touch in one step: a few MiB of cache."""
 
 LARGEST_CHUNK = 64
+"""Most clients that are asked together, or share a kernel: with more, nothing is gained."""
 
 
 def choose_engine(

@@ -52,6 +52,7 @@ class OnDevice(Engine):
         self._device = device
         self._inner = kind(network, layout, _Moved(data, device), training, seed, initial.to(device))
         self.together = self._inner.together
+        self.independent = self._inner.independent and device.type == "cpu"
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
         """Answer one request for each client, in order."""

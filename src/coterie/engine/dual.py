@@ -98,7 +98,10 @@ class Dual:
         return steps.losses()
 
     def _gram(self, client: int, held: Held, x: Tensor, room: int) -> Tensor:
-        """A client's inner products and 1, `[room, room]`; kept with the memory of the samples, lest it changes."""
+        """A client's inner products and 1, `[room, room]`; kept as long as it has the same memory of samples.
+
+        Samples are never written once they are there.
+        """
         before = self._kept.pop(client, None)
         if before is None or seen_of(before[0]) != seen_of(held[0]):
             if before is not None:

@@ -131,8 +131,8 @@ class Convolution(Link):
             _, pair, bias = self._gradients(delta, held, _pair_of(weight), (m.stride[0], 2), [False, *own_wanted])
             width = weight.shape[3]
             gradients = [
-                pair[: len(weight), ..., :width] + pair[len(weight) :, ..., 1:] if wanted[0] else None,
-                bias.view(2, -1).sum(0) if own_wanted[1] else None,
+                pair[: len(weight), ..., :width].float() + pair[len(weight) :, ..., 1:] if wanted[0] else None,
+                bias.float().view(2, -1).sum(0) if own_wanted[1] else None,
             ]
             return None, gradients[: len(own)]
         if below and self._first(weight):
@@ -169,7 +169,7 @@ class Convolution(Link):
 
     def _first(self, weight: Tensor) -> bool:
         """Whether the gradient in an image of few channels is computed channels-first, a quarter faster."""
-        few = weight.device.type == "cpu" and 2 * weight.shape[1] <= _LANES
+        few = weight.device.type == "cpu" and self.module.groups == 1 and 2 * weight.shape[1] <= _LANES
         return few and isinstance(self.module, nn.Conv2d) and weight[0, 0].numel() >= 25
 
 
@@ -192,7 +192,7 @@ class MaxPool(Link):
     """Largest values of windows of images: of four values each, by comparing two at a time.
 
     The largest is the first that is no smaller than the others, row by row, as PyTorch has it; where it stood is
-    said by a 1 or a 0 for each comparison.
+    said by a 1 or a 0 for each comparison. (Not a number, a value counts as the smaller one for the gradient.)
     """
 
     kinds = (nn.MaxPool2d,)
@@ -207,7 +207,7 @@ class MaxPool(Link):
             n, channels, height, width = x.shape
             pixels = x.permute(0, 2, 3, 1).reshape(-1, 2, channels)
             rows, left = _larger(pixels, use.keep)
-            y, above = _larger(rows.view(n * height // 2, 2, -1), use.keep)
+            y, above = _larger(rows.view(n * height // 2, 2, width // 2 * channels), use.keep)
             return y.view(n, height // 2, width // 2, channels).permute(0, 3, 1, 2), (x.shape, left, above)
         y, places = torch.ops.aten.max_pool2d_with_indices(x, *self._settings())
         return y, (x, places)

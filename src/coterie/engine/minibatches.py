@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.clients.rule import Client
 from coterie.clients.work import Losses, Request, Score
 from coterie.engine.perceptron import height, whole
 
@@ -150,6 +151,16 @@ def count_of(request: Request, held: Held) -> int:
     count = held[1].shape[0]
     limit = request.samples if isinstance(request, Losses) else None
     return count if limit is None else min(count, limit)
+
+
+def drawn(client: Client, request: Losses, held: Held) -> Held:
+    """The samples that a client looks at for losses: all, or as many as it may, drawn anew."""
+    x, y = held
+    count = count_of(request, held)
+    if count == len(y):
+        return held
+    picked = torch.from_numpy(np.sort(client.stream(request.purpose).permutation(len(y))[:count])).to(y.device)
+    return x.index_select(0, picked), y.index_select(0, picked)
 
 
 def places_of(requests: Sequence[Request]) -> list[Hashable]:

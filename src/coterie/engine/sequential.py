@@ -33,6 +33,7 @@ from coterie.engine.bound import Bound
 from coterie.engine.engine import ANSWERED, EVALUATION_BATCH, Data, Engine
 from coterie.engine.epoch import batches
 from coterie.engine.meta import meta_train
+from coterie.engine.minibatches import drawn
 from coterie.engine.solver import Solver, memory_of, trained_tensors, views_of
 from coterie.engine.stochastic import sampled_logits, train_gaussian, train_invariant
 from coterie.models.layout import Layout
@@ -113,11 +114,7 @@ class Sequential(Engine):
             yield rows, of(channels_first(inputs[rows]))
 
     def _losses(self, client: Client, request: Losses) -> Tensor:
-        inputs, labels = self.data.slice(client.id, request.split)
-        if request.samples is not None and request.samples < len(labels):
-            rng = client.stream(request.purpose)
-            picked = torch.from_numpy(np.sort(rng.permutation(len(labels))[: request.samples])).to(labels.device)
-            inputs, labels = inputs.index_select(0, picked), labels.index_select(0, picked)
+        inputs, labels = drawn(client, request, self.data.slice(client.id, request.split))
         losses = request.models.new_empty(len(request.models))
         for k, model in enumerate(request.models):
             total = losses.new_zeros(())

@@ -249,7 +249,8 @@ def _assembled(
     ends = np.cumsum(sizes).reshape(sizes.shape)
     bounds = np.column_stack([ends[:, 0] - sizes[:, 0], ends]).astype(np.int64)
     order = np.concatenate([np.sort(rows) for client in held for rows in client])
-    # PyTorch's memory begins at a line of cache and NumPy's does not, and products then take longer.
+    # PyTorch's memory begins at a line of cache and NumPy's does not, and products then take longer. All rows are
+    # there; `clip` alone writes them where they belong without a copy in between.
     inputs = torch.empty(len(order), *dataset.inputs.shape[1:])
     np.take(dataset.inputs, order, axis=0, out=inputs.numpy(), mode="clip")
     labels = dataset.labels[order]

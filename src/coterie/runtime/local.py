@@ -29,6 +29,9 @@ from coterie.runtime.states import ClientStates as ClientStates
 from coterie.runtime.threads import one_thread
 from coterie.runtime.workers import Pool, cores
 
+CHUNK_MODELS = 1 << 24
+"""Scalars of the models that one chunk trains: 64 MiB."""
+
 
 @dataclass(frozen=True, eq=False)
 class EngineSpec:
@@ -89,6 +92,9 @@ class LocalRuntime(Runtime):
         count = cores() if workers is None else workers
         alone = count == 1 and timeout is None
         self._workers = count
+        # A client that takes too long costs its whole chunk the round's time: then chunks stay small.
+        self._fair = self.engine.independent and self._together > 1 and timeout is None
+        self._most = min(LARGEST_CHUNK, max(self._together, CHUNK_MODELS // self.engine.layout.size))
         arena = None if alone else Arena()
         self.states: ClientStates = ClientStates(len(samples), arena, states_mb)
         self._pool: Pool | None = None
@@ -120,9 +126,8 @@ class LocalRuntime(Runtime):
 
     def _divided(self, orders: Sequence[Order]) -> list[range]:
         """Who is asked together."""
-        if self.engine.independent and self._together > 1:
-            samples = self.samples[[order.client for order in orders]]
-            return fair(samples, self._workers, LARGEST_CHUNK)
+        if self._fair:
+            return fair(self.samples[[order.client for order in orders]], self._workers, self._most)
         return chunks(len(orders), self._together)
 
     def _here(self, orders: Sequence[Order], chunks: list[list[int]], keep: bool) -> list[Answer | Failure]:

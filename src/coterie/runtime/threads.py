@@ -6,12 +6,13 @@ the interpreter that is, and given back when nobody does.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 
 class _Lowered:
@@ -42,12 +43,22 @@ def _lower_torch() -> Callable[[], None]:
     return lambda: torch.set_num_threads(before)
 
 
-def _lower_blas() -> Callable[[], None]:
-    limits = threadpool_limits(1, user_api="blas")
-    return lambda: limits.restore_original_limits()
+class _Libraries:
+    """The libraries of linear algebra in this process. To look for them takes 1 to 2 ms."""
+
+    def __init__(self) -> None:
+        self._modules = 0
+
+    def lower(self) -> Callable[[], None]:
+        """Hold them to one thread; those are looked for anew that came with further modules."""
+        if self._modules != len(sys.modules):
+            self._modules = len(sys.modules)
+            self._found = ThreadpoolController()
+        limits = self._found.limit(limits=1, user_api="blas")
+        return lambda: limits.restore_original_limits()
 
 
-_torch, _blas = _Lowered(_lower_torch), _Lowered(_lower_blas)
+_torch, _blas = _Lowered(_lower_torch), _Lowered(_Libraries().lower)
 
 
 @contextmanager
@@ -55,8 +66,8 @@ def one_thread(blas: bool = False) -> Iterator[None]:
     """PyTorch computes with one thread inside, and as before outside. May be entered again while inside.
 
     Args:
-        blas: hold NumPy's and SciPy's linear algebra to one thread too. Finding their libraries takes 1 to 2 ms,
-            so that is for whole rounds and for the life of a process; PyTorch alone costs a microsecond.
+        blas: hold NumPy's and SciPy's linear algebra to one thread too, as far as they are loaded by now: for whole
+            rounds and for the life of a process.
     """
     with _torch():
         torch.set_num_threads(1)  # each thread of the interpreter has a number of its own besides the process's

@@ -1,6 +1,7 @@
 """A worker process: it maps the parent's memory, has an engine of its own, and answers what it is handed.
 
-What belongs to a whole question comes once, as a `Sheet`; after it come lists of jobs, each a few numbers a client.
+Messages are lists of jobs, each a few numbers a client; with the first of a question comes its `Sheet`, which holds
+what belongs to the question as a whole.
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ def _work(equip: Callable[[], Equipment], pipe: Connection, pieces: Pieces) -> N
 
 def _yield_to_parent() -> None:
     """Do not take the parent's core when it wakes this process: it may have others to wake. Linux knows how."""
-    if hasattr(os, "sched_setscheduler"):
+    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
