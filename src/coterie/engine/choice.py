@@ -24,8 +24,8 @@ PARAMETERS = 400_000
 WORK = 6_000_000
 """Largest product of parameters and minibatch size for which the overhead of a step is worth sharing.
 
-Below it, training is 1.2 times (784-200-10, batches of 32, 640 samples a client) to over 10 times (64-32-10, batches
-of 10) as fast; above it, no faster or slower (784-500-10, batches of 32).
+Below it, training is 1.2 times (784-200-10, batches of 32, 640 samples a client) to over 10 times (64-32-10,
+batches of 10) as fast; above it, no faster or slower (784-500-10, batches of 32).
 """
 
 CONVOLUTIONS = 8_000_000
