@@ -196,7 +196,8 @@ judged against both, with the same number; memory as well."""
 
 BF16 = """\
 `training.precision = "bf16"` lets clients compute in bfloat16 and keeps their parameters in float32. It is off
-unless asked for. Dense layers stay in float32 in minibatches of up to 16 samples, where they wait for memory."""
+unless asked for. Dense layers stay in float32 in minibatches of up to 16 samples, where they wait for memory.
+Clients are then trained one after the other, which makes perceptrons slower (W2 above), not faster."""
 
 SCALE = """\
 Federations with planted groups, 20 samples a client. Some 300 clients take part in a round however many there
