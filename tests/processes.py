@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _SERVER = """
-import json, os, sys
+import json, os, signal, sys
 import coterie.cli, coterie.report.page, coterie.running, sklearn.cluster, sklearn.datasets, sklearn.metrics
 
 for line in sys.stdin:
@@ -21,6 +21,8 @@ for line in sys.stdin:
     if "words" in asked:
         pid = os.fork()
         if not pid:
+            # As in a terminal: whoever started the tests in the background left the signal ignored.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             sys.stdin.close()
             os.dup2(os.open(asked["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
             os.dup2(1, 2)

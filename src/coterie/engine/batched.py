@@ -6,9 +6,9 @@ The last digits differ from those of `Sequential` (1e-5 over a short run).
 
 With a perceptron, a client's result does not depend, to the bit, on who shares its kernel. The order of additions
 inside a matrix product depends on its shape and on where its operands lie, so every operand of every client starts
-at a multiple of 64 bytes, the padded width of a minibatch depends on the client's own samples alone, and what is
-a product of many for some is one for all. A convolution's kernel keeps no such
-promise: with any other network, a client's last digits may depend on who shares its kernel. Who does is decided by
+at a multiple of 64 bytes, the padded width of a minibatch depends on the client's own samples alone, and whether
+a product is of one client or of many depends on the network and on those samples. A convolution's kernel
+keeps no such promise: with any other network, a client's last digits may depend on who shares its kernel. Who does is decided by
 what is answered together and by nothing else, so that the same clients and requests give the same bits.
 
 Where a last digit decides through which value of a max pooling, or whether through a ReLU, a gradient flows, two
