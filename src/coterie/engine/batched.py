@@ -8,8 +8,9 @@ With a perceptron, a client's result does not depend, to the bit, on who shares 
 inside a matrix product depends on its shape and on where its operands lie, so every operand of every client starts
 at a multiple of 64 bytes, the padded width of a minibatch depends on the client's own samples alone, and whether
 a product is of one client or of many depends on the network and on those samples. A convolution's kernel
-keeps no such promise: with any other network, a client's last digits may depend on who shares its kernel. Who does is decided by
-what is answered together and by nothing else, so that the same clients and requests give the same bits.
+keeps no such promise: with any other network, a client's last digits may depend on who shares its kernel. Who does
+is decided by what is answered together and by nothing else, so that the same clients and requests give the same
+bits.
 
 Where a last digit decides through which value of a max pooling, or whether through a ReLU, a gradient flows, two
 runs that agreed to 1e-8 part, and end 1e-3 apart. The more such decisions a network makes, the more clients meet
