@@ -1,8 +1,10 @@
 # make demo          a federated run on this machine, from a fresh clone
 # make demo-flower   the same with real clients: a server, three nodes, TLS and keys, on this machine
-# make quick         before a commit, in two minutes: format, lint, types, and the tests that take a moment
-# make test          the same with all tests but the slow ones, in a few minutes
+# make quick         before a commit, in three minutes: format, lint, types, and the tests that take a moment
+# make test          the same with all tests but the slow ones, in less than eight minutes
 # make test-all      the same with every test: all methods on all engines and runtimes, real processes, kills
+# make storm         1,000 kills and 1,000 interruptions at random moments lose no bit; takes an hour or two
+# make fuzz          20,000 odd inputs: files, command lines, data, messages; each ends in a result or a sentence
 # make clean         remove what these made
 #
 # Only Python 3.11 or newer and make are needed; name another interpreter with `make PYTHON=python3.12 demo`.
@@ -11,6 +13,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+CASES ?= 20000
+SEED ?= 0
 
 # pip hands the environment, not its arguments, to the build of the package: without these two variables
 # (one for older, one for newer versions of pip) the build backend would not be pinned.
@@ -25,7 +29,7 @@ $(PYTHON) -m venv .venv
 $(BIN)/python -m pip install --quiet -c constraints.txt -e '$(1)'
 endef
 
-.PHONY: demo demo-flower quick test test-all clean
+.PHONY: demo demo-flower quick test test-all storm fuzz clean
 
 demo: .venv/installed
 	$(BIN)/coterie demo
@@ -40,6 +44,13 @@ quick test test-all: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 $(SELECTED)
+
+storm: .venv/installed-dev
+	$(BIN)/python -m tests.storm --kills 1000
+	$(BIN)/python -m tests.interruptions --moments 1000
+
+fuzz: .venv/installed-dev
+	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

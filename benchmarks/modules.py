@@ -6,12 +6,22 @@ Both take the same steps of SGD from the same weights on one core: the loop with
 PyTorch people lay them out, the engine with whatever it does around a step, its copy of the model in and out
 included. They are timed in turn. `of plain` is the seconds of the loop over those of the engine, the medians, with
 the least and the most of any repeat; 0.9 is the bar.
+
+    python -m benchmarks.modules --clients 16
+
+times the engines instead, on tiny modules: so many clients one after the other, and in one kernel by `torch.func`.
+`gain` is the seconds of the former over those of the latter. `touched` is how many scalars an operation touches on
+average, which `OPERATION` in `clients/engine/choice.py` limits. `--wide` gives the same modules more and more units
+and tells where the gain ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +32,10 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.measuring import arguments, measured, median, ratios, write
 from coterie.clients.data.federation import Federation
+from coterie.clients.engine.choice import choose_engine
 from coterie.clients.engine.engine import Engine
-from coterie.clients.rules import Training
+from coterie.clients.engine.vectorised import count_operations
+from coterie.clients.rules import Client, Training
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.requests import Train, Trained
 from coterie.clients.rules.rule import Order
@@ -100,6 +112,65 @@ class GPT(nn.Module):
         return logits
 
 
+class Attention(nn.Module):
+    """A block of a transformer over 8 time steps of 6 channels, which come with the channels first."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.enter = nn.Linear(6, width)
+        layer = nn.TransformerEncoderLayer(width, 2, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.blocks(self.enter(x.transpose(1, 2))).mean(1))
+        return logits
+
+
+class Branches(nn.Module):
+    """A perceptron of two branches on 20 features."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.short = nn.Linear(20, width)
+        self.long = nn.Sequential(nn.Linear(20, width), nn.ReLU(), nn.Linear(width, width), nn.LayerNorm(width))
+        self.head = nn.Linear(2 * width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.cat([self.short(x).tanh(), self.long(x).relu()], 1))
+        return logits
+
+
+class GRU(nn.Module):
+    """A GRU over 12 tokens of 80."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(80, 8)
+        self.body = nn.GRU(8, width, batch_first=True)
+        self.head = nn.Linear(width, 80)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(self.tokens(tokens))[0][:, -1])
+        return logits
+
+
+class Residual(nn.Module):
+    """Two convolutions on 8x8 images, one of them around a shortcut, with a group norm."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, width, 3, 2, 1)
+        self.second = nn.Conv2d(width, width, 3, 1, 1)
+        self.norm = nn.GroupNorm(2, width)
+        self.head = nn.Linear(16 * width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        logits: Tensor = self.head((x + self.norm(self.second(x)).relu()).flatten(1))
+        return logits
+
+
 @dataclass(frozen=True)
 class Case:
     """A module, and what a client trains it on."""
@@ -118,21 +189,40 @@ CASES = {
     "lstm": Case(LSTM, (128, 9), 10, 10),
     "gpt": Case(GPT, (64,), 10, 10, 80, tokens=True),
 }
+TINY = {
+    "attention": Case(Attention, (8, 6), 10, 5),
+    "branches": Case(Branches, (20,), 10, 5),
+    "gru": Case(GRU, (12,), 10, 5, 80, tokens=True),
+    "residual": Case(Residual, (8, 8, 1), 10, 5),
+}
+WIDTHS = (16, 64, 256)
+
+
+def make_data(case: Case, clients: int) -> Federation:
+    """Return clients with samples for an epoch each."""
+    rng, count = np.random.default_rng(0), case.batch * case.steps
+    shape = (clients * count, *case.features)
+    drawn = rng.integers(0, 80, shape) if case.tokens else rng.normal(size=shape)
+    inputs = torch.from_numpy(drawn) if case.tokens else torch.from_numpy(drawn.astype(np.float32))
+    labels = torch.from_numpy(rng.integers(0, case.classes, clients * count))
+    first = count * np.arange(clients)
+    bounds = np.stack([first, first + count, first + count, first + count], 1)
+    names = tuple(f"client {i}" for i in range(clients))
+    return Federation("modules", inputs, labels, case.classes, bounds, names, None, None, None)
+
+
+def make_engine(case: Case, data: Federation, wanted: str, **settings: int) -> Engine:
+    """Return an engine for the case's module."""
+    training = Training(epochs=1, batch_size=case.batch, lr=0.01)
+    name = f"{case.module.__module__}:{case.module.__qualname__}"
+    return EngineSpec(name, settings, case.features, data, training, 0, wanted).build()
 
 
 def make_ways(case: Case) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return the plain loop and the engine, each of which trains one client for one epoch."""
-    rng, count = np.random.default_rng(0), case.batch * case.steps
-    drawn = (
-        rng.integers(0, 80, (count, *case.features)) if case.tokens else rng.normal(size=(count, *case.features))
-    )
-    inputs = torch.from_numpy(drawn) if case.tokens else torch.from_numpy(drawn.astype(np.float32))
-    labels = torch.from_numpy(rng.integers(0, case.classes, count))
-    bounds = np.array([[0, count, count, count]])
-    data = Federation("modules", inputs, labels, case.classes, bounds, ("client",), None, None, None)
-    training = Training(epochs=1, batch_size=case.batch, lr=0.01)
-    name = f"{case.module.__module__}:{case.module.__qualname__}"
-    engine: Engine = EngineSpec(name, {}, case.features, data, training, 0).build()
+    data, count = make_data(case, 1), case.batch * case.steps
+    inputs, labels = data.inputs, data.labels
+    engine = make_engine(case, data, "auto")
     client = engine.client(Order(0, 1, LocalUpdate(), {}), {})
     start = engine.initial.clone()
 
@@ -158,11 +248,59 @@ def make_ways(case: Case) -> tuple[Callable[[], None], Callable[[], None]]:
     return plain, ours
 
 
+def make_engine_ways(case: Case, clients: int, width: int) -> tuple[dict[str, Callable[[], None]], int, str]:
+    """Return each engine's way to train all clients for one epoch, scalars touched, and what `auto` chooses."""
+    data, ways = make_data(case, clients), dict[str, Callable[[], None]]()
+    for wanted in ("sequential", "batched"):
+        engine = make_engine(case, data, wanted, width=width)
+        people = [engine.client(Order(i, 1, LocalUpdate(), {}), {}) for i in range(clients)]
+        ways[wanted] = partial(_answer, engine, people, [Train(engine.initial)] * clients)
+    found = count_operations(engine.network, case.features)
+    touched = (engine.layout.size + case.batch * found.written) // found.operations
+    chosen, _ = choose_engine(engine.network, engine.layout, engine.training, case.features, "auto")
+    return ways, touched, chosen
+
+
+def _answer(engine: Engine, people: list[Client], asked: list[Train]) -> None:
+    engine.answer(people, asked)
+
+
+def compare_engines(clients: int, wide: bool, only: str | None, repeats: int) -> tuple[Table, list[dict[str, Any]]]:
+    """Time tiny modules one after the other and in one kernel."""
+    table = Table(f"module, {clients} clients", "touched", "auto", "ms a step", "gain", "least", "most")
+    rows: list[dict[str, Any]] = []
+    for name, case in TINY.items():
+        for width, batch in product(WIDTHS, (10, 32)) if wide else [(WIDTHS[0], case.batch)]:
+            if only not in (None, name):
+                continue
+            case = replace(case, batch=batch)
+            ways, touched, chosen = make_engine_ways(case, clients, width)
+            seconds = measured(ways, repeats)
+            middle, least, most = ratios(seconds["sequential"], seconds["batched"])
+            each = 1000 * median(seconds["sequential"]) / case.steps / clients
+            row = {"module": name, "width": width, "batch": batch, "clients": clients, "touched": touched}
+            rows.append({**row, "auto": chosen, "sequential_ms": each, "gain": middle})
+            title = f"{name} {width}, batch {batch}"
+            numbers = [f"{value:.2f}" for value in (each, middle, least, most)]
+            table.add_row(title, f"{touched:,}", chosen, *numbers)
+    return table, rows
+
+
 def main() -> None:
     """Time all modules, print the table."""
     parser = arguments(__doc__)
     parser.add_argument("--only", metavar="NAME", help="this module alone")
+    parser.add_argument("--clients", type=int, help="compare the engines on tiny modules, with so many clients")
+    parser.add_argument(
+        "--wide", action="store_true", help="with --clients: wider ones too, in two sizes of batches"
+    )
     given = parser.parse_args()
+    if given.clients:
+        with one_thread():
+            table, rows = compare_engines(given.clients, given.wide, given.only, given.repeats)
+        Console().print(table)
+        write(given.json, "modules", rows)
+        return
     table = Table("module", "ms a step, plain", "ms a step, engine", "of plain", "least", "most")
     rows = []
     with one_thread():

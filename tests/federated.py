@@ -194,7 +194,7 @@ def train(
     spec = EngineSpec(network, settings or {}, federation.features, federation, training, seed, engine)
     runtime: Runtime
     if remote:
-        runtime = LoopbackRuntime(spec.build(), federation.samples, dropout)
+        runtime = LoopbackRuntime(spec.build(), federation.bounds, dropout)
     else:
         runtime = LocalRuntime(spec, federation.samples, dropout, workers, timeout)
     builder = spec.build()

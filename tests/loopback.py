@@ -22,10 +22,10 @@ from coterie.runtime.runtime import Failure
 class LoopbackRuntime(RemoteRuntime):
     """Carries every order and every answer as bytes to clients in this process."""
 
-    def __init__(self, engine: Engine, samples: NDArray[np.int64], dropout: float = 0.0) -> None:
-        super().__init__(engine, samples, dropout)
+    def __init__(self, engine: Engine, bounds: NDArray[np.int64], dropout: float = 0.0) -> None:
+        super().__init__(engine, bounds, dropout)
         self.bytes = 0
-        self._stores = [MemoryStateStore() for _ in range(len(samples))]
+        self._stores = [MemoryStateStore() for _ in range(len(bounds))]
         self._runners = [ClientRunner(engine, store) for store in self._stores]
 
     def kept(self, client: int) -> Mapping[str, Tensor]:

@@ -134,3 +134,38 @@ def seven() -> nn.Module:
 def all_frozen() -> nn.Module:
     """A network in which nothing can be trained."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(False)
+
+
+class Solid(nn.Module):
+    """Two convolutions through volumes, whose channels come first as those of images do."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Conv3d(1, 4, 3, padding=1)
+        self.second = nn.Conv3d(4, 6, 3, stride=2)
+        self.head = nn.Linear(6 * 2 * 2 * 3, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.second(torch.relu(self.first(x))))
+        logits: Tensor = self.head(x.flatten(1))
+        return logits
+
+
+def small(features: tuple[int, ...], classes: int) -> nn.Module:
+    """A chain of plain modules for images of 5x5, which the kernels of many clients take."""
+    return nn.Sequential(nn.Conv2d(features[2], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, classes))
+
+
+class Branches(nn.Module):
+    """Two branches over the same pixels, and no chain."""
+
+    def __init__(self, features: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.LazyLinear(8), nn.LazyLinear(3)
+        self.head = nn.Linear(11, classes)
+        self(torch.zeros(1, features[-1], *features[:-1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        logits: Tensor = self.head(torch.cat([self.wide(x).relu(), self.narrow(x).tanh()], 1))
+        return logits

@@ -253,7 +253,7 @@ def test_the_dearest_method_decides(tmp_path: Path) -> None:
     assert "`cnn`, 5 local epochs, 5 clients of digits, medians of 2 rounds:" in text
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     ("options", "sentence"),
@@ -316,7 +316,7 @@ def test_every_method_that_searches_for_groups_is_on_the_page_of_planted_groups(
     assert set(planted.TOLD) <= numbered
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_planted_groups_go_on_where_they_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

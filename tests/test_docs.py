@@ -43,7 +43,7 @@ def follow(guide: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "guide",
     [
@@ -136,7 +136,7 @@ def test_a_guide_that_is_wrong_fails(tmp_path: Path, text: str, sentence: str) -
     assert sentence in done.stderr
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_guide_that_is_right_passes(tmp_path: Path) -> None:
     text = f"""
 '''toml

@@ -39,6 +39,7 @@ def test_names_say_what_is_inside() -> None:
     assert _bad_names(_files(CODE)) == []
 
 
+@pytest.mark.medium
 def test_no_test_is_lost_by_its_name() -> None:
     """A function of a test file is a test, or somebody names it, be it a decorator that registers it."""
     texts = [path.read_text("utf-8") for path in _files(("tests",)) if path.suffix == ".py"]
@@ -58,12 +59,14 @@ def test_nothing_is_unpickled() -> None:
     assert [hit for path in _files(CODE) for hit in _unpickling(path)] == []
 
 
+@pytest.mark.slow
 def test_tests_use_public_names() -> None:
     """A private member of the source is tested through what uses it, or it has a public name."""
     private = {name for path in _files(("src",)) for name in _private_words(path)}
     assert [hit for path in _files(("tests",)) for hit in _uses(path, private)] == []
 
 
+@pytest.mark.medium
 def test_no_path_of_one_machine() -> None:
     found = [hit for path in [*_files(TEXT), *_top()] for hit in _machine_paths(path)]
     assert found == []

@@ -8,16 +8,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from coterie.catalogue import Catalog
 from coterie.clients.rules import OBJECTIVES, RULES
+from coterie.clients.tasks import TASKS
 from coterie.clients.tasks.measures import MEASURES
 from coterie.errors import BadInput
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.folder.metrics import RunMetrics
 from coterie.experiments.model.trained import About, read_model, write_model
+from coterie.experiments.run.events import OBSERVERS
 from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS
 from coterie.models.networks import NETWORKS, build
@@ -62,6 +65,7 @@ def listed(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_listing_names_what_packages_offer_and_imports_nothing(site: Path) -> None:
     shouting = METHOD + "\nprint('imported')\n"
     install(site, "some-package", {"methods": {"mine": "some_module:Mine"}}, {"some_module": shouting})
@@ -289,6 +293,7 @@ def test_refusals(words: str, sentence: str, site: Path, capsys: pytest.CaptureF
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_imports_are_added_to_those_of_a_file(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("own", "more"):
         Path(f"{name}.py").write_text("", "utf-8")
@@ -409,19 +414,134 @@ def test_a_metric_of_a_package(site: Path) -> None:
         "no-metric": "metric_module:measure",
     }
     install(site, "metrics", {"metrics": points}, {"metric_module": METRIC})
-    before = dict(MEASURES)
+    before = dict(MEASURES.entries)
     try:
         assert "ones-share" in MEASURES
         assert MEASURES["ones-share"].name == "ones-share"
-        assert MEASURES["module-metric"].compute is MEASURES["ones-share"].compute
+        assert MEASURES["module-metric"].target is MEASURES["ones-share"].target
         assert "one-share" not in MEASURES
         assert RunMetrics.named(["ones-share"]).headline == "macro_ones-share"
-        with pytest.raises(BadInput, match="metric 'no-metric' of the package metrics is not there"):
+        with pytest.raises(BadInput, match="metric 'no-metric' is not there: it must be a function that measure"):
             RunMetrics.named(["no-metric"])
-        with only_allowed([], "ask"):
-            MEASURES.clear()
-            with pytest.raises(BadInput, match="is not allowed here"):
-                _ = MEASURES["ones-share"]
+        with only_allowed([], "ask"), pytest.raises(BadInput, match="is not allowed here"):
+            _ = MEASURES["ones-share"]
     finally:
-        MEASURES.clear()
-        MEASURES.update(before)
+        MEASURES.entries = before
+
+
+@pytest.mark.slow
+def test_metrics_are_listed_and_chosen(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a package and of `--import`; one that names a task can be chosen for it."""
+    monkeypatch.setattr(MEASURES, "entries", dict(MEASURES.entries))
+    install(site, "metrics", {"metrics": {"ones-share": "metric_module:ones"}}, {"metric_module": METRIC})
+    Path("worst.py").write_text(
+        "from coterie.clients.tasks import measure\n\n"
+        "@measure('worst', 'worst error', 'the largest error', 'value', is_share=False, less_is_better=True,\n"
+        "         tasks=('regression',))\n"
+        "def worst(predicted, targets):\n"
+        "    return float((predicted - targets).abs().max())\n"
+    )
+    np.savez("line.npz", x=np.arange(40.0)[:, None] / 40, y=np.arange(40.0) / 40, client=[0, 1] * 20)
+    assert "ones-share         (package metrics)" in listed(site, "metrics").stdout
+    said = " ".join(listed(site, "metrics", "--import", "worst").stdout.split())
+    assert "worst the largest error; lower is better; for regression" in said
+    terminal = Terminal(capsys)
+    words = ("run", "fedavg", "--import", "worst", "--data", "line.npz", "--rounds", "1", "--workers", "1", "-q")
+    wrong = terminal(*words, "--set", "task.name=regression", "--set", 'task.metrics=["wurst"]')
+    assert wrong.err.strip() == "coterie: task.metrics: metric 'wurst' is unknown; did you mean worst?"
+    done = terminal(*words, "--set", "task.name=regression", "--set", 'task.metrics=["worst", "rmse"]')
+    assert (done.code, done.err) == (0, "")
+    path = terminal(*words, "--set", "task.name=regression", "--set", 'task.metrics=["worst:worst"]')
+    assert "write the name under which measure registers worst" in path.err
+
+
+# ---- what is done with a run later
+
+OWN = """
+from dataclasses import dataclass
+from pathlib import Path
+from torch import nn
+from coterie.clients.tasks import Regression, task
+from coterie.experiments.run.events import OBSERVERS, Observer
+from coterie.methods import METHODS
+from coterie.methods.fedavg import FedAvg
+from coterie.models.networks import NETWORKS
+
+@task("own-task")
+@dataclass(frozen=True)
+class Own(Regression):
+    "Numbers."
+
+@METHODS.add("own-method")
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    "FedAvg."
+
+@NETWORKS.add("own-net")
+def net(features, outputs):
+    "One layer."
+    return nn.Linear(features[0], outputs)
+
+@OBSERVERS.add("once")
+class Once(Observer):
+    "Interrupts the first time."
+    def round(self, result):
+        if not Path("interrupted").exists():
+            Path("interrupted").touch()
+            raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.slow
+def test_what_is_done_with_a_run_later_imports_what_the_run_did(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = Terminal(capsys)
+    catalogs = (METHODS, NETWORKS, TASKS, OBSERVERS)
+    before = [dict(catalog.entries) for catalog in catalogs]
+
+    def forget(where: str) -> None:
+        """As in another process, with the module's file there."""
+        sys.modules.pop("own_things", None)
+        for catalog, entries in zip(catalogs, before, strict=True):
+            monkeypatch.setattr(catalog, "entries", dict(entries))
+        for file in Path().glob("*/own_things.py"):
+            file.unlink()
+        Path("own_things.py").unlink(missing_ok=True)
+        Path(where).parent.mkdir(exist_ok=True)
+        Path(where).write_text(OWN, "utf-8")
+
+    forget("own_things.py")
+    np.savez("line.npz", x=np.arange(60.0)[:, None] / 60, y=np.arange(60.0) / 60, client=[0, 1] * 30)
+    words = "run own-method --import own_things --data line.npz --set task.name=own-task --network own-net"
+    cut = call(*words.split(), *["--rounds", "3", "--workers", "1", "--observer", "once", "--name", "cut", "-q"])
+    assert (cut.code, Path("interrupted").exists()) == (130, True)
+    Path("both.toml").write_text(
+        "methods = ['fedavg', 'own-method']\nseeds = [0]\nname = 'both'\n[experiment]\n"
+        "data = {name = 'line.npz'}\ntask = {name = 'own-task'}\n"
+        "run = {rounds = 1, workers = 1, imports = ['own_things']}\n"
+    )
+    later = (
+        "resume cut -q",
+        "predict cut --data line.npz",
+        "export cut --to m.safetensors",
+        "compare both.toml -q",
+    )
+    for command in later:
+        forget("elsewhere/own_things.py")
+        lost = call(*command.split())
+        assert lost.code == 2
+        (sentence,) = lost.err.splitlines()
+        assert (
+            "run.imports: module 'own_things' cannot be imported: there is no module own_things; install"
+            in sentence
+        )
+        forget("own_things.py")
+        done = call(*command.split())
+        assert (done.code, "coterie:" in done.err) == (0, False), done.err
+    with_module = ("predict", "m.safetensors", "--data", "line.npz")
+    forget("own_things.py")
+    assert "network 'own-net' is unknown" in call(*with_module).err
+    assert call(*with_module, "--import", "own_things").code == 0

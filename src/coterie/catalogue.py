@@ -66,6 +66,8 @@ class Setting:
     def meaning(self) -> str:
         """The help, with the choices where there are any."""
         listed = f"one of {', '.join(map(str, self.choices))}" if self.choices else ""
+        if len(self.choices) == 1:  # beside values that cannot be counted off
+            listed = f"or {self.choices[0]}"
         return "; ".join(part for part in (self.help, listed) if part)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from coterie.characters import escape
+
 MOST_NAMES = 12
 """Names that a sentence lists at most."""
 
@@ -17,15 +19,30 @@ MOST_SIGNS = 100
 
 
 class BadInput(ValueError):
-    """What the user gave cannot be used. `problems` holds one sentence per thing that is wrong."""
+    """What the user gave cannot be used.
 
-    def __init__(self, problems: str | Sequence[str]) -> None:
-        self.problems = [problems] if isinstance(problems, str) else list(problems)
+    Attributes:
+        problems: one sentence per thing that is wrong.
+        told: the same for somebody who may not see the data, without values of theirs.
+    """
+
+    def __init__(self, problems: str | Sequence[str], told: str | Sequence[str] | None = None) -> None:
+        said = [problems] if isinstance(problems, str) else list(problems)
+        told = said if told is None else [told] if isinstance(told, str) else list(told)
+        self.problems, self.told = [escape(text) for text in said], [escape(text) for text in told]
         super().__init__("\n".join(self.problems))
+
+    @classmethod
+    def together(cls, errors: Sequence[BadInput]) -> BadInput:
+        """Return all that several say."""
+        problems = [problem for error in errors for problem in error.problems]
+        return cls(problems, [sentence for error in errors for sentence in error.told])
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to `name`, or None where nothing is close."""
+    if len(name) > MOST_SIGNS:  # to compare takes as long as the square of it
+        return None
     names = list(known)
     folded = {n.lower().replace("_", "-"): n for n in names}
     close = get_close_matches(name.lower().replace("_", "-"), folded, n=1, cutoff=0.55)
@@ -75,7 +92,7 @@ def _keys(loc: tuple[int | str, ...]) -> list[str]:
     return [str(part) for part in loc if not (isinstance(part, str) and ("[" in part or part in _BRANCHES))]
 
 
-_BRANCHES = {"int", "float", "str", "bool", "none"}
+_BRANCHES = {"int", "constrained-int", "float", "str", "bool", "none"}
 
 
 def _sentence(where: str, item: Any, known: Iterable[str], owner: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from coterie.cli import catalogue_source
 from coterie.cli.list import KINDS
+from coterie.clients.tasks import MEASURES, TASKS
 from coterie.experiments.schema.check import catalog
 from coterie.methods.mixed_parts import PARTS
 from coterie.models.networks import default_network
@@ -33,6 +34,16 @@ def test_a_docstring_and_a_constant() -> None:
         catalogue_source.read_constant("methods/mixed_parts.py", "PIECES")
 
 
+def test_the_source_says_what_metrics_are_for() -> None:
+    read = catalogue_source.read_metrics()
+    assert set(read) == {m.name for m in MEASURES if m.target.__module__.startswith("coterie.")}
+    tasks = [entry for entry in TASKS if entry.target.__module__.startswith("coterie.")]
+    for name, listed in read.items():
+        assert (listed.summary, listed.less_is_better) == (MEASURES[name].summary, MEASURES[name].less_is_better)
+        assert set(listed.tasks) == {entry.name for entry in tasks if MEASURES[name].suits(entry.target())}
+
+
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_listing_brings_no_torch(kind: str, tmp_path: Path) -> None:
     code = f"import sys; from coterie.cli.app import main; main(['list', '{kind}']); print('torch' in sys.modules)"

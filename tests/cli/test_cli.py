@@ -37,6 +37,7 @@ def test_importing_the_package_is_fast_and_brings_no_torch() -> None:
     assert float(took) < 0.5  # seconds of computing, however busy the machine is
 
 
+@pytest.mark.medium
 def test_help_is_fast_and_brings_no_torch() -> None:
     code = "import sys; from coterie.cli.app import main; main(['run', '--help']); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -87,6 +88,7 @@ def test_help_names_every_command_and_what_comes_next(terminal: Terminal) -> Non
     assert "--set mu=0.1" in terminal("run", "-h").out
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("words", [(), ("--help",), ("run", "--help"), ("list", "splits"), ("list", "methods")])
 def test_what_is_said_fits_80_columns(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, words: list[str]
@@ -156,9 +158,9 @@ def test_list_parts(terminal: Terminal) -> None:
     assert terminal("list", "parts", "shares").err == "coterie: part 'shares' is unknown; did you mean share?\n"
 
 
-def test_list_knows_seven_kinds(terminal: Terminal) -> None:
+def test_list_knows_its_kinds(terminal: Terminal) -> None:
     assert terminal("list", "method") == (2, "", "coterie: list 'method' is unknown; did you mean methods?\n")
-    assert len(KINDS) == 7
+    assert len(KINDS) == 8
 
 
 # ---- bad input: code 2, sentences on the error output
@@ -269,13 +271,14 @@ def test_a_setting_that_counts_for_nothing_is_refused(
     assert (code, err) == (2, f"coterie: {key} = {shown} counts for nothing here; it needs {needed}\n")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_bad_input_of_a_process(tmp_path: Path) -> None:
     done = fresh("run", "fesm", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "coterie: method 'fesm' is unknown; did you mean fesem?\n"
 
 
+@pytest.mark.medium
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -24,6 +24,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     return Terminal(capsys)
 
 
+@pytest.mark.medium
 def test_a_run_from_start_to_report(terminal: Terminal) -> None:
     first = terminal("run", "fedavg", "--name", "first", *SMALL)
     assert (first.code, first.err) == (0, "")
@@ -80,7 +81,7 @@ def test_a_run_from_start_to_report(terminal: Terminal) -> None:
     )
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_charts_are_saved_where_asked(terminal: Terminal) -> None:
     assert terminal("run", "fedavg", "--name", "one", "-q", *SMALL).code == 0
     code, out, err = terminal("report", "one", "--charts", "charts")
@@ -91,6 +92,7 @@ def test_charts_are_saved_where_asked(terminal: Terminal) -> None:
     assert {Path(p).suffix for p in charts} == {".svg", ".png"}
 
 
+@pytest.mark.medium
 def test_options_go_before_the_file_and_set_before_options(terminal: Terminal) -> None:
     Path("e.toml").write_text(
         "[method]\nname = 'ifca'\nclusters = 2\ninit = 'plain'\n[data]\nclients = 4\nsamples_per_client = 40\n"
@@ -103,6 +105,7 @@ def test_options_go_before_the_file_and_set_before_options(terminal: Terminal) -
     assert (written.run.rounds, written.run.seed, written.method.settings["clusters"]) == (1, 7, 2)
 
 
+@pytest.mark.medium
 def test_runs_elsewhere_are_found_there(terminal: Terminal) -> None:
     assert terminal("run", "fedavg", "--name", "x", "--folder", "a b", *SMALL).out.splitlines()[-1] == (
         "next    coterie show 'a b/x'   or   coterie report 'a b/x' --charts charts"
@@ -110,7 +113,7 @@ def test_runs_elsewhere_are_found_there(terminal: Terminal) -> None:
     assert terminal("show", "a b/x").out == terminal("show", "x", "--folder", "a b").out != ""
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_a_run_is_compared_with_stays(terminal: Terminal) -> None:
     for name, others in (("a", []), ("b", []), ("c", ["--against", "a", "--against", "b"])):
         assert terminal("run", "fedavg", "--name", name, "-q", *SMALL, *others).code == 0
@@ -139,6 +142,7 @@ def test_what_a_run_is_compared_with_stays(terminal: Terminal) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_is_said(terminal: Terminal) -> None:
     assert terminal("run", "fedavg", "--name", "x", "-q", *SMALL).code == 0
     Path("runs/x/report.html").unlink()
@@ -148,7 +152,7 @@ def test_a_page_that_cannot_be_written_is_said(terminal: Terminal) -> None:
     assert err.startswith("coterie: runs/x/report.html cannot be written (")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_runs_that_are_not_there(terminal: Terminal) -> None:
     assert terminal("run", "fedavg", "--name", "fesem-a", "-q", *SMALL).code == 0
     assert terminal("run", "fedavg", "--name", "fesem-a", "-q", *SMALL).out == "runs/fesem-a-2\n"
@@ -164,7 +168,7 @@ def test_runs_that_are_not_there(terminal: Terminal) -> None:
     assert "note: the name fesem-a was taken; this run is fesem-a-3\n" in again
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_an_interruption_before_the_first_round_is_said(tmp_path: Path) -> None:
     code = (
         "import sys, os, signal, coterie.experiments.run.loop as running\n"
@@ -178,7 +182,7 @@ def test_an_interruption_before_the_first_round_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_whoever_interrupts_while_an_interrupted_process_ends_sees_no_traceback(tmp_path: Path) -> None:
     code = (
         "import atexit, os, signal, sys\n"
@@ -193,7 +197,7 @@ def test_whoever_interrupts_while_an_interrupted_process_ends_sees_no_traceback(
     assert done.stdout == "interrupted before the first round; nothing was written\n"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 2)])
 def test_an_interrupted_run_says_how_to_resume_and_is_none_the_worse(

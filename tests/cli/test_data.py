@@ -9,6 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+import coterie
+from coterie.errors import BadInput
 from tests.commandline import Terminal
 
 RNG = np.random.default_rng(0)
@@ -40,6 +42,17 @@ def run(terminal: Terminal, *words: str) -> tuple[int, str]:
     [
         (TABLE.drop("label"), [], "a.csv has no label (it has age, bmi, ward, client); name one"),
         (TABLE.with_columns(user=pl.lit(1)), [], "a.csv has client and user, which all name the client; keep one"),
+        (
+            TABLE.rename({"label": "price"}),
+            ["label=prise"],
+            "data.label = 'prise' is no column of a.csv; it must be one of age, bmi, ward, client, price",
+        ),
+        (TABLE, ["client=wards"], "data.client = 'wards' is no column of a.csv; it must be one of age, bmi, ward"),
+        (
+            TABLE,
+            ["label=ward", "client=ward"],
+            "data.label and data.client are both 'ward'; they must be two columns",
+        ),
         (TABLE.with_columns(split=pl.lit("later")), [], "a.csv: split in row 0 is later; it must be train"),
         (
             TABLE.with_columns(group=pl.int_range(80) % 2),
@@ -102,6 +115,7 @@ def test_files_of_a_folder_that_differ_are_refused(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_data_of_python_and_models_of_numbers_are_said_to_be_what_they_are(terminal: Terminal) -> None:
     code, err = run(terminal, "--data", "given-0123456789abcdef")
     assert (code, err.splitlines()) == (
@@ -116,3 +130,50 @@ def test_data_of_python_and_models_of_numbers_are_said_to_be_what_they_are(termi
     assert code == 0, err
     code, _, err = terminal("predict", "numbers", "--data", "a.csv", "--client", "east")
     assert code == 0, err
+
+
+@pytest.mark.slow
+def test_label_and_client_are_called_as_the_experiment_says(terminal: Terminal) -> None:
+    """As with the usual names, in training and in what is done later; the usual names are features then."""
+    usual = TABLE.drop("ward").with_columns(y=pl.col("bmi") * 2)
+    own = usual.rename({"label": "ill", "client": "site"})
+    usual.rename({"y": "z"}).write_csv("usual.csv")
+    own.write_csv("own.csv")
+    np.savez(
+        "own.npz",
+        features=own.select("age", "bmi").to_numpy(),
+        ill=own["ill"],
+        site=own["site"].to_numpy().astype(str),
+    )
+    named = ("--set", "label=ill", "--set", "client=site", "--set", "lr=0.001")
+    assert run(terminal, "--data", "usual.csv", "--set", "lr=0.001", "--name", "usual") == (0, "")
+    assert run(terminal, "--data", "own.csv", *named, "--name", "own") == (0, "")
+    assert run(terminal, "--data", "own.npz", *named, "--name", "arrays") == (0, "")
+    of_each = [terminal("predict", name, "--data", f"{name}.csv").out for name in ("usual", "own")]
+    assert of_each[0] == of_each[1]
+    assert "are right" in of_each[1]
+    assert "each for its own samples" in of_each[1]
+    assert terminal("export", "own", "--to", "own.safetensors").code == 0
+    assert "are right" in terminal("predict", "own.safetensors", "--data", "own.csv").out
+    own.drop("ill", "site").write_csv("new.csv")
+    assert terminal("predict", "own.safetensors", "--data", "new.csv", "--out", "said.csv").code == 0
+    assert run(terminal, "--data", "digits", "--set", "label=ill")[1].startswith(
+        "coterie: data.label = 'ill' is not possible with data = 'digits': its columns are known; leave it out"
+    )
+
+
+@pytest.mark.medium
+def test_a_frame_is_read_as_the_experiment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = TABLE.rename({"label": "ill", "client": "site"})
+    data: dict[str, Any] = {"name": frame, "label": "ill", "client": "site"}
+    training = {"rounds": 1, "workers": 1}
+    result = coterie.run(coterie.Experiment(data=data, method="fedavg", run={**training, "name": "frame"}))
+    assert coterie.resume(result.folder, data=frame).status == "finished"
+    given = coterie.Experiment(data=frame.rename({"ill": "label"}), method="fedavg", run=training)
+    with pytest.raises(
+        BadInput, match=r"data.label = 'ward' is not possible with .*: they were read when they were"
+    ):
+        given.updated({"data.label": "ward"}).check()
+    with pytest.raises(BadInput, match=r"data.label = 'ill' is not possible with .*: they have no columns"):
+        coterie.Experiment(data={"name": (np.zeros((20, 2)), np.arange(20) % 2), "label": "ill"})

@@ -30,7 +30,7 @@ def test_groups_are_found_without_any_files(tmp_path: Path, seed: int) -> None:
     assert found(demo_flower.DIGITS, seed, tmp_path) == TRUTH
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(8)
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_of_writers_are_found(tmp_path: Path, data_folder: Path, seed: int) -> None:

@@ -43,6 +43,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 # ---- new
 
 
+@pytest.mark.medium
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
 def test_flower_accepts_a_new_app_and_sends_no_keys(terminal: Terminal) -> None:
     """Flower's own check and bundling, of an app whose folder also holds keys and runs."""

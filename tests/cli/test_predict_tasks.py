@@ -53,6 +53,7 @@ def train(terminal: Terminal, task: str, method: str = "fedavg") -> NDArray[Any]
     return y
 
 
+@pytest.mark.slow
 def test_a_regression_is_predicted_and_exported(terminal: Terminal) -> None:
     y = train(terminal, "regression")
     code, out, err = terminal("predict", "r", "--data", "a.npz", "--group", "0", "--out", "p.csv")
@@ -85,6 +86,7 @@ def test_a_regression_is_predicted_and_exported(terminal: Terminal) -> None:
     assert (code, err) == (2, "coterie: wrong.npz: a sample has 2 targets; it must have 1\n")
 
 
+@pytest.mark.medium
 def test_each_sample_of_a_regression_gets_its_clients_model(terminal: Terminal) -> None:
     y = train(terminal, "regression", "local-only")
     code, out, err = terminal("predict", "r", "--data", "a.npz", "--out", "p.parquet")
@@ -99,6 +101,7 @@ def test_each_sample_of_a_regression_gets_its_clients_model(terminal: Terminal) 
     assert not np.allclose(whole["predicted"], c)
 
 
+@pytest.mark.medium
 def test_two_classes_are_predicted_with_their_probability(terminal: Terminal) -> None:
     y = train(terminal, "binary")
     code, out, err = terminal("predict", "r", "--data", "a.npz", "--group", "0", "--out", "p.parquet")
@@ -121,6 +124,7 @@ def test_two_classes_are_predicted_with_their_probability(terminal: Terminal) ->
         assert held["probability"].shape == (N, 2)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("task", "columns", "metric"),
     [

@@ -41,7 +41,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
             ("fedavg", "task.name=regression", 'metrics=["accuracy"]'),
             "task.metrics = 'accuracy' is not possible with regression; it must be one of rmse, mae, r2",
         ),
-        (("fedavg", 'task.metrics=["acc"]'), "task.metrics 'acc' is unknown"),
+        (("fedavg", 'task.metrics=["acc"]'), "task.metrics: metric 'acc' is unknown"),
         (("fedavg", "task.name=binary"), "there are 10 classes; task.name = 'binary' needs two"),
         (("fedavg", "task.name=segmentation"), "it must be a whole number for every pixel"),
         (("fedavg", "task.name=language"), "it must be a whole number for every place of a text"),
@@ -55,6 +55,10 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         (("flis", "task.name=regression"), DISTRIBUTIONS),
         (("clusterfl", "task.name=regression"), DISTRIBUTIONS),
         (("mixed", "signal=outputs", "task.name=regression"), DISTRIBUTIONS),
+        (
+            (*OWN, "data.classes=1", "task.name=regression", "target_scale=[[5, 6], [2, 3]]"),
+            "task.target_scale is not possible; it must be [[means], [deviations]] with 1 finite number each",
+        ),
         ((*OWN, "data.classes=1"), "data.classes says 1, which is not possible with classification"),
         ((*OWN, 'data.classes=["ill"]'), "there must be at least two classes"),
         (

@@ -128,7 +128,7 @@ def write() -> None:
         write_text(name, see())
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENES)
 def test_what_a_user_sees_stays(name: str) -> None:
     assert seen_afresh(name) == read_text(name)

@@ -64,7 +64,7 @@ def write() -> None:
     write_text(EXPECTED, see())
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_is_written_stays() -> None:
     assert seen_afresh(EXPECTED) == read_text(EXPECTED)
 

@@ -236,6 +236,7 @@ GAUSSIAN = {"name": "gaussian-mlp", "dim": 2}
 FEDSR = Training(epochs=5, batch_size=max(SIZES), lr=0.1, momentum=0.9, weight_decay=0.01)
 
 
+@pytest.mark.medium
 def test_fedcr(monkeypatch: pytest.MonkeyPatch) -> None:
     """What clients trained, their products of Gaussians, the server's, and the heads of the last evaluation."""
     numbers, scored = read("fedcr"), []

@@ -34,6 +34,7 @@ def models(draw: Any, most: int = 6, width: int | None = None) -> torch.Tensor:
     return torch.from_numpy(draw(arrays(np.float32, shape, elements=numbers)))
 
 
+@pytest.mark.medium
 @given(st.data())
 def test_squared_distances(data: Any) -> None:
     some = data.draw(models())
@@ -71,6 +72,7 @@ def test_gram(n: int, sizes: list[int]) -> None:
     assert n == 1 or (single != found).any()
 
 
+@pytest.mark.medium
 @given(models())
 def test_model_distances(some: torch.Tensor) -> None:
     found, wide = model_distances(some), some.double().numpy()
@@ -98,6 +100,7 @@ def test_gram_coordinates_are_the_same_from_either_side() -> None:
     np.testing.assert_allclose(padded[:, 8:], 0.0, atol=1e-6)
 
 
+@pytest.mark.medium
 @given(models())
 def test_gram_coordinates_keep_distances(some: torch.Tensor) -> None:
     points = gram_coordinates(some)
@@ -117,6 +120,7 @@ def test_gram_coordinates_move_with_the_models(some: torch.Tensor) -> None:
     np.testing.assert_allclose(pairwise_distances(near), pairwise_distances(far), atol=1e-3)
 
 
+@pytest.mark.medium
 @given(models())
 def test_cosines(some: torch.Tensor) -> None:
     found = cosines(some)
@@ -139,6 +143,7 @@ def test_cosines_do_not_depend_on_length(some: torch.Tensor, factor: float) -> N
     np.testing.assert_allclose(cosines(some.double() * factor), cosines(some), atol=1e-12)
 
 
+@pytest.mark.medium
 @given(models(), st.lists(st.tuples(st.floats(0.01, 100), st.floats(-10, 10)), min_size=6, max_size=6))
 def test_scaled_l1(some: torch.Tensor, maps: list[tuple[float, float]]) -> None:
     """By hand; and a positive affine map of any one model changes nothing."""

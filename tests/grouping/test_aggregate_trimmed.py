@@ -18,6 +18,7 @@ from coterie.grouping.aggregate import group_means, trimmed_count, trimmed_means
 numbers = st.floats(-1e6, 1e6, width=32)
 
 
+@pytest.mark.medium
 @given(st.data())
 def test_trimmed_means(data: Any) -> None:
     n, clusters, width = (data.draw(st.integers(low, high)) for low, high in ((0, 12), (0, 3), (1, 4)))
@@ -37,6 +38,7 @@ def test_trimmed_means(data: Any) -> None:
     assert torch.equal(previous, before[1])
 
 
+@pytest.mark.medium
 @given(st.integers(1, 30), st.integers(0, 99))
 def test_without_trimming_it_is_the_mean_and_order_does_not_matter_with_it(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -49,6 +49,7 @@ def cost(points: NDArray[np.float64], groups: Labels) -> float:
     return float(sum(((m := points[groups == g]) - m.mean(0)).__pow__(2).sum() for g in np.unique(groups)))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("clusters", [1, 2, 3])
 def test_kmeans_is_as_good_as_brute_force(clusters: int) -> None:
     for seed in range(12):
@@ -74,6 +75,7 @@ def test_kmeans_of_far_groups_and_of_duplicates() -> None:
     assert again[0] == again[1]
 
 
+@pytest.mark.medium
 @given(distances(1), st.sampled_from([0.0, 0.5, 1.0, 1.2, 3.0]))
 def test_within_is_dbscan_with_noise_alone(matrix: NDArray[np.float64], eps: float) -> None:
     theirs = DBSCAN(max(eps, 1e-12), min_samples=2, metric="precomputed").fit_predict(matrix)
@@ -127,6 +129,7 @@ def test_bipartition_finds_two_far_groups() -> None:
         assert bipartition(pairwise_distances(points), linkage).tolist() == truth.tolist()
 
 
+@pytest.mark.medium
 @given(distances(2), st.lists(st.floats(0, 8), min_size=2, max_size=5))
 def test_cuts_are_nested(matrix: NDArray[np.float64], heights: list[float]) -> None:
     """A higher cut joins groups and never parts one; every merge up to the height is kept, none above it."""

@@ -145,7 +145,7 @@ def test_the_choice_is_by_silhouette_times_agreement() -> None:
     choice = undecided(4, 6)
     for number in range(4):
         fickle = elsewhere if number % 2 else clear
-        choice, found = record_look(choice, [fickle, faint, clear, faint], "complete")
+        choice, found = record_look(choice, np.arange(6), [fickle, faint, clear, faint], "complete")
     assert choice.looks == 4
     np.testing.assert_allclose(
         found, [silhouette(elsewhere, other), *[silhouette(s, truth) for s in (faint, clear, faint)]]
@@ -162,13 +162,26 @@ def test_the_earliest_wins_a_tie_and_everything_where_nothing_parts_the_clients(
     noise = cosines(torch.from_numpy(np.random.default_rng(0).normal(size=(4, 30))))
     choice = undecided(3, 4)
     for _ in range(2):
-        choice, _ = record_look(choice, [noise, similarities, similarities], "complete")
+        choice, _ = record_look(choice, np.arange(4), [noise, similarities, similarities], "complete")
     assert choice.silhouettes[0] / 2 < NO_STRUCTURE
     assert decide_layer(choice).chosen == 1
     choice = undecided(3, 4)
     for _ in range(2):
-        choice, _ = record_look(choice, [noise] * 3, "complete")
+        choice, _ = record_look(choice, np.arange(4), [noise] * 3, "complete")
     assert decide_layer(choice).chosen == 2
     assert decide_layer(undecided(3, 4)).chosen == 2  # nobody ever looked
-    once, _ = record_look(undecided(3, 4), [similarities] * 3, "complete")
+    once, _ = record_look(undecided(3, 4), np.arange(4), [similarities] * 3, "complete")
     assert decide_layer(once).chosen == 2  # one look agrees with none
+
+
+def test_who_is_never_looked_at_changes_no_choice() -> None:
+    """A client that never answers has no similarity to anybody."""
+    similarities = cosines(some(2, np.array([0, 0, 1, 1]), 0.1))
+    noise = cosines(torch.from_numpy(np.random.default_rng(0).normal(size=(4, 30))))
+    seen, all_seen = undecided(3, 5), undecided(3, 4)
+    for _ in range(2):
+        seen, _ = record_look(seen, np.array([0, 1, 3, 4]), [noise, similarities, similarities], "complete")
+        all_seen, _ = record_look(all_seen, np.arange(4), [noise, similarities, similarities], "complete")
+    assert decide_layer(seen).chosen == decide_layer(all_seen).chosen == 1
+    assert seen.groupings[:, 2].tolist() == [-1] * 3
+    assert seen.agreements.tolist() == all_seen.agreements.tolist()

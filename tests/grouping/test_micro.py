@@ -42,6 +42,7 @@ def test_a_tree_over_single_points_is_that_of_scipy(seed: int, count: int) -> No
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.medium
 @given(st.integers(0, 10_000), st.lists(st.integers(1, 5), min_size=2, max_size=9))
 def test_a_cluster_weighs_as_many_points_as_it_has(seed: int, sizes: list[int]) -> None:
     """The tree over clusters of equal points is that of the points, but for the merges of equal ones."""
@@ -76,6 +77,7 @@ def test_micro_clusters_are_as_far_apart_as_their_members_on_average(measure: Me
             assert found.distances[one, other] == pytest.approx(mean, abs=1e-5)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("linkage", ["average", "complete"])
 @pytest.mark.parametrize("measure", MEASURES)
 def test_two_thousand_clients_are_halved_as_by_all_pairs(measure: Measure, linkage: Linkage) -> None:
@@ -92,6 +94,7 @@ def test_two_thousand_clients_are_halved_as_by_all_pairs(measure: Measure, linka
         assert true - 0.05 < alike <= true + 1e-6
 
 
+@pytest.mark.medium
 def test_noise_in_which_single_pairs_drown() -> None:
     """Micro-clusters average it away, and what they mix up is mended by the sides' means."""
     rows, of = planted(2_000, 2_000, 2, 6.0)
@@ -102,6 +105,7 @@ def test_noise_in_which_single_pairs_drown() -> None:
     assert found >= adjusted_rand_score(of, exact)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("linkage", ["average", "complete"])
 def test_a_tree_of_micro_clusters_keeps_planted_groups(linkage: Linkage) -> None:
     rows, of = planted(2_000, 600, 8, 2.0)

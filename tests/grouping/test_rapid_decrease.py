@@ -90,6 +90,7 @@ def _tree(n: int, seed: int) -> NDArray[np.float64]:
     return dendrogram(np.linalg.norm(points[:, None] - points, axis=2))
 
 
+@pytest.mark.medium
 @given(st.integers(2, 15), st.integers(0, 50))
 def test_dcpfl_5_9_3(n: int, seed: int) -> None:
     """Cuts are nested; at 1 there is one group, at 0 there are as many as distinct models."""
@@ -113,6 +114,7 @@ def test_two_equal_models_stay_together_at_cut_0() -> None:
     assert cut_at(dendrogram(np.abs(points[:, None] - points)), 0.0).tolist() == [0, 0, 1, 2]
 
 
+@pytest.mark.medium
 @given(st.integers(2, 15), st.integers(0, 50), st.sampled_from([0.1, 0.2, 0.3, 1.0]))
 def test_dcpfl_e9_candidates_skip_cuts_that_change_nothing(n: int, seed: int, step: float) -> None:
     """D3 and D9: down in steps to 0, each candidate another partition, the last one singletons."""

@@ -94,6 +94,7 @@ def test_a_split() -> None:
     assert [row_of(second, node) for node in (3, 2, 4)] == [0, 1, 2]
 
 
+@pytest.mark.medium
 @given(st.integers(2, 12), st.data())
 def test_layercfl_4_8_8_splits_are_nested(n: int, data: Any) -> None:
     """Whatever is split: every client is in one leaf, leaves are numbered by their smallest member, and each leaf's

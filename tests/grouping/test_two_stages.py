@@ -51,6 +51,7 @@ def test_js_to_others_and_its_root() -> None:
     np.testing.assert_allclose(js_divergences(q, r, root=True), np.sqrt(by_scipy), atol=1e-12)
 
 
+@pytest.mark.medium
 @given(points, eps)
 def test_noise_as_dbscan_labels_it(points: NDArray[np.float64], eps: float) -> None:
     """With `group`, scikit-learn's -1 is a label like any other; by default each such client is alone."""
@@ -92,6 +93,7 @@ def test_eps_refuses(value: object) -> None:
         TypeAdapter(Eps).validate_python(value)
 
 
+@pytest.mark.medium
 @given(points, eps, st.integers(1, 3))
 def test_refined_1_8_5(points: NDArray[np.float64], eps: float, groups: int) -> None:
     """A partition finer than the first, and the very one of DBSCAN inside each group; the order does not matter."""

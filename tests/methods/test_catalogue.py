@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_crosses_is_imported_without_the_methods() -> None:
     """Runtimes and clients on other machines need `exchange` alone; the catalogue is full all the same."""
     code = (

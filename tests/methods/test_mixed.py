@@ -27,6 +27,7 @@ AVERAGES: tuple[parts.Aggregate, ...] = ("mean", "trimmed")
 DECAYING = TRAINING.updated(lr_decay=0.98)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("share", ["group", "global"])
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_no_groups_is_fedavg(share: str, participation: float) -> None:
@@ -48,6 +49,7 @@ def test_private_layers_without_groups_are_fedper() -> None:
     assert mixed.accuracy().tolist() == fedper.accuracy().tolist()
 
 
+@pytest.mark.medium
 def test_clients_that_choose_are_ifca() -> None:
     federation = planted("feature", sizes=SIZES)
     mixed = train(Mixed(signal="losses", cluster="choose", trigger="every", weights="uniform"), federation, 3)
@@ -56,7 +58,7 @@ def test_clients_that_choose_are_ifca() -> None:
     assert mixed.groups().tolist() == ifca.groups().tolist()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_bipartition_at_rest_is_cfl() -> None:
     federation = planted("incongruent", 2)
     mixed = train(Mixed(eps1_frac=0.2, after=5), federation, 30, training=DECAYING)
@@ -135,6 +137,7 @@ def test_outputs_part_label_blocks_and_the_boundary_moves() -> None:
     assert run.bytes("down", 2) == 20 * server.layout.first_tensors(2).size * 4
 
 
+@pytest.mark.slow
 def test_a_combination_that_no_paper_has() -> None:
     """Updates of the layer that suits best, two sides at a time, once they look clusterable."""
     given: dict[str, Any] = {

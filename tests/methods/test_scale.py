@@ -68,10 +68,11 @@ def test_many_clients_find_the_groups_that_few_find(method: Mapping[str, Any]) -
     assert not any("scale" in text for text in exact.method.warnings(exact.server, 3))
 
 
+@pytest.mark.medium
 def test_a_layer_is_chosen_by_a_sample() -> None:
     method = {"name": "layercfl", "t_min": 3, "eps1_frac": 2.0, "ratio": 0.0, "gamma_max": 0.5, "recursive": True}
     exact, many = (trained(experiment(method, scale), 3) for scale in (None, LOW))
-    assert many.state.groupings.shape[1] == 30
+    assert (many.state.groupings >= 0).all(0).sum() == 30
     assert many.state.looks == exact.state.looks == 2
     assert many.state.chosen == exact.state.chosen
     assert groups(many).tolist() == groups(exact).tolist()

@@ -16,6 +16,7 @@ def images(samples: int) -> Tensor:
     return torch.randn(samples, 32, 32, 3, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.medium
 def test_initialisation_is_addressed() -> None:
     def start(seed: int, variant: int = 0) -> Tensor:
         network, layout = build("resnet18", {"width": 4}, (8, 8, 3), 10, seed, variant)
@@ -47,6 +48,7 @@ def test_building_leaves_the_global_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["cnn", "lenet", "resnet18", "vgg16"])
 def test_initialise_gives_what_build_gives_and_leaves_the_network(name: str) -> None:
     settings: dict[str, object] = {"batch_norm": True} if name == "vgg16" else {}

@@ -35,7 +35,7 @@ def of_clients(*rows: tuple[int, int, int, float]) -> pl.DataFrame:
     return pl.DataFrame(named, schema=CLIENTS)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_saved_charts_are_pictures(clustered: RunFolder, together: RunFolder, tmp_path: Path) -> None:
     written = charts.save_charts_of(clustered, tmp_path / "new" / "figures", [together])
     assert {p.stem for p in written} == set(charts.charts_of(clustered, [together]))
@@ -49,7 +49,7 @@ def test_saved_charts_are_pictures(clustered: RunFolder, together: RunFolder, tm
             assert len(list(root.iter())) > 30
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_saved_chart_is_the_same_every_time(clustered: RunFolder, tmp_path: Path) -> None:
     once, again = (
         charts.save_charts_of(clustered, tmp_path / "once"),
@@ -72,7 +72,7 @@ def test_history_joins_equal_rounds(tmp_path: Path) -> None:
     assert sorted(bars) == [("5", 0, 1, 2, 1), ("5", 1, 3, 4, 1), ("7", 0, 1, 4, 0)]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_large_history_and_matrix_are_thinned(large: RunFolder) -> None:
     run = read_runs([large])[0]
     history, matrix = groups.draw_history(run), groups.draw_affinity(run)
@@ -148,7 +148,7 @@ def test_eighteen_groups_have_their_own_colours() -> None:
     assert colours.of_groups([18]) == found[:1]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_importing_the_report_loads_no_torch_and_no_runtime() -> None:
     script = (
         "import sys, coterie.report.run_page, coterie.report.run_tables\n"

@@ -20,6 +20,7 @@ def printed(table: Table) -> str:
     return capture.get()
 
 
+@pytest.mark.medium
 def test_table_has_the_last_round_and_the_totals(clustered: RunFolder, together: RunFolder, tmp_path: Path) -> None:
     fresh = RunFolder.create(tmp_path, "fresh")
     fresh.write_experiment('method = "ifca"\n')
@@ -37,7 +38,7 @@ def test_table_has_the_last_round_and_the_totals(clustered: RunFolder, together:
     assert "–" in lines
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_show_thins_a_long_run_and_ends_with_the_summary(large: RunFolder, clustered: RunFolder) -> None:
     table = run_tables.show(large)
     assert 15 <= table.row_count <= run_tables.MOST_ROUNDS + 1

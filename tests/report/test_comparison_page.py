@@ -81,6 +81,7 @@ def view(comparison: Comparison, frames: Frames, setting: str = "turned") -> Vie
     return next(v for v in views(comparison, frames, summarise(comparison, frames)) if v.setting == setting)
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing(written: str) -> None:
     specifications = assert_loads_nothing(written)
     reader = Reader(written)
@@ -90,6 +91,7 @@ def test_the_page_loads_nothing(written: str) -> None:
     assert "chart-groups-2" not in places  # nothing is planted there
 
 
+@pytest.mark.slow
 def test_the_same_comparison_gives_the_same_bytes(
     written: str, comparison: Comparison, frames: Frames, folder: Path
 ) -> None:
@@ -302,6 +304,7 @@ def test_how_it_was_made_is_said(written: str, comparison: Comparison, frames: F
     assert f"packages · torch {packages['torch']}" in text
 
 
+@pytest.mark.slow
 def test_charts_can_be_saved(comparison: Comparison, frames: Frames) -> None:
     drawn = charts_of(comparison, frames, summarise(comparison, frames))
     assert list(drawn) == [

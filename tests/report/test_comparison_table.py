@@ -170,6 +170,7 @@ def test_a_narrow_terminal_loses_columns_and_no_number(width: int) -> None:
     assert ("Target:" in flat) == ("to target" in text)
 
 
+@pytest.mark.slow
 def test_the_settings_have_the_same_columns() -> None:
     long = {"short": {"data": {"split": "iid"}}, "long": {"data": {"split": "dirichlet(0.2)"}}}
     both = plan(settings=long)

@@ -16,7 +16,7 @@ from coterie.report.run_page import MOST_GROUPS, build
 from .synthesis import synthesise
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "groups"), [(MOST_CLIENTS + 1, 4), (MOST_CLIENTS + 1, MOST_CLIENTS + 1)])
 def test_a_page_of_many_clients_stays_small(tmp_path: Path, clients: int, groups: int) -> None:
     folder = synthesise(tmp_path, "many", clients=clients, groups=groups, rounds=2, picture=False, failing=False)

@@ -27,6 +27,7 @@ def joined_by(folder: RunFolder, *rows: Row) -> Run:
     return read_runs([folder])[0]
 
 
+@pytest.mark.medium
 def test_the_caption_says_how_well_they_do(folder: RunFolder) -> None:
     run = joined_by(
         folder,
@@ -78,7 +79,9 @@ def test_many_newcomers_are_thinned(folder: RunFolder) -> None:
     assert "went to the group" not in figure.caption
 
 
+@pytest.mark.medium
 def test_no_newcomers_no_section(folder: RunFolder) -> None:
     assert "newcomers" in charts_of(folder)
+    folder.write_status("running", 2, 3)
     folder.forget_after(2)
     assert "newcomers" not in charts_of(folder)

@@ -177,6 +177,7 @@ def test_folders_of_other_metrics_are_no_damaged_ones(tmp_path: Path) -> None:
         RunFolder(folder.path).rounds()
 
 
+@pytest.mark.slow
 @each
 def test_the_page_of_a_run_speaks_of_its_metric(tmp_path: Path, metrics: RunMetrics) -> None:
     good, poor = run(tmp_path, "good", metrics), run(tmp_path, "poor", metrics, good=False)
@@ -199,6 +200,7 @@ def test_the_page_of_a_run_speaks_of_its_metric(tmp_path: Path, metrics: RunMetr
     assert ("~%" in json.dumps(specification(charts_of(good)[metric.name]))) == metric.is_share
 
 
+@pytest.mark.medium
 def test_runs_of_different_metrics_share_no_axis(tmp_path: Path) -> None:
     errors, rights = run(tmp_path, "errors", FALLING), run(tmp_path, "rights", CLASSIFICATION)
     said = text_of(run_page.build(errors, [rights]))
@@ -255,6 +257,7 @@ def view_of(parent: Path, metrics: RunMetrics) -> View:
     return found
 
 
+@pytest.mark.medium
 @each
 def test_a_comparison_finds_the_better_method_whatever_the_direction(tmp_path: Path, metrics: RunMetrics) -> None:
     comparison, frames = compared(tmp_path, metrics)
@@ -285,6 +288,7 @@ def test_a_comparison_finds_the_better_method_whatever_the_direction(tmp_path: P
         assert re.search(r"(\*\*|textbf\{)[\d.]+ ", text)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @each
 def test_the_page_of_a_comparison_speaks_of_the_metric(tmp_path: Path, metrics: RunMetrics) -> None:
@@ -307,6 +311,7 @@ def test_the_page_of_a_comparison_speaks_of_the_metric(tmp_path: Path, metrics: 
     assert again.equals(summary)
 
 
+@pytest.mark.medium
 def test_a_client_that_loses_is_told_in_the_metric(tmp_path: Path) -> None:
     view = view_of(tmp_path, FALLING)
     swapped = replace(view, baseline="fesem", summary=view.summary.with_columns(best=pl.col("method") == "fedavg"))
@@ -314,6 +319,7 @@ def test_a_client_that_loses_is_told_in_the_metric(tmp_path: Path) -> None:
     assert re.search(r"the one that loses most [\d.]+ in RMSE", said)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("metrics", "target", "reached"), [(FALLING, 6.0, True), (FALLING, 1.0, False)])
 def test_a_target_of_an_error_is_reached_from_above(
     tmp_path: Path, metrics: RunMetrics, target: float, reached: bool

@@ -85,6 +85,7 @@ def assert_loads_nothing(written: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.medium
 def test_page_loads_nothing(written: str) -> None:
     assert len(assert_loads_nothing(written)) == 6
 
@@ -150,6 +151,7 @@ def test_missing_pieces_are_said_and_left_out(
     assert "nan" not in Reader(text).text.lower().replace("<nan>", "")
 
 
+@pytest.mark.medium
 def test_a_run_without_a_finished_round_has_a_page(tmp_path: Path, clustered: RunFolder) -> None:
     folder = RunFolder.create(tmp_path, "fresh")
     folder.write_experiment('method = "ifca"\n')
@@ -169,6 +171,7 @@ def test_a_run_without_evaluation_has_a_page(tmp_path: Path) -> None:
     assert "A distribution needs" in run_page.build(folder).read_text(encoding="utf-8")
 
 
+@pytest.mark.medium
 def test_groups_are_said_with_their_members(tmp_path: Path) -> None:
     folder = synthesise(tmp_path, "named", clients=40, groups=2, rounds=4, failing=False)
     assert "client 0, client 2, client 4" in Reader(run_page.build(folder).read_text(encoding="utf-8")).text
@@ -228,7 +231,7 @@ def test_the_header_says_what_was_run(tmp_path: Path) -> None:
     assert "ifca on digits, split iid, network mlp: 4 clients, 2 rounds." in text
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_a_page_compares_with_is_kept(clustered: RunFolder, together: RunFolder) -> None:
     with_other = run_page.build(clustered, [together]).read_text(encoding="utf-8")
     assert run_page.build(clustered).read_text(encoding="utf-8") == with_other
@@ -242,7 +245,7 @@ def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
         run_page.build(RunFolder(tmp_path))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_539_clients_and_200_rounds_stay_light(large: RunFolder) -> None:
     assert run_page.build(large).stat().st_size < 4e6
 
@@ -279,7 +282,7 @@ def test_the_page_renders(clustered: RunFolder, together: RunFolder, tmp_path: P
         assert 0.6 * min(width, 540) < chart["width"] <= width
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
 def test_a_chart_that_cannot_be_drawn_is_noticed(clustered: RunFolder, tmp_path: Path) -> None:
     text = run_page.build(clustered).read_text(encoding="utf-8")

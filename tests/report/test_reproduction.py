@@ -24,17 +24,19 @@ from tests.experiments.papers.test_result import made
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_committed_page_is_that_of_the_committed_results() -> None:
     written = (DOCS / "reproduction.md").read_text("utf-8")
     assert written == document.render(DOCS / "reproduction")
 
 
+@pytest.mark.medium
 def test_the_readme_has_the_main_claims_of_the_page() -> None:
     written = (DOCS.parent / "README.md").read_text("utf-8")
     assert written == document.put_headlines(written, DOCS / "reproduction")
 
 
+@pytest.mark.medium
 def test_what_does_not_hold_is_explained() -> None:
     """In the committed results: by a finding on the claim, or by one on all claims of the scale.
 
@@ -85,6 +87,7 @@ def test_without_results_every_item_is_to_be_run(tmp_path: Path) -> None:
     assert "| paper |" not in page
 
 
+@pytest.mark.medium
 def test_a_stale_result_is_said_to_be_stale(tmp_path: Path) -> None:
     item = load_item(list_items()[0])
     kept = _empty(item.id, item.digest("small"))
@@ -274,7 +277,7 @@ def test_failed_runs_beyond_the_first_are_counted(own: Callable[..., Item], tmp_
     assert one_result.to_markdown(item, found).count("failed: no.") == 5
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_links_lead_to_headings() -> None:
     lines = document.render(DOCS / "reproduction").splitlines()
     headings = {anchor(line.lstrip("# ")) for line in lines if line.startswith("#")}

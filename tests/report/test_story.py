@@ -49,12 +49,13 @@ def test_each_log_gets_its_own_figures_and_no_other(tmp_path: Path, method: str)
     assert all(figure.chart is not None for figure in found)
 
 
+@pytest.mark.medium
 def test_a_run_without_a_log_has_no_story(clustered: RunFolder) -> None:
     assert story(read_runs([clustered])[0]) == []
     assert "Newcomers" not in run_page.build(clustered, []).read_text(encoding="utf-8").split("<script")[0]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_mixed_method_gets_all_figures_between_the_accuracy_and_the_traffic(mixed: RunFolder) -> None:
     names = [figure.name for figure in draw_run(read_runs([mixed])[0])]
     assert set(names) >= set().union(*FIGURES.values()) | {"newcomers"}
@@ -85,7 +86,7 @@ def test_a_figure_is_drawn_without_the_names_that_it_only_shows(mixed: RunFolder
         assert not told.fits(run)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("settings", [{"clients": 1, "groups": 1}, {"rounds": 1}, {"rounds": 12, "until": 5}])
 def test_one_client_one_round_or_a_run_cut_short(tmp_path: Path, settings: dict[str, int]) -> None:
@@ -158,6 +159,7 @@ def test_firings_and_stops_have_words_of_their_own(mixed: RunFolder) -> None:
     assert [f.name for f in story(logging(mixed, *fired, (2, "hopkins", "", 0.5)))] == ["hopkins"]
 
 
+@pytest.mark.medium
 def test_names_beyond_the_room_are_listed(mixed: RunFolder) -> None:
     rows = [(r, f"name {i}", "", 1.0) for r in (1, 2) for i in range(MOST_PLAIN + 2)]
     *plain, rest = story(logging(mixed, *rows))
@@ -249,13 +251,13 @@ def test_ticks_are_plain_numbers(mixed: RunFolder, tmp_path: Path, draw: str) ->
     assert "e+2" not in svg
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_story_is_the_same_every_time(mixed: RunFolder) -> None:
     once, again = charts_of(mixed), charts_of(mixed)
     assert {k: specification(c) for k, c in once.items()} == {k: specification(c) for k, c in again.items()}
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
 def test_the_story_renders_without_a_warning(mixed: RunFolder, tmp_path: Path) -> None:
     shown, console = browse(run_page.build(mixed), tmp_path / "profile")

@@ -84,6 +84,7 @@ def test_every_text_of_a_run_page_is_escaped() -> None:
         members=[(HOSTILE, HOSTILE)],
         more_groups=1,
         transfers=table,
+        newcomers=table,
         more_transfers=1,
         failures=table,
         failed=1,
@@ -93,7 +94,7 @@ def test_every_text_of_a_run_page_is_escaped() -> None:
         environment=table,
         seed=HOSTILE,
     )
-    _assert_no_foreign_element(text, 30)
+    _assert_no_foreign_element(text, 34)
 
 
 def test_every_text_of_a_comparison_page_is_escaped() -> None:

@@ -55,7 +55,7 @@ def test_the_objective_descends_and_a_rise_is_said(mixed: RunFolder) -> None:
     assert "no step of any round raised it" in the(logging(mixed, *last_digits), "objective").caption
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_pull_parts_few_shot_clients_from_the_others(mixed: RunFolder) -> None:
     run = read_runs([mixed])[0]
     few, others, line = drawn(the(run, "lambda"))
@@ -84,6 +84,7 @@ def test_identities_are_frozen_once(mixed: RunFolder) -> None:
     assert "the groups were not frozen." in the(logging(mixed, *rows), "identity-changes").caption
 
 
+@pytest.mark.slow
 def test_gaps_name_the_layer_in_use(mixed: RunFolder) -> None:
     figure = the(read_runs([mixed])[0], "gap1")
     zero, line, bold = drawn(figure)
@@ -111,6 +112,7 @@ def self_gaps(chosen: str) -> list[tuple[int, str, str, float]]:
     ]
 
 
+@pytest.mark.medium
 def test_falling_back_on_all_layers_is_no_praise_of_them(mixed: RunFolder) -> None:
     run = logging(mixed, *self_gaps("all"))
     every = "0.1 for conv1, -0.2 for fc1, -0.3 for fc2, 0.5 for fc3 and -0.4 for all"
@@ -154,6 +156,7 @@ def test_the_spread_of_each_cluster(mixed: RunFolder) -> None:
     assert "the line is the median of 15 clusters, which ends at 8, and the band their range." in many.caption
 
 
+@pytest.mark.medium
 def test_the_tree_has_the_colours_of_the_groups_where_sizes_tell_which(mixed: RunFolder) -> None:
     run = read_runs([mixed])[0]
     leaves = [(1, "leaf", "0", -1.0), (4, "leaf", "1", 0.0), (4, "leaf", "2", 0.0)]
@@ -313,6 +316,7 @@ def test_trials_say_what_was_taken(mixed: RunFolder) -> None:
     assert "The losses of a trial are those after a round of training" in the(watched, "loss").caption
 
 
+@pytest.mark.medium
 def test_the_rapid_decrease_and_the_cut(mixed: RunFolder) -> None:
     radius = [(r, "radius", "", v) for r, v in ((4, 500.0), (6, 400.0), (7, 2.0), (8, 90.0))]
     loss = [(r, "loss", "", 2.0 / r) for r in range(1, 9)]
@@ -343,6 +347,7 @@ def test_periods_join_equal_rounds(mixed: RunFolder) -> None:
     assert "the rounds between are 3 for b." in figure.caption
 
 
+@pytest.mark.medium
 def test_leaves_have_the_colours_of_their_numbers(mixed: RunFolder) -> None:
     spec = specification(the(read_runs([mixed])[0], "tree").chart)  # type: ignore[arg-type]
     assert spec["layer"][1]["encoding"]["color"]["scale"] == {

@@ -178,6 +178,7 @@ def test_a_faulty_client_is_left_out_and_comes_back(fault: str, engine: str, wor
         runtime.close()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
 def test_a_worker_that_dies_once_costs_nobody_the_round(engine: str, tmp_path: Path) -> None:
     expected = ask(local(engine, 1), 1, Keeping())
@@ -195,7 +196,7 @@ def test_a_worker_that_dies_once_costs_nobody_the_round(engine: str, tmp_path: P
 @pytest.mark.parametrize("fault", [f for f in REASONS if f not in CARRIED])
 def test_a_faulty_client_at_the_other_end_of_a_wire(fault: str) -> None:
     engine = local("sequential", 1).engine
-    runtime = LoopbackRuntime(engine, np.full(CLIENTS, 40))
+    runtime = LoopbackRuntime(engine, planted(clients=CLIENTS, samples=40).bounds)
     first = ask(runtime, 1, Keeping())
     before = runtime.kept(BAD)["model"].clone()
     second = ask(runtime, 2, Keeping(fault))
@@ -238,7 +239,7 @@ def test_ctrl_c_passes(kind: str) -> None:
     """In this process, an interruption is the user's."""
     runtime: Runtime = local("sequential", 1)
     if kind == "loopback":
-        runtime = LoopbackRuntime(local("sequential", 1).engine, np.full(CLIENTS, 40))
+        runtime = LoopbackRuntime(local("sequential", 1).engine, planted(clients=CLIENTS, samples=40).bounds)
     with pytest.raises(KeyboardInterrupt):
         ask(runtime, 1, Keeping("interrupt"))
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 
+import pytest
 import torch
 
 from coterie.runtime.garbage import freeze_imports, freeze_objects
@@ -19,6 +20,7 @@ class Cycle:
         self.me = self
 
 
+@pytest.mark.medium
 def test_what_is_there_is_left_alone_until_the_end() -> None:
     dead = weakref.ref(Cycle())
     assert dead() is not None
@@ -27,8 +29,8 @@ def test_what_is_there_is_left_alone_until_the_end() -> None:
         held = gc.get_freeze_count()
         assert held > 0
         with freeze_objects():
-            assert gc.get_freeze_count() == held
-        assert gc.get_freeze_count() == held, "the inner one leaves the end to the outer one"
+            assert 0 < gc.get_freeze_count() <= held, "what others let go of may be gone, and nothing came"
+        assert 0 < gc.get_freeze_count() <= held, "the inner one leaves the end to the outer one"
     assert gc.get_freeze_count() == 0
 
 

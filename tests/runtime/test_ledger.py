@@ -46,7 +46,7 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
     federation = planted(clients=CLIENTS, samples=20)
     spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
     if request.param == "loopback":
-        runtime: Runtime = LoopbackRuntime(spec.build(), federation.samples)
+        runtime: Runtime = LoopbackRuntime(spec.build(), federation.bounds)
     else:
         runtime = LocalRuntime(spec, federation.samples, workers=2 if request.param == "workers" else 1)
     yield runtime

@@ -45,7 +45,7 @@ def runtime_of(kind: str, network: str = "planted-batch-norm", clients: int = CL
     engine = "batched" if "batched" in kind else "sequential"
     spec = EngineSpec(network, {}, federation.features, federation, TRAINING, 0, engine)
     if kind == "loopback":
-        return LoopbackRuntime(spec.build(), federation.samples)
+        return LoopbackRuntime(spec.build(), federation.bounds)
     count = 3 if "three" in kind else 2 if "workers" in kind else 1
     return LocalRuntime(spec, federation.samples, workers=count)
 
@@ -76,6 +76,7 @@ def expected(runtime: Runtime, models: Tensor) -> Tensor:
     return Sketch(seen.size, runtime.seed)(seen.take(models).nan_to_num(0.0))
 
 
+@pytest.mark.medium
 def test_sketches_of_what_was_sent(runtime: Runtime) -> None:
     assert runtime.layout.trainable.size > 512
     send = {"model": Send.same(start(runtime), EVERYONE)}
@@ -88,6 +89,7 @@ def test_sketches_of_what_was_sent(runtime: Runtime) -> None:
     assert not torch.equal(replies.sketches[0], replies.sketches[1])
 
 
+@pytest.mark.medium
 def test_sketches_of_a_part_are_of_what_crossed(runtime: Runtime) -> None:
     """A method learns nothing of private layers; the run's picture is of the whole models that clients keep."""
     part = runtime.layout.first_layers(1)
@@ -104,6 +106,7 @@ def test_sketches_of_a_part_are_of_what_crossed(runtime: Runtime) -> None:
         assert not torch.equal(seen, replies.sketches)
 
 
+@pytest.mark.medium
 def test_sketches_of_what_is_kept_where_nothing_is_sent() -> None:
     for kind in ("alone", "workers"):
         runtime = runtime_of(kind)
@@ -117,6 +120,7 @@ def test_sketches_of_what_is_kept_where_nothing_is_sent() -> None:
             runtime.close()
 
 
+@pytest.mark.medium
 def test_no_sketches_of_what_is_no_model(runtime: Runtime) -> None:
     send = {"model": Send.same(start(runtime), EVERYONE)}
     assert ask(runtime, Exchange(EVERYONE, FullGradient(), send)).sketches is None
@@ -177,6 +181,7 @@ def test_rows_in_any_order() -> None:
 # ---- memory
 
 
+@pytest.mark.medium
 def test_large_answers_are_where_workers_put_them_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     arenas = record_arenas(monkeypatch, local_runtime)
     runtime = runtime_of("workers")
@@ -208,6 +213,7 @@ def test_large_answers_are_where_workers_put_them_and_stay(monkeypatch: pytest.M
     assert kept[:, -1].tolist() == EVERYONE.tolist()
 
 
+@pytest.mark.medium
 def test_what_came_back_is_sent_from_where_it_lies() -> None:
     runtime, alone = runtime_of("workers"), runtime_of("alone")
     try:
@@ -223,6 +229,7 @@ def test_what_came_back_is_sent_from_where_it_lies() -> None:
         runtime.close()
 
 
+@pytest.mark.medium
 def test_nothing_can_be_sent() -> None:
     """A part may be empty, as where all layers are private."""
     found = []

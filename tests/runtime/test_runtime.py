@@ -33,7 +33,7 @@ def _runtime(kind: str, clients: int = CLIENTS, dropout: float = 0.0) -> Runtime
     engine = "batched" if "batched" in kind else "sequential"
     spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, engine)
     if kind == "loopback":
-        return LoopbackRuntime(spec.build(), federation.samples, dropout)
+        return LoopbackRuntime(spec.build(), federation.bounds, dropout)
     return LocalRuntime(spec, federation.samples, dropout, workers=2 if "workers" in kind else 1)
 
 
@@ -67,7 +67,7 @@ class Nothing(Rule):
         return Answer(numbers={"here": 1.0})
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None:
     clients, rounds, dropout = np.arange(100), 10, 0.1
     runtime = _runtime("local", 100, dropout)
@@ -126,6 +126,7 @@ class Vandal(Rule):
         )
 
 
+@pytest.mark.medium
 def test_whatever_a_rule_overwrites_affects_nobody_else(runtime: Runtime) -> None:
     matrix = torch.arange(3.0 * runtime.layout.size).view(3, -1).clone()
     before = matrix.clone()
@@ -187,6 +188,7 @@ class Gaussians(Rule):
         return Answer(send, {}, {"gaussians": found})
 
 
+@pytest.mark.medium
 def test_what_is_sent_and_kept_may_have_another_shape(runtime: Runtime) -> None:
     shape = Gaussians().shapes(runtime.layout)["gaussians"]
     assert shape == (10, 64)
@@ -216,6 +218,7 @@ def test_what_is_sent_and_kept_may_have_another_shape(runtime: Runtime) -> None:
     assert nobody.uploads["gaussians"].shape == (0, *shape)
 
 
+@pytest.mark.medium
 def test_another_shape_than_the_declared_one_is_a_failure(runtime: Runtime) -> None:
     runtime.begin_round(1)
     replies = _ask(runtime, Exchange(EVERYONE, Gaussians(wrong=True)))

@@ -88,6 +88,7 @@ def test_beyond_the_limit_it_lies_in_a_file_without_a_name(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.medium
 def test_a_file_that_has_a_name_goes_with_the_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "NAMELESS", False)
     states = ClientStates(5, limit_mb=0)
@@ -139,7 +140,7 @@ def checkpoint(folder: RunFolder) -> bytes:
     return content[8 + int.from_bytes(content[:8], "little") :]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_run_is_the_same_wherever_states_lie(tmp_path: Path) -> None:
     runs = [
         RunFolder(coterie.run(of_method(tmp_path / str(i), workers, mb)).folder)
@@ -185,6 +186,7 @@ def test_a_killed_run_with_states_in_a_file_goes_on(tmp_path: Path) -> None:
     assert [p.name for p in path.iterdir() if p.name.startswith(".coterie")] == []
 
 
+@pytest.mark.medium
 def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int, start: int, size: int) -> None:
         raise OSError(28, "No space left on device")
@@ -194,6 +196,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path, monkeypatch: pytest
         coterie.run(of_method(tmp_path, 1, 0))
 
 
+@pytest.mark.slow
 def test_the_limit_may_change_when_a_run_is_resumed(tmp_path: Path) -> None:
     first = RunFolder(coterie.run(of_method(tmp_path, 1, 0, rounds=2)).folder)
     text = (first.path / "experiment.toml").read_text("utf-8")

@@ -51,7 +51,7 @@ def _runtime(kind: str) -> Runtime:
     federation = planted(clients=4, samples=20)
     spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
     if kind == "loopback":
-        return LoopbackRuntime(spec.build(), federation.samples)
+        return LoopbackRuntime(spec.build(), federation.bounds)
     return LocalRuntime(spec, federation.samples, workers=2 if kind == "workers" else 1)
 
 

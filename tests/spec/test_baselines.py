@@ -102,7 +102,7 @@ def test_ifca_6_11_redraws_until_every_model_is_picked() -> None:
         assert len(last) == 20
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("clusters", "min_share", "wanted"), [(2, None, 0.35), (2, 0.1, 0.1), (5, None, 0.08)])
 def test_ifca_6_11_shares(clusters: int, min_share: float | None, wanted: float) -> None:
     for seed in range(4):
@@ -113,7 +113,7 @@ def test_ifca_6_11_shares(clusters: int, min_share: float | None, wanted: float)
         assert all(share < wanted for share in shares[:-1])
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("groups", [2, 4])
 def test_ifca_6_11_kmeans_start_finds_planted_groups(groups: int) -> None:

@@ -118,7 +118,7 @@ def test_networks_without_gaussian_features_are_refused(name: str) -> None:
 # ---- FedCR
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @some_or_all
 def test_fedcr_6_18_without_divergence_is_fedper(participation: float) -> None:
     """With beta = 0, one draw and no limit, and clients that count alike, it trains what FedPer trains."""
@@ -193,7 +193,7 @@ def test_fedcr_6_18_product_with_a_standard_normal() -> None:
     assert torch.equal(multiply_gaussians(one[:0].view(0, 2, 2, 1), previous), previous)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_fedcr_6_18_the_divergence_draws_features_to_the_global_gaussians() -> None:
     """With a strong beta, the features of one class differ less between clients than without."""
     apart = []
@@ -253,7 +253,7 @@ def test_fedcr_6_18_bytes(network: dict[str, Any], participation: float) -> None
 # ---- FedSR
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @some_or_all
 def test_fedsr_6_19_without_its_terms_is_fedavg(participation: float) -> None:
     federation = planted("feature", sizes=SIZES)
@@ -269,6 +269,7 @@ def test_fedsr_6_19_without_its_terms_is_fedavg(participation: float) -> None:
         assert torch.equal(run.state.prior, ours.state.prior) == (cmi == 0)
 
 
+@pytest.mark.medium
 @both_networks
 def test_fedsr_6_19(network: dict[str, Any]) -> None:
     """Model and prior are trained together and averaged uniformly; r, s and c start at 0, 1 and 1."""
@@ -287,6 +288,7 @@ def test_fedsr_6_19(network: dict[str, Any]) -> None:
     assert all((now != then).all() for now, then in zip(run.state.prior, run.states[0].prior, strict=True))
 
 
+@pytest.mark.medium
 def test_fedsr_6_19_own_prior() -> None:
     """A client goes on from the prior that it ended with when it last took part; priors never cross."""
     method = FedSR(c_l2r=0.02, c_cmi=1e-2, prior="own")
@@ -308,7 +310,7 @@ def test_fedsr_6_19_own_prior() -> None:
     assert max(np.bincount(np.concatenate([asked[0][1].clients for asked in run.asked]))) > 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @both_networks
 @pytest.mark.parametrize("adapt", ["head", "all"])
 def test_fedsr_6_19_evaluation_adapts_a_copy(network: dict[str, Any], adapt: Any) -> None:
@@ -330,6 +332,7 @@ def test_fedsr_6_19_evaluation_adapts_a_copy(network: dict[str, Any], adapt: Any
     assert torch.equal(joined.models[joined.served], run.state.model.expand(2, -1))
 
 
+@pytest.mark.medium
 @some_or_all
 @both_networks
 def test_fedsr_6_19_bytes(network: dict[str, Any], participation: float) -> None:

@@ -57,7 +57,7 @@ def test_baselines_8_7(name: str) -> None:
     assert_survives(METHODS[name])
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(8)
 @every_method
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
@@ -195,7 +195,7 @@ class OwnGradients(FedDANE):
         raise AssertionError("a round of FedDANE has two exchanges")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(8)
 @both_engines
 @some_or_all
@@ -237,6 +237,7 @@ def test_feddane_6_16(cohorts: Any) -> None:
     assert kept(run, "received") == kept(run, "gradient") == [None] * 20  # a round's memory ends with it
 
 
+@pytest.mark.medium
 @some_or_all
 def test_feddane_6_16_bytes(participation: float) -> None:
     """Up 2 m P b; down 2 m P b, or 3 m P b where the cohorts are drawn apart."""
@@ -263,6 +264,7 @@ def test_feddane_who_left_after_the_first_exchange_is_not_asked_again() -> None:
 # ---- Robust-TKM
 
 
+@pytest.mark.medium
 @both_engines
 def test_robust_tkm_6_15_of_one_cluster_without_trimming_is_fedavg(engine: str) -> None:
     federation = planted("feature", sizes=SIZES)
@@ -273,7 +275,7 @@ def test_robust_tkm_6_15_of_one_cluster_without_trimming_is_fedavg(engine: str) 
         assert torch.equal(ours.models, theirs.model)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @both_engines
 def test_robust_tkm_6_15_without_trimming_is_kmeans_once_and_fedavg_in_each_cluster(engine: str) -> None:
     federation = planted("feature", sizes=SIZES)
@@ -295,7 +297,7 @@ def test_robust_tkm_6_15_without_trimming_is_kmeans_once_and_fedavg_in_each_clus
         assert torch.equal(run.states[number].models, models)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("signal", ["all", "last_kernel"])
@@ -311,7 +313,7 @@ def test_robust_tkm_6_15_finds_planted_groups(groups: int, signal: Any) -> None:
         assert torch.equal(run.state.models, expected)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_robust_tkm_6_15_withstands_byzantine_clients() -> None:
     """Four clients of 24 with labels at random and inputs far off: the others' groups, and their accuracy."""
     federation = planted("feature", 2, clients=24)
@@ -328,6 +330,7 @@ def test_robust_tkm_6_15_withstands_byzantine_clients() -> None:
     assert plain.accuracy()[honest].mean() < run.accuracy()[honest].mean() - 0.1
 
 
+@pytest.mark.slow
 def test_robust_tkm_6_15_groups_are_fixed_and_late_clients_join_the_nearest_centre() -> None:
     run = train(RobustTKM(), planted("feature"), 6, dropout=0.3)
     missed = run.states[1].groups < 0

@@ -36,7 +36,7 @@ def test_per_fedavg_8_7(name: str) -> None:
     assert_survives(METHODS[name])
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @every_method
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_per_fedavg_8_9_resumed(name: str, network: str, tmp_path: Path) -> None:
@@ -79,6 +79,7 @@ def test_per_fedavg_8_1(
         assert torch.equal(one.model, other.model)
 
 
+@pytest.mark.medium
 @some_or_all
 @pytest.mark.parametrize("order", ["first", "hf"])
 def test_per_fedavg_6_9(order: Any, participation: float) -> None:
@@ -127,7 +128,7 @@ def test_per_fedavg_6_9_evaluation_takes_a_plain_step_of_alpha_and_forgets_it(al
     assert found[0].loss == asked(run, 0, 4, Score(model)).loss
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @every_method
 def test_per_fedavg_6_9_is_better_after_a_step_than_before(name: str) -> None:
     """Where no model suits everybody, its own adapts to each, and to more than FedAvg's serves."""
@@ -152,6 +153,7 @@ def test_per_fedavg_6_9_newcomers_are_served_the_model() -> None:
     assert joined.groups.tolist() == [0, 0]
 
 
+@pytest.mark.medium
 @some_or_all
 @every_method
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])

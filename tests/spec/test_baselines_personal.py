@@ -59,6 +59,7 @@ def own(run: Trained, name: str = "model") -> torch.Tensor:
     return torch.stack(models)
 
 
+@pytest.mark.medium
 @every_method
 def test_baselines_8_7(name: str) -> None:
     assert_survives(METHODS[name])
@@ -89,7 +90,7 @@ def test_private_layers_beyond_the_network_are_refused() -> None:
 # ---- Ditto
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @both_engines
 def test_ditto_6_4_without_a_pull_is_fedavg_and_local_only(engine: str) -> None:
     """Its W is FedAvg's whatever the pull; without one, v_i is what client i trains alone."""
@@ -117,6 +118,7 @@ def test_ditto_6_4() -> None:
         torch.testing.assert_close(own(run, "personal")[client], v, atol=1e-6, rtol=0)
 
 
+@pytest.mark.medium
 def test_ditto_6_4_both_models_take_equal_iterations() -> None:
     """Whatever the epochs of a round are: without a pull the personal model is what the client trains alone."""
     settings: dict[str, Any] = {"training": TRAINING.updated(epochs=3), "participation": 0.5}
@@ -125,6 +127,7 @@ def test_ditto_6_4_both_models_take_equal_iterations() -> None:
     assert torch.equal(run.served(), alone.served())
 
 
+@pytest.mark.medium
 def test_ditto_6_4_a_strong_pull_leaves_the_global_model() -> None:
     """With lr lam = 1 a step ends at W - lr grad F_i: at W, as lam grows."""
     away = []
@@ -135,6 +138,7 @@ def test_ditto_6_4_a_strong_pull_leaves_the_global_model() -> None:
     assert away[-1] < 1e-2
 
 
+@pytest.mark.medium
 def test_ditto_6_4_dynamic_takes_the_best_on_validation_data() -> None:
     federation = planted("iid", samples=30)
     bounds = federation.bounds.copy()
@@ -176,6 +180,7 @@ def test_ditto_6_4_serves_the_personal_model_or_the_global_one() -> None:
     assert torch.equal(joined.models[joined.served], run.state.model.expand(2, -1))
 
 
+@pytest.mark.medium
 @some_or_all
 def test_ditto_6_4_bytes(participation: float) -> None:
     run = train(Ditto(dynamic=True), planted("feature"), 2, participation=participation)
@@ -198,6 +203,7 @@ def test_fedper_6_5_with_everything_private_is_local_only(engine: str) -> None:
     assert {(way, what) for rows in fedper.ledgers for _, way, what, n in rows if n} == {("down", "initial")}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_fedper_6_5(network: str) -> None:
     """[shared W ; own head] is trained as one; W is the n_i-weighted mean; so evaluated."""
@@ -233,7 +239,7 @@ def test_fedrep_6_6_trained_together_is_fedper(engine: str) -> None:
     assert torch.equal(fedrep.served(), fedper.served())
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_fedrep_6_6(network: str) -> None:
     """The head for E_h epochs with the body frozen, then the body for E_b with the head frozen."""
@@ -251,7 +257,7 @@ def test_fedrep_6_6(network: str) -> None:
         assert torch.equal(own(run)[client], start)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_fedrep_6_6_everybody_trains_the_head_in_the_end(network: str) -> None:
     run = train(FedRep(), planted("label"), 3, participation=0.3, network=network)
@@ -320,6 +326,7 @@ def test_lg_fedavg_6_7_begins_as_fedavg(engine: str, participation: float) -> No
         assert torch.equal(ours.model, theirs.model)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_lg_fedavg_6_7(network: str) -> None:
     """Lower layers start from the pretrained model and stay private; the upper ones are averaged uniformly."""
@@ -389,7 +396,7 @@ def test_fedbabu_6_8_fine_tuning_obeys_the_drops() -> None:
         assert scores[client].loss == pytest.approx(asked(run, client, 3, Score(adapted)).loss, abs=1e-6)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_fedbabu_6_8_evaluation_adapts_the_whole_model_and_forgets_it(network: str) -> None:
     run = train(FedBABU(), planted("label"), 2, participation=0.5, network=network)
@@ -408,6 +415,7 @@ def test_fedbabu_6_8_evaluation_adapts_the_whole_model_and_forgets_it(network: s
     assert np.mean([s.loss for s in scores]) < np.mean(plain)
 
 
+@pytest.mark.medium
 @some_or_all
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_fedbabu_6_8_bytes(network: str, participation: float) -> None:

@@ -72,6 +72,7 @@ def test_soft_8_6(name: str) -> None:
 # ---- FLIS
 
 
+@pytest.mark.medium
 @both_engines
 @both_modes
 def test_flis_6_13_of_one_neighbourhood_is_fedavg(engine: str, mode: Any) -> None:
@@ -178,7 +179,7 @@ def test_flis_6_13_once(participation: float, join: Any, network: str) -> None:
     np.testing.assert_allclose(affinity.matrix, 1 - alike, atol=1e-9)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @both_modes
 @pytest.mark.parametrize("kind", ["incongruent", "label"])
@@ -196,7 +197,7 @@ def test_flis_6_13_finds_planted_groups(mode: Any, kind: str) -> None:
             assert newcomers.groups.tolist() == [3, 2]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @both_modes
 def test_flis_6_13_of_two_classes_a_client_serves_what_each_trained(mode: Any) -> None:
     """40 clients of digits with two classes each, ten in a round: 95 %, where mixtures reach 80 to 95 %."""
@@ -275,7 +276,7 @@ def test_flis_6_13_bytes(mode: Any, network: str, participation: float) -> None:
 # ---- ClusterFL
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @both_engines
 @some_or_all
 def test_clusterfl_6_14_without_a_relation_is_local_only(engine: str, participation: float) -> None:
@@ -295,6 +296,7 @@ def test_clusterfl_6_14_without_a_relation_is_local_only(engine: str, participat
     assert (ours.groups() == -1).all()
 
 
+@pytest.mark.medium
 def test_clusterfl_6_14_one_step_of_the_client() -> None:
     """w - lr (grad F_i(w) + 2 (alpha + (rho/2) sum_j F_ij^2) w - sum_j F_ij (U_j + rho Omega_j)): with a minus."""
     settings: dict[str, Any] = {"alpha": 0.03, "beta": 0.02, "rho": 0.1, "stop": 0.0}
@@ -360,7 +362,7 @@ def test_clusterfl_6_14_relation(participation: float) -> None:
     assert rows.tolist() == relabel(labels).tolist()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["incongruent", "label"])
 def test_clusterfl_6_14_finds_planted_groups(kind: str) -> None:
@@ -395,7 +397,7 @@ def test_clusterfl_6_14_evaluates_own_models() -> None:
     assert torch.equal(joined.models[joined.served[0]], asked(run, 7, 4, pull).model)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_clusterfl_6_14_both_payloads_train_the_same(network: str) -> None:
     """But for the order in which the sums over clients are taken."""
@@ -406,7 +408,7 @@ def test_clusterfl_6_14_both_payloads_train_the_same(network: str) -> None:
     torch.testing.assert_close(ours.state.models, theirs.state.models, atol=1e-5, rtol=0)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_clusterfl_6_14_omega_swings_at_rho_4_beta_and_settles_above() -> None:
     for rho, bound in ((2e-3, (0.8, 1.1)), (8e-3, (0.0, 0.05))):
         run = train(ClusterFL(local_epochs=1, stop=0.0, rho=rho), planted("incongruent"), 9)
@@ -479,7 +481,7 @@ def test_clusterfl_6_14_rho_must_exceed_2_beta() -> None:
     assert ClusterFL().needs == Needs(public=500, distributions=True, pairs="everybody")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_clusterfl_6_14_relates_a_run_to_its_groups() -> None:
     """Trained under a strong relation, models of one group come closer to each other than alone."""
     apart = []

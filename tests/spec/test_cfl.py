@@ -61,7 +61,7 @@ def test_the_members_of_the_family_differ_in_their_defaults_alone() -> None:
     assert METHODS["cfl"].target(**METHODS["cfl"].bind({"gamma_max": "split_half"})).gamma_max == "split_half"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(8)
 @both_engines
 @pytest.mark.parametrize("participation", [1.0, 0.8])
@@ -98,7 +98,7 @@ def test_cfl_6_10_without_eps1_is_fedavg(method: type[CFL], engine: str) -> None
             assert torch.equal(own.models, other.model)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("clients", [12, 48])
 def test_cfl_four_incongruent_groups(clients: int) -> None:
@@ -116,7 +116,7 @@ def test_cfl_four_incongruent_groups(clients: int) -> None:
             assert len(set(before.groups[after.groups == leaf])) == 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cfl_6_10_thresholds_of_the_released_code() -> None:
     """eps1 = 0.4 and eps2 = 1.6 are lengths, so that what they say depends on the network (here: never split)."""
     federation = planted("incongruent", 2)
@@ -149,6 +149,7 @@ def halves(similarities: np.ndarray, members: np.ndarray) -> Iterator[list[int]]
     yield members.tolist()
 
 
+@pytest.mark.slow
 def test_cfl_6_10_as_fesem_compared_with_it() -> None:
     """Thirty rounds of one model, then the whole tree at once by the output layer, and never again."""
     federation = planted("incongruent", 2, clients=10)
@@ -166,6 +167,7 @@ def test_cfl_6_10_as_fesem_compared_with_it() -> None:
     assert len(born) == 2 * len(run.state.splits)
 
 
+@pytest.mark.medium
 def test_adacfl_6_12_is_the_distance_between_classifiers() -> None:
     """Complete linkage on ||w_i - w_j|| of the last dense layer, and no test of separation."""
     run = train(AdaCFL(**QUICK), planted("incongruent", 4, clients=12), 9, training=DECAY)
@@ -197,6 +199,7 @@ def test_adacfl_eps2_is_a_threshold_of_all_tensors() -> None:
     assert leaves("selected") == 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("method", [CFL(**QUICK), AdaCFL(**QUICK)])
 @pytest.mark.parametrize("participation", [1.0, 0.4])
 def test_cfl_8_5(method: CFL, participation: float) -> None:
@@ -207,6 +210,7 @@ def test_cfl_8_5(method: CFL, participation: float) -> None:
         assert run.bytes("up", number) == run.bytes("down", number) == m * size * 4
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("method", [CFL(**QUICK), AdaCFL(**QUICK)])
 def test_cfl_newcomers_find_the_leaf_of_their_like(method: CFL) -> None:
     run = train(method, planted("incongruent", 4, clients=12), 12, training=DECAY)
@@ -241,6 +245,7 @@ def test_cfl_resumes_from_every_round(name: str, tmp_path: Path) -> None:
     assert_resumes(SURVIVORS[name], tmp_path, 5, training=DECAY, dropout=0.1, participation=0.8)
 
 
+@pytest.mark.medium
 def test_cfl_of_fesem_retrains_a_new_leaf_before_it_is_tested() -> None:
     """The first cut is in round 3; the two new leaves train in rounds 4 to 6, and the last of these tests them."""
     method = CFL(t_min=3, eps1_frac=2.0, ratio=0.0, linkage="average", retrain=3)

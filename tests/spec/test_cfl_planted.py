@@ -54,7 +54,7 @@ def test_iid_clients_are_never_split(method: type[CFL], seed: int) -> None:
     assert remark(run).startswith("no groups came about: every cut of ")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @each_method
 @pytest.mark.parametrize("participation", [1.0, 0.3])
@@ -74,7 +74,7 @@ def test_four_groups_are_found(method: type[CFL], participation: float, split: s
     assert run.ari() == 1.0
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_four_groups_of_twelve_are_found() -> None:
     """Where every cut is accepted, groups are cut up as well."""
     federation = planted("incongruent", 4, clients=48, samples=60)
@@ -82,7 +82,7 @@ def test_four_groups_of_twelve_are_found() -> None:
     assert len(train(LayerCFL(gamma_max=0.0), federation, 24).state.nodes) > 4
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_groups_of_unequal_sizes_are_found() -> None:
     """12, 6, 3 and 1 clients of 26 samples."""
     run = trained(LayerCFL(), digits("iid + permuted-labels(4)", 48, sizes=(12, 6, 3, 1)))
@@ -95,6 +95,7 @@ def value_of(sentence: str, setting: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow
 def test_a_leaf_that_never_rests_says_how_near_it_came() -> None:
     """LayerCFL's own thresholds at a constant learning rate; the value that it names does split."""
     federation, settings = planted("incongruent", 4), PUBLISHED | {"layers": "all", "t_min": 5}
@@ -107,6 +108,7 @@ def test_a_leaf_that_never_rests_says_how_near_it_came() -> None:
     assert len(again.state.nodes) > 1
 
 
+@pytest.mark.slow
 def test_a_relative_threshold_says_which_ratio_would_do() -> None:
     federation = planted("incongruent", 2)
     run = train(CFL(ratio=50.0), federation, 8)
@@ -152,6 +154,7 @@ def test_the_remark_names_the_test_that_never_fired(
     assert re.search(words, remark(run))
 
 
+@pytest.mark.medium
 def test_a_threshold_of_nothing_names_one_that_would_do() -> None:
     """With eps1 = 0 the shortest mean update is named as a length, and a little more than that does split."""
     federation = planted("incongruent", 2, clients=8)

@@ -117,6 +117,7 @@ def test_cross_8_1_fesem_of_one_centre_is_fedavg() -> None:
         assert torch.equal(ours.centres, theirs.model)
 
 
+@pytest.mark.medium
 def test_cross_8_1_fesem_of_n_centres_is_local_only() -> None:
     federation = planted("feature", sizes=SIZES)
     fesem = train(FeSEM(clusters=20, mu=0.0, warm_up=0), federation, 4)
@@ -135,7 +136,7 @@ def test_cross_8_1_holds_for_the_batched_engine() -> None:
     assert torch.equal(ifca.state.models, fedavg.state.model)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(8)
 @every_method
 def test_cross_8_2(name: str) -> None:
@@ -161,7 +162,7 @@ def _relaid(federation: Federation) -> Federation:
     return replace(federation, inputs=federation.inputs[picked], labels=federation.labels[picked], bounds=bounds)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [2, 4])
 def test_cross_8_3(groups: int) -> None:
     """After one common local round, K-means on weights and complete-linkage cosine cut at K find the planted
@@ -183,7 +184,7 @@ def test_cross_8_3(groups: int) -> None:
     assert by_upgma.count(1.0) == 5 if groups == 2 else by_upgma.count(1.0) >= 4
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cross_8_4() -> None:
     """IID clients: what K-means finds has nothing to do with any labelling of the clients."""
     federation = planted("iid")
@@ -194,6 +195,7 @@ def test_cross_8_4() -> None:
     assert abs(np.mean(found)) < 0.15
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("participation", [1.0, 0.4])
 def test_cross_8_5(participation: float) -> None:
     """FeSEM's ledger: n P b each way in the warm-up, m P b each way in every other round."""
@@ -268,7 +270,7 @@ def test_cross_8_7_constant_tensors_and_zero_updates() -> None:
     assert relabel(np.array([5, 5, 2, 9])).tolist() == [0, 0, 1, 2]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(8)
 @every_method
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
@@ -287,7 +289,7 @@ def test_cross_8_9(name: str, engine: str) -> None:
     assert not torch.equal(first.served()[known], other.served()[known])
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(5)
 @every_method
 def test_cross_8_9_messages_as_bytes(name: str) -> None:

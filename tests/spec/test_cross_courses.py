@@ -54,6 +54,7 @@ def test_cross_8_8_fesem_objective(method: FeSEM, participation: float) -> None:
         assert (start > after_e).any()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("method", [CFL(**QUICK), LayerCFL(**QUICK), CFL(**QUICK, recursive=True)])
 def test_cross_8_8_cfl_tree(method: LayerCFL) -> None:
     """A leaf's clients come from one leaf, in every round."""
@@ -63,7 +64,7 @@ def test_cross_8_8_cfl_tree(method: LayerCFL) -> None:
     assert len(np.unique(groups[-1])) >= 3
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(8)
 @pytest.mark.parametrize("participation", [1.0, 0.7])
 @pytest.mark.parametrize("method", [FAST, DCPFL(t_start=2, window=2, t_obv=1, trial_loss="train")])
@@ -77,7 +78,7 @@ def test_cross_8_8_dcpfl_cuts(method: DCPFL, participation: float) -> None:
         assert (len(np.unique(after)) > len(np.unique(before))) == (low < high)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{}, {"h": 0.0, "psi": 0.8}, {"h": 0.0, "psi": 0.8, "damp_only_if_split": True}]
 )
@@ -95,7 +96,7 @@ def test_cross_8_8_fedtsdp_depth(settings: dict[str, Any]) -> None:
     assert tensors == sorted(tensors, key=float, reverse=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("init", ["kmeans", "redraw"])
 def test_cross_8_8_fedcps_bytes(init: Any) -> None:

@@ -228,7 +228,7 @@ def test_dcpfl_5_9_6(alpha: int) -> None:
             assert alike == ((number - 2) % alpha == 0)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("accepted", [True, False])
 def test_dcpfl_5_9_7(accepted: bool) -> None:
     """An accepted trial leaves the very models of the finer branch, a rejected one those of the present groups."""
@@ -251,7 +251,7 @@ def test_dcpfl_5_9_7(accepted: bool) -> None:
     assert not run.runtime.states.has["finer"].any()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize(("groups", "epochs", "least", "mean"), [(2, 1, 1, 1), (4, 1, 0.5, 0.7), (4, 5, 1, 1)])
 def test_dcpfl_5_9_8(groups: int, epochs: int, least: float, mean: float) -> None:
@@ -270,7 +270,7 @@ def test_dcpfl_5_9_8(groups: int, epochs: int, least: float, mean: float) -> Non
     assert np.mean(found) >= mean
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("scale", ["layer", "common"])
 def test_dcpfl_5_9_8_other_scales(scale: Any) -> None:
@@ -303,7 +303,7 @@ def test_dcpfl_5_9_9() -> None:
     assert np.mean(whole) > 0
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("retry", ["same", "next"])
 def test_dcpfl_d8_d10_rejected_trials(retry: Any) -> None:
     """Rejected: t_sp rounds pass, then the same candidate again or a finer one, without a new rapid decrease.
@@ -331,6 +331,7 @@ def test_dcpfl_d8_d10_rejected_trials(retry: Any) -> None:
     assert literal.logged("accepted")[-1] == 1.0
 
 
+@pytest.mark.medium
 def test_dcpfl_d10_validation_losses_are_those_of_the_branches() -> None:
     federation = with_validation(planted("feature", 2))
     run = train(replace(FAST, trial_loss="validation"), federation, 4, training=TWICE)
@@ -340,6 +341,7 @@ def test_dcpfl_d10_validation_losses_are_those_of_the_branches() -> None:
         assert run.logged("trial", name)[-1] == pytest.approx(np.mean([s.loss for s in scores]), rel=1e-5)
 
 
+@pytest.mark.medium
 def test_dcpfl_newcomers() -> None:
     """The group whose model has the smallest loss; the state knows nothing of their ids."""
     whole = planted("feature", 2)
@@ -369,6 +371,7 @@ def lenet_federation() -> Federation:
     return Federation("primary-secondary", images, torch.from_numpy(labels), 10, bounds, names, None, None, None)
 
 
+@pytest.mark.slow
 def test_dcpfl_eq_6_selects_the_weights_of_fc1_and_fc2() -> None:
     """Eq. 6 after the first round, on the paper's LeNet: 93.7 % of its parameters are averaged every third round.
 
@@ -385,6 +388,7 @@ def test_dcpfl_eq_6_selects_the_weights_of_fc1_and_fc2() -> None:
     assert 4 * 8 * (size - rare + rare / 3) / 2e6 == pytest.approx(0.371, rel=0.01)
 
 
+@pytest.mark.slow
 def test_dcpfl_periods_are_set_once_and_inherited() -> None:
     method = replace(FAST, scale="common", unit="tensor", schedule="start")
     run = train(method, planted("feature", 2), 8, training=TWICE)
@@ -464,6 +468,7 @@ def test_dcpfl_one_client_does_not_win_a_trial_for_all(margin: float) -> None:
     assert method.judge_trial((1e-9,), 1.0) == (True, False)
 
 
+@pytest.mark.slow
 def test_dcpfl_clients_alone_in_their_group_have_no_say_in_a_trial() -> None:
     """They are sent one model, which stands for both; their gains of 0 are no lost trial, and in no mean."""
     method = replace(FAST, margin=1e9, retry="next")
@@ -496,6 +501,7 @@ def test_dcpfl_clients_alone_in_their_group_have_no_say_in_a_trial() -> None:
     assert run.state.gains == tuple((told["now"] - told["finer"])[2:].tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remote", [False, True])
 def test_dcpfl_clients_without_validation_samples_have_no_say_in_a_trial(remote: bool) -> None:
     """A loss on no samples is none, and no 0; the trials of such clients alone decide nothing."""
@@ -528,6 +534,7 @@ def test_dcpfl_warns_that_a_run_is_too_short_for_a_dendrogram() -> None:
     assert not DCPFL().warnings(server, 6)
 
 
+@pytest.mark.medium
 def test_dcpfl_says_why_nothing_was_split() -> None:
     federation = with_validation(planted("feature", 2))
     short = train(DCPFL(), federation, 3)

@@ -44,7 +44,7 @@ def test_dcpfl_5_9_4(period: int, settings: dict[str, Any], seen: int) -> None:
     assert rounds_of(run, "trial", "now") == [seen + 1]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("least", "seen"), [(0, 10), (7, 10), (9, 12), (12, 15)])
 def test_dcpfl_d6_min_rdp_rounds(least: int, seen: int) -> None:
     """A guarded decrease ends in the first round from there on that three larger radii follow."""
@@ -53,6 +53,7 @@ def test_dcpfl_d6_min_rdp_rounds(least: int, seen: int) -> None:
     assert rounds_of(run, "trial", "now") == [seen + 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lowered", "cuts"), [(0.5, [1.0, 0.5, 0.0]), (0.2, [1.0, 0.8, 0.6])])
 def test_dcpfl_d3_step(lowered: float, cuts: list[float]) -> None:
     """Each candidate lies one step below the cut in use, and is that cut of the one dendrogram."""
@@ -66,6 +67,7 @@ def test_dcpfl_d3_step(lowered: float, cuts: list[float]) -> None:
         assert run.states[number + 1].groups.tolist() == proposed.finer_groups.tolist()
 
 
+@pytest.mark.slow
 def test_dcpfl_5_4_a_trial_must_win() -> None:
     """Where both branches come to the same loss, to the bit, the groups stay as they are (5.4: strict)."""
     run = train(FAST, planted("feature", 2), 4, training=TWICE)

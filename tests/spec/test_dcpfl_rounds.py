@@ -27,6 +27,7 @@ def kept_names(run: Trained) -> set[str]:
     return {name for name, has in run.runtime.states.has.items() if has.any()}
 
 
+@pytest.mark.slow
 def test_dcpfl_bytes_with_everybody() -> None:
     """5.4: each way the due layers and 4 m; a trial 2 m P b down, m P b + 8 m up."""
     run = train(replace(FAST, t_start=5, sync_singletons=True), planted("feature", 2), 9)
@@ -49,6 +50,7 @@ def test_dcpfl_bytes_with_everybody() -> None:
     assert {what for _, _, what, _ in calm.ledgers[4]} == {"loss", "model"}
 
 
+@pytest.mark.medium
 def test_dcpfl_bytes_of_a_trial_with_some() -> None:
     """The trial's closed form holds for whoever takes part in it, first-timers among them."""
     run = train(replace(FAST, sync_singletons=True), planted("feature", 2), 0, training=TWICE)
@@ -62,6 +64,7 @@ def test_dcpfl_bytes_of_a_trial_with_some() -> None:
     assert {client for client, what in items if what == "initial"} == {15, 16, 17}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("participation", [0.3, 0.7])
 def test_dcpfl_bytes_and_debts_with_some(participation: float) -> None:
     """Who was away is sent, at its next participation, every layer averaged in its group since; and no other."""
@@ -93,6 +96,7 @@ def test_dcpfl_bytes_and_debts_with_some(participation: float) -> None:
     assert run.state.last_full in (14 - (14 - measured) % 3, 14 - (14 - measured - 1) % 3)
 
 
+@pytest.mark.medium
 def test_dcpfl_late_client_has_the_group_s_layers_again() -> None:
     """A client away at a full synchronisation is sent what it missed, and keeps its own layers otherwise."""
     run = train(replace(ONE_CUT, cut=1.0), planted("feature", 2), 4)
@@ -112,6 +116,7 @@ def test_dcpfl_late_client_has_the_group_s_layers_again() -> None:
     assert not torch.equal(own, item.values)
 
 
+@pytest.mark.slow
 def test_dcpfl_dropout_and_whoever_misses_the_verdict() -> None:
     """Means are over who reported; a branch whose verdict was missed is forgotten at the next participation."""
     run = train(FAST, planted("feature", 2), 4, training=TWICE)
@@ -137,6 +142,7 @@ def test_dcpfl_dropout_and_whoever_misses_the_verdict() -> None:
     assert len(np.unique(lossy.groups())) > 1
 
 
+@pytest.mark.medium
 def test_dcpfl_a_trial_that_nobody_reports_is_put_off() -> None:
     run = train(FAST, planted("feature", 2), 4, training=TWICE)
     run.runtime.dropout = 0.999999
@@ -236,7 +242,7 @@ PHASES = {  # after which round, with trials in rounds 5, 8, ...
 }
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(10)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("rejected", [False, True])
@@ -285,6 +291,7 @@ def test_dcpfl_settings_are_checked() -> None:
     assert DCPFL(dynamic=False).fixed_cut == 0.8
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sync", [False, True])
 def test_dcpfl_groups_of_one(sync: bool) -> None:
     """They exchange nothing but their losses, unless sync_singletons."""

@@ -183,6 +183,7 @@ UNSET: list[tuple[Method[Any], Method[Any], Method[Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("unset", "written", "other"), UNSET, ids=[repr(case[0]) for case in UNSET])
 def test_settings_that_are_left_out_mean_what_the_pages_say(
     unset: Method[Any], written: Method[Any], other: Method[Any]

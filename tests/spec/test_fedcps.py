@@ -60,6 +60,7 @@ def test_fedcps_3_8_1(engine: str, participation: float, weights: Any) -> None:
             assert torch.equal(ours.models, theirs.model)
 
 
+@pytest.mark.medium
 def test_fedcps_3_8_2_without_steps_nothing_moves() -> None:
     still = train(FedCPS(3, 1, init="plain"), planted("feature"), 3, training=TRAINING.updated(lr=0.0))
     for state in still.states:
@@ -68,6 +69,7 @@ def test_fedcps_3_8_2_without_steps_nothing_moves() -> None:
     assert (still.state.tau2[np.unique(still.state.groups)] == 1e-12).all()  # the floor
 
 
+@pytest.mark.slow
 def test_fedcps_3_8_2_an_infinite_pull_holds_every_model() -> None:
     """The step is explicit, so the pull times lr stays at 1: all that is left is the last of fifty gradients."""
 
@@ -109,6 +111,7 @@ def test_fedcps_3_8_3(engine: str, ours: FedCPS, theirs: IFCA) -> None:
         assert len(run.asked[0]) == len(ifca.asked[0])
 
 
+@pytest.mark.medium
 def test_fedcps_3_8_4() -> None:
     """On quadratics around a_i the personal models are (a_i + lambda theta) / (1 + lambda)."""
     federation = quadratics([30, 30, 30])
@@ -158,7 +161,7 @@ def test_fedcps_3_8_5() -> None:
     assert PLU().pull(_client(1, lr=2.0), {"mean_samples": 1e6, "tau2/0": 0.0, "median": 0.0}, 0, None) == 0.25
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "power"), [("eq3_calibrated", 1), ("eq3_calibrated", 2), ("eq3_raw", 1)])
 def test_fedcps_3_8_5_in_a_run(mode: Any, power: Any) -> None:
     """Every lambda of a run, from what crossed before it (docs/methods/fedcps.md)."""
@@ -208,7 +211,7 @@ def test_fedcps_3_8_6(samples: int) -> None:
     assert error(best) < error(pull_ratio(sigma2, samples, tau2, 2))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"init": "kmeans"}, {"private_head": True}, {"weights": "samples"}])
 def test_fedcps_3_8_7(settings: Any) -> None:
     """After every round the base is the same in all clusters, the mean over everybody; heads are means apart."""
@@ -306,6 +309,7 @@ def test_fedcps_8_5(participation: float, settings: Any, up: int, heads: int) ->
     assert run.bytes("up", 2) == m * (4 * layout.size + up)
 
 
+@pytest.mark.medium
 def test_fedcps_3_4_identity_is_the_smallest_loss_on_a_fresh_sample() -> None:
     """Ten of a hundred samples, others in every round, from a stream of their own."""
     federation = planted("feature", 4)
@@ -329,6 +333,7 @@ def _loss(run: federated.Trained, model: Tensor, inputs: Tensor, labels: Tensor)
     return float(-outputs[torch.arange(len(labels)), labels].log().mean())
 
 
+@pytest.mark.medium
 def test_fedcps_3_8_1_needs_its_settings() -> None:
     """What the reductions compare is not the same whatever the settings."""
     federation = planted("feature", sizes=SIZES)

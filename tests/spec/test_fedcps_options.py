@@ -104,6 +104,7 @@ def test_fedcps_survives(variant: str, case: str, network: str) -> None:
             assert np.isnan(replies.numbers["noise"][0])
 
 
+@pytest.mark.medium
 def test_fedcps_buffers_go_with_their_layer_and_are_no_signal() -> None:
     """Running statistics are averaged with the base, are alike in all clusters, and move no tau^2."""
     run = train(FedCPS(3, 1, init="plain"), planted("feature"), 3, network="planted-batch-norm")
@@ -124,7 +125,7 @@ def test_fedcps_buffers_go_with_their_layer_and_are_no_signal() -> None:
         assert after.tau2[k] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(14)
 @pytest.mark.parametrize("after", range(7))
 @pytest.mark.parametrize("variant", ["kmeans", "usual", "nothing shared"])
@@ -180,6 +181,7 @@ def test_fedcps_freezes_when_identities_have_settled() -> None:
     assert frozen([7] * 10, [2] * 9 + [6], window=1)
 
 
+@pytest.mark.medium
 def test_fedcps_changes_are_counted_by_participation() -> None:
     run = train(FedCPS(4, 1, init="kmeans"), planted("feature"), 3)
     run.method = FedCPS(4, 1, init="kmeans", freeze=False)
@@ -193,6 +195,7 @@ def test_fedcps_changes_are_counted_by_participation() -> None:
     assert state.taken[1] == 2
 
 
+@pytest.mark.medium
 def test_fedcps_a_late_client_of_a_frozen_federation_chooses_once() -> None:
     run = train(FedCPS(4, 1, init="kmeans"), planted("feature"), 1)
     state = run.state
@@ -208,6 +211,7 @@ def test_fedcps_a_late_client_of_a_frozen_federation_chooses_once() -> None:
         assert state.groups[[0, 1]].tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_fedcps_unfreezes_when_a_loss_rises_for_ten_rounds() -> None:
     """D10: ten rises in a row, each over the round before; then everybody has to settle anew."""
     federation = planted("feature")
@@ -229,7 +233,7 @@ def test_fedcps_unfreezes_when_a_loss_rises_for_ten_rounds() -> None:
     assert eight.rises.tolist() == [1, 9, 1, 1]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_fedcps_grid_takes_the_least_validation_loss() -> None:
     federation = with_validation(planted("feature", 2, samples=40))
     blur = torch.randn(federation.inputs.shape, generator=torch.Generator().manual_seed(0))
@@ -286,7 +290,7 @@ def test_fedcps_strengths_from_a_grid_stay_bounded(grid: list[float], lr: float,
         assert max(tried) <= max(grid)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_fedcps_few_shot_clients_choose_a_stronger_pull() -> None:
     """Planted: a few-shot client trains on two classes and is validated on five, known to its cluster."""
     split = "few-shot(0.5, samples_per_class=16, sets=windows, held_out=regular)"
@@ -325,6 +329,7 @@ def test_fedcps_last_update_trains_all_the_head_or_nothing() -> None:
     assert torch.equal(scored["none"], local(run).states.kept["model"][0])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("layers", [1, "all"])
 def test_fedcps_private_head(layers: Any) -> None:
     """The head starts from the client's own while its identity stays, and is pulled to the cluster's (D7)."""
@@ -344,6 +349,7 @@ def test_fedcps_private_head(layers: Any) -> None:
         assert torch.equal(local(run).states.kept["model"][client], expected.model)  # type: ignore[union-attr]
 
 
+@pytest.mark.medium
 def test_fedcps_evaluates_personal_models() -> None:
     """v_i; of who never took part a fresh update; in the end one of all. Nothing of it is kept or counted."""
     federation = planted("feature", sizes=SIZES)
@@ -395,6 +401,7 @@ def _noise(run: Trained, client: int, model: torch.Tensor) -> float:
     return float((weight * (rows_of - middle).square()).mean(1).sum() / (len(sizes) - 1))
 
 
+@pytest.mark.medium
 def test_fedcps_newcomers_pick_the_smallest_loss() -> None:
     run = train(FedCPS(4, 1, init="kmeans"), planted("feature", clients=24), 4)
     state = replace(run.state, groups=run.state.groups[:20], taken=run.state.taken[:20])  # who trained: 20 of them
@@ -407,6 +414,7 @@ def test_fedcps_newcomers_pick_the_smallest_loss() -> None:
     assert set(local(run).ledger.bytes("down").values()) == {4 * (layout.size + 3 * layout.last_layers(1).size)}
 
 
+@pytest.mark.slow
 def test_fedcps_more_workers_change_no_bit() -> None:
     """Also not while identities are kept by clients that other processes work for."""
     settings: dict[str, Any] = {"participation": 0.6, "dropout": 0.1}

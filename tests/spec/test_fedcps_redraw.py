@@ -26,7 +26,7 @@ def fewest(run: Trained) -> list[int]:
     return [int(np.bincount(r.numbers["choice"].astype(int), minlength=clusters).min()) for _, r in probes]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize(("clusters", "wanted"), [(2, 4), (3, 3), (4, 2)])
 def test_fedcps_3_5_redraw_share(clusters: int, wanted: int) -> None:
@@ -44,6 +44,7 @@ def test_fedcps_3_5_redraw_share(clusters: int, wanted: int) -> None:
     assert wanted in taken
 
 
+@pytest.mark.medium
 def test_fedcps_3_5_redraws_are_independent_draws_over_one_base() -> None:
     """Each draw has K heads that no draw before it had, over the base of the common initial model."""
     run = train(FedCPS(3, 1, init="redraw"), planted("feature", seed=1), 1, seed=1)

@@ -47,6 +47,7 @@ def replied(run: Trained, round: int) -> Any:
     return replies
 
 
+@pytest.mark.medium
 @both_engines
 @pytest.mark.parametrize(("participation", "dropout"), [(1.0, 0.0), (0.5, 0.0), (0.7, 0.3)])
 def test_fedtsdp_1_8_1(engine: str, participation: float, dropout: float) -> None:
@@ -64,6 +65,7 @@ def test_fedtsdp_1_8_1(engine: str, participation: float, dropout: float) -> Non
         assert ours.accuracy().tolist() == theirs.accuracy().tolist()
 
 
+@pytest.mark.medium
 @both_engines
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_fedtsdp_1_8_1_firing_into_one_cluster_without_damping(engine: str, participation: float) -> None:
@@ -101,6 +103,7 @@ def test_fedtsdp_1_8_4() -> None:
     assert mean_h("label", 1, training=TWO) >= 0.85
 
 
+@pytest.mark.medium
 def test_fedtsdp_1_8_4_clients_that_are_all_different_do_not_fire() -> None:
     """Every client has its own meaning of the labels: twenty singletons are no structure."""
     federation = planted("iid")
@@ -113,7 +116,7 @@ def test_fedtsdp_1_8_4_clients_that_are_all_different_do_not_fire() -> None:
     assert run.logged("js", "min")[0] > 0.1  # type: ignore[operator]  # they are far apart
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(10)
 @pytest.mark.parametrize("seed", [1, 4, 7, 8, 9])
 def test_fedtsdp_8_4_iid_control(seed: int) -> None:
@@ -195,6 +198,7 @@ def test_fedtsdp_1_4_clusters(kind: str, groups: int, settings: dict[str, Any]) 
     assert 1 < len(np.unique(run.state.groups)) <= 20
 
 
+@pytest.mark.medium
 def test_fedtsdp_1_4_clusters_differ_where_an_option_does() -> None:
     """Root, noise, scope and eps2 change what is found, so that the test above is not about one case."""
     federation = planted("feature", 4)
@@ -209,6 +213,7 @@ def test_fedtsdp_1_4_clusters_differ_where_an_option_does() -> None:
     assert found(shared=1.0, scope="shared", eps2=1.8) != found(shared=1.0, scope="all", eps2=1.8)
 
 
+@pytest.mark.medium
 def test_fedtsdp_d3_clients_without_a_neighbour_are_one_group_and_do_not_train_alone() -> None:
     """A distance that links nobody leaves everybody together by default, and everybody alone as singletons."""
     methods = FedTSDP(h=0.0, eps1=0.0), FedTSDP(h=0.0, eps1=0.0, noise="singletons")
@@ -231,6 +236,7 @@ def test_fedtsdp_1_8_5(eps1: float) -> None:
     assert sorted(np.unique(whole)) == list(range(whole.max() + 1))
 
 
+@pytest.mark.medium
 def test_fedtsdp_1_8_6_depth() -> None:
     """A network of four layers and eight tensors: 7, 6, ... 1 are left after firings 1, 7, 15, 24, 35, 49, 69."""
     federation = planted("iid", clients=3, samples=20)
@@ -385,7 +391,7 @@ def test_fedtsdp_1_8_7_a_small_public_set_is_taken_whole() -> None:
     np.testing.assert_allclose(run.state.weights, 1 / 7)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("groups", "least"), [(2, 0.8), (5, 0.9)])
 def test_fedtsdp_1_8_8(groups: int, least: float) -> None:
     """Disjoint label sets, two epochs: fires in round 1, and stage 1 finds the groups."""

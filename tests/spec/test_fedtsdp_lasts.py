@@ -40,6 +40,7 @@ def predictions(run: Trained, round: int, models: Tensor) -> Tensor:
     return run.runtime.engine.outputs(models, run.federation.public[torch.from_numpy(rows)])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("participation", "dropout"), [(1.0, 0.0), (0.4, 0.0), (0.6, 0.3)])
 def test_fedtsdp_1_8_9(participation: float, dropout: float) -> None:
     """Up m P b; down the shared tensors of each, and once the others as an item of their own (property 8.5)."""
@@ -143,6 +144,7 @@ def _continued(run: Trained, rounds: int, participation: float = 1.0) -> Trained
     return run
 
 
+@pytest.mark.medium
 def test_fedtsdp_newcomers() -> None:
     """One local update of the clusters' mean shared tensors over the initial private ones; then as D18."""
     federation = planted("label", 5, clients=25)
@@ -169,6 +171,7 @@ def test_fedtsdp_newcomers() -> None:
     assert all(s.correct.sum() / s.actual.sum() > 0.9 for s in replies.report["score"])
 
 
+@pytest.mark.slow
 def test_fedtsdp_newcomers_before_any_regrouping_and_when_they_do_not_answer() -> None:
     federation, new = planted("label", 5, clients=25), np.arange(20, 25)
     for method in (FedTSDP(h=1.0), FedTSDP(h=1.0, shared=0.0)):
@@ -228,6 +231,7 @@ def test_fedtsdp_odd_federations(method: FedTSDP, network: str, case: str) -> No
         assert run.logged("js", "min") == [None] * 6
 
 
+@pytest.mark.slow
 def test_fedtsdp_batch_norm_buffers_go_with_their_layer() -> None:
     """Averaged and sent with their layer's last tensor, and private once that is."""
     method = FedTSDP(h=0.0, psi=0.88, eps1="inf", eps2="inf")
@@ -290,7 +294,7 @@ def test_fedtsdp_predictions_that_overflow_do_not_fire() -> None:
     assert after.groups.tolist() == state.groups.tolist()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(8)
 @pytest.mark.parametrize("method", [FedTSDP(eps2="inf"), OFTEN, FedTSDP(h=1.0), FedTSDP(shared=0.0)])
 def test_fedtsdp_kill_and_resume(method: FedTSDP, tmp_path: Path) -> None:
@@ -329,6 +333,7 @@ def test_fedtsdp_rounding_reaches_what_is_sent_and_served() -> None:
     assert down.bytes("down", 2) < up.bytes("down", 2) == 3 * 4 * up.server.layout.size
 
 
+@pytest.mark.medium
 def test_fedtsdp_says_which_setting_would_have_made_groups() -> None:
     """Why there is one group: the statistic stayed low, or eps1 links all."""
     quiet = train(FedTSDP(), planted("iid"), 3, training=TWO)
@@ -348,7 +353,7 @@ def test_fedtsdp_says_which_setting_would_have_made_groups() -> None:
     assert found.method.final_warnings(found.state, found.server, 1) == []
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("split", "participation", "settings"),
     [

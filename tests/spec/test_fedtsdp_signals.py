@@ -17,7 +17,7 @@ WHOLE = FedTSDP(public_batch=1000, **EASY)
 """Fires in every round, and looks at the whole public set."""
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize(("kind", "groups"), [("label", 5), ("feature", 4), ("iid", 1)])
 def test_fedtsdp_1_8_3(kind: str, groups: int) -> None:
@@ -51,6 +51,7 @@ def test_fedtsdp_1_8_3_equal_outputs_diverge_by_0() -> None:
     assert ((js == 0) == zero).all()
 
 
+@pytest.mark.medium
 def test_fedtsdp_1_8_3_disjoint_predictions_diverge_by_ln_2() -> None:
     """Clients that are sure of different classes, whatever they are shown: the bound is reached."""
     federation = planted("iid", clients=4)
@@ -91,6 +92,7 @@ def test_fedtsdp_1_3_a_share_of_the_clients_is_compared(sample: float, clients: 
     assert run.logged("hopkins") == [pytest.approx(other / (other + own))]
 
 
+@pytest.mark.slow
 def test_fedtsdp_d6_of_clients_without_structure_only_the_scatter_of_few_draws_fires() -> None:
     """The same points of ten rounds: two draws of twenty pass 0.65 now and then, all twenty never do."""
     run = train(FedTSDP(h=1.0), planted("iid"), 10, training=TWO.updated(lr=0.05))

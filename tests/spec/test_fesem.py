@@ -18,6 +18,7 @@ from tests.federated import TRAINING, Trained, grouped, planted, train
 from tests.spec.quadratic import QUADRATIC, middles, quadratics
 
 
+@pytest.mark.medium
 def test_fesem_2_10_1() -> None:
     """One centre without a pull, everybody there: FedAvg with uniform weights, the warm-up being round 1."""
     federation = planted("feature", sizes=[40 + 3 * i for i in range(20)])
@@ -29,6 +30,7 @@ def test_fesem_2_10_1() -> None:
     assert not torch.equal(fesem.state.centres, weighted.state.model)
 
 
+@pytest.mark.medium
 def test_fesem_2_10_2() -> None:
     """As many centres as clients: everybody trains alone."""
     federation = planted("feature")
@@ -42,6 +44,7 @@ def _objective(models: Tensor, centres: Tensor, groups: np.ndarray) -> float:
     return float((models.double() - chosen).square().sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.4])
 def test_fesem_2_10_3(participation: float) -> None:
     """For fixed models neither step increases the distances, and the M-step is their exact minimiser."""
@@ -61,6 +64,7 @@ def test_fesem_2_10_3(participation: float) -> None:
             assert _objective(after.last, nudged, after.groups) >= m_step
 
 
+@pytest.mark.medium
 def test_fesem_e_step_moves_whoever_is_nearer_to_another_centre() -> None:
     """Eq. 8 in a real round: after the centres are swapped, the absent stay with their models and change group."""
     federation = planted("feature", 2)
@@ -77,7 +81,7 @@ def test_fesem_e_step_moves_whoever_is_nearer_to_another_centre() -> None:
     assert after.margin < 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_fesem_2_10_4() -> None:
     """An infinite pull: clients do not move, whether the step is explicit (pull times lr at 1) or implicit."""
     federation = planted("feature")
@@ -95,7 +99,7 @@ def test_fesem_2_10_4() -> None:
     assert fixed < held / 500
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("mu_mode", ["eq7", "uniform"])
 def test_fesem_2_10_5(mu_mode: Any) -> None:
     """On quadratics a round ends in (a_i + mu_i W) / (1 + mu_i), W being the own centre and mu_i from Eq. 7."""
@@ -113,6 +117,7 @@ def test_fesem_2_10_5(mu_mode: Any) -> None:
     assert (before.last - middles(federation)).abs().max() < 1e-4  # the warm-up has no pull
 
 
+@pytest.mark.medium
 def test_fesem_pull_is_scaled_by_samples() -> None:
     """mu_i = mu * mean samples / own samples is what the clients are told (Eq. 7)."""
     federation = planted("feature", sizes=[40 + 3 * i for i in range(20)])
@@ -122,6 +127,7 @@ def test_fesem_pull_is_scaled_by_samples() -> None:
     np.testing.assert_allclose(exchange.settings["mu"], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["feature", "incongruent"])
 @pytest.mark.parametrize("groups", [2, 4])
 def test_fesem_2_10_6(kind: str, groups: int) -> None:
@@ -139,11 +145,13 @@ def _stale(run: Trained) -> None:
         assert torch.equal(after.centres, means)
 
 
+@pytest.mark.slow
 def test_fesem_absent_clients_keep_their_last_model() -> None:
     """docs/methods/fesem.md, D9: stale models stay in the E-step and in the M-step."""
     _stale(train(FeSEM(clusters=4), planted("feature"), 5, participation=0.3))
 
 
+@pytest.mark.slow
 def test_fesem_members_participants() -> None:
     """The option leaves the absent out of the M-step."""
     run = train(FeSEM(clusters=2, members="participants"), planted("feature", 2), 2, participation=0.3)
@@ -153,6 +161,7 @@ def test_fesem_members_participants() -> None:
     assert torch.equal(run.state.centres, group_means(run.state.last, groups, run.states[1].centres))
 
 
+@pytest.mark.slow
 def test_fesem_last_kernel_sees_only_the_output_layer() -> None:
     """The released code's signal: distances between output kernels, whatever the other weights are."""
     run = train(FeSEM(clusters=2, signal="last_kernel"), planted("incongruent", 2), 2)
@@ -171,7 +180,7 @@ def test_fesem_last_kernel_sees_only_the_output_layer() -> None:
     assert near.tolist() == (1 - run.state.groups).tolist()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_fesem_who_missed_the_warm_up_starts_from_the_mean_of_the_centres() -> None:
     """D11, and D3: started from any one centre, such a client would never leave it. It trains as in the warm-up."""
     for seed in range(3):
@@ -191,6 +200,7 @@ def test_fesem_who_missed_the_warm_up_starts_from_the_mean_of_the_centres() -> N
         assert run.ari() == 1.0
 
 
+@pytest.mark.slow
 def test_fesem_reseed_moves_an_empty_centre() -> None:
     """D8: after five empty rounds a centre goes to the client farthest from its own."""
     federation = planted("feature", 2)
@@ -205,6 +215,7 @@ def test_fesem_reseed_moves_an_empty_centre() -> None:
     assert torch.equal(kept.centres[1], state.centres[1])
 
 
+@pytest.mark.slow
 def test_fesem_newcomer() -> None:
     """D11: a newcomer trains once from the mean of the centres and joins the nearest one."""
     federation = planted("feature", 4)
@@ -216,7 +227,7 @@ def test_fesem_newcomer() -> None:
     assert torch.equal(joined.models, run.state.centres)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "momentum"), [("sequential", 0.0), ("batched", 0.9)])
 def test_fesem_the_pull_is_stable_for_tiny_clients(engine: str, momentum: float) -> None:
     """Eq. 7: 17 clients of 800 samples and 3 of 12 have pulls of 0.85 mu and 57 mu; no mu ruins the centres."""
@@ -227,7 +238,7 @@ def test_fesem_the_pull_is_stable_for_tiny_clients(engine: str, momentum: float)
         assert run.accuracy().mean() > 0.9
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["feature", "incongruent"])
 @pytest.mark.parametrize("sizes", [(10, 10), (5, 5, 5, 5), (12, 6, 3, 1)])
@@ -241,6 +252,7 @@ def test_fesem_finds_planted_groups_by_its_defaults(
     assert run.ari() == 1.0
 
 
+@pytest.mark.slow
 def test_fesem_says_that_no_e_step_moved_anybody() -> None:
     """D3: groups that rest from the first round on are not told from converged ones without the margin."""
     run = train(FeSEM(clusters=2), planted("feature", 2), 4)

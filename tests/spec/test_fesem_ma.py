@@ -69,6 +69,7 @@ def next_round(run: Trained, method: FeSEM, state: FeSEMState, present: NDArray[
     return drive(method.round(state, Cohort(number, present, run.server)), run.runtime.answer)
 
 
+@pytest.mark.slow
 def test_fesem_ma_2_10_7() -> None:
     """Hidden units of absent clients in any order: the same E-step and M-step, but for the order of units."""
     method = FeSEMMA(clusters=4)
@@ -93,6 +94,7 @@ def test_fesem_ma_2_10_7() -> None:
     assert not torch.allclose(plain.centres, expected.centres, atol=0.05)
 
 
+@pytest.mark.slow
 def test_fesem_ma_2_10_7_of_a_centres_first_member() -> None:
     """Its order is the centre's: the centre is the same model with its units reordered."""
     method = FeSEMMA(clusters=2)
@@ -107,6 +109,7 @@ def test_fesem_ma_2_10_7_of_a_centres_first_member() -> None:
     assert away[0, 1] > 1.0
 
 
+@pytest.mark.medium
 def test_fesem_ma_2_10_7_of_one_model() -> None:
     """Clients whose models are orders of one: distance 0 and no spread."""
     method = FeSEMMA(clusters=1)
@@ -117,6 +120,7 @@ def test_fesem_ma_2_10_7_of_one_model() -> None:
     assert run.method.affinity(state, run.server, np.arange(6)).matrix.max() < 1e-6  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_fesem_ma_2_10_8() -> None:
     """Clients of one model get it back; as a posterior mean it is shrunk by 6/7, less and less as sigma0 grows."""
     federation = planted("iid", clients=6)
@@ -137,7 +141,7 @@ def test_fesem_ma_2_10_8() -> None:
         assert all(torch.equal(e.view(centre), e.view(model)) for e in last)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["feature", "incongruent"])
 @pytest.mark.parametrize("groups", [2, 4])
@@ -148,6 +152,7 @@ def test_fesem_ma_finds_planted_groups(kind: str, groups: int) -> None:
     assert run.accuracy().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_fesem_ma_is_fesem_where_units_correspond() -> None:
     """D18: clients restart from their centre, so that matchings are the identity, and so are the trajectories."""
     federation = planted("feature")
@@ -160,13 +165,14 @@ def test_fesem_ma_is_fesem_where_units_correspond() -> None:
     assert all(before >= after >= last > 0 for before, after, last in values)  # type: ignore[operator]
 
 
+@pytest.mark.medium
 def test_fesem_ma_one_centre() -> None:
     run = train(FeSEMMA(clusters=1), planted("feature"), 3, participation=0.5, dropout=0.3)
     assert run.groups()[run.state.known].tolist() == [0] * int(run.state.known.sum())
     assert torch.isfinite(run.state.centres).all()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("network", "settings"), [("cnn", {"channels": "4,6", "hidden": "8"}), ("convolution-batch-norm", {})]
@@ -212,6 +218,7 @@ def test_fesem_ma_one_client(samples: int) -> None:
     assert torch.equal(run.served(), run.state.last)
 
 
+@pytest.mark.medium
 def test_fesem_ma_who_missed_the_warm_up_starts_from_the_matched_mean_of_the_centres() -> None:
     """D11: the mean of two orders of one model would be no model; their matched mean is that model."""
     method = FeSEMMA(clusters=2)
@@ -229,14 +236,14 @@ def test_fesem_ma_who_missed_the_warm_up_starts_from_the_matched_mean_of_the_cen
     assert torch.equal(newcomer.send["model"].matrix[0], centre)  # type: ignore[union-attr]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_fesem_ma_clients_that_vanish_and_come_late() -> None:
     run = train(FeSEMMA(clusters=4), planted("feature", clients=40), 6, dropout=0.25)
     assert len(np.flatnonzero(~run.states[1].known))
     assert run.ari() == 1.0
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_fesem_ma_newcomer() -> None:
     run = train(FeSEMMA(clusters=4), planted("feature"), 4, training=TRAINING.updated(epochs=5))
     clients = np.array([1, 6, 11])
@@ -246,6 +253,7 @@ def test_fesem_ma_newcomer() -> None:
     assert torch.equal(serving.models, run.state.centres)
 
 
+@pytest.mark.slow
 def test_fesem_ma_reseeds_at_the_matched_distance() -> None:
     """D8: another order of a centre's own units is not far from it, and no place for an empty centre."""
     method = FeSEMMA(clusters=2, reseed=True)
@@ -260,6 +268,7 @@ def test_fesem_ma_reseeds_at_the_matched_distance() -> None:
     assert torch.equal(plain.centres[1], models[3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal", ["all", "last_kernel"])
 def test_fesem_ma_logs_the_objective(signal: str) -> None:
     """The mean matched distance to the own centre; the E-step never makes it larger."""
@@ -300,7 +309,7 @@ def test_fesem_ma_refuses_shortcuts_before_anything_is_trained() -> None:
     assert len(refused.value.problems) == 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_fesem_ma_from_independent_starts_matches_units_in_the_warm_up() -> None:
     """D18: from one start matching is the identity, and FeSEM-MA is FeSEM; from independent ones it is not."""
     federation = planted("incongruent", 2)
@@ -319,7 +328,7 @@ def test_fesem_ma_from_independent_starts_matches_units_in_the_warm_up() -> None
     assert matched < 0.9 * mean_distance(plain_distances, state.groups)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(10, 10), (12, 6, 3, 1)])
 def test_fesem_ma_finds_planted_groups_by_its_defaults(sizes: tuple[int, ...]) -> None:
     """As FeSEM does, of which it has the warm-up."""

@@ -43,6 +43,7 @@ def test_layercfl_4_8_2(engine: str, participation: float, never: dict[str, Any]
         assert ours.ledgers == theirs.ledgers
 
 
+@pytest.mark.medium
 def test_layercfl_4_8_3() -> None:
     """With gamma_max = 1 nothing is ever split, though leaves rest; with 0 they are."""
     never = quick(gamma_max=1.0)
@@ -94,7 +95,7 @@ def test_layercfl_4_8_6(seed: int, layers: str) -> None:
         assert len(run.state.splits) == groups - 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("layers", [FIRST, LAST, "all"])
 def test_layercfl_4_8_6_constant_learning_rate(layers: str) -> None:
@@ -127,6 +128,7 @@ def test_layercfl_4_8_7(seed: int) -> None:
     assert number_of_splits(ratio=1.0, gamma_max="split_half") == 0
 
 
+@pytest.mark.medium
 def test_layercfl_4_8_8() -> None:
     """The tree is nested in every round, every client in one leaf; the log tells the same tree."""
     run = quick(10)
@@ -144,6 +146,7 @@ def test_layercfl_4_8_8() -> None:
     assert run.state.splits[:, 0].tolist() == [0, 1, 2]
 
 
+@pytest.mark.medium
 def test_layercfl_4_8_9() -> None:
     """In a real first round of two groups, Gap1 > 0 and single and complete linkage return them."""
     for kind in ("feature", "incongruent"):
@@ -157,7 +160,7 @@ def test_layercfl_4_8_9() -> None:
                 assert name != "all"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("clients", [12, 48])
 def test_layercfl_four_incongruent_groups(clients: int) -> None:
@@ -179,6 +182,7 @@ def test_layercfl_8_5(participation: float) -> None:
     assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"}
 
 
+@pytest.mark.medium
 def test_layercfl_4_4_newcomers_descend_the_tree() -> None:
     """At every split a newcomer trains once from the model of then, and goes on to the half it resembles."""
     clients = np.array([1, 4, 6, 7, 11])
@@ -197,6 +201,7 @@ def test_layercfl_4_4_newcomers_descend_the_tree() -> None:
     ).groups.tolist() == [0, 0]
 
 
+@pytest.mark.medium
 def test_layercfl_newcomers_who_do_not_answer_have_no_leaf() -> None:
     run = quick(10)
     run.runtime.dropout = 0.999999
@@ -217,6 +222,7 @@ def test_layercfl_affinity_is_that_of_the_layers_that_decide() -> None:
     assert affinity.name == "1 - cosine of the last update"
 
 
+@pytest.mark.medium
 def test_layercfl_only_the_chosen_layers_are_compared() -> None:
     """In the rounds of a choice every layer is; afterwards the chosen one alone, which is what saves computing."""
     federation = planted("feature", 2, clients=12)
@@ -230,6 +236,7 @@ def test_layercfl_only_the_chosen_layers_are_compared() -> None:
     assert train(CFL(), federation, 1).logged("multiplications") == expected[:1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_layercfl_signals_see_no_buffers(network: str) -> None:
     """Batch norm's running statistics are averaged with their layer, and are in no norm and no similarity."""
@@ -275,7 +282,7 @@ def test_layercfl_survives(name: str) -> None:
     assert_survives(SURVIVORS[name], 4)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @each
 def test_layercfl_resumes_from_every_round(name: str, tmp_path: Path) -> None:
@@ -284,6 +291,7 @@ def test_layercfl_resumes_from_every_round(name: str, tmp_path: Path) -> None:
     assert_resumes(SURVIVORS[name], tmp_path, 6, training=training, dropout=0.1, participation=0.8)
 
 
+@pytest.mark.medium
 def test_layercfl_resumed_runs_went_through_every_phase() -> None:
     """The runs that are killed above do choose, split and refuse."""
     federation = planted("feature", clients=8, sizes=SIZES[:8])
@@ -300,6 +308,7 @@ def test_layercfl_resumed_runs_went_through_every_phase() -> None:
     assert local(runs["options"]).states.kept.keys() == {"moments"}
 
 
+@pytest.mark.slow
 @both_engines
 def test_layercfl_8_9_batched_and_in_processes(engine: str) -> None:
     """Splits and all, the bits do not depend on the number of workers, nor on messages as bytes."""

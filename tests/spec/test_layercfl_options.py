@@ -28,6 +28,7 @@ from tests.splitting import DECAY, FIRST, LAST, PUBLISHED, QUICK, gaps_of, quick
 from tests.survival import SIZES, kept, local
 
 
+@pytest.mark.slow
 def test_layercfl_the_gates_are_those_of_the_formulae() -> None:
     """Computed anew from what the clients sent: norms, thresholds, who is split when, and how."""
     gates: dict[str, Any] = QUICK | {"ratio": 1.5}
@@ -46,6 +47,7 @@ def unequal(kind: str, seed: int = 0) -> Federation:
     )
 
 
+@pytest.mark.slow
 def test_layercfl_d2_auto() -> None:
     """Every layer is looked at before t_min, by its own grouping, and the one with the best score is taken."""
     federation = planted("feature", 2)
@@ -60,6 +62,7 @@ def test_layercfl_d2_auto() -> None:
     assert train(LayerCFL(t_min=6), planted("iid"), 6).state.chosen == 2  # everything: no layer parts the clients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("federation", [planted("feature", 4), unequal("feature"), unequal("incongruent")])
 def test_layercfl_d2_auto_of_four_groups(federation: Federation) -> None:
     """A cut in two puts several groups on a side; the best cut of the tree finds them all, and a layer is taken."""
@@ -75,6 +78,7 @@ def test_layercfl_d2_chosen_layers_are_logged_once() -> None:
     assert run.logged("silhouette", LAST) == [None] * 3
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(3))
 def test_layercfl_4_7_layers_tell_rotations_apart_by_the_first(seed: int) -> None:
     """With rotations the layer next to the input has the larger gap, and Δ more than w."""
@@ -87,6 +91,7 @@ def test_layercfl_4_7_layers_tell_rotations_apart_by_the_first(seed: int) -> Non
     assert found[FIRST] > gap(weights[FIRST].matrix, federation.planted)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("linkage", ["complete", "single", "average"])
 def test_layercfl_d7_linkage(linkage: Any) -> None:
     """The two halves are those of the linkage that was asked for."""
@@ -98,6 +103,7 @@ def test_layercfl_d7_linkage(linkage: Any) -> None:
     assert after.groups.tolist() == sides.tolist()
 
 
+@pytest.mark.medium
 def test_layercfl_d9_separation_must_exceed_gamma_max() -> None:
     """A split is accepted just above its separation and refused at it."""
     run = quick(layers="all")
@@ -108,6 +114,7 @@ def test_layercfl_d9_separation_must_exceed_gamma_max() -> None:
     assert len(quick(at, layers="all", gamma_max=found).state.nodes) == 1
 
 
+@pytest.mark.medium
 def test_layercfl_d9_split_half() -> None:
     """Only clients of a leaf under test are asked, of the model they just trained; the greatest answer counts."""
     run = quick(layers=LAST, gamma_max="split_half")
@@ -147,6 +154,7 @@ def half_data_spread(run: Trained, client: int, round: int, model: Tensor, part:
     return float((one - other).norm() / (one + other).norm())
 
 
+@pytest.mark.medium
 def test_layercfl_d9_clients_of_one_minibatch_cannot_tell() -> None:
     """Where nobody's data can be halved, nothing speaks for a split."""
     settings = QUICK | {"gamma_max": "split_half", "cooldown": 10}
@@ -158,7 +166,7 @@ def test_layercfl_d9_clients_of_one_minibatch_cannot_tell() -> None:
     assert len(run.state.nodes) == 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_layercfl_d10_a_refused_leaf_waits() -> None:
     """Ten rounds without a test, or as many as the setting says."""
     for cooldown in (0, 3, 10):
@@ -205,6 +213,7 @@ def test_layercfl_d11_persist_opt() -> None:
         assert all(kept(run, name)[0] is not None for name in names)
 
 
+@pytest.mark.slow
 def test_layercfl_d11_plain_sgd_has_nothing_to_keep() -> None:
     federation = planted("feature", sizes=SIZES)
     ours = train(LayerCFL(persist_opt=True), federation, 3)
@@ -213,6 +222,7 @@ def test_layercfl_d11_plain_sgd_has_nothing_to_keep() -> None:
     assert local(ours).states.kept == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
 def test_layercfl_d12_d13_who_is_split_is_averaged_apart_at_once(weights: Any) -> None:
     """The updates that caused a split are averaged per child, by samples or alike."""
@@ -231,7 +241,7 @@ def test_layercfl_d12_d13_who_is_split_is_averaged_apart_at_once(weights: Any) -
         assert node not in after.nodes
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_layercfl_d16_partial_participation() -> None:
     """The absent count with their last update for five rounds; a leaf with an unknown member is not tested."""
     federation = planted("incongruent", 2)

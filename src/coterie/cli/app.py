@@ -6,6 +6,7 @@ Whatever takes long to import is imported inside them, so that `coterie --help` 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from typing import Annotated
 import typer
 from click import ClickException
 
+from coterie.characters import print_escaped
 from coterie.errors import BadInput, unknown
 
 COMMANDS = (
@@ -87,7 +89,7 @@ for name in COMMANDS:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 2 bad input, 130 interrupted."""
+    """Run the command line; return 0 done, 1 some runs failed, 2 bad input, 3 diverged or 130 interrupted."""
     try:
         code = app(args=arguments, prog_name="coterie", standalone_mode=False)
         sys.stdout.flush()
@@ -103,15 +105,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of the output has gone. Without this, flushing at exit would complain once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except OSError as error:
-        if error.filename is None:
+    except (OSError, MemoryError, RecursionError, OverflowError, RuntimeError) as error:
+        if (sentence := _say_exhausted(error)) is None:
             raise
-        return _refuse([f"{str(error.filename)!r} cannot be used ({error.strerror}); name another file or folder"])
+        return _refuse([sentence])
+
+
+def _say_exhausted(error: Exception) -> str | None:
+    """What there is not enough of, or what is not permitted; None for an error of the program."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; make room and resume, nothing that was finished is lost"
+    if isinstance(error, OSError):
+        strerror = f"({error.strerror}); name another file or folder"
+        return None if error.filename is None else f"{str(error.filename)!r} cannot be used {strerror}"
+    if isinstance(error, RecursionError):
+        return "something that was read is nested too deeply; write it flatter"
+    if isinstance(error, OverflowError):
+        return f"a number is too large ({error}); take a smaller one"
+    # PyTorch says so with an error of its own on a GPU and a plain one on a CPU.
+    asked = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error), re.IGNORECASE)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or asked:
+        wanted = f" ({asked[1]} were asked for at once)" if asked else ""
+        return f"there is not enough memory{wanted}; take a smaller network, fewer clients or smaller minibatches"
+    return None
+
+
+MOST_PROBLEMS = 20
+"""Sentences that are said at once; a broken file could make thousands."""
+
+MOST_SIGNS = 1000
+"""Characters of a sentence that are shown, of a longer one its beginning and its end."""
 
 
 def _refuse(problems: Sequence[str]) -> int:
-    for problem in problems:
-        print(f"coterie: {problem}", file=sys.stderr)
+    different = list(dict.fromkeys(problems))
+    for problem in different[:MOST_PROBLEMS]:
+        if len(problem) > MOST_SIGNS:
+            problem = f"{problem[: MOST_SIGNS // 2]} … {problem[-MOST_SIGNS // 2 :]}"
+        print_escaped(f"coterie: {problem}", file=sys.stderr)
+    if len(different) > MOST_PROBLEMS:
+        print(f"coterie: there are {len(different) - MOST_PROBLEMS} more problems like these", file=sys.stderr)
     return BAD_INPUT
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ CATALOGUES = {
 }
 """For each kind: the name of its catalogue, and the folder whose files add to it."""
 
-DECORATORS = {"TASKS": "task", "DATASETS": "dataset", "SPLITS": "split"}
+DECORATORS = {"TASKS": "task", "MEASURES": "measure", "DATASETS": "dataset", "SPLITS": "split"}
 """What adds to a catalogue beside its `add`."""
 
 Definition = ast.FunctionDef | ast.ClassDef
@@ -48,13 +48,55 @@ def read_entries(kind: str) -> list[ListedEntry]:
             continue
         module = ast.parse(text)
         for definition in _definitions(module):
-            names = (_registered_name(decorator, catalog) for decorator in definition.decorator_list)
-            entries += [_make_entry(name, definition) for name in names if name is not None]
+            entries += [_make_entry(name, definition) for name in _names(definition, catalog)]
         for name, target in _calls(module, catalog):
             *module_name, function = ast.unparse(target).split(".")  # cnn.lenet, or mlp of a module named so
             file = f"{folder}/{(module_name or [function])[0]}.py"
             entries.append(_make_entry(name, _find_definition(file, function)))
     return entries
+
+
+@dataclass(frozen=True)
+class ListedMetric:
+    """A metric as a listing shows it."""
+
+    summary: str
+    less_is_better: bool
+    tasks: tuple[str, ...]
+    """The tasks that it means something for."""
+
+
+def read_metrics() -> dict[str, ListedMetric]:
+    """Return Coterie's metrics by name."""
+    _, folder = CATALOGUES["tasks"]
+    files = [f"{folder}/{path.name}" for path in sorted((PACKAGE / folder).glob("*.py"))]
+    definitions = {d.name: d for file in files for d in _definitions(_parse(file))}
+    tasks = {n: _read_names(d, "measurable", definitions) for d in definitions.values() for n in _names(d, "TASKS")}
+    found = {}
+    for definition in definitions.values():
+        for decorator in definition.decorator_list:
+            if (name := _registered_name(decorator, "MEASURES")) is not None and isinstance(decorator, ast.Call):
+                said = {word.arg: ast.literal_eval(word.value) for word in decorator.keywords}
+                some = tuple(task for task, metrics in tasks.items() if name in metrics)
+                summary = str(ast.literal_eval(decorator.args[2]))
+                found[name] = ListedMetric(summary, said.get("less_is_better", False), some)
+    return found
+
+
+def _names(definition: Definition, catalog: str) -> Iterator[str]:
+    """Yield the names under which a definition adds itself to a catalogue."""
+    names = (_registered_name(decorator, catalog) for decorator in definition.decorator_list)
+    return (name for name in names if name is not None)
+
+
+def _read_names(definition: Definition, attribute: str, known: Mapping[str, Definition]) -> tuple[str, ...]:
+    """Return a class's attribute, which is a tuple of names; its own, or that of the first base that has one."""
+    for node in definition.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == attribute:
+            return tuple(ast.literal_eval(node.value))
+    bases = definition.bases if isinstance(definition, ast.ClassDef) else []
+    each = (_read_names(known[b.id], attribute, known) for b in bases if isinstance(b, ast.Name) and b.id in known)
+    return next(each, ())
 
 
 def read_docstring(file: str, function: str) -> str:

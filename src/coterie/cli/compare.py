@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.characters import print_escaped
 from coterie.cli.options import (
     Charts,
     Clients,
@@ -24,6 +25,7 @@ from coterie.cli.options import (
     join_lists,
     parse_whole_number,
 )
+from coterie.cli.run import DIVERGED
 from coterie.errors import BadInput
 from coterie.plugins import import_modules
 
@@ -124,13 +126,15 @@ def compare(
         if compared.status == "interrupted":
             if compared.outcomes:  # empty while settings are tuned: how many runs follow is not known yet
                 done = sum(outcome.status == "finished" for outcome in compared.outcomes.values())
-                print(f"{done} of {len(compared.outcomes)} runs are finished")
+                print_escaped(f"{done} of {len(compared.outcomes)} runs are finished")
             raise KeyboardInterrupt
         _print_results(compared, quiet)
         if charts is not None:
             _save_charts(compared, charts, quiet)
     if compared.failures():
         raise typer.Exit(FAILED)
+    if compared.diverged:
+        raise typer.Exit(DIVERGED)
 
 
 def _save_charts(compared: Compared, directory: Path, quiet: bool) -> None:
@@ -143,7 +147,7 @@ def _save_charts(compared: Compared, directory: Path, quiet: bool) -> None:
     figures = charts_of(compared.comparison, compared.frames, compared.summary)
     for path in save_charts(figures, directory):
         if not quiet:
-            print(path)
+            print_escaped(path)
 
 
 def _read_tables(what: Sequence[str], folder: str | None, imports: list[str]) -> tuple[dict[str, Any], Path]:
@@ -273,9 +277,11 @@ def _print_results(compared: Compared, quiet: bool) -> None:
 
     path = compared.folder.path
     for cell, sentence in compared.failures():
-        print(f"coterie: {cell.label} failed: {sentence}", file=sys.stderr)
+        print_escaped(f"coterie: {cell.label} failed: {sentence}", file=sys.stderr)
+    for label in compared.diverged:
+        print_escaped(f"coterie: {label} diverged for every client", file=sys.stderr)
     if quiet or compared.summary is None or compared.frames is None:
-        print(path)
+        print_escaped(path)
         return
     console = make_console()
     console.print(to_rich(compared.summary, console.width, compared.frames.metrics))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.characters import print_escaped
 from coterie.cli.options import RunsFolder
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _run_all(experiments: list[Experiment]) -> None:
         with watch_run(described=not folders) as observers:
             result = loop.run(experiment, observers=observers)
         if note := describe_rename(result):
-            print(note)
+            print_escaped(note)
         print()
         if result.status == "interrupted":
             exit_interrupted(result.folder, result.rounds.height)
@@ -97,7 +98,7 @@ def _run_all(experiments: list[Experiment]) -> None:
     console.print(run_tables.render(run_tables.last_rounds(folders), console.width))
     for line in _compare_by_group(results["fedavg"], results["fesem"]):
         say(line)
-    print(f"\npage  {run_page.build(shown, others)}")
+    print_escaped(f"\npage  {run_page.build(shown, others)}")
     print("next  coterie list methods")
     print("      coterie run fesem --split 'permuted-labels(2)' --set clusters=2 --set epochs=5")
     print("      coterie new experiment.toml")

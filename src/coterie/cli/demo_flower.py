@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.characters import print_escaped
 from coterie.cli.flower_new import write_app
 from coterie.cli.live import format_clock
 from coterie.clients.data.datasets import find_problems
@@ -59,7 +60,7 @@ def show(folder: str, seed: int = 0) -> RunFolder:
     experiment = use_own_data(simulated, federation, folder)
     experiment.check()
     for line in INTRODUCTION:
-        print(line.format(whose=WHOSE[data]))
+        print_escaped(line.format(whose=WHOSE[data]))
     print()
     say = _TimedPrinter()
     with tempfile.TemporaryDirectory(prefix="coterie-flower-") as temporary:
@@ -149,13 +150,13 @@ def _print_result(run: RunFolder) -> None:
     last = clients.filter(clients["round"] == clients["round"].max())
     accuracies = ", ".join(f"{_name(c)} {percent(a)}" for c, a in last.select("client", "accuracy").iter_rows())
     print()
-    print(f"found     {_format_groups(last['group'].to_list())}")
-    print(
+    print_escaped(f"found     {_format_groups(last['group'].to_list())}")
+    print_escaped(
         f"in truth  {_format_groups([client % 2 for client in range(CLIENTS)])}"
     )  # rotated(2) turns every second one
-    print(f"accuracy  {accuracies}")
-    print(f"\npage  {run.path / 'report.html'}")
-    print(f"next  coterie flower status {run.path}")
+    print_escaped(f"accuracy  {accuracies}")
+    print_escaped(f"\npage  {run.path / 'report.html'}")
+    print_escaped(f"next  coterie flower status {run.path}")
     print("      coterie flower new my-federation")
 
 
@@ -166,4 +167,4 @@ class _TimedPrinter:
         self._start = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        print(f"{format_clock(time.monotonic() - self._start):>5}  {text}", flush=True)
+        print_escaped(f"{format_clock(time.monotonic() - self._start):>5}  {text}", flush=True)

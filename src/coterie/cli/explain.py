@@ -118,6 +118,11 @@ def _render(explanation: Explanation) -> Iterator[RenderableType]:
     processes = f"{explanation.workers} worker processes" if explanation.workers > 1 else "one process"
     precision = explanation.experiment.training.precision
     yield Text(f"engine  {explanation.engine}{together}, {precision}, in {processes}: {explanation.reason}")
+    stored = explanation.data
+    size = volume(stored.memory_bytes + stored.disk_bytes)
+    read = explanation.later or explanation.first
+    reading = "" if read is None else f"; training reads {volume(read.read_bytes)} of them a round"
+    yield Text(f"data    inputs of {size} {stored.where}{reading}")
     free = explanation.available_bytes
     room = "" if free is None else f" of {volume(free)} that are free here"
     short = "; it does not fit" if explanation.fits is False else ""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from coterie.characters import print_escaped
 from coterie.cli.options import Imports, RunsFolder
 from coterie.cli.predict import (
     Client,
@@ -58,4 +59,4 @@ def export(
         trained, notes = load_model(what, folder, client, number, imports)
         exporting.export(trained, to)
     say_whose_model(trained.about, notes)
-    print(f"written to {to}")
+    print_escaped(f"written to {to}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.characters import print_escaped
 from coterie.errors import BadInput
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def demo(
         try:
             show(folder, seed)
         except DeploymentFailed as error:
-            print(f"coterie: {error}", file=sys.stderr)
+            print_escaped(f"coterie: {error}", file=sys.stderr)
             raise typer.Exit(1) from None
 
 
@@ -85,12 +86,12 @@ def new(
     write_app(folder, found.commented_toml())
     where = shlex.quote(str(folder))
     if experiment is None:
-        print(f"{where} is written; say in {where}/experiment.toml what data the clients hold")
+        print_escaped(f"{where} is written; say in {where}/experiment.toml what data the clients hold")
     elif found.data.own:
-        print(f"{where} is written")
+        print_escaped(f"{where} is written")
     else:
-        print(f"{where} is written; a rehearsal: each client uses its part of {found.data.name}")
-    print(f"next: {where}/README.md")
+        print_escaped(f"{where} is written; a rehearsal: each client uses its part of {found.data.name}")
+    print_escaped(f"next: {where}/README.md")
 
 
 @flower.command()
@@ -111,7 +112,7 @@ def keys(
     from coterie.experiments.flower.keys import make_keys
 
     for path in make_keys(folder, host or [], client or []):
-        print(path)
+        print_escaped(path)
 
 
 @flower.command()
@@ -133,8 +134,8 @@ def data(
     for path, name, sizes in zip(
         write_parts(federation, into), federation.names, federation.bounds[:, [0, 3]].tolist(), strict=True
     ):
-        print(f"{path}  {name}, {sizes[1] - sizes[0]} samples")
-    print(
+        print_escaped(f"{path}  {name}, {sizes[1] - sizes[0]} samples")
+    print_escaped(
         f'the data of clients who load them: name = "own", clients = {federation.n}, '
         f"features = {list(federation.features)}, classes = {federation.classes}"
     )

@@ -12,6 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from coterie.characters import print_escaped
 from coterie.errors import BadInput
 from coterie.runtime.garbage import freeze_imports
 
@@ -59,10 +60,10 @@ def server_app(file: str) -> ServerApp:
             from coterie.report import run_page
 
             for line in describe_outcome(result, run_page.build(RunFolder(result.folder), None)):
-                print(line, flush=True)
+                print_escaped(line, flush=True)
         except BadInput as error:
             for problem in error.problems:
-                print(f"coterie: {problem}", file=sys.stderr, flush=True)
+                print_escaped(f"coterie: {problem}", file=sys.stderr, flush=True)
             raise RuntimeError("; ".join(error.problems)) from None
 
     return app

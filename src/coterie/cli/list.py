@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -15,8 +15,9 @@ from coterie.plugins import describe_clash, import_modules, offers
 
 if TYPE_CHECKING:
     from coterie.catalogue import Entry
+    from coterie.clients.tasks import Task
 
-KINDS = ("methods", "tasks", "datasets", "splits", "networks", "observers", "parts")
+KINDS = ("methods", "tasks", "metrics", "datasets", "splits", "networks", "observers", "parts")
 
 SYNONYMS = {"models": "networks", "model": "networks", "data": "datasets", "partitions": "splits"}
 """What else people call what can be listed."""
@@ -35,7 +36,7 @@ def add(app: typer.Typer) -> None:
 
 
 def list_kind(
-    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One of them, with its settings.")] = None,
     imports: Imports = None,
 ) -> None:
@@ -70,7 +71,8 @@ def _lines(kind: str, name: str | None, width: int) -> Iterator[str]:
 
         entries = catalog(kind)
         entry = entries[name]
-        yield from wrap_beside(f"{entry.name}  ", entry.summary, len(entry.name) + 2, width)
+        summary = _describe_metrics()[name] if kind == "metrics" else entry.summary
+        yield from wrap_beside(f"{entry.name}  ", summary, len(entry.name) + 2, width)
         yield from _setting_lines(entry, width)
         if entries.kind == "method":
             yield from wrap_beside("tuned   ", _describe_grids(entry), 8, width)
@@ -97,6 +99,8 @@ def _read_summaries(kind: str) -> tuple[dict[str, str], bool]:
     They are read from the source code, which takes no import of torch. If the catalogue is loaded already, it is
     asked instead: a user's own code may have added to it.
     """
+    if kind == "metrics":
+        return _describe_metrics(), False
     if "torch" in sys.modules:
         from coterie.experiments.schema.check import catalog
 
@@ -105,6 +109,24 @@ def _read_summaries(kind: str) -> tuple[dict[str, str], bool]:
 
     entries = read_entries(kind)
     return {entry.name: entry.summary for entry in entries}, any(entry.has_settings for entry in entries)
+
+
+def _describe_metrics() -> dict[str, str]:
+    """Return of each metric what it is, which direction is better, and the tasks that it means something for."""
+    from coterie.cli.catalogue_source import ListedMetric, read_metrics
+
+    if "torch" in sys.modules:
+        from coterie.clients.tasks import MEASURES, TASKS
+
+        suits = {m.name: tuple(t.name for t in TASKS if m.suits(cast("type[Task]", t.target))) for m in MEASURES}
+        found = {m.name: ListedMetric(m.summary, m.less_is_better, suits[m.name]) for m in MEASURES}
+    else:
+        found = read_metrics()
+    return {
+        name: f"{m.summary}; {'lower' if m.less_is_better else 'higher'} is better; "
+        f"for {', '.join(m.tasks) or 'tasks that name it'}"
+        for name, m in found.items()
+    }
 
 
 def _read_offers(kind: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

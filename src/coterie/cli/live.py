@@ -17,6 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from coterie.characters import print_escaped
+from coterie.cli.printing import EscapingConsole
 from coterie.report.numbers import decimals, measured, volume
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def watch_run(
         console: where to show it; None for standard output.
         described: also print the lines that describe the federation.
     """
-    console = console or Console(highlight=False)
+    console = console or EscapingConsole(highlight=False)
     if quiet:
         yield []
     elif console.is_terminal:
@@ -79,7 +81,7 @@ def exit_on_interrupt(sentence: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         interrupted = True
-        print(sentence)
+        print_escaped(sentence)
         raise typer.Exit(128 + signal.SIGINT) from None
     except typer.Exit as leaving:
         interrupted = leaving.exit_code == 128 + signal.SIGINT

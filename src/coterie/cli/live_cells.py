@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.cli.live import format_clock
+from coterie.cli.printing import EscapingConsole
 from coterie.experiments.compare.cells import Outcome, Unwatched, Watcher
 from coterie.experiments.compare.spec import Cell
 from coterie.experiments.folder.metrics import RunMetric
@@ -27,7 +28,7 @@ def watch_cells(quiet: bool = False, console: Console | None = None) -> Iterator
         quiet: show nothing.
         console: where to show it; None for standard output.
     """
-    console = console or Console(highlight=False)
+    console = console or EscapingConsole(highlight=False)
     if quiet:
         yield Unwatched()
     elif console.is_terminal:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from coterie.characters import print_escaped
 from coterie.cli.options import Imports
 from coterie.errors import BadInput
 
@@ -34,4 +35,4 @@ def new(
         raise BadInput(f"file {str(path)!r} exists already; name another, or remove it first") from None
     except OSError as error:
         raise BadInput(f"file {str(path)!r} cannot be written: {error.strerror}; name another") from None
-    print(f"{path} is written; run it with: coterie run {path}")
+    print_escaped(f"{path} is written; run it with: coterie run {path}")

@@ -70,13 +70,20 @@ def predict(
         from coterie.experiments.model.predicted import check_out
 
         number, problems = check_client_and_group(client, group)
-        problems += predicting.check_data(data)
-        if out is not None:
-            problems += [*check_out(out), *check_parent("--out", out)]
+        run = find_run(what, folder)
+        wrong_out = [] if out is None else [*check_out(out), *check_parent("--out", out)]
+        if run is not None:
+            loaded, named = None, predicting.named_in(run)
+        elif problems or wrong_out:
+            raise BadInput([*problems, *wrong_out])
+        else:
+            loaded = load_model(what, folder, client, number, imports)
+            named = predicting.named_for(loaded[0].about)
+        problems += predicting.check_data(data, named) + wrong_out
         if problems:
             raise BadInput(problems)
-        run = find_run(what, folder) if client is None and number is None else None
-        clients = [] if run is None else predicting.clients_of(data)
+        run = run if client is None and number is None else None
+        clients = [] if run is None else predicting.clients_of(data, named)
         if run is not None and knows_one_of(run, clients):
             from coterie.experiments.model.served import client_models
 
@@ -86,7 +93,7 @@ def predict(
                 predicting.check_table(models[0], out)
             predicted, further = predicting.predict_each(models, data)
         else:
-            trained, notes = load_model(what, folder, client, number, imports)
+            trained, notes = loaded or load_model(what, folder, client, number, imports)
             if out is not None:
                 predicting.check_table(trained, out)
             samples = predicting.load_samples(data, trained.about)

@@ -8,10 +8,12 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
+from coterie.characters import escape_lines, print_escaped
 from coterie.report.numbers import count_of, decimals, measured, volume
 
 if TYPE_CHECKING:
@@ -28,7 +30,15 @@ def terminal_width() -> int:
 
 def make_console() -> Console:
     """Return standard output as a rich console, wide enough for every column if it is no terminal."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    return EscapingConsole(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+class EscapingConsole(Console):
+    """A console that escapes what does not print in all texts that it shows; its own codes for colours stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=escape_lines(segment.text))
 
 
 def say(text: str) -> None:
@@ -41,7 +51,7 @@ def say(text: str) -> None:
             break_long_words=False,
             break_on_hyphens=False,
         )
-    print(text)
+    print_escaped(text)
 
 
 def wrap_beside(head: str, text: str, margin: int, width: int) -> Iterator[str]:
@@ -92,17 +102,16 @@ def describe_outcome(result: Result, page: Path) -> list[str]:
 
 def _describe_newcomers(result: Result) -> list[str]:
     """Say how well the clients do that were kept out of training."""
-    import numpy as np
-
     from coterie.experiments.folder.run_folder import RunFolder
+    from coterie.experiments.folder.tables import newcomers_columns
 
     newcomers = RunFolder(result.folder).newcomers()
     if newcomers is None:
         return []
-    unit = result.measured.deciding
     how = "one local update" if result.experiment.evaluation.adapt is None else "adaptation"
-    arrival, adapted = (np.nanmean(newcomers[c].cast(float).to_numpy()) for c in ("arrival", "adapted"))
-    return [
-        f"new     {count_of(newcomers.height, 'client')} who joined afterwards: {unit.title} "
-        f"{measured(unit, arrival)} on arrival, {measured(unit, adapted)} after {how}"
-    ]
+    found = []
+    for unit, *columns in newcomers_columns(result.measured):
+        means = [newcomers[column].fill_nan(None).mean() for column in columns]
+        arrival, adapted = (float("nan") if mean is None else cast(float, mean) for mean in means)
+        found.append(f"{unit.title} {measured(unit, arrival)} on arrival, {measured(unit, adapted)} after {how}")
+    return [f"new     {count_of(newcomers.height, 'client')} who joined afterwards: {'; '.join(found)}"]

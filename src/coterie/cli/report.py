@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from coterie.characters import print_escaped
 from coterie.cli.options import Against, Charts, Run, RunsFolder, find_run, find_runs
 
 if TYPE_CHECKING:
@@ -24,13 +25,13 @@ def report(run: Run, charts: Charts = None, against: Against = None, folder: Run
     found, others = find_run(run, folder), find_runs(against, folder)
     if charts is not None:
         charts.mkdir(parents=True, exist_ok=True)  # if it cannot be made, the page is left as it is
-    print(write_page(found, others))
+    print_escaped(write_page(found, others))
     if charts is not None:
         from coterie.report.charts import save_charts_of
         from coterie.report.compared_runs import read_against
 
         for path in save_charts_of(found, charts, read_against(found)[0]):
-            print(path)
+            print_escaped(path)
 
 
 def write_page(folder: RunFolder, others: list[RunFolder] | None) -> Path:
@@ -41,5 +42,5 @@ def write_page(folder: RunFolder, others: list[RunFolder] | None) -> Path:
     from coterie.report import compared_runs, run_page
 
     for sentence in [] if others is not None else compared_runs.read_against(folder)[1]:
-        print(f"note: {sentence}", file=sys.stderr)
+        print_escaped(f"note: {sentence}", file=sys.stderr)
     return run_page.build(folder, others)

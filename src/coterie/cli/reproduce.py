@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.characters import print_escaped
 from coterie.cli.compare import FAILED
 from coterie.cli.options import Jobs, parse_whole_number
 from coterie.errors import BadInput, unknown
@@ -108,7 +109,7 @@ def reproduce(
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text.encode())
-            print(path)
+            print_escaped(path)
     if failed:
         raise typer.Exit(FAILED)
 
@@ -204,13 +205,13 @@ def _run_items(
                 raise
             failed += len(error.problems)
             for problem in error.problems:  # the others go on
-                print(f"coterie: {problem}", file=sys.stderr)
+                print_escaped(f"coterie: {problem}", file=sys.stderr)
             continue
         failed += len(result.failed)
         for sentence in result.failed:
-            print(f"coterie: {item.id}: {sentence}", file=sys.stderr)
+            print_escaped(f"coterie: {item.id}: {sentence}", file=sys.stderr)
         if quiet:
-            print(paths["result"])
+            print_escaped(paths["result"])
             continue
         make_console().print(one_result.to_rich(item, result))
         for name, path in paths.items():

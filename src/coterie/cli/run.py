@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from coterie.characters import print_escaped
 from coterie.cli.options import (
     Against,
     Clients,
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from coterie.experiments.schema.experiment import Experiment
 
 INTERRUPTED = 130
+
+DIVERGED = 3
+"""The exit code of a run, or of a comparison with one, whose training diverged for every client."""
 
 HELP = """
 Train a federation with a method, or as an experiment file says, and write a report page.
@@ -154,10 +159,15 @@ def train(what: Experiment | RunFolder, others: list[RunFolder] | None, quiet: b
         ):
             page = write_page(folder, others)
     if quiet:
-        print(result.folder)
-        return
-    for line in describe_outcome(result, page):
-        say(line)
+        print_escaped(result.folder)
+    else:
+        for line in describe_outcome(result, page):
+            say(line)
+    if folder.diverged_for_all():
+        if quiet:
+            for sentence in folder.divergences():
+                print_escaped(f"coterie: {sentence}", file=sys.stderr)
+        raise typer.Exit(DIVERGED)
 
 
 def exit_interrupted(folder: Path, round: int) -> NoReturn:

@@ -170,9 +170,15 @@ def best_cut(apart: NDArray[np.float64], linkage: Linkage) -> tuple[NDArray[np.i
 
 
 def record_look(
-    choice: C, similarities: Sequence[NDArray[np.float64]], linkage: Linkage
+    choice: C, clients: NDArray[np.int64], similarities: Sequence[NDArray[np.float64]], linkage: Linkage
 ) -> tuple[C, NDArray[np.float64]]:
-    """One more look at the similarities `[n, n]` of all clients in each of C candidates (LayerCFL, D2).
+    """One more look at the similarities of clients in each of C candidates (LayerCFL, D2).
+
+    Args:
+        choice: what was seen so far.
+        clients: who is looked at `[r]`: all but those who never answer.
+        similarities: between them `[r, r]`, one matrix a candidate.
+        linkage: by which they are cut into groups.
 
     Returns:
         The choice, still to be decided, and the mean silhouettes of this look `[C]`.
@@ -180,10 +186,12 @@ def record_look(
     from sklearn.metrics import adjusted_rand_score
 
     cuts = [best_cut(_without_diagonal(1.0 - s), linkage) for s in similarities]
-    groupings, silhouettes = np.array([groups for groups, _ in cuts]), np.array([mean for _, mean in cuts])
+    groupings, silhouettes = np.full_like(choice.groupings, -1), np.array([mean for _, mean in cuts])
+    groupings[:, clients] = [groups for groups, _ in cuts]
     agreements = choice.agreements
     if choice.looks:
-        pairs = zip(choice.groupings, groupings, strict=True)
+        both = ((choice.groupings >= 0) & (groupings >= 0)).all(0)
+        pairs = zip(choice.groupings[:, both], groupings[:, both], strict=True)
         agreements = agreements + np.array([adjusted_rand_score(one, other) for one, other in pairs])
     return replace(
         choice,

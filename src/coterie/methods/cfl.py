@@ -31,7 +31,6 @@ from coterie.catalogue import state
 from coterie.clients.rules.half_data import HalfDataSpread, HalfDataUpdates
 from coterie.clients.rules.local_update import LocalUpdate, UpdateKeepingSolver
 from coterie.errors import BadInput
-from coterie.grouping.aggregate import group_means, mean
 from coterie.grouping.cluster import Linkage, bipartition
 from coterie.grouping.layers import (
     ALL,
@@ -99,6 +98,10 @@ Gamma = Annotated[
     ),
 ]
 
+ASKED = 5
+SURELY = 0.999
+"""Rounds in which a client was asked and silent, and how certain that must be, for others not to wait for it."""
+
 SAMPLE = 2_000
 """Clients in the matrix of a sample, where there are too many for a matrix of all."""
 
@@ -160,6 +163,15 @@ class CFLState(Leaves, Choice):
         since = self.updated_in > born(self)[self.groups]
         recent = self.updated_in >= (0 if stale is None else round - stale)
         return np.flatnonzero((self.updated_in == round) | (since & recent))
+
+    def find_mute(self, round: int, share: float) -> Ids:
+        """Return the clients who never answer: in the rounds since they did, or joined their leaf, they were asked.
+
+        They were so at least `ASKED` times if all take part in each round, and with a chance of `SURELY` if a
+        `share` does. A leaf does not wait for them (docs/methods/layercfl.md, D16).
+        """
+        silent = round - np.maximum(self.updated_in, born(self)[self.groups])
+        return np.flatnonzero((silent >= ASKED) & ((1 - share) ** silent <= 1 - SURELY))
 
     def updates_of(self, clients: Ids) -> Tensor:
         """Return the last updates of `clients` `[r, T]`."""
@@ -339,7 +351,9 @@ class CFL(Method[CFLState]):
         state = yield from self._split_leaves(state, cohort, replies.clients, known, matrix)  # step 3
         # Step 4. The updates that caused a split are averaged in the new leaves (docs/methods/layercfl.md, D13).
         groups, weights = state.groups[replies.clients], replies.samples if self.weights == "samples" else None
-        return replace(state, models=group_means(replies.models, groups, state.models, weights))
+        return replace(
+            state, models=server.aggregation.average_groups(replies.models, groups, state.models, weights)
+        )
 
     def serving(self, state: CFLState, server: ServerView) -> Serving:
         return Serving(state.models, state.groups)
@@ -397,7 +411,9 @@ class CFL(Method[CFLState]):
         choosing = state.chosen == UNDECIDED
         if not len(known):
             return state, np.zeros((0, 0))
-        everybody, many = len(known) == server.n > 2, len(known) > server.scale.sketch_above
+        waited_for = np.setdiff1d(server.everyone, state.find_mute(cohort.round, len(cohort.clients) / server.n))
+        everybody = len(known) > 2 and np.isin(waited_for, known).all()
+        many = len(known) > server.scale.sketch_above
         if many:
             size = min(SAMPLE, server.scale.sketch_above)
             known = np.intersect1d(known, server.stream("sample of clients").permutation(server.n)[:size])
@@ -409,7 +425,7 @@ class CFL(Method[CFLState]):
             yield LogGap(of, known, both["l2"], "distance")  # Gap2
             matrices[of] = both[self.distance]
         if choosing and everybody:
-            state, silhouettes = record_look(state, list(matrices.values()), self.linkage)
+            state, silhouettes = record_look(state, known, list(matrices.values()), self.linkage)
             yield Log("silhouette", dict(zip(names, silhouettes.tolist(), strict=True)))
         # What deciding takes: with the layers all of them are compared, and that of everything is their sum.
         yield Log("multiplications", len(known) * (len(known) + 1) / 2 * parts[ALL if choosing else name].size)
@@ -418,11 +434,12 @@ class CFL(Method[CFLState]):
     def _split_leaves(
         self, state: CFLState, cohort: Cohort, present: Ids, known: Ids, matrix: NDArray[np.float64] | None
     ) -> Round[CFLState]:
-        """Test each leaf whose members are all known (docs/methods/layercfl.md, D16); split what passes."""
+        """Test each leaf whose members are known or mute (docs/methods/layercfl.md, D16); split what passes."""
         server = cohort.server
         parts = list(candidates(server.layout, self.layers)[0].values())
         part = -1 if self.eps2_on == "all" else state.chosen
         samples = server.samples if self.weights == "samples" else np.ones(server.n)
+        mute = state.find_mute(cohort.round, len(cohort.clients) / server.n)
         tops, until, tests, closest = (
             state.tops.copy(),
             state.until.copy(),
@@ -435,11 +452,12 @@ class CFL(Method[CFLState]):
             logs["leaf"]["0"] = -1.0
         for node in (queue := state.nodes.tolist()):
             row = row_of(state, node)
-            members = np.flatnonzero(state.groups == row)
-            if not np.isin(members, known).all():
+            everyone = np.flatnonzero(state.groups == row)
+            members = np.intersect1d(everyone, known)
+            if not len(members) or not np.isin(np.setdiff1d(everyone, members), mute).all():
                 continue
             updates, weights = state.updates_of(members), samples[members]
-            lengths = norms(mean(updates, torch.zeros_like(updates[:1]), weights), parts)[0]
+            lengths = norms(server.aggregation.average(updates, torch.zeros_like(updates[:1]), weights), parts)[0]
             longest = norms(updates, [parts[-1], parts[part]]).max(0)
             state.tops[row] = np.maximum(state.tops[row], lengths)
             top, tested_top = state.tops[row, [-1, part]].tolist()
@@ -474,8 +492,11 @@ class CFL(Method[CFLState]):
             if apart <= least:
                 state.until[row] = cohort.round + self.cooldown
                 continue
-            halves = group_means(updates, sides, torch.zeros_like(updates[:2]), weights)
-            state = split(state, row, sides, halves, cohort.round)
+            halves = server.aggregation.average_groups(updates, sides, torch.zeros_like(updates[:2]), weights)
+            # Who never answers stays on the first side; it has nothing that would tell.
+            whole = np.zeros(len(everyone), np.int64)
+            whole[np.isin(everyone, members)] = sides
+            state = split(state, row, whole, halves, cohort.round)
             children = [2 * len(state.splits) - 1, 2 * len(state.splits)]
             for child in children if self.retrain else ():
                 state.until[row_of(state, child)] = cohort.round + self.retrain - 1

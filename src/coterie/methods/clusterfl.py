@@ -158,6 +158,10 @@ class ClusterFL(Method[ClusterFLState]):
             "parts outputs further"
         ]
 
+    @property
+    def own_aggregation(self) -> str:
+        return "its server solves a regression over the models of all clients, and averages none"
+
     def start(self, server: ServerView) -> ClusterFLState:
         if self.rho <= 2 * self.beta:
             least = f"it must be above 2 method.beta = {2 * self.beta:g}"

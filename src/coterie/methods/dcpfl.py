@@ -35,10 +35,10 @@ from coterie.clients.rules.private import PrivateUpdate
 from coterie.clients.rules.two_branches import Receive, TakeBranch, TrainBranches
 from coterie.errors import BadInput
 from coterie.grouping.affinity import Scaling, layer_discrepancies, scaled_l1
-from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import dendrogram
 from coterie.grouping.rapid_decrease import cut_at, has_decrease_ended, next_cut, radii
 from coterie.grouping.schedule import Layers, Unit, layer_parts, parts_of, periods, unit_names, whole_parts
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
 from coterie.methods.k_models import serve_picked
@@ -125,7 +125,7 @@ class DCPFLState:
         owed[clients], started[clients] = False, True
         return replace(self, owed=owed, started=started)
 
-    def average_layers(self, replies: Replies, due: Layers, parts: Parts) -> DCPFLState:
+    def average_layers(self, replies: Replies, due: Layers, parts: Parts, aggregation: Aggregation) -> DCPFLState:
         """Average the layers `due` in the groups of the clients that answered; owe them to all members.
 
         `due` is `[K, L]`, or `[K, 1]` for all layers of a group or none.
@@ -133,7 +133,8 @@ class DCPFLState:
         groups = self.groups[replies.clients]
         there = np.isin(np.arange(len(due)), groups)[:, None]
         due = np.broadcast_to(due & there, self.periods.shape)
-        means, models = group_means(replies.models, groups, self.models, replies.samples), self.models.clone()
+        models = self.models.clone()
+        means = aggregation.average_groups(replies.models, groups, self.models, replies.samples)
         for model, found, part in zip(models, means, parts_of(due, parts), strict=True):
             part.copy(model, found)
         return replace(self, models=models, owed=self.owed | due[self.groups])
@@ -156,7 +157,7 @@ class DCPFLState:
         together[pairs] += 1
         return replace(self, distances=total, together=together)
 
-    def average_groups(self, groups: Ids, replies: Replies) -> Tensor:
+    def average_groups(self, groups: Ids, replies: Replies, aggregation: Aggregation) -> Tensor:
         """Return models `[K', P]` of finer groups `[n]`: the means of the whole models that came back.
 
         A group without a whole model gets the model of the group that it is part of.
@@ -164,7 +165,7 @@ class DCPFLState:
         parents = self.groups[np.unique(groups, return_index=True)[1]]
         whole = ~replies.models.isnan().any(1).numpy()
         counted = np.where(whole, groups[replies.clients], UNKNOWN)
-        return group_means(replies.models, counted, self.models[parents], replies.samples)
+        return aggregation.average_groups(replies.models, counted, self.models[parents], replies.samples)
 
     def find_candidate(self, method: DCPFL, round: int) -> tuple[float, Ids] | None:
         """Return the next cut and its groups, where it is time for a trial."""
@@ -174,9 +175,10 @@ class DCPFLState:
             return None
         return next_cut(self.tree, self.tried, method.step)
 
-    def propose(self, cut: float, groups: Ids, replies: Replies) -> DCPFLState:
+    def propose(self, cut: float, groups: Ids, replies: Replies, aggregation: Aggregation) -> DCPFLState:
         """Store a candidate for the next round's trial."""
-        return replace(self, finer=self.average_groups(groups, replies), finer_groups=groups, finer_cut=cut)
+        finer = self.average_groups(groups, replies, aggregation)
+        return replace(self, finer=finer, finer_groups=groups, finer_cut=cut)
 
     def regroup(self, groups: Ids, models: Tensor, cut: float, there: Ids) -> DCPFLState:
         """Move to other groups, which inherit their layers' periods.
@@ -353,7 +355,7 @@ class DCPFL(Method[DCPFLState]):
             back = parts_of(due[state.groups[received.clients]], parts)
             replies: Replies = yield Exchange(received.clients, PrivateUpdate(), upload_part={"model": back})
             # Step 3
-            state = state.average_layers(replies, due, parts)
+            state = state.average_layers(replies, due, parts, cohort.server.aggregation)
             if full:
                 state = state.reschedule(replies, self, number, layout)
             if measuring:  # step 4
@@ -361,7 +363,7 @@ class DCPFL(Method[DCPFLState]):
             # Step 5
             candidate = state.find_candidate(self, number)
             if candidate is not None and len(replies):
-                state = state.propose(*candidate, replies)
+                state = state.propose(*candidate, replies, cohort.server.aggregation)
         yield Log("cut", state.cut)
         names = unit_names(layout, self.unit)
         yield Log("period", dict(zip(names, state.periods.mean(0).tolist(), strict=True)))
@@ -417,9 +419,14 @@ class DCPFL(Method[DCPFLState]):
         if self.dynamic:
             return state
         groups = cut_at(tree, self.fixed_cut)
-        state = state.regroup(groups, state.average_groups(groups, replies), self.fixed_cut, replies.clients)
+        state = state.regroup(
+            groups,
+            state.average_groups(groups, replies, cohort.server.aggregation),
+            self.fixed_cut,
+            replies.clients,
+        )
         parts = whole_parts(layout, self.unit)
-        return state.average_layers(replies, ~self.find_alone(groups), parts).reschedule(
+        return state.average_layers(replies, ~self.find_alone(groups), parts, cohort.server.aggregation).reschedule(
             replies, self, cohort.round, layout
         )
 
@@ -458,7 +465,9 @@ class DCPFL(Method[DCPFLState]):
         state = replace(state, tried=tried, next_trial=cohort.round + self.t_sp, closest=closest, gains=gains)
         if accepted:
             state = state.regroup(groups, models, state.finer_cut, replies.clients)
-        return state.average_layers(replies, due, parts).reschedule(replies, self, cohort.round, layout)
+        return state.average_layers(replies, due, parts, cohort.server.aggregation).reschedule(
+            replies, self, cohort.round, layout
+        )
 
     @property
     def fixed_cut(self) -> float:

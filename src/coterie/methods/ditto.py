@@ -20,7 +20,6 @@ from pydantic import Field
 
 from coterie.clients.rules.two_models import TwoModels
 from coterie.errors import BadInput
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Log, Replies, Round, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Serving, find_idle_settings
@@ -69,7 +68,7 @@ class Ditto(OneModel):
         if self.dynamic:
             taken = np.array(replies.report.get("lam", []))
             yield Log("clients by lam", {str(lam): float((taken == lam).sum()) for lam in CANDIDATES})
-        return GlobalState(mean(replies.models, state.model, replies.samples))
+        return GlobalState(cohort.server.aggregation.average(replies.models, state.model, replies.samples))
 
     def serving(self, state: GlobalState, server: ServerView) -> Serving:
         own = "personal" if self.evaluated == "personal" else ""

@@ -17,7 +17,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort
@@ -40,4 +39,4 @@ class FedAvg(OneModel):
         clients = cohort.clients
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
         weights = replies.samples if self.weights == "samples" else None
-        return GlobalState(mean(replies.models, state.model, weights))
+        return GlobalState(cohort.server.aggregation.average(replies.models, state.model, weights))

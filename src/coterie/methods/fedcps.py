@@ -161,7 +161,7 @@ class FedCPS(Method[FedCPSState]):
 
     clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(1, 2, 3, 4)] = 3
     personal_layers: Annotated[
-        int | Literal["all"], Field(description="last layers of each cluster alone, L_P; or all"), Grid(1, 2, 3)
+        int | Literal["all"], Field(description="last layers of each cluster alone, L_P"), Grid(1, 2, 3)
     ] = 2
     lambda_mode: Annotated[
         Mode,
@@ -243,13 +243,13 @@ class FedCPS(Method[FedCPSState]):
                 replies, labels = yield from cluster_first_models(
                     state.models[0], self.clusters, self.restarts, cohort, self.init
                 )
-                return replace(state, models=self._average(state.models, replies, labels, layout))
+                return replace(state, models=self._average(state.models, replies, labels, cohort.server))
             if self.init == "redraw":
                 state = replace(state, models=(yield from self._redraw(cohort)))
         sends = self._make_shared_base(layout).send(state.models, state.heads_sent(clients))
         replies = yield Exchange(clients, self._make_rule(), sends, state.steering(clients, server))  # steps 1-3
         picked = read_choices(replies)
-        models = self._average(state.models, replies, picked, layout)  # step 4
+        models = self._average(state.models, replies, picked, cohort.server)  # step 4
         yield Log("identity changes", float(state.find_changes(replies.clients, picked).sum()))
         state = state.note_round(replies, picked, layout.trainable, self.lambda_power)
         state = replace(state, models=models).settle(self.freeze, self.window, self.unfreeze)  # step 5
@@ -296,9 +296,11 @@ class FedCPS(Method[FedCPSState]):
             draw_models(server, self.clusters, attempt), server.initial(0)
         )
 
-    def _average(self, models: Tensor, replies: Replies, picked: Ids, layout: Layout) -> Tensor:
+    def _average(self, models: Tensor, replies: Replies, picked: Ids, server: ServerView) -> Tensor:
         weights = replies.samples if self.weights == "samples" else None
-        return self._make_shared_base(layout).average_heads(models, replies, picked, weights)
+        return self._make_shared_base(server.layout).average_heads(
+            models, replies, picked, weights, server.aggregation
+        )
 
     def _make_shared_base(self, layout: Layout) -> SharedBase:
         return SharedBase.below(self.personal_layers, layout)

@@ -25,7 +25,6 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.gaussian import EvaluateDraws, GaussianUpdate, reference_shape
 from coterie.clients.rules.rule import Rule
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split
@@ -80,7 +79,7 @@ class FedCR(SharedLayers):
         send = send_shared_part(state.model, rows, shared, layout, state.started[clients])
         send["gaussians"] = Send.same(state.gaussians.flatten(), clients)
         replies: Replies = yield Exchange(clients, self.update(cohort), send, upload_part={"model": shared})
-        body = mean(shared.take(replies.models), shared.take(state.model))
+        body = cohort.server.aggregation.average(shared.take(replies.models), shared.take(state.model))
         started = state.started.copy()
         started[replies.clients] = True
         gaussians = multiply_gaussians(replies.uploads["gaussians"], state.gaussians)

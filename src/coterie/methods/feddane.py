@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import Cohort
@@ -58,13 +58,15 @@ class FedDANE(OneModel):
         )
         if not len(replies):
             return state
-        gradient = signal.copy(state.model.clone(), mean(replies.uploads["gradient"], state.model, replies.samples))
+        average, gradients = cohort.server.aggregation.average, replies.uploads["gradient"]
+        mean = average(gradients, torch.zeros_like(state.model), replies.samples)
+        gradient = signal.copy(state.model.clone(), mean)
         clients = replies.clients if same else self._draw_second_cohort(cohort)
         send = {"gradient": Send.same(gradient[0], clients, signal)}
         if not same:
             send["model"] = Send.same(w, clients)
         trained: Replies = yield Exchange(clients, CorrectedUpdate(), send, {"mu": np.full(len(clients), self.mu)})
-        return GlobalState(mean(trained.models, state.model, trained.samples))
+        return GlobalState(average(trained.models, state.model, trained.samples))
 
     def _draw_second_cohort(self, cohort: Cohort) -> Ids:
         """Draw as many clients as in the first cohort, uniformly without replacement."""

@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort
@@ -46,6 +45,6 @@ class FedDist(OneModel):
         if not len(replies):
             return state
         weights, kappa = replies.samples if self.weights == "samples" else None, self.kappa
-        reached = mean(replies.models, state.model, weights)
+        reached = cohort.server.aggregation.average(replies.models, state.model, weights)
         # In this form a step of 1 gives the mean to the bit.
         return GlobalState(((1 - kappa) * state.model.double() + kappa * reached.double()).float())

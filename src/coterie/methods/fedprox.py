@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort
@@ -41,4 +40,4 @@ class FedProx(OneModel):
         clients = cohort.clients
         send = {"model": Send.same(state.model[0], clients)}
         replies: Replies = yield Exchange(clients, LocalUpdate(), send, {"mu": np.full(len(clients), self.mu)})
-        return GlobalState(mean(replies.models, state.model, replies.samples))
+        return GlobalState(cohort.server.aggregation.average(replies.models, state.model, replies.samples))

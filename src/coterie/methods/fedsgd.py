@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 
 from coterie.clients.rules.gradient import SendGradient
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort
@@ -48,6 +48,7 @@ class FedSGD(OneModel):
         replies: Replies = yield Exchange(clients, SendGradient(self.batch), send)
         if not len(replies):
             return state
-        gradient = mean(replies.uploads["gradient"], state.model, replies.samples)
+        gradients = replies.uploads["gradient"]
+        gradient = cohort.server.aggregation.average(gradients, torch.zeros_like(state.model), replies.samples)
         model = (state.model.double() - self.lr * gradient.double()).float()
         return GlobalState((layout.everything - layout.trainable).copy(model, gradient))

@@ -23,7 +23,6 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.invariant import InvariantUpdate, OwnPriorUpdate, initial_prior
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split, serve
@@ -78,13 +77,14 @@ class FedSR(OneModel):
         assert isinstance(state, FedSRState)
         clients = cohort.clients
         send = {"model": Send.same(state.model[0], clients)}
+        average = cohort.server.aggregation.average
         replies: Replies
         if self.prior == "own":
             replies = yield Exchange(clients, OwnPriorUpdate(self.c_l2r, self.c_cmi), send)
-            return replace(state, model=mean(replies.models, state.model))
+            return replace(state, model=average(replies.models, state.model))
         send["prior"] = Send.same(state.prior[0], clients)
         replies = yield Exchange(clients, InvariantUpdate(self.c_l2r, self.c_cmi), send)
-        return FedSRState(mean(replies.models, state.model), mean(replies.uploads["prior"], state.prior))
+        return FedSRState(average(replies.models, state.model), average(replies.uploads["prior"], state.prior))
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

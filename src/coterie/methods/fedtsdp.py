@@ -29,7 +29,6 @@ from coterie.clients.rules import Evaluate
 from coterie.clients.rules.private import PrivateUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances, quartiles
-from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import (
     Eps,
     Noise,
@@ -42,6 +41,7 @@ from coterie.grouping.cluster import (
 from coterie.grouping.divergence import js_divergences
 from coterie.grouping.labels import relabel
 from coterie.grouping.trigger import Rho, hopkins, reweight_batch
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, ServerView, Serving, Split
@@ -86,10 +86,11 @@ class FedTSDPState:
         uploads[torch.from_numpy(np.isin(np.flatnonzero(known), replies.clients))] = replies.models
         return replace(self, known=known, uploads=uploads)
 
-    def average_groups(self, replies: Replies, part: Part) -> FedTSDPState:
+    def average_groups(self, replies: Replies, part: Part, aggregation: Aggregation) -> FedTSDPState:
         """Set `part` of each cluster's model to the mean of its members, weighted by samples."""
         trained, previous = part.take(replies.models), part.take(self.models)
-        means = group_means(trained, self.groups[replies.clients], previous, replies.samples)
+        groups = self.groups[replies.clients]
+        means = aggregation.average_groups(trained, groups, previous, replies.samples)
         return replace(self, models=part.put(self.models.clone(), means))
 
     def count_tensors(self, layout: Layout, rounding: Rounding = "floor") -> int:
@@ -180,7 +181,7 @@ class FedTSDP(Method[FedTSDPState]):
         fired = statistic > self.h and len(replies) >= 3
         if fired:  # steps 3 and 4
             state = yield from self._regroup(state, replies, q, js, batch, server)
-        state = state.average_groups(replies, part)  # step 5
+        state = state.average_groups(replies, part, server.aggregation)  # step 5
         yield Log("hopkins", statistic)
         yield Log("hopkins threshold", self.h)
         yield Log("fired", float(fired))

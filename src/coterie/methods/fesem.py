@@ -30,7 +30,6 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.clients.rules.train_each import TrainEach, find_least_moved
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances, squared_distances
-from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import distances_of_many, kmeans
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.client_rows import VersionedRows, replace_rows
@@ -280,7 +279,8 @@ class FeSEM(Method[FeSEMState]):
         return (distances_of_many if many else squared_distances)(part.take(models), part.take(centres))
 
     def _average_members(self, state: FeSEMState, groups: Ids, server: ServerView, round: int) -> Tensor:
-        return group_means(state.last, groups, state.centres, self._weigh_clients(server))
+        weights = self._weigh_clients(server)
+        return server.aggregation.average_groups(state.last, groups, state.centres, weights)
 
     def _average_centres(self, centres: Tensor, server: ServerView, round: int = -1) -> Tensor:
         """Return the mean of the centres `[1, P]`."""

@@ -34,7 +34,6 @@ from coterie.clients.rules.choose import ChooseThenTrain, ChooseTrainKeep
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.private import PrivateUpdate
 from coterie.grouping.affinity import quartiles
-from coterie.grouping.aggregate import mix_models
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
 from coterie.grouping.relation import agreement, neighbour_shares, same_neighbours
 from coterie.methods.catalog import METHODS, Grid
@@ -121,7 +120,8 @@ class FLIS(Method[FLISState]):
         labels, groups = same_neighbours(near), np.full(server.n, UNKNOWN, np.int64)
         groups[here] = labels
         _, first = np.unique(labels, return_index=True)
-        models = mix_models(neighbour_shares(near[first], replies.samples), replies.models)  # step 3
+        shares = neighbour_shares(near[first], replies.samples)
+        models = server.aggregation.mix(shares, replies.models)  # step 3
         return replace(state, models=models, groups=groups)
 
     def _train_with_neighbours(self, state: FLISState, cohort: Cohort) -> Round[FLISState]:
@@ -177,7 +177,7 @@ class FLIS(Method[FLISState]):
         labels = same_neighbours(state.near[clients])
         _, first = np.unique(labels, return_index=True)
         shares = neighbour_shares(state.near[clients[first]], server.samples)
-        return mix_models(shares, state.models), labels
+        return server.aggregation.mix(shares, state.models), labels
 
     def final_warnings(self, state: FLISState, server: ServerView, rounds: int) -> list[str]:
         """Say that nobody has a neighbour, or that all are neighbours, and which threshold would change that."""
@@ -231,7 +231,8 @@ class FLIS(Method[FLISState]):
                 np.concatenate([near, np.eye(len(own), dtype=np.bool_)], 1),
                 np.concatenate([server.samples[there], replies.samples]),
             )
-            own = mix_models(shares, torch.cat([state.models[torch.from_numpy(there)], own]))
+            near_models = torch.cat([state.models[torch.from_numpy(there)], own])
+            own = server.aggregation.mix(shares, near_models)
         rows[answered] = len(state.models) + np.arange(len(own))
         return Serving(torch.cat([state.models, own]), groups, rows)
 

@@ -23,7 +23,6 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose, ChooseThenTrain
 from coterie.errors import BadInput
-from coterie.grouping.aggregate import group_means
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.k_models import (
@@ -141,4 +140,4 @@ class IFCA(Method[IFCAState]):
         groups = np.full(server.n, UNKNOWN, np.int64)
         groups[replies.clients] = picked
         weights = replies.samples if self.weights == "samples" else None
-        return IFCAState(group_means(replies.models, picked, models, weights), groups)
+        return IFCAState(server.aggregation.average_groups(replies.models, picked, models, weights), groups)

@@ -17,8 +17,8 @@ from torch import Tensor
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances
-from coterie.grouping.aggregate import group_means, mean
 from coterie.grouping.cluster import average_linkage, better_separated, kmeans
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import UNKNOWN, Cohort, ServerView, Serving
 from coterie.models.layout import Layout, Part
@@ -167,7 +167,12 @@ class SharedBase:
         return self.base.copy(models, common)
 
     def average_heads(
-        self, models: Tensor, replies: Replies, groups: NDArray[np.int64], weights: ArrayLike | None
+        self,
+        models: Tensor,
+        replies: Replies,
+        groups: NDArray[np.int64],
+        weights: ArrayLike | None,
+        aggregation: Aggregation,
     ) -> Tensor:
         """Return `[K, P]`: the mean of each group's heads over the mean of everybody's base.
 
@@ -176,9 +181,12 @@ class SharedBase:
             replies: with the clients' models.
             groups: of each of them `[r]`.
             weights: of each of them `[r]`; uniform where not given.
+            aggregation: how models become a mean.
         """
-        means = group_means(replies.models, groups, models, weights)
-        return self.copy_base(means, mean(replies.models, models[:1], weights)[0]) if self.base else means
+        means = aggregation.average_groups(replies.models, groups, models, weights)
+        if not self.base:
+            return means
+        return self.copy_base(means, aggregation.average(replies.models, models[:1], weights)[0])
 
     def send(self, models: Tensor, rows: Ids, to: NDArray[np.bool_] | None = None) -> dict[str, Send]:
         """Return what clients are sent: the base, and one head or all of them to choose among.

@@ -18,7 +18,6 @@ from pydantic import Field
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.private import PrivateUpdate
 from coterie.clients.rules.rule import Rule
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort, ServerView, Serving
@@ -70,4 +69,4 @@ class LGFedAvg(SharedLayers):
             return (yield from super().round(state, cohort))
         clients = cohort.clients
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
-        return replace(state, model=mean(replies.models, state.model, replies.samples))
+        return replace(state, model=cohort.server.aggregation.average(replies.models, state.model, replies.samples))

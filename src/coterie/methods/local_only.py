@@ -43,6 +43,10 @@ class LocalOnly(Method[LocalOnlyState]):
         Field(description="who trains in a round: the clients that take part, or all"),
     ] = "cohort"
 
+    @property
+    def own_aggregation(self) -> str:
+        return "it averages nothing"
+
     def start(self, server: ServerView) -> LocalOnlyState:
         return LocalOnlyState(server.initial(0)[None])
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.tasks import Task
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Ids, Round, Send
 from coterie.methods.scale import Scale
 from coterie.models.layout import Layout, Part
@@ -38,6 +39,8 @@ class ServerView:
     """Unlabelled inputs that the server holds `[M, *features]`, where there are any."""
     scale: Scale = field(default_factory=Scale)
     """From how many clients on a method may approximate."""
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    """How models become centres."""
 
     @property
     def n(self) -> int:
@@ -204,6 +207,11 @@ class Method(ABC, Generic[S]):
         a full stop, as a warning does.
         """
         return []
+
+    @property
+    def own_aggregation(self) -> str:
+        """Why another rule of aggregation cannot take the place of this method's own; empty where it can."""
+        return ""
 
     @property
     def needs(self) -> Needs:

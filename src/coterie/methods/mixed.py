@@ -35,7 +35,7 @@ from coterie.grouping.affinity import (
     scaled_l1,
     squared_distances,
 )
-from coterie.grouping.aggregate import group_means, trimmed_means
+from coterie.grouping.aggregate import trimmed_means
 from coterie.grouping.cluster import (
     bipartition,
     cluster_by_distance,
@@ -205,6 +205,10 @@ class Mixed(Parts, Method[MixedState]):
             )
         return [f"no groups came about: {why}"]
 
+    @property
+    def own_aggregation(self) -> str:
+        return "aggregate = 'trimmed' is a rule of its own" if self.aggregate == "trimmed" else ""
+
     def start(self, server: ServerView) -> MixedState:
         names, chosen = candidates(server.layout, self.layers)
         models = self._draw_initial_models(server) if self.cluster == "choose" else server.initial(0)[None]
@@ -231,15 +235,15 @@ class Mixed(Parts, Method[MixedState]):
             labels, state = yield from self._search_groups(state, cohort)
         # Step 4
         if labels is not None and self.accept != "trial":
-            return self._average(state.regroup(labels), replies, None, layout)
-        kept = self._average(state, replies, due, layout)
+            return self._average(state.regroup(labels), replies, None, cohort.server)
+        kept = self._average(state, replies, due, cohort.server)
         if full and self.map.kind == "periodic":
             groups = state.groups[replies.clients]
             differ = layer_discrepancies(replies.models, groups, kept.models, layer_parts(layout))
             kept = replace(kept, periods=periods(differ, self.alpha, LOW, state.periods))
         if labels is None:
             return kept
-        finer = self._average(state.regroup(labels), replies, None, layout)
+        finer = self._average(state.regroup(labels), replies, None, cohort.server)
         return replace(kept, candidate=labels, finer=finer.models)
 
     def serving(self, state: MixedState, server: ServerView) -> Serving:
@@ -404,7 +408,7 @@ class Mixed(Parts, Method[MixedState]):
         if state.known.all():
             names, _ = layer_choice.candidates(cohort.server.layout, self.layers)
             matrices = [cosines(part.take(state.observed)) for part in names.values()]
-            state, _ = layer_choice.record_look(state, matrices, "complete")
+            state, _ = layer_choice.record_look(state, cohort.server.everyone, matrices, "complete")
         return layer_choice.decide_layer(state) if cohort.round >= self.after and state.looks else state
 
     def _find_due_groups(self, state: MixedState, cohort: Cohort) -> NDArray[np.bool_]:
@@ -468,7 +472,7 @@ class Mixed(Parts, Method[MixedState]):
         return [*self.map.shared(layout, state.depth, state.averaged), layout.everything]
 
     def _average(
-        self, state: MixedState, replies: Replies, due: NDArray[np.bool_] | None, layout: Layout
+        self, state: MixedState, replies: Replies, due: NDArray[np.bool_] | None, server: ServerView
     ) -> MixedState:
         """Average every group's due layers over its members, and the common layers over all clients.
 
@@ -476,15 +480,15 @@ class Mixed(Parts, Method[MixedState]):
             state: with the groups of the clients that answered.
             replies: with their models.
             due: the layers that are averaged in each group `[K, L]`; all that are shared where not given.
-            layout: of the models.
+            server: with the layout of the models.
         """
-        due = state.averaged if due is None else due
+        layout, due = server.layout, state.averaged if due is None else due
         of, weights = state.groups[replies.clients], replies.samples if self.weights == "samples" else None
 
         def average_members(labels: NDArray[np.int64], previous: Tensor) -> Tensor:
             if self.aggregate == "trimmed":
                 return trimmed_means(replies.models, labels, previous, self.trim)
-            return group_means(replies.models, labels, previous, weights)
+            return server.aggregation.average_groups(replies.models, labels, previous, weights)
 
         means = average_members(of, state.models)
         models = state.models.clone()
@@ -501,7 +505,7 @@ class Mixed(Parts, Method[MixedState]):
         self, state: MixedState, labels: NDArray[np.int64], finer: Tensor, cohort: Cohort
     ) -> Round[MixedState]:
         """Run a round with both the present groups and those on trial; the lower mean loss decides (DC-PFL)."""
-        clients, layout = cohort.clients, cohort.server.layout
+        clients = cohort.clients
         other = np.where(labels[clients] == UNKNOWN, 0, labels[clients])
         sends = {"model": Send(state.starts, state.rows(clients)), "finer": Send(finer, other)}
         trained: Replies = yield Exchange(clients, TrainBranches(), sends)
@@ -513,7 +517,7 @@ class Mixed(Parts, Method[MixedState]):
         state = replace(state, candidate=None, finer=None, next_search=cohort.round + 1 + (0 if won else self.wait))
         if won:
             state = replace(state.regroup(labels), models=finer)
-        return self._average(state, replies, None, layout)
+        return self._average(state, replies, None, cohort.server)
 
     def _draw_initial_models(self, server: ServerView, attempt: int = 0) -> Tensor:
         """Return K independent models `[K, P]` over common layers, where there are such."""
@@ -538,7 +542,8 @@ class Mixed(Parts, Method[MixedState]):
         groups = np.full(server.n, UNKNOWN, np.int64)
         groups[replies.clients] = picked
         weights = replies.samples if self.weights == "samples" else None
-        return replace(state, models=base.average_heads(models, replies, picked, weights), groups=groups)
+        models = base.average_heads(models, replies, picked, weights, server.aggregation)
+        return replace(state, models=models, groups=groups)
 
     def _let_newcomers_choose(self, state: MixedState, clients: Ids, server: ServerView) -> Round[Serving]:
         """Let newcomers pick as all clients do."""

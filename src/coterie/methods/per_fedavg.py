@@ -24,7 +24,6 @@ from pydantic import Field
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.meta import MetaUpdate
 from coterie.errors import BadInput
-from coterie.grouping.aggregate import mean
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import Cohort, ServerView, Split, find_idle_settings, serve
@@ -82,7 +81,7 @@ class PerFedAvg(OneModel):
         clients = cohort.clients
         rule = MetaUpdate(self.alpha, self.beta, self.order, self.delta)
         replies: Replies = yield Exchange(clients, rule, {"model": Send.same(state.model[0], clients)})
-        return GlobalState(mean(replies.models, state.model))
+        return GlobalState(cohort.server.aggregation.average(replies.models, state.model))
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

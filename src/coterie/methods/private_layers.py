@@ -19,7 +19,6 @@ from coterie.catalogue import state
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.rules.rule import Rule
 from coterie.errors import BadInput
-from coterie.grouping.aggregate import mean
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import Cohort, Method, ServerView, Serving, Split
 from coterie.models.layout import Layout, Part
@@ -65,7 +64,7 @@ class SharedLayers(Method[PartlyShared]):
             clients, self.update(cohort), send, self.settings(cohort), {"model": shared}
         )
         weights = None if self.uniform else replies.samples
-        means = mean(shared.take(replies.models), shared.take(state.model), weights)
+        means = cohort.server.aggregation.average(shared.take(replies.models), shared.take(state.model), weights)
         started = state.started.copy()
         started[replies.clients] = True
         return replace(state, model=shared.put(state.model.clone(), means), started=started)

@@ -70,6 +70,10 @@ class RobustTKM(Method[RobustTKMState]):
     ] = 0.2
     signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that K-means sees")] = "all"
 
+    @property
+    def own_aggregation(self) -> str:
+        return "it has a trimmed mean of its own (trim, kmeans_trim)"
+
     def start(self, server: ServerView) -> RobustTKMState:
         rows = server.initial(0).repeat(self.clusters, 1)
         return RobustTKMState(rows, rows, np.full(server.n, UNKNOWN, np.int64))

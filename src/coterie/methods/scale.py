@@ -35,6 +35,11 @@ class Scale(Section):
         Field(ge=0, description="megabytes of client states beyond which they lie in a mapped file"),
         Changes("nothing"),
     ] = 4_000
+    data_mb: Annotated[
+        int,
+        Field(ge=0, description="megabytes of samples beyond which they lie in a mapped file"),
+        Changes("nothing"),
+    ] = 4_000
 
 
 def too_many(method: str, compared: int, scale: Scale) -> list[str]:

@@ -37,5 +37,5 @@ def signal(network: str, features: tuple[int, ...], shortest: int) -> tuple[int,
 
 
 def _refuse(network: str, features: tuple[int, ...], takes: str) -> NoReturn:
-    kind = {1: "flat vectors", 2: "signals", 3: "images"}.get(len(features), "samples")
+    kind = {1: "flat vectors", 2: "signals", 3: "images", 4: "volumes"}.get(len(features), "samples")
     raise BadInput(f"network {network} cannot take {kind} of {format_shape(features)}; it takes {takes}")

@@ -34,6 +34,7 @@ class Entry:
 
     A convolution's weight is stored channels-last (`[out, height, width, in]`) and seen as PyTorch's
     `[out, in, height, width]`, which is what makes it fast on a CPU. Any other tensor is stored as PyTorch does.
+    (A kernel of one pixel lies the same way in both, and is seen as PyTorch's, so that the images alone say which.)
     """
 
     name: str
@@ -66,7 +67,7 @@ class Entry:
         return self._shaped(matrix[:, self.start : self.stop], (matrix.shape[0],))
 
     def _shaped(self, flat: Tensor, lead: tuple[int, ...]) -> Tensor:
-        if len(self.shape) < 3 or self.kind != "conv":
+        if len(self.shape) < 3 or self.kind != "conv" or all(side == 1 for side in self.shape[2:]):
             return flat.view((*lead, *self.shape))
         out, inner, *space = self.shape
         stored = flat.view(*lead, out, *space, inner)

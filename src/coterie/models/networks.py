@@ -133,7 +133,8 @@ def build_network(
     Args:
         name: a name in `NETWORKS`, or `auto` for `default_network(features)`.
         settings: the network's settings by name; those left out take their defaults.
-        features: shape of one sample: `(height, width, channels)`, `(time, channels)` or `(features,)`.
+        features: shape of one sample: `(height, width, channels)`, `(depth, height, width, channels)`,
+            `(time, channels)` or `(features,)`.
         classes: number of outputs for a prediction.
         seed: seed of the run. PyTorch's global generator is neither used nor disturbed.
         variant: 0, 1, … give different initial models under one seed.
@@ -146,11 +147,10 @@ def build_network(
     entry = NETWORKS[default_network(features) if name == "auto" else name]
     own = isinstance(entry, OwnEntry)
     problems, bound = [], {}
-    most = 4 if own else 3
-    if not features or len(features) > most or min(features) < 1:
+    if not 1 <= len(features) <= 4 or min(features) < 1:
         problems.append(
             f"features = {format_shape(features)} is not possible; they must be height x width x channels, "
-            "time x channels or one number, each at least 1"
+            "depth x height x width x channels, time x channels or one number, each at least 1"
         )
     if classes < 1:
         problems.append(f"outputs = {classes} is not possible; a network must give at least 1")
@@ -163,6 +163,7 @@ def build_network(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(address(seed, f"build/{variant}"))
         network: nn.Module = entry.target(features, classes, **bound)
+    _work_around_onednn(network)
     notes: list[str] = []
     if own:
         network.train()
@@ -197,6 +198,29 @@ def _but(modules: list[str]) -> str:
     return f"; {', '.join(modules[:5])}{' and others' * (len(modules) > 5)} as built" if modules else ""
 
 
+_ONEDNN_BLOCK = 8
+"""Channels that oneDNN's AVX2 kernels take at a time."""
+
+
+def _work_around_onednn(network: nn.Module) -> None:
+    """Give strided pointwise convolutions of few channels their images channels first.
+
+    oneDNN's gradient of their weights writes past its memory where the images are stored channels last, as all
+    are here (uxlfoundation/oneDNN issue 6035, on processors without AVX-512): the process dies, hangs, or goes on
+    with wrong numbers.
+    """
+    for module in network.modules():
+        if not isinstance(module, nn.Conv2d) or _copy_channels_first in module._forward_pre_hooks.values():
+            continue
+        if module.kernel_size == (1, 1) and module.stride != (1, 1) and module.in_channels < _ONEDNN_BLOCK:
+            module.register_forward_pre_hook(_copy_channels_first)
+
+
+def _copy_channels_first(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    # `contiguous` returns an image of one channel as it is: it lies both ways.
+    return tuple(x.clone(memory_format=torch.contiguous_format) for x in inputs)
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether something is called before or behind a module: then its `forward` is not all that it computes."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
@@ -218,3 +242,10 @@ def frozen_modules(network: nn.Module) -> list[nn.Module]:
         and not any(p.requires_grad for p in own)
         and next(module.buffers(recurse=False), None) is not None
     ]
+
+
+def set_training(network: nn.Module) -> None:
+    """Put a network into training mode, but for its `frozen_modules`, whose norms go on by their statistics."""
+    network.train()
+    for module in frozen_modules(network):
+        module.eval()

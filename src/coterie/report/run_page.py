@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
@@ -13,6 +13,7 @@ from coterie.experiments.folder.files import write_whole
 from coterie.experiments.folder.metrics import ADAPTED, MACRO, RunMetric
 from coterie.experiments.folder.reading import Run, method_name, read_runs
 from coterie.experiments.folder.run_folder import RunFolder
+from coterie.experiments.folder.tables import newcomers_columns
 from coterie.report.charts import draw_run
 from coterie.report.compared_runs import read_against, write_against
 from coterie.report.numbers import MISSING, capital, count_of, decimals, measured, versus, volume
@@ -57,6 +58,7 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         notes=[*folder.warnings(), *notes],
         tiles=_tiles(run, others),
         compared=_compared([folder, *against]) if others else None,
+        newcomers=_newcomers(run),
         members=members,
         more_groups=more_groups,
         transfers=transfers,
@@ -161,6 +163,26 @@ def _agreement(end: Mapping[str, Any]) -> tuple[str, str]:
     if end["ari"] is None:
         return "–", "none planted"
     return decimals(end["ari"]), f"adjusted Rand index; NMI {decimals(end['nmi'])}"
+
+
+def _newcomers(run: Run) -> Table | None:
+    """By every metric, how clients fare who were held out of training, beside those in training; means."""
+    joined = run.newcomers
+    if joined is None:
+        return None
+    trained = run.last.filter(~pl.col("client").is_in(joined["client"].implode()))
+    lines = []
+    for metric, *columns in newcomers_columns(run.metrics):
+        values = [joined[column] for column in columns]
+        values.append(trained[metric.name].fill_nan(None))
+        means = [value.mean() for value in values]
+        lines.append(
+            [
+                capital(metric.title),
+                *(MISSING if mean is None else measured(metric, cast(float, mean)) for mean in means),
+            ]
+        )
+    return Table(["Mean over clients", "On arrival", "Adapted", "In training"], lines, texts=1)
 
 
 def _members(run: Run) -> tuple[list[tuple[str, str]], int]:

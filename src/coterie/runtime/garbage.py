@@ -37,9 +37,9 @@ def freeze_objects() -> Iterator[None]:
     if gc.get_freeze_count():
         yield
         return
-    gc.collect()
-    gc.freeze()
     try:
+        gc.collect()
+        gc.freeze()
         yield
     finally:
         gc.unfreeze()

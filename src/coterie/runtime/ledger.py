@@ -17,6 +17,9 @@ Direction = Literal["down", "up"]
 FROZEN = "frozen parameters"
 """How the ledger calls what is frozen in a network."""
 
+SUMS = "sums for standardising"
+"""How the ledger calls what clients tell, and hear, so that inputs are standardised alike."""
+
 
 @dataclass
 class Ledger:
@@ -35,6 +38,14 @@ class Ledger:
     def count_frozen(self, client: int, scalars: int) -> None:
         """Count what of a network never changes, which a client downloads once, before its first order."""
         self.rows.append((client, "down", FROZEN, scalars))
+
+    def count_sums(self, client: int, channels: int) -> None:
+        """Count what is told once so that all standardise alike; each number is of twice the bytes of a scalar.
+
+        Count, sum and sum of squares of each channel go up, its mean and deviation come down.
+        """
+        self.rows.append((client, "up", SUMS, 2 * 3 * channels))
+        self.rows.append((client, "down", SUMS, 2 * 2 * channels))
 
     def count_answer(self, order: Order, outcome: Outcome, rows: Rows[Tensor]) -> None:
         """Count what a client sends back: the part of every vector that crosses, and its numbers."""

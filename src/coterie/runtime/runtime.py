@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.characters import escape
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules.requests import Request
 from coterie.clients.rules.rule import Answer, Item, Order
@@ -26,6 +27,7 @@ from coterie.models.layout import Layout
 from coterie.randomness import stream
 from coterie.runtime.dispatch import ranges
 from coterie.runtime.ledger import Ledger
+from coterie.runtime.quarantine import Quarantine
 from coterie.runtime.rows import Outcome, Rows, Sketcher, allocate_rows, close_gaps, vector_shapes
 from coterie.runtime.threads import one_thread
 
@@ -35,11 +37,21 @@ VANISHED = "vanished in mid-round"
 """The reason of a client that `dropout` took away."""
 
 
+MAX_REASON_LENGTH = 500
+"""Characters of the reason for which a client gave no answer; the rest is cut off."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why a client gave no answer, in a few words."""
 
     reason: str
+    is_fault: bool = True
+    """Whether it counts towards quarantine. It does not where the client was not asked at all."""
+
+    def __post_init__(self) -> None:
+        # An error may repeat what another machine sent.
+        object.__setattr__(self, "reason", escape(self.reason)[:MAX_REASON_LENGTH])
 
 
 class States(Protocol):
@@ -79,6 +91,8 @@ class Runtime(ABC):
         self.dropout = dropout
         self.sketcher = Sketcher(layout, seed)
         self.ledger = Ledger()
+        self.quarantine = Quarantine(None)
+        """Who is not asked for a while; nobody unless it is replaced by another one."""
         self.failures: list[tuple[int, str]] = []
         self.model_sketches: list[tuple[Ids, Tensor]] = []
         """Who had a model in this round, and sketches of those models `[r, width]`, for the run's picture: of the
@@ -109,6 +123,7 @@ class Runtime(ABC):
     def begin_round(self, round: int) -> None:
         """Empty the ledger, the failures and the log. Clients who vanished in the last round are back."""
         self._round = round
+        self.quarantine.begin_round(round)
         self.ledger.clear()
         self.failures.clear()
         self.logged.clear()
@@ -127,10 +142,15 @@ class Runtime(ABC):
 
     def measure(self, exchange: Exchange) -> Replies:
         """Answer an exchange that belongs to the evaluation: nothing is counted, kept or lost."""
-        orders = self._orders(exchange)
+        orders, missing = [], {}
+        for order in self._orders(exchange):
+            if (reason := self.quarantine.reason(order.client)) is not None:
+                missing[order.client] = reason
+            else:
+                orders.append(order)
         outcomes, rows = self._deliver(exchange, orders, keep=False)
-        failed = {o.client: f.reason for o, f in zip(orders, outcomes, strict=True) if isinstance(f, Failure)}
-        return self._replies(orders, outcomes, rows, failed)
+        missing |= {o.client: f.reason for o, f in zip(orders, outcomes, strict=True) if isinstance(f, Failure)}
+        return self._replies(orders, outcomes, rows, missing)
 
     def _exchange(self, exchange: Exchange) -> Replies:
         """Count what crosses, lose those who vanish, and have the others answer."""
@@ -140,6 +160,9 @@ class Runtime(ABC):
         for order in self._orders(exchange):
             if order.client in self._vanished:
                 away[order.client] = "left earlier in the round"  # hears nothing more, and is counted once
+                continue
+            if (reason := self.quarantine.reason(order.client)) is not None:
+                missing[order.client] = reason
                 continue
             if self.layout.frozen and order.client not in self.equipped:
                 self.equipped.add(order.client)
@@ -176,7 +199,13 @@ class Runtime(ABC):
         self, exchange: Exchange, orders: Sequence[Order], keep: bool
     ) -> tuple[list[Outcome | Failure], Rows[Tensor]]:
         if orders:
-            return self.deliver(orders, keep)
+            outcomes, rows = self.deliver(orders, keep)
+            for order, outcome in zip(orders, outcomes, strict=True):
+                if isinstance(outcome, Failure) and outcome.is_fault:
+                    self.quarantine.note_failure(order.client, outcome.reason)
+                elif keep and not isinstance(outcome, Failure):  # to be scored alone makes up for nothing
+                    self.quarantine.note_answer(order.client)
+            return outcomes, rows
         return [], allocate_rows(exchange.rule, self.layout, 0, self.sketcher.width, keep)
 
     def _replies(

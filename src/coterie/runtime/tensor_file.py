@@ -82,8 +82,10 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.asarray(array) if plain else array.copy(order="C"))
 
 
-def write_file(path: Path, tensors: Mapping[str, Stacked], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file, and wait until it is on the disk.
+def write_file(
+    path: Path, tensors: Mapping[str, Stacked], metadata: Mapping[str, str], *, private: bool = False
+) -> None:
+    """Write a safetensors file, and wait until it is on the disk; a `private` one is for its owner alone.
 
     The format: eight bytes with the length of a JSON header, the header, then the tensors without a gap, those of
     wide numbers first so that all are aligned.
@@ -97,22 +99,27 @@ def write_file(path: Path, tensors: Mapping[str, Stacked], metadata: Mapping[str
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     written += b" " * (-len(written) % 8)
-    with path.open("wb", buffering=0) as file:
-        _write(file.fileno(), memoryview(len(written).to_bytes(8, "little") + written))
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
+    try:
+        _write(handle, memoryview(len(written).to_bytes(8, "little") + written))
         for name in names:
             for block in tensors[name].blocks():
-                _write(file.fileno(), block)
-        os.fsync(file.fileno())
+                _write(handle, block)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
-def replace_file(path: Path, tensors: Mapping[str, Stacked], metadata: Mapping[str, str]) -> None:
+def replace_file(
+    path: Path, tensors: Mapping[str, Stacked], metadata: Mapping[str, str], *, private: bool = False
+) -> None:
     """Write a safetensors file so that it appears whole or not at all, and wait until its name is on the disk too.
 
     A kill may leave `.NAME.PID.new` beside it.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        write_file(fresh, tensors, metadata)
+        write_file(fresh, tensors, metadata, private=private)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)

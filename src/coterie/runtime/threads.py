@@ -15,6 +15,8 @@ from threading import Lock
 import torch
 from threadpoolctl import ThreadpoolController
 
+from coterie.runtime.signals import defer_signals
+
 
 def cores() -> int:
     """Return how many cores this process may use."""
@@ -31,17 +33,29 @@ class _Lowered:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        with self._lock:
-            if not self._inside:
-                self._restore = self._lower()
-            self._inside += 1
+        is_inside = False
+
+        def leave() -> None:
+            nonlocal is_inside
+            with defer_signals(), self._lock:
+                if is_inside:
+                    is_inside = False
+                    self._inside -= 1
+                    if not self._inside:
+                        self._restore()
+
         try:
+            with defer_signals(), self._lock:
+                if not self._inside:
+                    self._restore = self._lower()
+                self._inside += 1
+                is_inside = True
             yield
         finally:
-            with self._lock:
-                self._inside -= 1
-                if not self._inside:
-                    self._restore()
+            try:
+                leave()
+            finally:  # a signal may have cut it off
+                leave()
 
 
 def _lower_torch() -> Callable[[], None]:

@@ -54,6 +54,7 @@ def original(federation: Federation) -> NDArray[np.int64]:
     return federation.inputs.flatten(1).amin(dim=1).numpy().astype(np.int64) // 4
 
 
+@pytest.mark.medium
 @settings(max_examples=60)
 @given(st.sampled_from(SPLITS), st.integers(4, 20), st.integers(0, 2**40), st.sampled_from([None, 12, 25]))
 def test_no_sample_is_in_two_places(numbered: str, split: str, clients: int, seed: int, cap: int | None) -> None:
@@ -247,7 +248,7 @@ def test_small_clients_are_named() -> None:
     assert build("digits", "iid", 200, 0, min_samples=5).samples.min() >= 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_uci_har_recordings_never_straddle(data_folder: Path) -> None:
     dataset = load("uci-har")
     assert dataset.units is not None
@@ -269,6 +270,7 @@ def test_uci_har_recordings_never_straddle(data_folder: Path) -> None:
     assert federation.features == (128, 9)
 
 
+@pytest.mark.slow
 def test_the_539_writers_and_their_two_schools(data_folder: Path) -> None:
     federation = build("mnist-writers", "by-user", None, 0)
     assert federation.n == 539
@@ -305,6 +307,7 @@ def test_the_usual_number_of_public_samples_is_bounded_by_what_there_is() -> Non
     assert build("digits", "iid", 5, 0, public=None).public is None
 
 
+@pytest.mark.medium
 def test_whole_units_are_set_aside(data_folder: Path) -> None:
     """No window of UCI HAR that the server holds overlaps one that a client holds."""
     federation, whole = build("uci-har", "by-user", None, 0, public=300), build("uci-har", "by-user", None, 0)
@@ -330,6 +333,7 @@ def test_reordered_clients_keep_their_data() -> None:
     assert some.planted.tolist() == [0, 1, 1]
 
 
+@pytest.mark.slow
 def test_public_samples_are_official_test_images(data_folder: Path) -> None:
     federation, again = (build("mnist", "iid", 10, 0, samples_per_client=20, public=50) for _ in range(2))
     official = load("mnist", public=True)

@@ -1,60 +1,79 @@
-"""Images that stay bytes until a client's are looked at give the bits of those that were scaled at once; tokens."""
+"""Images that stay bytes until a minibatch is made give the bits of numbers that are stored; volumes; tokens."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import coterie
-from coterie.clients.data import build, load, preparation
+from coterie.clients.data import build, load
+from coterie.clients.data.own import Holding
+from coterie.clients.engine import bound_network, minibatches
+from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import Language
 from coterie.errors import BadInput
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> str:
+def images(tmp_path: Path) -> tuple[str, str]:
+    """The same images of an odd size: as bytes, and as the numbers that these become."""
     rng = np.random.default_rng(0)
-    path = tmp_path / "images.npz"
-    np.savez(
-        path,
-        image=rng.integers(0, 256, (120, 4, 4, 3), np.uint8),
-        label=np.arange(120) % 3,
-        client=np.arange(120) // 30,
-    )
-    return str(path)
+    pixels = rng.integers(0, 256, (124, 5, 5, 3), np.uint8)
+    beside: dict[str, Any] = {"label": np.arange(124) % 3, "client": np.arange(124) // 31}
+    (tmp_path / "bytes").mkdir()
+    (tmp_path / "numbers").mkdir()
+    np.savez(tmp_path / "bytes/images.npz", image=pixels, **beside)
+    np.savez(tmp_path / "numbers/images.npz", image=pixels.astype(np.float32) / 255, **beside)
+    return str(tmp_path / "bytes/images.npz"), str(tmp_path / "numbers/images.npz")
 
 
 @pytest.mark.parametrize("split", ["by-user", "iid + rotated(4)"])
-def test_bytes_give_the_same_bits(images: str, split: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    scaled = build(images, split, 4, 0, public=9)
-    monkeypatch.setattr(preparation, "BYTES_ABOVE", 0)
-    kept = build(images, split, 4, 0, public=9)
-    assert (scaled.inputs.dtype, kept.inputs.dtype) == (torch.float32, torch.uint8)
-    assert 4 * kept.inputs.nbytes == scaled.inputs.nbytes
-    assert kept.fingerprint == scaled.fingerprint
+def test_bytes_stay_bytes_and_become_the_same_numbers(images: tuple[str, str], split: str) -> None:
+    kept, numbers = (build(data, split, 4, 0, public=9) for data in images)
+    assert (kept.inputs.dtype, numbers.inputs.dtype) == (torch.uint8, torch.float32)
+    assert 4 * kept.inputs.nbytes == numbers.inputs.nbytes
+    assert kept.fingerprint == numbers.fingerprint
     assert kept.public is not None
-    assert scaled.public is not None
-    assert torch.equal(kept.public, scaled.public)
+    assert numbers.public is not None
+    assert torch.equal(kept.public, numbers.public)
     for client in range(4):
         for which in ("train", "validation", "test"):
-            one, other = (found.slice(client, which)[0] for found in (kept, scaled))
-            assert one.dtype == torch.float32
-            assert torch.equal(one, other)
-    assert any("stay bytes" in note for note in kept.notes)
+            one, other = (found.slice(client, which)[0] for found in (kept, numbers))
+            made = to_numbers(one)
+            assert torch.equal(made, other)
+            assert (made.data_ptr() - other.data_ptr()) % 64 == 0
+        assert torch.equal(Holding.of(kept, client).parts[0][0], Holding.of(numbers, client).parts[0][0])
 
 
-@pytest.mark.medium
-def test_a_run_on_bytes_is_the_same_run(images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+@pytest.mark.parametrize("network", ["mlp", "tests.own_networks:small", "tests.own_networks:Branches"])
+@pytest.mark.parametrize("at_once", [1 << 26, 0])
+def test_a_run_on_bytes_is_the_same_run(
+    images: tuple[str, str],
+    network: str,
+    engine: str,
+    at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Also where samples are put in order and prepared minibatch by minibatch, as those of large clients are."""
     found = []
-    for above in (1 << 28, 0):
-        monkeypatch.setattr(preparation, "BYTES_ABOVE", above)
-        run = {"rounds": 2, "workers": 2, "folder": str(tmp_path / str(above))}
-        result = coterie.run(coterie.Experiment(method="fedavg", data=images, network="mlp", run=run))
-        found.append((result.rounds["loss"].to_list(), result.rounds["train_loss"].to_list()))
-    assert found[0] == found[1]
+    for number, data in enumerate((*images, images[0])):
+        monkeypatch.setattr(bound_network, "GATHERED_BYTES", at_once if number == 2 else 1 << 26)
+        monkeypatch.setattr(minibatches, "PREPARED_BYTES", at_once if number == 2 else 1 << 26)
+        run = {"rounds": 2, "workers": 1, "engine": engine, "folder": str(tmp_path / str(number))}
+        method = {"name": "ifca", "clusters": 2}
+        training = {"batch_size": 6, "epochs": 2}
+        result = coterie.run(
+            coterie.Experiment(method=method, data=data, network=network, training=training, run=run)
+        )
+        found.append([result.rounds[name].to_list() for name in ("loss", "train_loss", "macro_accuracy")])
+    assert found[0] == found[1] == found[2]
 
 
 def test_volumes_are_scaled_and_divided(tmp_path: Path) -> None:
@@ -62,7 +81,8 @@ def test_volumes_are_scaled_and_divided(tmp_path: Path) -> None:
     np.savez(tmp_path / "volumes.npz", x=values, y=np.arange(40) % 2)
     federation = build(str(tmp_path / "volumes.npz"), "iid", 2, 0)
     assert federation.features == (3, 4, 5, 1)
-    assert 0 <= float(federation.inputs.min()) < float(federation.inputs.max()) <= 1
+    samples = to_numbers(federation.inputs)
+    assert 0 <= float(samples.min()) < float(samples.max()) <= 1
     with pytest.raises(BadInput, match="arrays of 3 x 4 x 5 x 1 numbers"):
         build(str(tmp_path / "volumes.npz"), "rotated(4)", 2, 0)
 

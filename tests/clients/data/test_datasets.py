@@ -39,7 +39,7 @@ def test_digits_need_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load("digits", public=True).public is None
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", SHAPES)
 def test_real_data(data_folder: Path, name: str) -> None:
@@ -67,6 +67,7 @@ def test_official_test_images(data_folder: Path, name: str) -> None:
     assert abs(public.mean()) < 0.05
 
 
+@pytest.mark.medium
 def test_images_are_upright(data_folder: Path) -> None:
     # The first training image of MNIST is a five: a bar at the top right, an open left side below it.
     image = load("mnist").inputs[0, :, :, 0]

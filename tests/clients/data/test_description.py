@@ -13,6 +13,7 @@ from coterie.clients.data.federation import divide
 from coterie.clients.tasks import Language
 
 
+@pytest.mark.slow
 @given(st.integers(2, 9), st.integers(2, 10), st.integers(0, 1000))
 def test_divergence_is_the_mean_over_pairs(n: int, classes: int, seed: int) -> None:
     counts = np.random.default_rng(seed).poisson(2.0, (n, classes)) + np.eye(n, classes, dtype=np.int64)

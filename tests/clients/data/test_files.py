@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coterie.clients.data import build, load
+from coterie.clients.data import build, files, load
 from coterie.clients.data.datasets import find_problems
 from coterie.errors import BadInput
 
@@ -75,7 +78,8 @@ def test_images(tmp_path: Path) -> None:
     grey = np.random.default_rng(0).integers(0, 256, (8, 5, 5), dtype=np.uint8)
     data = load(npz(tmp_path, image=grey, label=Y))
     assert data.inputs.shape == (8, 5, 5, 1)
-    assert np.allclose(data.inputs[..., 0], grey / 255)
+    assert np.array_equal(data.inputs[..., 0], grey)
+    assert data.inputs.dtype == np.uint8
     assert data.notes == ("images without a channel axis were given one", "8-bit images were scaled to 0 … 1")
     assert load(npz(tmp_path, image=grey / 255, label=Y)).inputs.shape == (8, 5, 5, 1)
     assert load(npz(tmp_path, signal=grey / 255, label=Y)).inputs.shape == (8, 5, 5)
@@ -137,6 +141,79 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
     path = tmp_path / "objects.npz"
     np.savez(path, allow_pickle=True, x=X, y=np.array([{}, []] * 4, dtype=object))
     assert "holds pickled objects, which are never loaded" in refused(str(path))
+
+
+def write_header(shape: str, kind: str = "<f4") -> bytes:
+    """The beginning of a `.npy` file that says any shape."""
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
+
+
+def write_archive(folder: Path, method: int = zipfile.ZIP_STORED, **members: bytes) -> Path:
+    with zipfile.ZipFile(folder / "wards.npz", "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return folder / "wards.npz"
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *("(1000000000000,)", "(4294967296, 4294967296)", "(18446744073709551616,)", "(-5, -2)", "(11,)"),
+        *("(" * 100, "(10.0,)", "'a'", f"({'9' * 90},)"),
+    ],
+)
+@pytest.mark.parametrize("ending", [".npz", ".npy"])
+def test_a_header_that_lies_is_refused_before_memory_is_taken(tmp_path: Path, shape: str, ending: str) -> None:
+    content, y = write_header(shape) + bytes(40), write_header("(10,)", "<i8") + bytes(80)
+    if ending == ".npz":
+        data = write_archive(tmp_path, x=content, y=y)
+    else:
+        data = tmp_path
+        (tmp_path / "x.npy").write_bytes(content)
+        (tmp_path / "y.npy").write_bytes(y)
+    tracemalloc.start()
+    sentence = refused(str(data))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "is damaged or not what its name says (ValueError); replace it" in sentence
+    assert most < 10_000_000
+
+
+def test_a_member_whose_length_lies_is_refused(tmp_path: Path) -> None:
+    path = write_archive(tmp_path, x=write_header("(10,)") + bytes(40), y=write_header("(10,)", "<i8") + bytes(80))
+    content = bytearray(path.read_bytes())
+    place = content.index(b"PK\x01\x02") + 24
+    content[place : place + 4] = struct.pack("<I", 2**31)
+    path.write_bytes(content)
+    assert "bytes and says that 2,147,48" in refused(str(path))
+    assert find_problems(str(path)) == [refused(str(path))]
+
+
+def test_what_is_packed_a_thousand_times_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "ALWAYS_UNPACKED", 1_000_000)
+    x = write_header("(500000, 4)", "|u1") + bytes(2_000_000)
+    path = write_archive(tmp_path, zipfile.ZIP_DEFLATED, x=x, y=write_header("(10,)", "<i8") + bytes(80))
+    assert refused(str(path)).endswith("are packed in it, which is not believed; save it without compression")
+
+
+def test_arrays_by_columns_and_compressed_ones_are_read(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "wards.npz", x=np.asfortranarray(X), y=Y)
+    data = load(str(tmp_path / "wards.npz"))
+    assert np.array_equal(data.inputs, X)
+    assert np.array_equal(data.labels, Y)
+
+
+def test_whole_numbers_beyond_64_bits_are_read(tmp_path: Path) -> None:
+    rows = [f"{i + 1}8446744073709551616,{i % 2}" for i in range(60)]
+    (tmp_path / "wards.csv").write_text("\n".join(["a,label", *rows]))
+    assert load(str(tmp_path / "wards.csv")).inputs.shape == (60, 1)
+
+
+def test_files_of_which_one_alone_holds_numbers_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X, y=Y)
+    np.savez(tmp_path / "b.npz", x=X.astype("M8[s]"), y=Y)
+    assert "b.npz has features of type datetime64[s] and" in refused(str(tmp_path))
 
 
 def test_parquet_with_numeric_columns(tmp_path: Path) -> None:
@@ -218,7 +295,7 @@ def test_a_folder_whose_files_disagree(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=X, y=Y.astype(str))
     assert "b.npz has labels of type <U21 and " in refused(str(tmp_path))
     np.savez(tmp_path / "b.npz", x=X.astype(str), y=Y)
-    assert "they must be numbers" in refused(str(tmp_path))
+    assert "make all of them numbers" in refused(str(tmp_path))
 
 
 def test_check_finds_it_without_loading(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_tensors_of_images_are_channels_first() -> None:
     assert found.users is None
 
 
+@pytest.mark.medium
 def test_a_run_is_gone_on_with_if_the_data_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from coterie.clients.data import given
 

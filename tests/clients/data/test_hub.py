@@ -30,7 +30,7 @@ def test_images_of_a_hub_table(library: Any) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 8), dtype=np.uint8)
     table = library.Dataset.from_dict({"img": [image.fromarray(p) for p in pixels], "label": [0, 1, 2] * 2})
     data = check_and_convert("x", hub.read_hub_columns(table, "x"))
-    assert np.allclose(data.inputs[..., 0], pixels / 255)
+    assert np.array_equal(data.inputs[..., 0], pixels)
     assert data.labels.tolist() == [0, 1, 2] * 2
 
 
@@ -112,7 +112,7 @@ def test_hub_images_whose_means_are_known_are_standardised_and_public_ones_are_t
     }
     monkeypatch.setattr(hub, "is_installed", lambda: True)
     monkeypatch.setattr(
-        hub, "fetch", lambda repository, split="train": Columns(repository, pixels[split], np.arange(40) % 10)
+        hub, "fetch", lambda repository, split="train", **_: Columns(repository, pixels[split], np.arange(40) % 10)
     )
     federation = build(name, "iid", 4, 0, public=30, min_samples=2)
     standard = STANDARDS[name]
@@ -136,6 +136,7 @@ def test_flower_partitioners(flower: Any) -> None:
     assert not np.array_equal(one.labels, other.labels)
 
 
+@pytest.mark.medium
 def test_flower_partitioner_by_real_users(flower: Any, data_folder: Any) -> None:
     federation = build("uci-har", 'flwr:NaturalIdPartitioner(partition_by="client")', None, 0)
     assert federation.n == 30

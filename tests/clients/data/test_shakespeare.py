@@ -60,7 +60,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, monkeypatch: p
         load("shakespeare")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_runs_of_text_stay_on_one_side(data_folder: Path) -> None:
     data = load("shakespeare")
     assert (len(data.user_names or ()), data.outputs, data.classes, data.task.name) == (640, 96, 0, "language")

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.clients.data import load
+from coterie.clients.data.agreement import match_columns
 from coterie.clients.data.columns import ROLES, Columns
 from coterie.clients.data.datasets import check_and_convert, default_split
-from coterie.clients.data.preparation import MOST_LEVELS, Sums
+from coterie.clients.data.preparation import MOST_LEVELS, Column, Preparation, Sums, make_inputs, to_texts
 from coterie.clients.data.tables import read_table
 from coterie.clients.tasks import Regression
 from coterie.errors import BadInput
@@ -39,6 +40,7 @@ def refused(data: Path) -> str:
     return sentence
 
 
+@pytest.mark.medium
 @given(order=st.permutations(WARD.columns), mixed=st.booleans())
 def test_columns_of_another_order_are_the_same_data(
     tmp_path_factory: pytest.TempPathFactory, order: list[str], mixed: bool
@@ -265,3 +267,17 @@ def test_a_regression_keeps_minus_one() -> None:
     labels = np.arange(90) % 70 - 1
     data = check_and_convert("x", Columns("x", RNG.normal(size=(90, 2)), labels), Regression())
     assert data.labels[:, 0].tolist() == labels.tolist()
+
+
+def test_numbers_as_text_are_not_cut_off() -> None:
+    values = [1.0, 1.2, -3.0, 1e30, None, float("nan")]
+    assert to_texts(pl.Series(values)).to_list() == ["1", "1.2", "-3", "1e+30", None, None]
+    assert to_texts(pl.Series(values[:2], dtype=pl.Float32)).to_list() == ["1", "1.2"]
+    table = pl.DataFrame({"stage": [1.2, 2.0]})
+    stages = Preparation((Column("stage", ("1", "2")),))
+    notes: list[str] = []
+    inputs = make_inputs(Columns("a.csv", table, None), stages, notes)
+    assert inputs.tolist() == [[0, 0], [0, 1]]
+    assert "'1.2' (1)" in notes[0]
+    with pytest.raises(BadInput, match=r"column stage has '1\.2' in 1 rows; the federation knows 1, 2"):
+        match_columns(Columns("a.csv", table, None), stages.columns, stages)

@@ -31,7 +31,7 @@ print(faults())
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can be told")
 def test_pages_are_asked_for_once() -> None:
     """24 MB that come and go are 5,900 pages of 4 KiB each time, unless they are kept."""

@@ -153,6 +153,7 @@ def test_nobody_depends_on_who_shares_the_kernel(solver: str, kind: str) -> None
         shared_by(people, requests(people)[kind], ids)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     features=st.sampled_from([1, 3, 8, 13, 30, 61, 64]),

@@ -189,6 +189,7 @@ def test_gradients_in_bfloat16_are_near(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(again, expected, strict=True))
 
 
+@pytest.mark.medium
 def test_training_in_bfloat16() -> None:
     """It learns what float32 learns, gives the same bits again, and is evaluated in float32."""
     settings: dict[str, Any] = {"epochs": 8, "batch_size": 16, "lr": 0.05}

@@ -105,25 +105,14 @@ class Squared(nn.Linear):
             "1 is a BatchNorm1d, which cannot",
         ),
         ((4,), [nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)], "1 drops units at a rate of 0.5, which cannot"),
-        ((4,), [Residual(nn.Linear(4, 4)), nn.Linear(4, 2)], "0 is a Residual, which cannot be batched"),
-        ((4,), [Squared(4, 2)], "0 is a Squared, which cannot be batched"),
-        ((4,), [nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)], "1 is a GELU, which cannot be batched"),
-        ((4,), [weight_norm(nn.Linear(4, 2))], "which cannot be batched"),
+        ((4,), [weight_norm(nn.Linear(4, 2))], "cannot compute it for many models"),
         ((6, 4), [nn.Linear(4, 3), nn.Flatten()], "0 is a Linear, which takes flat vectors, and gets signals"),
-        (
-            (6, 6, 1),
-            [nn.Conv2d(1, 2, 3), nn.Linear(4, 3)],
-            "1 is a Linear, which takes flat vectors, and gets images",
-        ),
         ((6, 4), [nn.Conv2d(1, 2, 3), nn.Flatten()], "0 is a Conv2d, which takes images, and gets signals"),
-        ((6, 6, 1), [nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1)], "ends without having flattened its samples"),
         (
             (6, 6, 1),
-            [nn.Conv2d(1, 2, 3), nn.Flatten(2)],
-            "1 flattens some dimensions only, which cannot be batched",
+            [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, return_indices=True), nn.Flatten()],
+            "cannot take zeros and ones",
         ),
-        ((6, 6, 1), [nn.Conv2d(1, 2, 3, 1, 1, padding_mode="circular"), nn.Flatten()], "0 pads with padding_mode"),
-        ((6, 6, 1), [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, return_indices=True), nn.Flatten()], "1 returns indices"),
     ],
 )
 def test_what_cannot_be_batched(features: tuple[int, ...], modules: list[nn.Module], says: str) -> None:
@@ -135,6 +124,27 @@ def test_what_cannot_be_batched(features: tuple[int, ...], modules: list[nn.Modu
     with pytest.raises(BadInput, match=says) as error:
         choose_engine(network, layout, Training(), features, "batched")
     assert len(error.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("features", "modules"),
+    [
+        ((4,), [Residual(nn.Linear(4, 4)), nn.Linear(4, 2)]),
+        ((4,), [Squared(4, 2)]),
+        ((4,), [nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)]),
+        ((6, 6, 1), [nn.Conv2d(1, 2, 3), nn.Linear(4, 3)]),
+        ((6, 6, 1), [nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1)]),
+        ((6, 6, 1), [nn.Conv2d(1, 2, 3), nn.Flatten(2)]),
+        ((6, 6, 1), [nn.Conv2d(1, 2, 3, 1, 1, padding_mode="circular"), nn.Flatten()]),
+    ],
+)
+def test_what_is_no_chain_is_vectorised(features: tuple[int, ...], modules: list[nn.Module]) -> None:
+    network = nn.Sequential(*modules)
+    layout = Layout.of(network)
+    engine, reason = choose_engine(network, layout, Training(), features, "auto")
+    assert engine == "batched"
+    assert reason.endswith("scalars on average are mostly overhead")
+    assert choose_engine(network, layout, Training(), features, "batched") == ("batched", "as asked")
 
 
 def test_the_cost_of_a_sample() -> None:

@@ -152,6 +152,7 @@ def test_what_is_not_trained_stays_to_the_bit() -> None:
         assert not torch.equal(part.take(result.model), part.take(start))
 
 
+@pytest.mark.medium
 def test_what_is_asked_is_not_changed() -> None:
     people = population(Batched, SOLVERS["sgd"], "cnn", **SMALL)
     before = [m.clone() for m in people.models]

@@ -119,7 +119,7 @@ class AdjustedAvg(OneModel):
 SIZES = [20 + 7 * i for i in range(20)]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_new_loss_runs_everywhere() -> None:
     """Equal to 1e-5 between engines; to the bit between runtimes."""
     federation, method = planted("label", sizes=SIZES), AdjustedAvg()
@@ -137,6 +137,7 @@ def test_a_new_loss_runs_everywhere() -> None:
     assert (one - plain).abs().max() > 1e-2
 
 
+@pytest.mark.medium
 def test_a_registered_objective_by_its_name() -> None:
     """The rule's settings are plain values, from which a remote client builds rule and objective."""
     update = ObjectiveUpdate.of(TaskLoss())
@@ -191,7 +192,7 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("network", NETWORKS)
@@ -237,6 +238,7 @@ def test_extras_of_each_client(network: str) -> None:
         assert_alike(a, b)
 
 
+@pytest.mark.slow
 def test_no_bit_depends_on_who_shares_a_kernel() -> None:
     """Of perceptrons, as with the mean cross-entropy."""
     for training in (PLAIN, PLAIN.updated(batch_size=7), PLAIN.updated(batch_size=64)):

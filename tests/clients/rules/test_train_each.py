@@ -104,7 +104,7 @@ def test_one_model_is_a_local_update() -> None:
     assert each.numbers["moved0"] == pytest.approx(float((plain.uploads["model"] - start).norm()))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("signal", ["all", "last_kernel"])
 def test_clients_join_the_centre_they_move_least_from(signal: Literal["all", "last_kernel"]) -> None:
     method = FeSEM(clusters=4, e_step="update_aware", signal=signal)
@@ -122,6 +122,7 @@ def test_clients_join_the_centre_they_move_least_from(signal: Literal["all", "la
         np.testing.assert_allclose(moved.min(1), part.take(replies.models - chosen).norm(dim=1), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_client_in_the_wrong_group_leaves_it() -> None:
     """D3: by the nearest centre it stays where it was put, by its own training it does not."""
     federation = planted("incongruent", 2)
@@ -140,6 +141,7 @@ def test_a_client_in_the_wrong_group_leaves_it() -> None:
     assert found[nearest].tolist() == wrong.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clusters", [1, 3])
 def test_traffic(clusters: int) -> None:
     """Down m K P b, up m (P b + 4 K); the warm-up is FeSEM's."""
@@ -151,7 +153,7 @@ def test_traffic(clusters: int) -> None:
         assert run.bytes("up", number) == 10 * (size * 4 + 4 * clusters)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_who_vanishes_and_who_comes_late() -> None:
     method = FeSEM(clusters=4, e_step="update_aware")
     run = train(method, planted("feature", clients=40), 6, dropout=0.25)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.data.federation import Federation, build
+from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules import Gradients, LocalUpdate, Losses, Order, Score, Train, Training
 from coterie.clients.rules.meta import MetaTrain
@@ -56,6 +57,7 @@ def agree(one: Engine, two: Engine, request: Any) -> None:
             assert torch.allclose(a.model, b.model, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", FLAT)
 def test_engines_agree_on_every_task(task: str, tmp_path: Path) -> None:
     data = data_for(tmp_path, task)
@@ -73,6 +75,22 @@ def test_engines_agree_on_every_task(task: str, tmp_path: Path) -> None:
             MetaTrain(model, 0.1, 0.1, second_order=True),
         ):
             agree(one, two, request)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("task", "network"), [("segmentation", "pixels"), ("language", "recurrent")])
+def test_engines_agree_on_tasks_of_modules(task: str, network: str, tmp_path: Path) -> None:
+    data, training = data_for(tmp_path, task), Training(lr=0.1, batch_size=4)
+    one, two = (engine_for(data, wanted, training, f"tests.tasked:{network}") for wanted in ("sequential", "auto"))
+    assert isinstance(two, Batched)
+    model = one.client(Order(0, 1, LocalUpdate(), {}), {}).initial()
+    for request in (
+        Train(model, epochs=2),
+        Losses(torch.stack([model, 2 * model])),
+        Gradients(model),
+        Score(model),
+    ):
+        agree(one, two, request)
 
 
 @pytest.mark.parametrize("task", [Classification((1.0, 2.0, 3.0), 0.1), Classification(class_weights="balanced")])

@@ -122,4 +122,4 @@ def test_every_metric_of_every_task_is_known() -> None:
 
     for entry in TASKS:
         built: Task = entry.target()
-        assert set(built.metrics) <= set(built.measurable) <= set(MEASURES)
+        assert set(built.metrics) <= set(built.measurable) <= set(MEASURES.names())

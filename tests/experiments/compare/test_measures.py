@@ -51,6 +51,7 @@ def test_a_cell_has_its_last_evaluation_and_its_totals(tmp_path: Path) -> None:
     assert (row["simulated_seconds"], row["seconds"], row["failed"]) == (15.0, 1.25, 3)
 
 
+@pytest.mark.medium
 def test_the_target_is_what_the_baseline_has_in_the_end_seed_by_seed(tmp_path: Path) -> None:
     courses: Mapping[str, Sequence[Sequence[float | None] | None]] = {
         "fedavg": [[0.3, 0.5, 0.5], [0.3, 0.6, 0.4], None],
@@ -70,6 +71,7 @@ def test_the_target_is_what_the_baseline_has_in_the_end_seed_by_seed(tmp_path: P
     assert told["reached"].to_list() == [2, 1]
 
 
+@pytest.mark.medium
 def test_a_target_that_is_given_holds_for_all(tmp_path: Path) -> None:
     courses = {"fedavg": [[0.1, 0.79, 0.8], [0.1, 0.2, 0.3]], "ifca": [[0.9, 0.1, 0.1], [0.7, 0.8, 0.9]]}
     _, found = measured(tmp_path, courses, target=0.8)
@@ -199,7 +201,7 @@ def test_real_runs_are_read_as_they_tell_themselves(tmp_path: Path) -> None:
         assert decode(tmp_path / "kept.parquet", schema).equals(frame)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_row_after_adaptation_is_read_from_the_same_run(tmp_path: Path) -> None:
     tables = {
         "methods": ["fedavg", "fedper"],

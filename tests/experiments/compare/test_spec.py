@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
 from coterie.errors import BadInput
 from coterie.experiments.compare.spec import Comparison, key_of
@@ -370,3 +372,31 @@ def test_a_named_dataset_says_by_which_metrics_methods_are_compared() -> None:
     assert made(experiment={"data.name": "shakespeare", "task.metrics": ["accuracy"]}).measure == "macro_accuracy"
     mixed = {"a": {"data.name": "shakespeare"}, "b": {"data.name": "digits"}}
     assert made(settings=mixed).measure == made(settings={"a": {"data.name": "own.npz"}}).measure
+
+
+def test_a_network_that_no_other_process_finds_is_refused() -> None:
+    class Local(nn.Sequential):
+        pass
+
+    for network in (lambda: nn.Linear(64, 10), Local, Local(nn.Flatten(), nn.Linear(64, 10))):
+        for form in (network, {"name": network}):
+            with pytest.raises(
+                BadInput, match=r"experiment\.network = test_a_network.*; define it at the top of a"
+            ):
+                Comparison.from_tables({"methods": ["fedavg"], "experiment": {"network": form}})
+
+
+@pytest.mark.parametrize("how", ["network", "network.name"])
+def test_a_network_may_be_given_in_python(how: str) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    comparison = Comparison.from_tables({"methods": ["fedavg"], "seeds": [0], "experiment": {how: module}})
+    cell, *_ = comparison.cells()
+    assert cell.experiment.network.name.startswith("given:torch.nn.modules.container.Sequential@")
+    comparison.check()
+
+
+@pytest.mark.parametrize("how", ["data", "data.name"])
+def test_data_given_in_python_are_refused(how: str) -> None:
+    experiment = {how: (np.zeros((20, 3)), np.arange(20) % 2)}
+    with pytest.raises(BadInput, match=r"experiment\.data was given in Python, and the runs of a comparison are"):
+        Comparison.from_tables({"methods": ["fedavg"], "experiment": experiment})

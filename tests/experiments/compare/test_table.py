@@ -104,7 +104,7 @@ def test_a_difference_is_paired_by_seed() -> None:
     assert ifca["wins"] == 2
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @given(st.lists(st.tuples(SHARES, SHARES), min_size=2, max_size=8))
 def test_a_difference_is_that_of_scipys_paired_test(pairs: list[tuple[float, float]]) -> None:
     first, second = np.array(pairs).T
@@ -148,7 +148,7 @@ def test_ranks_share_places_and_leave_out_who_is_missing() -> None:
     assert found["local-only"]["rank"] == pytest.approx(6.5 / 3)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @given(st.lists(st.tuples(*[st.sampled_from([0.1, 0.2, 0.3, 0.4])] * 4), min_size=1, max_size=5))
 def test_ranks_are_scipys(by_seed: list[tuple[float, ...]]) -> None:
     methods = ["fedavg", "ifca", "local-only", "fedsgd"]

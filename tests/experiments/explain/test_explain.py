@@ -80,6 +80,7 @@ def test_methods_that_look_at_what_clients_learn_go_through(method: str) -> None
     assert not [note for note in found.notes if "gave no answer" in note]
 
 
+@pytest.mark.medium
 def test_of_clients_that_diverge_no_totals_are_made() -> None:
     found = explain(experiment().updated({"training.lr": 1e30}))
     assert [note for note in found.notes if note.startswith("a client that was tried gave no answer: ")]
@@ -87,6 +88,7 @@ def test_of_clients_that_diverge_no_totals_are_made() -> None:
     assert (found.first, found.later, found.seconds, found.up_bytes) == (None, None, None, None)
 
 
+@pytest.mark.slow
 def test_many_rounds_are_as_the_second() -> None:
     found = explain(experiment("fesem", rounds=30, participation=0.5))
     assert found.first is not None
@@ -98,6 +100,7 @@ def test_many_rounds_are_as_the_second() -> None:
     )
 
 
+@pytest.mark.medium
 def test_one_kernel_for_many_clients() -> None:
     asked = experiment({"name": "ifca", "init": "plain"}, engine="batched").updated({"data.clients": 60})
     found = explain(asked)
@@ -106,6 +109,7 @@ def test_one_kernel_for_many_clients() -> None:
     assert found.up_bytes == [round.up_bytes_total for round in coterie.rounds(asked)][-1]
 
 
+@pytest.mark.medium
 def test_evaluations_are_counted_where_they_are_due() -> None:
     found = explain(experiment(rounds=7).updated({"evaluation.every": 3}))
     assert found.first is not None
@@ -117,6 +121,7 @@ def test_evaluations_are_counted_where_they_are_due() -> None:
     assert found.seconds == pytest.approx(found.start_seconds + work + evaluated + found.end_seconds)
 
 
+@pytest.mark.medium
 def test_dropout_takes_whom_it_takes_in_the_run() -> None:
     asked = experiment(dropout=0.4)
     found = explain(asked)
@@ -125,6 +130,7 @@ def test_dropout_takes_whom_it_takes_in_the_run() -> None:
     assert found.up_bytes == second.up_bytes_total
 
 
+@pytest.mark.slow
 def test_the_time_is_of_the_right_size() -> None:
     asked = experiment(rounds=10)
     found = explain(asked)
@@ -136,6 +142,7 @@ def test_the_time_is_of_the_right_size() -> None:
 # ---- memory
 
 
+@pytest.mark.medium
 def test_memory_is_what_the_sizes_say() -> None:
     asked = experiment("ditto", participation=0.5)
     found = explain(asked)
@@ -152,10 +159,30 @@ def test_memory_is_what_the_sizes_say() -> None:
     assert found.fits is True
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("data_mb", "workers", "how"), [(4_000, 1, "in memory"), (4_000, 2, "shared"), (0, 2, "mapped")]
+)
+def test_it_is_said_where_the_samples_lie(terminal: Terminal, data_mb: int, workers: int, how: str) -> None:
+    asked = experiment(workers=workers).updated({"scale.data_mb": data_mb, "training.epochs": 3})
+    found, size = explain(asked), 1797 * 4 * 64
+    assert found.data.how == how
+    assert (found.data.memory_bytes, found.data.disk_bytes) == ((0, size) if how == "mapped" else (size, 0))
+    assert part(found, "data") == 1797 * 8 + found.data.memory_bytes
+    assert found.first is not None
+    trained = found.first.read_bytes / (3 * 4 * 64)
+    assert 0.6 * 1797 < trained < 0.8 * 1797
+    words = ("--clients", "12", "--workers", str(workers), "--set", f"scale.data_mb={data_mb}")
+    out = " ".join(terminal("explain", "fedavg", *words).out.split())
+    assert f"data inputs of 460 kB {found.data.where}; training reads" in out
+
+
+@pytest.mark.medium
 def test_a_method_without_client_states_has_none() -> None:
     assert not [p for p in explain(experiment()).memory if p.name == "client states"]
 
 
+@pytest.mark.medium
 def test_what_has_no_room_is_said_before_it_is_tried(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
     monkeypatch.setattr(footprint, "available_bytes", lambda: CLIENTS * 4 * 15_010)
     found = explain(experiment())
@@ -217,6 +244,7 @@ def test_who_did_not_work_has_what_its_model_has() -> None:
 # ---- the command
 
 
+@pytest.mark.medium
 def test_the_command_says_all_of_it(terminal: Terminal, tmp_path: Path) -> None:
     code, out, err = terminal("explain", "fesem", "--clients", "12", "--rounds", "4", "--set", "lr=0")
     assert (code, err) == (0, "")
@@ -234,6 +262,7 @@ def test_the_command_says_all_of_it(terminal: Terminal, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.medium
 def test_json_is_for_machines(terminal: Terminal) -> None:
     code, out, err = terminal(
         "explain", "fedavg", "--clients", "12", "--participation", "0.5", "--rounds", "3", "--json"

@@ -32,6 +32,10 @@ class InProcessGrid(Grid):
         self.app = app
         self.offline: set[int] = set()
         """Nodes that are away."""
+        self.mute: set[int] = set()
+        """Nodes that are there and never answer."""
+        self.registered: dict[int, str] = {}
+        """The names that nodes' keys were registered with; a node that is not in it has none."""
         self._contexts = {1000 + i: _context(1000 + i, own, config) for i, own in enumerate(nodes)}
         self._replies: dict[str, Message] = {}
         self._run: Run | None = None
@@ -53,7 +57,7 @@ class InProcessGrid(Grid):
         return [node for node in self._contexts if node not in self.offline]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        return [NodeInfo(node_id=node) for node in self.get_node_ids()]
+        return [NodeInfo(node_id=node, name=self.registered.get(node)) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         keys = []
@@ -61,7 +65,8 @@ class InProcessGrid(Grid):
             key = str(uuid4())
             message.metadata.__dict__["_message_id"] = key
             keys.append(key)
-            self._replies[key] = self._answered(message)
+            if message.metadata.dst_node_id not in self.mute:
+                self._replies[key] = self._answered(message)
         return keys
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

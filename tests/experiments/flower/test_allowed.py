@@ -17,6 +17,7 @@ from coterie.clients.rules import LocalUpdate, Order
 from coterie.clients.rules.rule import Item
 from coterie.experiments.flower.client import HELLO, ORDER, answer_message
 from coterie.experiments.schema.experiment import Experiment
+from coterie.methods import METHODS
 from coterie.runtime.remote.codec import VERSION, pack_order
 from coterie.runtime.remote.message import Message
 from tests.packages import METHOD, install
@@ -36,6 +37,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[
     install(site, "sounds-alike", {"methods": {"alike": "some_trap_too:Mine"}}, {"some_trap_too": TRAP})
     (tmp_path / "here_trap.py").write_text(TRAP, "utf-8")
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    monkeypatch.setattr(METHODS, "entries", dict(METHODS.entries))
     monkeypatch.chdir(tmp_path)
     yield {"client": 0, "state-dir": str(tmp_path / "state")}
     for name in ("some_trap", "some_trap_too", "here_trap"):

@@ -124,6 +124,7 @@ def test_names_and_folders_are_checked_before_anything_starts(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
 
+@pytest.mark.medium
 def test_who_gives_no_answer_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where something that it began goes on and holds its streams."""
     flwr = tmp_path / "flwr"

@@ -145,7 +145,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("what", list(WRONG))
 def test_a_wrong_message_costs_its_client_the_round_and_nothing_else(what: str, tmp_path: Path) -> None:
@@ -160,7 +160,26 @@ def test_a_wrong_message_costs_its_client_the_round_and_nothing_else(what: str, 
     assert RunFolder(run).clients().filter(round=3)["accuracy"].is_not_nan().all()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "fesem"])
+def test_a_model_of_the_largest_numbers_ends_no_run(method: str, tmp_path: Path) -> None:
+    """It is finite, but its squares are not; the picture of the groups is drawn of the others, in resumes too."""
+    huge = answer(lambda message: tensors(message, lambda v: np.full_like(v, 3.4e38)))
+    asked = experiment(method, rounds=2)
+    here = place(tmp_path, CLIENTS)
+    run = here.run(asked, **huge)
+    assert RunFolder(run).status == "finished"
+    picture = RunFolder(run).picture()
+    assert picture is not None
+    assert picture.clients.tolist() == [0, 2, 3]
+    assert picture.affinity_name.endswith("; too large to draw: 1 left out")
+    longer = (run / "experiment.toml").read_text().replace("rounds = 2", "rounds = 3")
+    (run / "experiment.toml").write_text(longer)
+    here.run(asked, resume="real")
+    assert RunFolder(run).rounds().height == 3
+
+
+@pytest.mark.slow
 def test_a_client_vanishes_in_mid_round_is_away_and_comes_back(tmp_path: Path) -> None:
     def there(grid: Faulty, node: int, count: int, message: Message) -> FlowerMessage | None:
         if node == BAD and in_round(message, 2):
@@ -203,7 +222,7 @@ def test_a_server_that_was_killed_goes_on_to_the_same_bits(method: str, tmp_path
     assert failures(real) == []
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_client_that_lost_its_folder_begins_anew_and_that_is_said(tmp_path: Path) -> None:
     here = place(tmp_path, CLIENTS)
 
@@ -228,6 +247,7 @@ def own(folder: Path, **data: Any) -> tuple[Place, Experiment]:
     return Place(folder, nodes), asked.updated({"data": schema})
 
 
+@pytest.mark.medium
 def test_what_clients_hold_is_checked_before_the_first_round(tmp_path: Path) -> None:
     here, asked = own(tmp_path)
     held = dict(np.load(here.nodes[1]["data"]))
@@ -252,7 +272,7 @@ def test_what_clients_hold_is_checked_before_the_first_round(tmp_path: Path) -> 
         ({"client": ""}, "client is missing in the node's configuration"),
         ({"data": ""}, "data is missing in the node's configuration"),
         ({"state-dir": ""}, "state-dir is missing in the node's configuration"),
-        ({"data": "nowhere.npz"}, "'nowhere.npz' does not exist"),
+        ({"data": "nowhere.npz"}, "data = … does not exist"),
     ],
 )
 def test_a_node_that_is_not_configured_is_told_what_is_missing(
@@ -264,7 +284,7 @@ def test_a_node_that_is_not_configured_is_told_what_is_missing(
         Place(tmp_path, nodes).run(asked)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) -> None:
     run = place(tmp_path, CLIENTS).run(experiment("fedrep", rounds=1))
     longer = (run / "experiment.toml").read_text().replace("rounds = 1", "rounds = 2")
@@ -273,7 +293,7 @@ def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) ->
         coterie.resume(run)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp_path: Path) -> None:
     here, asked = own(tmp_path)
     run = here.run(asked)
@@ -286,7 +306,7 @@ def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp
     assert RunFolder(run).rounds()["participants"].to_list() == [4, 3]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     ("code", "reason", "said"),
@@ -336,3 +356,14 @@ def test_a_server_cannot_have_a_client_write_elsewhere(tmp_path: Path) -> None:
     said = answer_message(Message({**values, "asks": "hello"}), unnamed, {"state-dir": str(tmp_path / "x")})
     assert said.refusal == "state-dir is missing in the node's configuration; name a folder that this client keeps"
     assert not (tmp_path / "x").exists()
+
+
+def test_a_client_removes_the_half_written_model_of_a_killed_process(tmp_path: Path) -> None:
+    here, asked = own(tmp_path)
+    node = here.nodes[0]
+    left = Path(node["state-dir"]) / f".model.safetensors.{10**8}.new"
+    left.parent.mkdir()
+    left.write_text("half")
+    values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello"}
+    assert answer_message(Message(values), node, {}).refusal is None
+    assert not left.exists()

@@ -39,7 +39,7 @@ def experiment(method: str, **run: Any) -> Experiment:
     )
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(9)
 @pytest.mark.parametrize("method", sorted(METHODS.names()))
 def test_every_method_gives_the_bits_of_its_simulation(method: str, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_every_method_gives_the_bits_of_its_simulation(method: str, tmp_path: Pa
         assert first.drop(timed).equals(second.drop(timed)), table
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("method", ["fedavg", "fesem", "fedcps", "fedtsdp", "dcpfl"])
 def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path
     assert RunFolder(real).rounds()["ari"].is_null().all()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_client_that_joins_after_training_is_received_as_in_simulation(tmp_path: Path) -> None:
     asked = experiment("fesem", rounds=2, holdout_clients=0.3)
     here = place(tmp_path, 6)

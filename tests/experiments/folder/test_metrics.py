@@ -91,6 +91,7 @@ def test_agreement_by_hand() -> None:
     assert metrics.agreement([-1, -1], [0, 1]) == (None, None)
 
 
+@pytest.mark.medium
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 5), st.integers(-1, 5)), min_size=1, max_size=60))
 def test_agreement_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
@@ -135,6 +136,7 @@ def test_moved_counts_clients_and_not_names() -> None:
     assert metrics.count_moved([-1, -1, 0], [0, -1, 0]) == 1
 
 
+@pytest.mark.medium
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)), max_size=30))
 def test_moved_is_the_fewest_over_all_ways_to_rename(pairs: list[tuple[int, int]]) -> None:
@@ -143,6 +145,7 @@ def test_moved_is_the_fewest_over_all_ways_to_rename(pairs: list[tuple[int, int]
     assert metrics.count_moved(old, new) == min(int((name != new).sum()) for name in renamed)
 
 
+@pytest.mark.medium
 def test_moved_is_quick_where_many_small_groups_are_torn_apart() -> None:
     rng = np.random.default_rng(0)
     pairs = np.arange(20_000) // 2
@@ -172,6 +175,7 @@ def test_summary() -> None:
         metrics.summary(rounds.clear())
 
 
+@pytest.mark.medium
 def test_importing_metrics_and_runs_loads_no_torch() -> None:
     script = (
         "import sys; from coterie.experiments.folder import metrics, run_folder; sys.exit('torch' in sys.modules)"

@@ -58,10 +58,17 @@ def test_whoever_holds_rounds_reads_them_too(folder: RunFolder) -> None:
 
 def test_rounds_that_do_not_follow_one_another_do_not_share_a_file(folder: RunFolder) -> None:
     folder.buffer_rounds()
-    for number in (1, 2, 5, 6, 5):
+    for number in (1, 2, 5, 6, 3, 4, 3):
         folder.write_round(number, **a_round(number, number / 10))
+    folder.flush()
+    assert sorted(path.name for path in (folder.path / "metrics").iterdir()) == [
+        "000001-000002.zip",
+        "000003.zip",
+        "000004.zip",
+        "000005-000006.zip",
+    ]
     folder.compact()
-    assert folder.rounds()["round"].to_list() == [1, 2, 5, 6]
+    assert folder.rounds()["round"].to_list() == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("last", range(9))

@@ -68,6 +68,7 @@ def accuracy(terminal: Terminal, *words: str) -> tuple[float, str]:
     return float(found.split()[1].rstrip(":")), out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("standardise", ["global", "client"])
 def test_the_order_of_columns_changes_nothing(terminal: Terminal, standardise: str) -> None:
     Path("wards").mkdir()
@@ -93,6 +94,7 @@ def test_the_order_of_columns_changes_nothing(terminal: Terminal, standardise: s
     assert accuracy(terminal, "first", "--data", "sorted.csv", "--group", "0")[0] > 0.9
 
 
+@pytest.mark.slow
 def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     whole = patients(0)
     whole.write_csv("wards.csv")
@@ -120,6 +122,7 @@ def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     assert (code, err.splitlines()[0][:35]) == (2, "coterie: client 'new' is unknown; k")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["drop", "mean", "zero"])
 def test_missing_values_go_by_a_policy(terminal: Terminal, missing: str) -> None:
     whole = patients(0).with_columns(pl.when(pl.int_range(240) % 10 != 3).then("age").alias("age"))
@@ -161,6 +164,7 @@ def test_standardising_is_by_training_samples_alone(tmp_path: Path) -> None:
     assert turned.preparation_of(0) == found.preparation_of(2)
 
 
+@pytest.mark.slow
 def test_a_named_dataset_is_standardised_for_prediction_too(terminal: Terminal) -> None:
     train(terminal, "digits", "--clients", "4", "--split", "iid", "--set", "standardise=global")
     assert accuracy(terminal, "first", "--data", "digits", "--client", "1")[0] > 0.8

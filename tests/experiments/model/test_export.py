@@ -50,7 +50,7 @@ def in_torch(model: Trained, batch: Tensor) -> np.ndarray:
     return found
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(14)
 @pytest.mark.parametrize(
     "name", [n for n in NETWORKS.names() if NETWORKS[n].target.__module__.startswith("coterie.")]
@@ -76,7 +76,7 @@ def test_every_network_runs_elsewhere(tmp_path: Path, name: str) -> None:
     assert json.loads(elsewhere.get_modelmeta().custom_metadata_map["coterie"]) == about
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_an_exported_model_is_valid_and_says_nothing_of_this_machine() -> None:
     onnx = pytest.importorskip("onnx", reason="install coterie[onnx] to export networks")
     pytest.importorskip("onnxscript", reason="install coterie[onnx] to export networks")

@@ -14,7 +14,9 @@ import torch
 from sklearn.datasets import load_digits
 
 import coterie
+from coterie.clients.data.columns import Named
 from coterie.clients.data.datasets import load
+from coterie.clients.data.preparation import Column, Preparation
 from coterie.errors import BadInput
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.model.predict import Samples, load_samples, predict
@@ -160,6 +162,16 @@ def test_the_tables_say_what_was_predicted(tmp_path: Path) -> None:
         found.write(tmp_path / "a.txt")
 
 
+def test_a_class_that_is_called_like_a_formula_is_quoted_in_a_csv(tmp_path: Path) -> None:
+    names = ("=cmd|' /C calc'!A0", "@SUM(A1)", "-5")
+    found = Predicted(About("mlp", {}, (5,), 3, names), np.eye(3, dtype=np.float32), None)
+    for ending in ("csv", "parquet"):
+        found.write(tmp_path / f"a.{ending}")
+    quoted = pl.read_csv(tmp_path / "a.csv", infer_schema=False)["predicted"].to_list()
+    assert quoted == [f"'{names[0]}", f"'{names[1]}", "-5"]
+    assert pl.read_parquet(tmp_path / "a.parquet")["predicted"].to_list() == list(names)
+
+
 def test_outputs_without_end_are_refused() -> None:
     inputs = torch.zeros(3, 5)
     inputs[1] = 1e38
@@ -199,7 +211,7 @@ def terminal(
     return Terminal(capsys)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_predict_says_how_a_run_does(terminal: Terminal) -> None:
     code, out, err = terminal("predict", "one", "--data", "labelled.npz", "--out", "p.parquet")
     assert (code, err) == (0, "")
@@ -237,6 +249,20 @@ def test_an_exported_model_predicts_the_same(terminal: Terminal, finished: Path)
     Path("state").mkdir()
     write_model(Path("state/model.safetensors"), model.vector, model.layout, model.about)
     assert terminal("predict", "state", "--data", "labelled.npz", "--out", "a.csv").out == from_run
+
+
+def test_a_model_file_knows_what_the_label_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The usual names are features then, and may be several."""
+    known = Preparation((Column("a"), Column("label"), Column("y")), named=Named(label="ill"))
+    model = some(About("mlp", {"hidden": (4,)}, (3,), 2, preparation=known))
+    write_model(tmp_path / "m.safetensors", model.vector, model.layout, model.about)
+    pl.DataFrame({"a": [0.5, 1.5], "label": [3, 4], "y": [5, 6], "ill": [0, 1]}).write_csv(tmp_path / "new.csv")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = Terminal(capsys)("predict", "m.safetensors", "--data", "new.csv")
+    assert (code, err) == (0, "")
+    assert "are right" in out
 
 
 def test_a_run_is_left_as_it_is(terminal: Terminal, finished: Path) -> None:
@@ -289,6 +315,7 @@ def test_bad_input_is_refused_in_one_sentence_each(terminal: Terminal, words: st
     assert sorted(Path().iterdir()) == there
 
 
+@pytest.mark.medium
 def test_help_brings_no_torch() -> None:
     code = (
         "import sys; from coterie.cli.app import main; main(['predict', '--help']); print('torch' in sys.modules)"

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 import coterie
 from coterie.clients.data import build as build_federation
+from coterie.clients.data.columns import Named
 from coterie.clients.data.federation import Federation
 from coterie.clients.data.own import Holding
 from coterie.clients.data.population import RemotePopulation
+from coterie.clients.data.preparation import Preparation
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules import (
     RULES,
@@ -33,6 +35,7 @@ from coterie.clients.rules import (
 )
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.errors import BadInput
+from coterie.experiments.flower.registration import Registration
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.model.served import adapt_to_this_machine, trained_model
 from coterie.experiments.model.trained import Trained
@@ -123,7 +126,7 @@ def test_a_client_gets_the_model_it_was_evaluated_with(tmp_path: Path, method: s
         assert accuracy(model, held, client) == pytest.approx(last["accuracy"][client], abs=1e-6)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_group_gets_what_its_members_are_served(tmp_path: Path, federation: Federation) -> None:
     run = trained(tmp_path, "ifca", rounds=2)
     last = run.clients().filter(run.clients()["round"] == 2)
@@ -160,6 +163,7 @@ def test_a_group_without_a_model_says_so(tmp_path: Path, method: str, sentence: 
         trained_model(run, group=0)
 
 
+@pytest.mark.medium
 def test_what_clients_make_of_a_groups_model_is_said(tmp_path: Path) -> None:
     run = trained(tmp_path, "ditto", rounds=1)
     group, notes = trained_model(run)  # there is one group
@@ -212,6 +216,7 @@ class StopAfter:
     def finished(self, result: Result) -> None: ...
 
 
+@pytest.mark.medium
 def test_an_interrupted_run_gives_its_last_checkpoint(tmp_path: Path, federation: Federation) -> None:
     experiment = coterie.Experiment(
         method="fedavg",
@@ -240,8 +245,8 @@ def test_an_interrupted_run_gives_its_last_checkpoint(tmp_path: Path, federation
 class AtHome(RemoteRuntime):
     """Clients with data of their own, in this process."""
 
-    def __init__(self, runners: Sequence[ClientRunner], engine: Engine, samples: NDArray[np.int64]) -> None:
-        super().__init__(engine, samples)
+    def __init__(self, runners: Sequence[ClientRunner], engine: Engine, bounds: NDArray[np.int64]) -> None:
+        super().__init__(engine, bounds)
         self._runners = runners
 
     def post(self, messages: Mapping[int, Message]) -> dict[int, Message]:
@@ -270,12 +275,14 @@ def federated(
 
     runners = [ClientRunner(engine, MemoryStateStore(), keeps(client)) for client, engine in enumerate(engines)]
     remote = RemotePopulation("own", tuple(holding.info for holding in holdings))
-    population = remote if data is OWN else federation
-    world = World(population, np.empty(0, np.int64), AtHome(runners, engines[0], remote.samples))
-    return RunFolder(loop.run(experiment, world=world).folder), served
+    population = remote if experiment.data.own else federation
+    world = World(population, np.empty(0, np.int64), AtHome(runners, engines[0], remote.bounds))
+    run = RunFolder(loop.run(experiment, world=world).folder)
+    Registration("0" * 32, remote.clients).write(run.path)
+    return run, served
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [OWN, REHEARSED], ids=["own", "rehearsed"])
 def test_a_real_federation_gives_its_groups_models(
     tmp_path: Path, federation: Federation, data: dict[str, Any]
@@ -287,6 +294,16 @@ def test_a_real_federation_gives_its_groups_models(
         assert notes == []
         assert model.about.labels == (tuple(NAMES) if data is OWN else None)
         assert torch.equal(model.vector, served[client])
+
+
+@pytest.mark.medium
+def test_how_arrays_of_real_clients_become_inputs_stays_with_the_model(
+    tmp_path: Path, federation: Federation
+) -> None:
+    said = {"standardise": "client", "missing": "zero", "label": "ill"}
+    run, _ = federated(tmp_path, federation, "fedavg", {**OWN, **said})
+    known = Preparation(missing="zero", standardise="client", named=Named(label="ill"))
+    assert trained_model(run)[0].about.preparation == known
 
 
 @pytest.mark.medium
@@ -311,6 +328,7 @@ def pets(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.medium
 def test_a_model_knows_what_its_classes_are_called(tmp_path: Path, pets: Path) -> None:
     experiment = coterie.Experiment(
         method="fedavg",

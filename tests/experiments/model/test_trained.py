@@ -151,7 +151,7 @@ WRONG: list[dict[str, Any]] = [
     {"settings": [1]},
     {"features": ["a"]},
     {"features": []},
-    {"features": [8, 8, 1, 1]},
+    {"features": [8, 8, 1, 1, 1]},
     {"features": [8, 0, 1]},
     {"features": 8},
     {"classes": "x"},

@@ -259,6 +259,7 @@ def test_corrected_for_the_number_of_claims() -> None:
     assert [found.corrected for found in correct([*judged_by([0.04]), *others])] == ["holds", "vacuous", "not run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_the_level_of_an_item(seeds: int) -> None:
     """Six claims, some of two links, on methods that do not differ: at most 5 % of items get any verdict."""

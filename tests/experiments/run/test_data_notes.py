@@ -37,6 +37,7 @@ class Listener:
         self.notes.append(text)
 
 
+@pytest.mark.slow
 def test_notes_reach_observers_and_the_log(experiment: Experiment, caplog: pytest.LogCaptureFixture) -> None:
     listener = Listener()
     with caplog.at_level(logging.WARNING, "coterie"):
@@ -48,6 +49,7 @@ def test_notes_reach_observers_and_the_log(experiment: Experiment, caplog: pytes
     assert LEFT_OUT in coterie.explain(experiment).notes
 
 
+@pytest.mark.medium
 def test_a_client_without_test_samples_trains_and_counts_in_no_mean(experiment: Experiment) -> None:
     result = coterie.run(experiment.updated({"data.small_clients": "keep", "data.validation": 0.0}))
     last = result.clients.filter(result.clients["round"] == 2)

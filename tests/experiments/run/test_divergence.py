@@ -13,10 +13,19 @@ from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.run import loop
 from coterie.experiments.run.divergence import Divergence
 from coterie.experiments.schema.experiment import Experiment
+from tests.commandline import Terminal
 
 NAMES = ["ward a", "ward b", "ward c", "ward d", "ward e"]
 EVERYBODY = np.ones(5, np.bool_)
-TABLES = pl.DataFrame(schema={"round": pl.Int32, "client": pl.Int32, "loss": pl.Float64, "test_samples": pl.Int32})
+TABLES = pl.DataFrame(
+    schema={
+        "round": pl.Int32,
+        "client": pl.Int32,
+        "loss": pl.Float64,
+        "test_samples": pl.Int32,
+        "took_part": pl.Boolean,
+    }
+)
 FAILURES = pl.DataFrame(schema={"round": pl.Int32, "client": pl.Int32, "reason": pl.String})
 
 
@@ -84,6 +93,7 @@ def test_the_tables_tell_what_came_before_an_interruption() -> None:
             "client": [*range(5)] * 2,
             "loss": [1.0, 1.0, 1.0, 1.0, float("nan")] + [float("nan")] * 2 + [1.0, float("nan"), float("nan")],
             "test_samples": [9, 9, 9, 9, 0] * 2,
+            "took_part": [True] * 10,
         },
         schema=TABLES.schema,
     )
@@ -105,7 +115,7 @@ def diverging(folder: Path, lr: float, rounds: int) -> list[str]:
 @pytest.mark.medium  # It renders a page.
 def test_the_log_the_page_show_and_the_last_lines_say_so(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, diverging(tmp_path, 30.0, 3))
-    assert ran.exit_code == 0
+    assert ran.exit_code == 3, "no model is of use"
     folder = RunFolder(tmp_path / "wild")
     (said,) = folder.divergences()
     assert said.startswith(
@@ -119,6 +129,62 @@ def test_the_log_the_page_show_and_the_last_lines_say_so(tmp_path: Path) -> None
     assert f"note: {said}" in shown.output
 
 
+@pytest.mark.slow
+def test_a_comparison_names_the_runs_that_diverged_for_every_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = Terminal(capsys)
+    common = "[experiment]\nnetwork = 'mlp'\ndata = {clients = 4, samples_per_client = 60}\nrun = {rounds = 1}\n"
+    methods = "[methods.tame]\nmethod.name = 'fedavg'\n[methods.wild]\nmethod.name = 'fedavg'\ntraining.lr = 30.0\n"
+    Path("both.toml").write_text(f"seeds = [0]\n{common}{methods}")
+    wild = call("compare", "both.toml", "-q")
+    assert wild.code == 3
+    (said,) = wild.err.splitlines()
+    assert said.startswith("coterie: wild")
+    assert said.endswith("diverged for every client")
+    assert call("compare", "comparisons/both", "-q").code == 3, "nothing was left to do, and it is no better"
+    quiet = call(*diverging(tmp_path, 30.0, 1), "-q")
+    assert (quiet.code, quiet.err.startswith("coterie: training diverged for 4 of 4 clients")) == (3, True)
+
+
+def test_who_has_diverged_for_all() -> None:
+    some = Divergence(["a", "b", "c"], 2, 0.1)
+    assert not some.is_total
+    everybody, tested = np.array([np.inf, np.nan, 1.0]), np.array([True, True, False])
+    some.note_losses(1, everybody, tested)
+    assert some.is_total, "c has no test samples"
+    some.note_losses(2, np.array([0.1, np.nan, 1.0]), tested)
+    assert not some.is_total
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_who_was_left_out_once_and_answered_since_has_recovered(resumed: bool) -> None:
+    reason, rounds = "sent a model with NaN or infinite values", range(1, 5)
+    found = Divergence(NAMES, 10, 0.5)
+    clients = TABLES.vstack(
+        pl.DataFrame(
+            [(number, client, 1.0, 9, number > 1) for number in rounds for client in range(5)],
+            TABLES.schema,
+            orient="row",
+        )
+    )
+    failures = [(1, client, reason) for client in range(5)]
+    for number in rounds:
+        if not resumed:
+            found.note_losses(number, np.ones(5), EVERYBODY)
+            found.note_answers(number, EVERYBODY & (number > 1))
+            found.note_failures(number, [(client, why) for when, client, why in failures if when == number])
+            assert found.is_total == (number == 1)
+    if resumed:
+        found.restore(clients, pl.DataFrame(failures, FAILURES.schema, orient="row"))
+    assert not found.is_total
+    assert "since round 1;" in found.sentences()[0], "it is still told"
+    found.note_failures(5, [(client, reason) for client in range(5)])
+    assert found.is_total
+
+
+@pytest.mark.medium
 def test_a_run_that_nobody_answers_any_more_says_so_too(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, diverging(tmp_path, 1e20, 5))
     assert isinstance(ran.exception, BadInput)
@@ -127,6 +193,7 @@ def test_a_run_that_nobody_answers_any_more_says_so_too(tmp_path: Path) -> None:
     assert "training gave NaN or infinite values, which were left out, since round 1" in said
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_knows_what_came_before(tmp_path: Path) -> None:
     experiment = Experiment(
         method="fedavg",

@@ -64,7 +64,7 @@ def test_adaptation_is_one_local_update_of_the_served_model_to_the_bit(tmp_path:
     assert events[-1].metrics[ADAPTED] > events[-1].metrics["macro_accuracy"] + 0.05  # skewed labels
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("method", ["fedavg", "fesem", "ifca", "ditto", "fedtsdp", "dcpfl"])
 def test_scores_before_are_those_of_a_run_without_adaptation(tmp_path: Path, method: str) -> None:
@@ -79,7 +79,7 @@ def test_scores_before_are_those_of_a_run_without_adaptation(tmp_path: Path, met
     assert after["adapted_accuracy"].to_list() == pytest.approx(both.rounds[ADAPTED].to_list())
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("method", ["fedbabu", "per-fedavg", "fedrep", "fedsr", "fedcr"])
 def test_a_method_that_adapts_by_itself_adapts_once(tmp_path: Path, method: str) -> None:
@@ -157,6 +157,7 @@ def test_steps_are_minibatches(tmp_path: Path) -> None:
     assert after({"steps": 0}) == run(experiment).rounds["loss"].to_list()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapt", [{"epochs": 2, "layers": "head"}, {"steps": 3}])
 def test_both_engines_and_workers_agree(tmp_path: Path, adapt: dict[str, Any]) -> None:
     one = run(_experiment(tmp_path, "fesem", evaluation__adapt=adapt, run__engine="sequential"))
@@ -186,6 +187,7 @@ def test_the_local_model_is_what_the_client_last_trained(tmp_path: Path) -> None
     assert all(torch.equal(local.models[client], model) for client, model in seen.items())
 
 
+@pytest.mark.slow
 def test_who_has_trained_nothing_is_scored_as_served(tmp_path: Path) -> None:
     served = run(_experiment(tmp_path, run__rounds=1))
     local = run(_experiment(tmp_path, run__rounds=1, evaluation__evaluated="local"))
@@ -197,6 +199,7 @@ def test_who_has_trained_nothing_is_scored_as_served(tmp_path: Path) -> None:
     assert alone.clients["accuracy"].equals(run(_experiment(tmp_path, "local-only")).clients["accuracy"])
 
 
+@pytest.mark.slow
 def test_local_models_and_adaptation_go_on_after_an_interruption(tmp_path: Path) -> None:
     changes = {"evaluation__evaluated": "local", "evaluation__adapt": {"epochs": 1}, "run__checkpoint_every": 1}
     whole = run(_experiment(tmp_path, "fesem", **changes))

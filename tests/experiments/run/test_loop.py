@@ -130,6 +130,7 @@ def assert_same_state(one: Path, other: Path) -> None:
 # ---- what a run leaves behind
 
 
+@pytest.mark.medium
 def test_a_run_and_its_folder() -> None:
     diary = Diary()
     experiment = small(run={"name": "first", "checkpoint_every": 3})
@@ -170,6 +171,7 @@ def test_a_run_and_its_folder() -> None:
     assert result.summary["rounds"] == 4
 
 
+@pytest.mark.slow
 def test_names_of_runs() -> None:
     one = coterie.run(small("fedavg", 1))
     two = coterie.run(small("fedavg", 1))
@@ -184,6 +186,7 @@ def test_a_wrong_experiment_leaves_nothing() -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_the_loop_itself_writes_nothing_and_can_be_left() -> None:
     seen = []
     for event in coterie.rounds(small(run={"workers": 2})):
@@ -248,6 +251,7 @@ def test_the_rounds_follow_from_the_clients(method: str) -> None:
         assert result.ledger.height == 0
 
 
+@pytest.mark.medium
 def test_no_planted_groups_no_agreement() -> None:
     result = coterie.run(small("fedavg", 1, data={"split": "iid"}))
     assert result.rounds["ari"].to_list() == result.rounds["nmi"].to_list() == [None]
@@ -256,7 +260,7 @@ def test_no_planted_groups_no_agreement() -> None:
 # ---- rounds without an evaluation
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("method", ["fesem", "ifca", "local-only"])
 def test_evaluating_less_often_changes_no_result(method: str) -> None:
@@ -273,7 +277,7 @@ def test_evaluating_less_often_changes_no_result(method: str) -> None:
     assert seldom.clients.drop("group").equals(often.clients.filter(pl.col("round").is_in([3, 6, 7])).drop("group"))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_rounds_without_an_evaluation_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     for terminal in (False, True):
         console = Console(force_terminal=terminal, width=160, file=StringIO())
@@ -297,7 +301,7 @@ def test_rounds_without_an_evaluation_are_shown(capsys: pytest.CaptureFixture[st
     assert "nan" not in re.findall(r"\w+", text.lower())
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_an_interrupted_run_without_any_evaluation_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     class Stop(Diary):
         def round(self, round: Any) -> None:
@@ -338,6 +342,72 @@ def test_a_failing_client_is_in_the_table_of_failures(fault: str, reason: str) -
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_that_fails_in_a_row_sits_out_and_is_drawn_as_before(workers: int) -> None:
+    failing = {"name": "test-failing", "fault": "raise"}
+    run = {"participation": 1.0, "workers": workers, "quarantine_after": 2}
+    diary = Diary()
+    result = coterie.run(small(failing, 7, run=run), observers=[diary])
+    folder = RunFolder(result.folder)
+    fault = "RuntimeError: out of memory"
+    held = f"is in quarantine until round 5: {fault}"
+    assert folder.failures().filter(~pl.col("reason").str.starts_with("not evaluated")).rows() == [
+        (2, BAD, fault),
+        (3, BAD, fault),
+        (4, BAD, held),
+        (5, BAD, held),
+        (6, BAD, fault),
+        (7, BAD, f"is in quarantine until round 10: {fault}"),
+    ]
+    silent = folder.failures().filter(pl.col("reason").str.starts_with("not evaluated"))
+    assert silent.select("round", "reason").rows() == [
+        (4, f"not evaluated: {held}"),
+        (5, f"not evaluated: {held}"),
+        (7, f"not evaluated: is in quarantine until round 10: {fault}"),
+    ]
+    assert sorted(set(result.ledger.filter(client=BAD)["round"])) == [1, 2, 3, 6]
+    people = folder.people()
+    assert people is not None
+    name = people["name"][BAD]
+    assert [text for what, text in diary.calls if what == "note" and "in a row" in text] == [
+        f"round 3: {name} gave no sound answer in 2 rounds in a row and is not asked until round 6: {fault}",
+        f"round 6: {name} gave no sound answer in 3 rounds in a row and is not asked until round 11: {fault}",
+    ]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_knows_who_is_in_quarantine() -> None:
+    failing, run = {"name": "test-failing", "fault": "raise"}, {"participation": 0.5, "quarantine_after": 1}
+    whole = coterie.run(small(failing, 10, run=run | {"name": "whole"}))
+
+    class Stop(Diary):
+        def round(self, round: Any) -> None:
+            if round.number % 2:
+                raise KeyboardInterrupt
+
+    result = coterie.run(small(failing, 10, run=run | {"name": "stopped"}), observers=[Stop()])
+    while result.status == "interrupted":
+        result = coterie.resume(result.folder, observers=[Stop()])
+    one, other = (RunFolder(each.folder).failures() for each in (whole, result))
+    assert one.filter(pl.col("reason").str.starts_with("is in quarantine")).height > 0
+    assert one.equals(other)
+    first, second = final_state(whole.folder), final_state(result.folder)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.medium
+def test_quarantine_changes_nothing_where_nobody_fails() -> None:
+    states = []
+    for after in (1, "never"):
+        result = coterie.run(
+            small("fesem", run={"quarantine_after": after, "dropout": 0.2, "name": f"run-{after}"})
+        )
+        assert RunFolder(result.folder).failures().height > 0
+        states.append(final_state(result.folder))
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.slow
 def test_a_method_that_fails_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     settings = {"name": "test-failing", "fault": "raise", "broken": 3, "mended": str(tmp_path / "mended")}
     for workers in (1, 2):
@@ -363,7 +433,7 @@ def test_a_method_that_fails_leaves_a_run_that_can_be_resumed(tmp_path: Path) ->
     assert (again.status, again.summary) == (resumed.status, resumed.summary)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_an_observer_that_fails_costs_no_round() -> None:
     class Clumsy(Diary):
         def round(self, round: Any) -> None:
@@ -381,6 +451,7 @@ def test_an_observer_that_fails_costs_no_round() -> None:
     assert [event.number for name, event in diary.calls if name == "round"] == [3, 4]
 
 
+@pytest.mark.medium
 def test_a_client_that_cannot_be_evaluated_is_named_and_weighs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its row says NaN; the means are those of the others."""
     build = Session.__init__
@@ -414,6 +485,7 @@ def test_a_client_that_cannot_be_evaluated_is_named_and_weighs_nothing(monkeypat
     assert row["participants"] == 8
 
 
+@pytest.mark.slow
 def test_what_did_not_come_about_is_said_at_the_end_and_kept(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

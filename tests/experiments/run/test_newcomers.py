@@ -17,6 +17,7 @@ from coterie.experiments.run import newcomers
 from coterie.experiments.run.loop import Session, resume, run
 from coterie.experiments.schema.experiment import Experiment
 from coterie.randomness import stream
+from coterie.report import run_page
 from coterie.runtime.runtime import drive
 from tests.commandline import Terminal
 
@@ -50,6 +51,7 @@ def test_somebody_must_be_left_to_train() -> None:
         newcomers.hold_out_clients(build("digits", "iid", 2, 0), 0.9, 0)
 
 
+@pytest.mark.medium
 def test_newcomers_take_no_part_in_training(tmp_path: Path) -> None:
     result = run(_experiment(tmp_path))
     assert result.clients["client"].unique().sort().to_list() == list(range(12))
@@ -84,6 +86,20 @@ def test_every_method_says_how_it_receives_them(tmp_path: Path, method: str) -> 
         assert np.mean(joined["arrival"].to_numpy()) < np.mean(joined["adapted"].to_numpy())
     if method == "fedavg":
         assert joined["group"].to_list() == [0] * 4
+
+
+@pytest.mark.slow
+def test_they_are_scored_by_every_metric(tmp_path: Path) -> None:
+    asked = _experiment(tmp_path).updated({"task.metrics": ["accuracy", "balanced_accuracy"]})
+    folder = RunFolder(run(asked).folder)
+    joined = folder.newcomers()
+    assert joined is not None
+    for column in ("arrival_balanced_accuracy", "adapted_balanced_accuracy"):
+        assert joined[column].is_between(0, 1).all()
+    text = run_page.build(folder).read_text("utf-8")
+    assert "Newcomers by every metric" in text
+    mean = float(np.mean(joined["arrival_balanced_accuracy"].to_numpy()))
+    assert f"<td>{mean:.1%}</td>" in text[text.index("Newcomers by every metric") :]
 
 
 def test_a_group_that_only_a_newcomer_is_in_has_a_number_of_its_own() -> None:
@@ -125,7 +141,7 @@ def test_a_resumed_run_receives_them_alike(tmp_path: Path) -> None:
     assert whole.equals(again)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_command_line_says_how_it_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,27 @@ def test_training_starts_where_the_module_is(tmp_path: Path) -> None:
     session.close()
 
 
+@pytest.mark.slow
+def test_one_kernel_gives_the_same_bits_in_any_number_of_workers() -> None:
+    torch.manual_seed(0)
+    module, found = ViT(10), []
+    # Ten clients are a chunk of eight in a kernel, and two who are trained one after the other.
+    for engine, workers in (("auto", 1), ("batched", 2), ("sequential", 1)):
+        asked = experiment(module, "ifca", workers=workers, engine=engine)
+        session = Session(asked.updated({"data.clients": 10}))
+        try:
+            assert session.engine == ("sequential" if engine == "sequential" else "batched")
+            assert session.engine_reason.endswith("are mostly overhead") == (engine == "auto")
+            for number in (1, 2):
+                session.record(session.play_round(number))
+            found.append(session.state.models.clone())
+        finally:
+            session.close()
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+    assert torch.allclose(found[0], found[2], atol=1e-5)
+
+
 @pytest.mark.medium
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("method", [m for m in METHODS.names() if m not in ("fedcr", "fedsr")])
@@ -106,7 +127,7 @@ def test_a_frozen_layer_never_moves(method: str, tmp_path: Path) -> None:
         session.close()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("network", [OWN + "ViT", {"name": OWN + "Frozen"}, OWN + "tied"])
 def test_two_workers_give_the_bits_of_one_and_resume_those_of_a_whole_run(network: Any, tmp_path: Path) -> None:
@@ -122,6 +143,7 @@ def test_two_workers_give_the_bits_of_one_and_resume_those_of_a_whole_run(networ
         assert other.ledger.equals(whole.ledger)
 
 
+@pytest.mark.slow
 def test_a_module_that_was_given_is_needed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     module, settings = Frozen(10), {"folder": str(tmp_path), "checkpoint_every": 1}
@@ -143,6 +165,7 @@ def test_a_module_that_was_given_is_needed_again(tmp_path: Path, monkeypatch: py
     assert torch.equal(model.network().get_parameter("body.0.weight"), module.get_parameter("body.0.weight"))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("network", ["ViT", "Frozen", "Recurrent", "tied"])
 def test_a_network_of_a_path_is_exported_and_read(network: str, tmp_path: Path) -> None:
     result = run(experiment(OWN + network, folder=str(tmp_path)))
@@ -162,7 +185,7 @@ def test_a_network_of_a_path_is_exported_and_read(network: str, tmp_path: Path) 
         read_model(tmp_path / "model.safetensors")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("network", ["ViT", "Frozen"])
 def test_a_network_of_a_path_is_written_as_onnx(network: str, tmp_path: Path) -> None:
@@ -189,6 +212,7 @@ def test_a_head_that_is_named_stays_with_the_clients() -> None:
         session.close()
 
 
+@pytest.mark.slow
 def test_changed_weights_are_noticed(tmp_path: Path) -> None:
     cut = run(experiment(OWN + "ViT", folder=str(tmp_path), checkpoint_every=1), observers=[Stop(1)])
     path = cut.folder / "environment.json"
@@ -212,6 +236,7 @@ def test_an_experiment_that_uses_nothing_new_has_the_key_of_before() -> None:
     assert coterie.Experiment(network=ViT).network.name == OWN + "ViT"
 
 
+@pytest.mark.medium
 def test_frozen_parameters_are_counted_in_the_ledger(tmp_path: Path) -> None:
     result = run(experiment(OWN + "Frozen", folder=str(tmp_path)))
     frozen = result.ledger.filter(pl.col("what") == FROZEN)
@@ -219,6 +244,7 @@ def test_frozen_parameters_are_counted_in_the_ledger(tmp_path: Path) -> None:
     assert frozen["scalars"].unique().to_list() == [4 * 9 + 4 + 4 * 4]
 
 
+@pytest.mark.medium
 def test_explain_says_where_weights_come_from_and_what_the_head_is() -> None:
     found = "\n".join(explain(experiment(OWN + "Frozen", "fedper")).description)
     assert "weights as the network comes with them" in found

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
-from safetensors import safe_open
 
 import coterie
 from coterie.cli.app import main
@@ -27,6 +25,7 @@ from coterie.experiments.run.checkpoints import open_checkpoints
 from coterie.experiments.run.loop import Session
 from coterie.experiments.schema.experiment import Experiment
 from coterie.randomness import stream
+from tests.interrupted import Stopping, assert_same_run
 from tests.processes import Call, Processes
 
 pytestmark = [
@@ -68,37 +67,6 @@ def go_on(processes: Processes, method: str, name: str, *more: str) -> Call:
         return processes.start("resume", name, "--quiet")
     shutil.rmtree(folder, ignore_errors=True)
     return processes.start(*words(method, name, *more))
-
-
-def final_tensors(folder: RunFolder) -> tuple[str, dict[str, torch.Tensor]]:
-    last = max((folder.path / "checkpoints").glob("*.safetensors"))
-    with safe_open(last, framework="pt") as file:
-        return file.metadata()["header"], {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118  # no mapping
-
-
-def assert_same_run(one: RunFolder, other: RunFolder) -> None:
-    """Every table but for the wall clock, the picture, and the last checkpoint, to the bit."""
-    assert one.status == other.status == "finished"
-    assert one.rounds().drop("seconds").equals(other.rounds().drop("seconds"))
-    for table in ("clients", "ledger", "failures", "log"):
-        first, second = getattr(one, table)(), getattr(other, table)()
-        assert isinstance(first, pl.DataFrame)
-        assert first.equals(second)
-    joined, same_joined = one.newcomers(), other.newcomers()
-    if joined is None or same_joined is None:
-        assert joined is same_joined
-    else:
-        assert joined.equals(same_joined)
-    assert one.rounds()["round"].to_list() == list(range(1, ROUNDS + 1))
-    (header, tensors), (same_header, same_tensors) = final_tensors(one), final_tensors(other)
-    assert header == same_header
-    assert tensors.keys() == same_tensors.keys()
-    for name, tensor in tensors.items():
-        assert tensor.dtype == same_tensors[name].dtype
-        assert tensor.numpy().tobytes() == same_tensors[name].numpy().tobytes()
-    with np.load(one.path / "picture.npz") as picture, np.load(other.path / "picture.npz") as same_picture:
-        assert set(picture) == set(same_picture)
-        assert all(np.array_equal(picture[name], same_picture[name]) for name in picture)
 
 
 CASES: list[tuple[Any, ...]] = [
@@ -234,23 +202,6 @@ def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return RunFolder(result.folder)
 
 
-class Stopping:
-    """Interrupts a run after a round, as Ctrl-C would."""
-
-    def __init__(self, after: int) -> None:
-        self._after = after
-
-    def started(self, experiment: Any, description_lines: Any) -> None: ...
-
-    def round(self, round: Any) -> None:
-        if round.number == self._after:
-            raise KeyboardInterrupt
-
-    def note(self, text: str) -> None: ...
-
-    def finished(self, result: Any) -> None: ...
-
-
 def refused(name: str, capsys: pytest.CaptureFixture[str]) -> str:
     """What the command line says against resuming a run: one sentence."""
     capsys.readouterr()
@@ -269,7 +220,7 @@ def test_changed_data_are_refused(interrupted: RunFolder, capsys: pytest.Capture
     assert coterie.resume(interrupted).status == "finished"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_an_edited_experiment_is_refused(interrupted: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     text = interrupted.experiment_text()
     for old, new in (("momentum = 0.0", "momentum = 0.5"), ("lr = 0.05", "lr = 0.5")):
@@ -280,7 +231,7 @@ def test_an_edited_experiment_is_refused(interrupted: RunFolder, capsys: pytest.
     assert coterie.resume(interrupted).status == "finished"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_changes_no_bit_may_be_edited(interrupted: RunFolder) -> None:
     """A finished run may also be given more rounds; they are those it would have had at once."""
     text = interrupted.experiment_text()
@@ -308,7 +259,7 @@ def test_a_newer_version_with_another_setting_resumes_older_runs(interrupted: Ru
     assert coterie.resume(interrupted).status == "finished"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_damaged_checkpoints_are_passed_over_or_refused(interrupted: RunFolder) -> None:
     newest = interrupted.path / "checkpoints/000002.safetensors"
     whole = newest.read_bytes()

@@ -15,8 +15,8 @@ import coterie
 from coterie.experiments.run import picture
 from coterie.experiments.run.checkpoints import open_checkpoints
 from coterie.experiments.run.loop import Session
-from coterie.grouping.aggregate import mean
-from coterie.methods import fedavg
+from coterie.grouping import aggregate
+from coterie.grouping.aggregate import group_means
 from coterie.report.run_page import build
 
 
@@ -27,9 +27,9 @@ def test_the_server_computes_with_one_thread(monkeypatch: pytest.MonkeyPatch) ->
     def watched(*given: Any) -> Any:
         seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
         seen.append(torch.get_num_threads())
-        return mean(*given)
+        return group_means(*given)
 
-    monkeypatch.setattr(fedavg, "mean", watched)
+    monkeypatch.setattr(aggregate, "group_means", watched)
     with threadpool_limits(2):
         torch.set_num_threads(2)
         try:
@@ -52,7 +52,7 @@ def measured_on(folder: Path, split: str, **data: Any) -> coterie.RunFolder:
     return coterie.RunFolder(coterie.run(experiment).folder)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_validation_samples_count_where_that_is_said(tmp_path: Path) -> None:
     """Training is the same to the bit; what is measured is not."""
     tested, validated = (measured_on(tmp_path, split) for split in ("test", "validation"))
@@ -106,7 +106,7 @@ def test_a_method_that_decides_by_validation_samples_needs_some(method: str, set
         assert not session.find_warnings()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_newcomers_are_not_tested_where_validation_samples_count(tmp_path: Path) -> None:
     tested, validated = (measured_on(tmp_path, split) for split in ("test", "validation"))
     assert tested.newcomers() is not None

@@ -48,7 +48,7 @@ def needs_public(method: str) -> bool:
     return built.needs.public > 0
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("method", METHODS.names())
 @pytest.mark.parametrize("task", OTHERS)
@@ -77,6 +77,7 @@ def test_a_method_that_cannot_learn_a_task_says_so_before_anything_starts(method
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["regression", "binary", "segmentation", "language"])
 def test_workers_change_no_bit(task: str, tmp_path: Path) -> None:
     """Federated averaging in this process and in two others."""
@@ -87,6 +88,7 @@ def test_workers_change_no_bit(task: str, tmp_path: Path) -> None:
     assert one.rounds.drop(hidden, strict=False).equals(two.rounds.drop(hidden, strict=False))
 
 
+@pytest.mark.medium
 def test_federated_averaging_of_a_regression_is_a_plain_loop(tmp_path: Path) -> None:
     """One client's training, written with PyTorch alone; then the mean of all clients, by their samples."""
     wanted = experiment(tmp_path, "regression", "fedavg", engine="sequential").updated({"run.rounds": 2})

@@ -89,6 +89,10 @@ SCHEMA_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"run": {"engine": "tpu"}},
      "run.engine = 'tpu' is not possible; it must be 'auto', 'sequential', 'batched' or 'gpu'"),
     ({"run": {"client_timeout": 0}}, "run.client_timeout = 0 is not possible; it must be greater than 0"),
+    (
+        {"run": {"quarantine_after": 0}},
+        "run.quarantine_after = 0 is not possible; it must be greater than or equal to 1 or 'never'",
+    ),
     ({"run": {"link_mbit": float("inf")}}, "run.link_mbit = inf is not possible; it must be a finite number"),
     ({"run": {"folder": ""}}, "run.folder = '' is not possible; the string must have at least 1 character"),
     ({"run": {"round": 3}}, "run.round is not a setting; did you mean rounds?"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coterie.errors import BadInput
 from coterie.experiments.schema.check import catalog, qualify
 from coterie.experiments.schema.experiment import Experiment, assemble
-from coterie.experiments.schema.registry import SECTIONS, field_names, section_settings
+from coterie.experiments.schema.registry import LATER, SECTIONS, field_names, section_settings
 from coterie.experiments.schema.sections import MethodChoice, Network
 from coterie.experiments.schema.toml import value_of
 
@@ -67,12 +67,13 @@ EXPERIMENTS = st.builds(
     evaluation=tables({"every": st.integers(1)}),
     run=tables(
         {
-            "rounds": st.integers(1),
+            "rounds": st.integers(1, 10**6 - 1),
             "participation": SHARES,
             "seed": st.integers(0),
-            "workers": st.none() | st.integers(1),
+            "workers": st.none() | st.integers(1, 256),
             "engine": st.sampled_from(["auto", "sequential", "batched"]),
-            "client_timeout": st.none() | st.floats(1e-300, 1e300),
+            "client_timeout": st.none() | st.floats(1e-300, 1e6),
+            "quarantine_after": st.none() | st.just("never") | st.integers(1, 10**6 - 1),
             "folder": st.text(min_size=1),
             "name": st.none() | st.from_regex(r"[^\W_][\w.+=-]*", fullmatch=True),
         }
@@ -90,6 +91,7 @@ def test_toml_round_trips(experiment: Experiment) -> None:
     assert again.to_toml() == text
 
 
+@pytest.mark.medium
 @given(EXPERIMENTS)
 def test_no_change_changes_nothing(experiment: Experiment) -> None:
     assert experiment.updated({}) == experiment
@@ -98,8 +100,8 @@ def test_no_change_changes_nothing(experiment: Experiment) -> None:
 
 def test_every_key_but_those_not_set_is_written() -> None:
     written = tomllib.loads(Experiment().to_toml())
-    assert list(written) == [title for title in SECTIONS if title != "task"]
-    written["task"] = Experiment().tables()["task"]
+    assert list(written) == [title for title in SECTIONS if title not in LATER]
+    written |= {title: Experiment().tables()[title] for title in LATER}
     for title in SECTIONS:
         settings = section_settings(title)
         assert list(written[title]) == [s.name for s in settings if s.default is not None and not s.required]
@@ -116,14 +118,19 @@ def test_a_key_that_may_be_unset_is_so_by_default() -> None:
         "small_clients",
         "samples_per_client",
         "augment",
+        "label",
+        "client",
         "missing",
         "standardise",
         "public",
         "features",
         "classes",
+        "columns",
+        "levels",
         "public_file",
     )
-    run = ("workers", "ray_address", "client_timeout", "checkpoint_every", "imports", "observers", "name")
+    run = ["workers", "ray_address", "client_timeout", "quarantine_after", "checkpoint_every", "imports"]
+    run += ["observers", "name"]
     evaluation = dict.fromkeys(("evaluated", "adapt"))
     everything: dict[str, Any] = {
         "data": dict.fromkeys(data),
@@ -131,6 +138,8 @@ def test_a_key_that_may_be_unset_is_so_by_default() -> None:
         "network": dict.fromkeys(("initial", "start", "output", "head")),
         "evaluation": evaluation,
         "run": dict.fromkeys(run),
+        "aggregation": dict.fromkeys(("hostile", "clip_norm")),
+        "attack": {"strength": None},
     }
     assert Experiment(**everything) == Experiment()
     optional = [s.name for title in SECTIONS for s in section_settings(title) if s.default is None]
@@ -169,7 +178,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     folder.mkdir()
     latin.write_bytes("[data]\nname = 'é'\n".encode("latin-1"))
     assert "does not exist; write one with: coterie new" in problems(Experiment.from_toml, missing)[0]
-    assert "cannot be read" in problems(Experiment.from_toml, folder)[0]
+    assert "is not a file; name a file" in problems(Experiment.from_toml, folder)[0]
     assert "is not UTF-8" in problems(Experiment.from_toml, latin)[0]
 
 

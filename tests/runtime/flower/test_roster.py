@@ -15,6 +15,7 @@ from flwr.app import Message as FlowerMessage
 
 from coterie.experiments.flower.client import answer_message
 from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runtime.flower.roster import natural_order
 from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.message import Message, Value
 from tests.experiments.flower.rehearsal import Faulty, Place, place, same
@@ -32,7 +33,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("what", list(MALFORMED))
 def test_a_malformed_message_ends_nothing(what: str, tmp_path: Path) -> None:
     def there(grid: Faulty, node: int, count: int, message: Message) -> FlowerMessage | None:
@@ -49,9 +50,13 @@ def test_a_malformed_message_ends_nothing(what: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"features": "[1e999]"}, "cannot convert float infinity to integer"),
-        ({"features": "[" * 100_000}, "maximum recursion depth exceeded"),
+        ({"features": "[1e999]"}, "a sample has no shape; it must be a list of whole numbers"),
+        ({"features": "[" * 100_000}, "its features cannot be read; they must be JSON"),
         ({"train": -5}, "it says that it holds (-5, "),
+        ({"train": 10**15}, "it says that it has 1,000,000,000,"),
+        ({"classes": 2**40}, "it says that it has 1,099,511,627,776 classes; there can be up to 2,147,483,647"),
+        ({"features": "[8, -8]"}, "it says that a sample has the shape (8, -8); each side must be at least 1"),
+        ({"features": "[1000000, 1000000, 1000000]"}, "it says that it has far too many numbers in a sample"),
         ({"name": "x" * 300}, "its name must be 1 to 200 letters"),
         ({"digest": 7}, "a message says digest = 7; it must be a text"),
     ],
@@ -68,6 +73,11 @@ def test_a_hello_that_cannot_be_is_turned_away(change: dict[str, Value], said: s
     )
 
 
+def test_clients_are_numbered_in_the_natural_order_of_whatever_names_they_have() -> None:
+    names = ["x²", "²", "client-10", "client-2", "٣"]
+    assert sorted(names, key=natural_order) == ["٣", "client-2", "client-10", "x²", "²"]
+
+
 def test_two_clients_cannot_share_a_folder(tmp_path: Path) -> None:
     here = place(tmp_path, CLIENTS)
     shared = str(tmp_path / "shared")
@@ -76,7 +86,7 @@ def test_two_clients_cannot_share_a_folder(tmp_path: Path) -> None:
         Place(tmp_path, nodes).run(experiment())
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_run_with_newcomers_of_its_own_is_resumed(tmp_path: Path) -> None:
     here, asked = own(tmp_path)
     asked = asked.updated({"run.holdout_clients": 0.25, "run.rounds": 2})
@@ -93,7 +103,7 @@ def test_a_run_with_newcomers_of_its_own_is_resumed(tmp_path: Path) -> None:
     assert first.equals(second)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_round_waits_until_somebody_is_there(tmp_path: Path) -> None:
     """Everybody is gone for some looks, as when the server's own link is down."""
     away: list[int] = []
@@ -117,7 +127,7 @@ def test_a_round_waits_until_somebody_is_there(tmp_path: Path) -> None:
     assert RunFolder(run).rounds()["participants"].to_list() == [CLIENTS] * 3
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_where_nobody_comes_back_the_run_says_so_and_not_that_the_rate_is_too_large(tmp_path: Path) -> None:
     def back(grid: Faulty, node: int, count: int, message: Message) -> None:
         if node == CLIENTS - 1 and count == 2:
@@ -127,7 +137,7 @@ def test_where_nobody_comes_back_the_run_says_so_and_not_that_the_rate_is_too_la
         place(tmp_path, CLIENTS).run(experiment(rounds=6), back=back, wait=0.2)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_data_that_change_while_a_node_stays_are_noticed(tmp_path: Path) -> None:
     from coterie.experiments.flower import client
 
@@ -138,7 +148,7 @@ def test_data_that_change_while_a_node_stays_are_noticed(tmp_path: Path) -> None
         if node == BAD and in_round(message, 2):
             held = dict(np.load(here.nodes[BAD]["data"]))
             np.savez(here.nodes[BAD]["data"], **{**held, "features": held["features"] + 1})
-            client.find_client.cache_clear()  # on its own machine every message starts a new process
+            client.NEWEST_CLIENTS.clear()  # on its own machine every message starts a new process
 
     run = here.run(asked, there=there)
     reason = "its data have changed since it joined the run; put them back as they were"
@@ -147,7 +157,7 @@ def test_data_that_change_while_a_node_stays_are_noticed(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_client_that_comes_from_another_node_is_taken_in_once_the_old_one_is_gone(tmp_path: Path) -> None:
     here = place(tmp_path, CLIENTS)
     twin = {**here.nodes[BAD]}

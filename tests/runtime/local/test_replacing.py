@@ -175,6 +175,7 @@ class Interruption(BaseException):
     """Something that nobody in between may take for a client's fault."""
 
 
+@pytest.mark.medium
 def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = runtime_of()
     try:
@@ -193,6 +194,7 @@ def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: py
         runtime.close()
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="nobody says that a process is stopped")
 def test_a_busy_worker_that_is_stopped_is_replaced_though_clients_have_no_limit(
     monkeypatch: pytest.MonkeyPatch,
@@ -239,6 +241,7 @@ class KilledOnce(Rule):
         return Answer({"model": trained}, client_state={"model": trained})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
 def test_a_kill_in_the_middle_of_a_chunk_gives_the_same_bits_and_a_note(engine: str, tmp_path: Path) -> None:
     federation = planted(clients=40, sizes=[20 + 3 * i for i in range(40)])
@@ -265,7 +268,7 @@ def test_a_kill_in_the_middle_of_a_chunk_gives_the_same_bits_and_a_note(engine: 
             assert torch.equal(one, same)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_run_says_that_a_worker_was_replaced(tmp_path: Path) -> None:
     class Killer:
         notes: ClassVar[list[str]] = []

@@ -173,6 +173,7 @@ def test_a_closed_runtime_says_so() -> None:
         mixed(runtime, {"model": Send.same(torch.zeros(runtime.layout.size), np.arange(6))})
 
 
+@pytest.mark.medium
 def test_workers_that_died_between_two_rounds_are_replaced() -> None:
     runtime = runtime_of()
     try:
@@ -248,7 +249,7 @@ class Asleep(Rule):
         return Answer()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.skipif(os.name != "posix", reason="there is no SIGKILL")
 @pytest.mark.parametrize("start", ["fork", "spawn"])

@@ -25,6 +25,7 @@ from coterie.experiments.flower.supervisor import command
 from coterie.experiments.run.loop import Session
 from coterie.experiments.schema.experiment import Experiment
 from coterie.methods.exchange import Exchange, Ids, Outputs, Replies, Send
+from coterie.runtime.leftovers import remove_rays
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
 from coterie.runtime.tensor_file import Stacked
@@ -119,6 +120,27 @@ def test_a_process_that_closes_nothing_leaves_nothing() -> None:
     assert not Path(done.stdout.strip()).exists()
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray's agents end by themselves")
+def test_what_a_killed_process_leaves_is_removed_by_the_next() -> None:
+    script = "import sys; from tests.runtime.ray.test_ray import on_ray; r = on_ray(); print(r.cluster.folder); "
+    words = [sys.executable, "-c", f"{script} sys.stdout.flush(); sys.stdin.read()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip())
+        begun = below(owner.pid)
+        remove_rays(folder.parent)
+        assert folder.is_dir(), "its owner is alive"
+        owner.kill()
+        owner.wait()
+    remove_rays(folder.parent)
+    assert not folder.exists()
+    deadline = time.monotonic() + 30  # left alone, they would go on for minutes
+    while any(runs(pid) for pid in begun):
+        assert time.monotonic() < deadline, [pid for pid in begun if runs(pid)]
+        time.sleep(0.1)
+
+
 def below(pid: int) -> list[int]:
     """The processes that a process has begun, and theirs."""
     found = []
@@ -175,7 +197,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other) or bool(one != one and other != other)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(14)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_gets_the_bits_of_the_local_runtime(ray: Any, method: str) -> None:
@@ -199,7 +221,7 @@ def test_the_comparison_sees_a_bit() -> None:
     assert not same(seen, again)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(14)
 @pytest.mark.parametrize("fault", ["raise", "interrupt", "exit", "unreadable", "nothing", "die", "double model"])
 def test_a_faulty_client_is_left_out_and_comes_back(ray: Any, fault: str) -> None:
@@ -374,6 +396,7 @@ class Web(socketserver.BaseRequestHandler):
         self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
+@pytest.mark.slow
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.runtime.ray.cluster.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"^run.runtime = 'ray' needs Ray, .* install coterie\[ray\]$"):

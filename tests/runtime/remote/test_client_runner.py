@@ -50,6 +50,12 @@ def test_what_failed_or_was_killed_half_way_leaves_nothing(tmp_path: Path, monke
     assert names(tmp_path) == [at_work, "notes.safetensors"]
 
 
+def test_states_are_for_their_owner_alone(tmp_path: Path) -> None:
+    FileStateStore(tmp_path / "states").save(1, {"model": torch.ones(3)})
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "states", *(tmp_path / "states").iterdir())]
+    assert modes == [0o700, 0o600]
+
+
 def test_a_state_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[tuple[bool, list[str]]] = []
     flush = os.fsync

@@ -113,6 +113,7 @@ def alike(one: float, other: float) -> bool:
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
+@pytest.mark.medium
 @given(orders)
 @settings(max_examples=60)
 def test_an_order_comes_back_as_it_was(order: Order) -> None:
@@ -128,6 +129,7 @@ def test_an_order_comes_back_as_it_was(order: Order) -> None:
     assert dict(back.upload_part) == dict(order.upload_part)
 
 
+@pytest.mark.medium
 @given(st.data())
 @settings(max_examples=60)
 def test_an_answer_comes_back_as_it_was_and_nothing_more_crosses(data: Any) -> None:
@@ -249,6 +251,7 @@ def test_noise_is_refused(noise: bytes) -> None:
         unpack_answer(Order(0, 1, Settings(), {}), noise, LAYOUT)
 
 
+@pytest.mark.medium
 @given(st.data())
 @settings(max_examples=150)
 def test_a_damaged_message_is_read_or_refused_in_one_sentence(data: Any) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.errors import BadInput
+from coterie.clients.data import storage
+from coterie.errors import MOST_NAMES, BadInput
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,48 @@ MISSING_TEXTS = ("", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "N
 
 
 @dataclass(frozen=True)
+class Named:
+    """What the label and the client of data are called where the usual names do not say it; None where they do."""
+
+    label: str | None = None
+    client: str | None = None
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Those that are given, by their role, which is also their key in the section `[data]`."""
+        return {role: name for role, name in (("label", self.label), ("client", self.client)) if name is not None}
+
+    def pick(
+        self, role: str, names: Iterable[str], where: str, needed: bool, usual: tuple[str, ...] | None = None
+    ) -> str | None:
+        """Return the name of a role, the given one or the usual one; None if none is there or needed.
+
+        Raises:
+            BadInput: it is not there and needed, or several usual names are.
+        """
+        names, own = list(names), self.keys.get(role)
+        if own is None:
+            others = [name for name in names if name not in self.keys.values()]
+            return pick_name(others, usual or ROLES[role].names, where, ROLES[role].what, needed)
+        if own not in names and needed:
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            there = f"{', '.join(names[:MOST_NAMES])}{more}"
+            raise BadInput(f"data.{role} = {own!r} is no column of {where}; it must be one of {there}")
+        return own if own in names else None
+
+    def refuse(self, data: str, why: str) -> list[str]:
+        """Return why columns cannot be named with such data."""
+        return [
+            f"data.{role} = {name!r} is not possible with data = {data!r}: {why}; leave it out"
+            for role, name in self.keys.items()
+        ]
+
+
+USUAL = Named()
+"""The label and the client have usual names."""
+
+
+@dataclass(frozen=True)
 class Columns:
     """Data as read, before anything is checked.
 
@@ -113,7 +156,9 @@ class Columns:
 
         return replace(
             self,
-            features=self.features.filter(rows) if isinstance(self.features, pl.DataFrame) else self.features[rows],
+            features=self.features.filter(rows)
+            if isinstance(self.features, pl.DataFrame)
+            else storage.take(self.features, rows),
             labels=own(self.labels),
             users=own(self.users),
             given_split=own(self.given_split),
@@ -146,19 +191,21 @@ def pick_name(
         there = ", ".join(names) or "nothing"
         raise BadInput(
             f"{where} has no {what} (it has {there}); name one of them {', '.join(accepted[:-1])} or {accepted[-1]}"
+            f"{', or say by data.label which it is' if what == 'label' else ''}"
         )
     return found[0] if found else None
 
 
-def pick_roles(names: Iterable[str], where: str, labelled: bool) -> dict[str, str | None]:
+def pick_roles(names: Iterable[str], where: str, labelled: bool, named: Named = USUAL) -> dict[str, str | None]:
     """Return the name of each role that stands beside the features: label, client, split, segment and group.
 
     Raises:
-        BadInput: several names claim a role, or there is no label and data must be `labelled`.
+        BadInput: several names claim a role; or there is no label, or not what is `named`, and data must be
+            `labelled`.
     """
     names = list(names)
     return {
-        role: pick_name(names, ROLES[role].names, where, ROLES[role].what, needed=role == "label" and labelled)
+        role: named.pick(role, names, where, needed=labelled and (role == "label" or role in named.keys))
         for role in ("label", "client", "split", "segment", "group")
     }
 
@@ -212,6 +259,7 @@ def read_split(values: NDArray[Any] | None, where: str) -> NDArray[np.int8] | No
     if (numbers < -1).any():
         row = int(np.argmax(numbers[which] < -1))
         raise BadInput(
-            f"{where}: split in row {row} is {values[row]!s}; it must be train, validation or test, or 0, 1 or 2"
+            f"{where}: split in row {row} is {values[row]!s}; it must be train, validation or test, or 0, 1 or 2",
+            told=f"split in row {row} is none of these; it must be train, validation or test, or 0, 1 or 2",
         )
     return numbers[which]

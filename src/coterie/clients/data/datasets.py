@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.catalogue import Catalog
-from coterie.clients.data import given, hub, shakespeare
-from coterie.clients.data.columns import Columns, check_lengths
+from coterie.clients.data import given, hub, shakespeare, storage
+from coterie.clients.data.columns import USUAL, Columns, Named, check_lengths
 from coterie.clients.data.files import ENDINGS, check_path, join_tests, names_clients, read_arrays, read_columns
 from coterie.clients.data.labelling import advise_binary, choose_task, leave_out_unlabelled, to_plain_strings
 from coterie.clients.data.normalisation import STANDARDS
@@ -120,6 +120,7 @@ def load(
     missing: Missing = "refuse",
     standardise: Standardise = "none",
     test_path: str | None = None,
+    named: Named = USUAL,
 ) -> Dataset:
     """Load a named dataset, the path of a user's own file or folder, or `hub:owner/name[/configuration]`.
 
@@ -131,22 +132,25 @@ def load(
             training samples are is known later, and so it is with standardising.
         standardise: on whose training samples the inputs are to be standardised.
         test_path: a file or folder of further samples, which are for testing alone.
+        named: what label and client are called, where the usual names do not say it.
 
     Raises:
         BadInput: the data cannot be found or read, or they are not usable as they are.
     """
-    problems = find_problems(data) + find_test_problems(data, test_path)
+    problems = find_problems(data, named) + find_test_problems(data, test_path, named)
     if problems:
         raise BadInput(problems)
     if data in DATASETS:
         loaded: Dataset = DATASETS[data].target(public)
         loaded = replace(loaded, preparation=replace(AS_READ, standardise=standardise))
         return loaded if task is None else _read_again(loaded, task)
-    columns = columns_of(data, test_path)
+    columns = columns_of(data, test_path, named)
     if data in STANDARDS:
         return _standardised_hub_images(data, columns, public, task)
     name = data if data.startswith((HUB, given.PREFIX)) else Path(data).stem
-    return check_and_convert(name, columns, task, Preparation(missing=missing, standardise=standardise))
+    return check_and_convert(
+        name, columns, task, Preparation(missing=missing, standardise=standardise, named=named)
+    )
 
 
 def _read_again(dataset: Dataset, task: Task) -> Dataset:
@@ -168,7 +172,7 @@ def _read_again(dataset: Dataset, task: Task) -> Dataset:
     )
 
 
-def columns_of(data: str, test_path: str | None = None) -> Columns:
+def columns_of(data: str, test_path: str | None = None, named: Named = USUAL) -> Columns:
     """Data that are no named dataset, as they are read, with the samples of `test_path` behind them.
 
     Raises:
@@ -177,11 +181,14 @@ def columns_of(data: str, test_path: str | None = None) -> Columns:
     if data.startswith(given.PREFIX):
         columns = given.fetch(data)
     else:
-        columns = hub.fetch(data.removeprefix(HUB)) if data.startswith(HUB) else read_columns(Path(data))
-    return columns if test_path is None else join_tests(columns, read_columns(Path(test_path)))
+        is_hub = data.startswith(HUB)
+        columns = (
+            hub.fetch(data.removeprefix(HUB), named=named) if is_hub else read_columns(Path(data), named=named)
+        )
+    return columns if test_path is None else join_tests(columns, read_columns(Path(test_path), named=named))
 
 
-def find_test_problems(data: str, test_path: str | None) -> list[str]:
+def find_test_problems(data: str, test_path: str | None, named: Named = USUAL) -> list[str]:
     """Why the samples of `test_path` cannot be loaded for such data, from names and headers alone."""
     if test_path is None:
         return []
@@ -190,17 +197,19 @@ def find_test_problems(data: str, test_path: str | None) -> list[str]:
             f"data.test_path = {test_path!r} is not possible with data.name = {data!r}; it is for data in files, "
             "leave it out"
         ]
-    return [problem.replace("data = ", "data.test_path = ", 1) for problem in check_path(Path(test_path))]
+    return [
+        problem.replace("data = ", "data.test_path = ", 1) for problem in check_path(Path(test_path), named=named)
+    ]
 
 
-def find_problems(data: str) -> list[str]:
+def find_problems(data: str, named: Named = USUAL) -> list[str]:
     """Why the data cannot be loaded, found from names and headers alone; empty if nothing is wrong."""
     if data in DATASETS:
-        return _check_named(data)
+        return _check_named(data) + named.refuse(data, "its columns are known")
     if problem := DATASETS.problem(data):
         return [problem]
     if data.startswith(given.PREFIX):
-        return given.find_problems(data)
+        return given.find_problems(data, named)
     if data.startswith(HUB):
         parts = data.removeprefix(HUB).split("/")
         if len(parts) not in (2, 3) or not all(parts):
@@ -208,24 +217,24 @@ def find_problems(data: str) -> list[str]:
         return [] if hub.is_installed() else [hub.explain_missing(data)]
     path = Path(data)
     if path.exists() or path.suffix in ENDINGS or len(path.parts) > 1:
-        return check_path(path)
+        return check_path(path, named=named)
     return [
         unknown("data", data, DATASETS.names(), instead="the path of a .csv, .npz or .parquet file or of a folder")
     ]
 
 
-def default_split(data: str) -> str:
+def default_split(data: str, named: Named = USUAL) -> str:
     """The split that a newcomer would take for the data; nothing is loaded.
 
     By-user where the data name their users, rotated(4) for named images without, and iid for everything else.
     """
     if data in DATASETS:
         return str(getattr(DATASETS[data].target, "usual_split", "iid"))
-    if data.startswith(HUB) or find_problems(data):
+    if data.startswith(HUB) or find_problems(data, named):
         return "iid"
     if data.startswith(given.PREFIX):
         return "by-user" if given.fetch(data).users is not None else "iid"
-    return "by-user" if names_clients(Path(data)) else "iid"
+    return "by-user" if names_clients(Path(data), named) else "iid"
 
 
 FILES: dict[str, tuple[str, ...]] = {
@@ -504,7 +513,7 @@ def check_and_convert(
         inputs = make_inputs(columns, preparation, notes)
         kept = handle_missing(inputs, columns, preparation, notes)
         if kept is not None:
-            columns, inputs = columns.take(kept), inputs[kept]
+            columns, inputs = columns.take(kept), storage.take(inputs, kept)
         notes += [] if task.tokens else advise_standardising(inputs, preparation)
     if task.tokens:
         inputs = read_tokens(inputs, columns.where, task)

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clients.data import datasets, flower_splits
+from coterie.clients.data import datasets, flower_splits, storage
 from coterie.clients.data.augmentation import Augmentation
+from coterie.clients.data.columns import USUAL, Named
 from coterie.clients.data.datasets import Dataset
 from coterie.clients.data.duplicates import count_shared_rows, say_shared_rows
 from coterie.clients.data.holdout import TRAIN, check_given, hold_out
@@ -30,6 +31,7 @@ from coterie.clients.data.preparation import (
 from coterie.clients.data.skew import Rows
 from coterie.clients.data.small_clients import Fate, Limits, choose_clients, say_one_class
 from coterie.clients.data.split import Call, check_split, parse_split
+from coterie.clients.data.storage import MappedFile
 from coterie.clients.tasks import CLASSIFICATION, Task
 from coterie.errors import BadInput
 from coterie.grouping.labels import relabel
@@ -39,16 +41,12 @@ Split = Literal["train", "validation", "test"]
 _COLUMN = {"train": 0, "validation": 1, "test": 2}
 
 
-DIGESTED_ROWS = 1 << 12
-"""Rows of samples that a fingerprint looks at together."""
-
-
 @dataclass(frozen=True)
 class Federation:
     """Who the clients are and what each holds.
 
     `inputs` is `[N, *features]` float32 (images `[N, height, width, channels]`), int64 (tokens), or uint8: images
-    that are scaled to 0 … 1 when they are looked at. `labels` are the
+    that are scaled to 0 … 1 when a minibatch is made of them (`to_numbers`). `labels` are the
     targets of `task`, `[N, *shape]`: int64 for classes and tokens, float32 for numbers; `classes` is 0 where a
     sample is not of one class. Client i's training samples are rows `bounds[i, 0]` to `bounds[i, 1]`, its
     validation samples end at `bounds[i, 2]`, its test samples at `bounds[i, 3]`. `planted` `[n]` is each client's
@@ -77,10 +75,21 @@ class Federation:
     """What classes or outputs are called; None where they are called by their number."""
     scales: NDArray[np.float64] | None = None
     """Each client's own mean and deviation `[n, 2, channels]`, where samples are standardised by these."""
+    file: MappedFile | None = None
+    """What `inputs` are mapped from; None where they lie in memory."""
 
     def __post_init__(self) -> None:
         if not self.outputs:
             object.__setattr__(self, "outputs", self.classes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all fields; inputs that are mapped do not travel, for the file is opened elsewhere too."""
+        return vars(self) if self.file is None else {**vars(self), "inputs": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.file is not None:
+            object.__setattr__(self, "inputs", torch.from_numpy(self.file.open()))
 
     @property
     def n(self) -> int:
@@ -134,17 +143,15 @@ class Federation:
         found = blake2b(np.ascontiguousarray(self.bounds).data, digest_size=16)
         for values in (self.labels, self.inputs, self.public):
             if values is not None:
-                for some in torch.split(values, DIGESTED_ROWS):
-                    found.update(np.ascontiguousarray(scale_bytes(some.numpy())).data)
+                array = values.numpy()
+                for rows in storage.blocks(array):
+                    found.update(np.ascontiguousarray(scale_bytes(array[rows])).data)
         return found.hexdigest()
 
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
-        """The inputs and labels of one split of one client, as views; inputs that are stored as bytes are made."""
+        """The inputs, as they are stored, and labels of one split of one client, as views."""
         start, stop = self.bounds[client, _COLUMN[split] : _COLUMN[split] + 2].tolist()
-        inputs = self.inputs[start:stop]
-        if inputs.dtype == torch.uint8:
-            inputs = inputs.float().div_(255)
-        return inputs, self.labels[start:stop]
+        return self.inputs[start:stop], self.labels[start:stop]
 
 
 def build(
@@ -165,6 +172,7 @@ def build(
     missing: Missing = "refuse",
     standardise: Standardise = "none",
     test_path: str | None = None,
+    named: Named = USUAL,
 ) -> Federation:
     """Load data, give every client its samples, hold out each client's validation and test samples, skew.
 
@@ -189,13 +197,14 @@ def build(
         standardise: on whose training samples all inputs are standardised: those of all clients, or each client's
             own.
         test_path: a file or folder of further samples, in the form of the data, which are for testing alone.
+        named: what label and client are called, where the usual names do not say it.
 
     Where the data say themselves what samples are for, that is kept, and `test` is not used.
 
     Raises:
         BadInput: anything about the data, the split or the numbers that cannot be, as far as possible all at once.
     """
-    problems = datasets.find_test_problems(data, test_path) + check_build(
+    problems = datasets.find_test_problems(data, test_path, named) + check_build(
         data,
         split,
         clients,
@@ -204,12 +213,19 @@ def build(
         min_samples=min_samples,
         samples_per_client=samples_per_client,
         public=public,
+        named=named,
     )
     if problems:
         raise BadInput(problems)
     wanted = usual_public if public is None else public
     whole = datasets.load(
-        data, public=wanted > 0, task=task, missing=missing, standardise=standardise, test_path=test_path
+        data,
+        public=wanted > 0,
+        task=task,
+        missing=missing,
+        standardise=standardise,
+        test_path=test_path,
+        named=named,
     )
     return divide(
         whole,
@@ -264,6 +280,11 @@ def divide(
     Raises:
         BadInput: the data cannot be divided so.
     """
+    if clients is not None and clients > len(whole.labels):
+        raise BadInput(
+            f"clients = {clients} is not possible; {whole.name} has {len(whole.labels):,} samples, and each client "
+            "needs one of its own at least"
+        )
     dataset, kept = _with_public(whole, public, at_most, seed)
     if dataset.given_split is not None:
         check_given(dataset.given_split, dataset.units, dataset.name)
@@ -336,11 +357,12 @@ def check_build(
     min_samples: int = 10,
     samples_per_client: int | None = None,
     public: int | None = 0,
+    named: Named = USUAL,
 ) -> list[str]:
     """What can be known to be wrong with `build`'s arguments before anything is loaded, one sentence each."""
     wrong_split = check_split(split)
     parts = [] if wrong_split else [name for name, _ in parse_split(split)]
-    problems = datasets.find_problems(data) + wrong_split
+    problems = datasets.find_problems(data, named) + wrong_split
 
     def refuse(wrong: bool, sentence: Callable[[], str]) -> None:
         if wrong:
@@ -440,22 +462,19 @@ def _assembled(
     ends = np.cumsum(sizes).reshape(sizes.shape)
     bounds = np.column_stack([ends[:, 0] - sizes[:, 0], ends]).astype(np.int64)
     order = np.concatenate([np.sort(rows) for client in held for rows in client])
-    # PyTorch's memory begins at a line of cache and NumPy's does not, and products then take longer. All rows are
-    # there; `clip` alone writes them where they belong without a copy in between.
-    kind = torch.from_numpy(dataset.inputs[:0]).dtype
-    inputs = torch.empty(len(order), *dataset.inputs.shape[1:], dtype=kind)
-    np.take(dataset.inputs, order, axis=0, out=inputs.numpy(), mode="clip")
+    inputs = storage.take(dataset.inputs, order)
     labels = dataset.labels[order]
-    preparation, scales = fit_to_training(inputs.numpy(), bounds, dataset.preparation)
+    preparation, scales = fit_to_training(inputs, bounds, dataset.preparation)
     if public is not None:
         fill_and_scale(public, preparation)
-    rows = Rows(dataset.name, inputs.numpy(), labels, dataset.classes, bounds[:, [0, 3]], seed)
+    rows = Rows(dataset.name, inputs, labels, dataset.classes, bounds[:, [0, 3]], seed)
     planted = [] if partition.planted is None else [partition.planted]
     planted += [SPLITS[name].target(rows, **settings) for name, settings in skews]
-    fitted = dataset.task.fit(_training_rows(labels, bounds), dataset.outputs)
+    targets = _training_rows(labels, bounds)
+    fitted = dataset.task.fit(targets, dataset.outputs)
     return Federation(
         name=dataset.name,
-        inputs=inputs,
+        inputs=torch.from_numpy(inputs),
         labels=torch.from_numpy(labels),
         classes=dataset.classes,
         bounds=bounds,
@@ -463,12 +482,13 @@ def _assembled(
         planted=_product(planted),
         public=None if public is None else torch.from_numpy(public),
         few_shot=partition.few_shot,
-        notes=dataset.notes,
+        notes=(*dataset.notes, *dataset.task.advise(targets)),
         task=fitted,
         outputs=dataset.outputs,
         preparation=preparation,
         scales=scales,
         target_names=dataset.target_names,
+        file=storage.file_of(inputs),
     )
 
 
@@ -523,7 +543,7 @@ def _without(dataset: Dataset, gone: NDArray[np.bool_]) -> Dataset:
 
     return replace(
         dataset,
-        inputs=dataset.inputs[~gone],
+        inputs=storage.take(dataset.inputs, ~gone),
         labels=dataset.labels[~gone],
         users=rest(dataset.users),
         units=rest(dataset.units),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 import polars as pl
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from coterie.clients.data import hub, images
-from coterie.clients.data.columns import ROLES, Columns, check_lengths, pick_name, pick_roles, read_split
+from coterie.clients.data import hub, images, storage
+from coterie.clients.data.columns import USUAL, Columns, Named, check_lengths, pick_roles, read_split
 from coterie.clients.data.tables import (
     join_tables,
     read_csv,
@@ -30,7 +33,7 @@ ENDINGS = (".csv", ".npz", ".parquet")
 ACCEPTED = "a .csv, .npz or .parquet file, a folder of them, or a folder of images"
 
 
-def read_columns(path: Path, labelled: bool = True) -> Columns:
+def read_columns(path: Path, labelled: bool = True, named: Named = USUAL) -> Columns:
     """Read a file; or a folder of files, each of which is one client unless they have a client column.
 
     A folder may also hold images (`images.read_images`), or be what `datasets.save_to_disk` wrote. Where data need
@@ -39,48 +42,57 @@ def read_columns(path: Path, labelled: bool = True) -> Columns:
     Raises:
         BadInput: the path is missing, of an unknown kind, damaged, or lacks features or labels.
     """
-    problems = check_path(path, labelled)
+    problems = check_path(path, labelled, named)
     if problems:
         raise BadInput(problems)
     if not path.is_dir():
-        return without_counters([_read_file(path, labelled)])[0]
+        return without_counters([_read_file(path, labelled, named)])[0]
     if is_saved_dataset(path):
-        return hub.read_saved(path, labelled)
+        return hub.read_saved(path, labelled, named)
     if not _members(path):
+        if arrays := _array_files(path):
+            return _columns_of(path, {name: _read_array(file) for name, file in arrays.items()}, labelled, named)
         return images.read_images(path, labelled)
-    return pool(str(path), without_counters([_read_file(file, labelled) for file in _members(path)]))
+    return pool(str(path), without_counters([_read_file(file, labelled, named) for file in _members(path)]))
 
 
-def check_path(path: Path, labelled: bool = True) -> list[str]:
+def check_path(path: Path, labelled: bool = True, named: Named = USUAL) -> list[str]:
     """What is wrong with a path, from names and headers alone."""
     if not path.exists():
         return [f"data = {str(path)!r} does not exist; give {ACCEPTED}"]
+    if not (path.is_file() or path.is_dir()):
+        return [f"data = {str(path)!r} is neither a file nor a folder; give {ACCEPTED}"]
     if path.is_dir():
         if is_saved_dataset(path):
             return [] if hub.is_installed() else [hub.explain_missing(str(path))]
         members = _members(path)
         if not members:
-            return images.check_folder(path, labelled)
-        return [problem for file in members for problem in _check_file(file, labelled)]
+            if _array_files(path):
+                return _check_arrays(path, labelled, named)
+            why = "images lie in folders that say it"
+            return images.check_folder(path, labelled) + (named.refuse(str(path), why) if labelled else [])
+        return [problem for file in members for problem in _check_file(file, labelled, named)]
     if path.suffix not in ENDINGS:
         return [
             f"data = {str(path)!r} ends in {path.suffix or 'nothing'!r}; it must be a .csv, .npz or .parquet file"
         ]
-    return _check_file(path, labelled)
+    return _check_file(path, labelled, named)
 
 
-def names_clients(path: Path) -> bool:
+def names_clients(path: Path, named: Named = USUAL) -> bool:
     """Return whether data that `check_path` accepts say who each sample belongs to; only headers are read."""
     if path.is_dir():
         if is_saved_dataset(path):
-            return hub.names_clients(path)
-        return bool(_members(path)) or images.names_clients(path)
-    if path.suffix == ".npz":
-        with _archive(path) as archive:
-            names = list(archive.files)
+            return hub.names_clients(path, named)
+        if _members(path) or not _array_files(path):
+            return bool(_members(path)) or images.names_clients(path)
+        names = list(_array_files(path))
+    elif path.suffix == ".npz":
+        with _archive(path) as members:
+            names = list(members)
     else:
         names = list(_schema(path))
-    return any(name.lower() in ROLES["client"].names for name in names)
+    return pick_roles(names, str(path), False, named)["client"] is not None
 
 
 def is_saved_dataset(path: Path) -> bool:
@@ -92,13 +104,24 @@ _DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib
 """What NumPy and zipfile raise on files that are cut, altered, encrypted or something else altogether."""
 
 
-def _archive(path: Path) -> NpzFile:
-    # NumPy would open any of its other formats under this name too, as something that is no archive.
-    if not zipfile.is_zipfile(path):
-        raise zipfile.BadZipFile(str(path))
-    archive = np.load(path, allow_pickle=False)
-    assert isinstance(archive, NpzFile)
-    return archive
+@contextmanager
+def _archive(path: Path) -> Iterator[dict[str, tuple[ZipFile, ZipInfo]]]:
+    """Open a `.npz` file and give its arrays by name; none is read yet.
+
+    Raises:
+        BadInput: it says that far more is in it than any compression leaves.
+        zipfile.BadZipFile: it is no archive.
+    """
+    with ZipFile(path) as archive:
+        members = archive.infolist()
+        declared, size = sum(member.file_size for member in members), path.stat().st_size
+        if declared > max(ALWAYS_UNPACKED, MOST_COMPRESSED * size):
+            raise BadInput(
+                f"{path} has {size:,} bytes and says that {declared:,} are packed in it, which is not believed; "
+                "save it without compression"
+            )
+        arrays = [member for member in members if member.filename.endswith(".npy")]
+        yield {member.filename.removesuffix(".npy"): (archive, member) for member in arrays}
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -110,10 +133,74 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise BadInput(f"{path} is missing; put the file there")
     try:
-        with _archive(path) as archive:
-            return {name: archive[name] for name in archive.files}
+        with _archive(path) as members:
+            return {name: _read_member(path, *member) for name, member in members.items()}
     except _DAMAGE as error:
         raise BadInput(_unreadable(path, error)) from None
+
+
+ALWAYS_UNPACKED = 1 << 26
+"""Bytes of an archive's arrays that are unpacked however small the archive is."""
+
+MOST_COMPRESSED = 500
+"""How many times an archive is unpacked beyond that; samples that one can learn from shrink less."""
+
+PIECE_BYTES = 1 << 20
+"""Bytes of a member that are read at once."""
+
+
+def _read_member(path: Path, archive: ZipFile, member: ZipInfo) -> NDArray[Any]:
+    """Return one array; of a large one that is not compressed, as a mapping of the file, which is not writable.
+
+    Memory is taken only where the header, the list of members and the file agree on how much it is.
+    """
+    with archive.open(member) as stream:
+        shape, by_columns, kind, size = _read_array_header(stream)
+        begin = stream.tell()
+        stored = member.compress_type == zipfile.ZIP_STORED
+        if begin + size != member.file_size or (stored and member.compress_size != member.file_size):
+            raise ValueError("the header says another length")
+        axes = shape[::-1] if by_columns else shape
+        if stored and size and storage.is_large(size):
+            found = np.asarray(np.memmap(path, kind, "r", _find_data(path, member) + begin, axes))
+        else:
+            found = storage.allocate(axes, kind)
+            raw = found.reshape(-1).view(np.uint8) if size else np.empty(0, np.uint8)
+            for start in range(0, size, PIECE_BYTES):
+                content = stream.read(min(PIECE_BYTES, size - start))
+                if not content:
+                    raise EOFError
+                raw[start : start + len(content)] = np.frombuffer(content, np.uint8)
+        while stream.read(PIECE_BYTES):
+            pass  # at the end the checksum is compared
+        return found.transpose() if by_columns else found
+
+
+def _read_array_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, whether columns come first, type, and bytes, as it stands at the beginning of a `.npy` file.
+
+    Raises:
+        ValueError: there is no such header, or the array would hold pickled objects.
+    """
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, kind = read(stream)
+    except Exception as error:  # noqa: BLE001  # what NumPy and the parser of Python behind it raise is a dozen kinds
+        raise ValueError(f"no header of an array ({type(error).__name__})") from None
+    if kind.hasobject:
+        raise ValueError("the array holds pickled objects")
+    if min(shape, default=0) < 0:
+        raise ValueError("a length is negative")
+    return shape, by_columns, kind, prod(shape) * kind.itemsize
+
+
+def _find_data(path: Path, member: ZipInfo) -> int:
+    """Return where the data of a member begin in its archive: behind a header, its name and a further field."""
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)
+        name, further = struct.unpack("<HH", file.read(4))
+    return int(member.header_offset) + 30 + int(name) + int(further)
 
 
 def _unreadable(path: Path, error: BaseException) -> str:
@@ -126,13 +213,39 @@ def _members(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix in ENDINGS and file.is_file())
 
 
-def _read_file(path: Path, labelled: bool) -> Columns:
-    readers: dict[str, Callable[[Path, bool], Columns]] = {
+def _array_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a folder that holds one array each, by the names of the arrays."""
+    return {file.stem: file for file in sorted(folder.glob("*.npy"))}
+
+
+def _read_array(path: Path) -> NDArray[Any]:
+    """Return the array of a `.npy` file; a large one as a mapping of the file, which is not writable."""
+    try:
+        with path.open("rb") as stream:
+            *_, size = _read_array_header(stream)
+            if stream.tell() + size > path.stat().st_size:
+                raise ValueError("the header says another length")
+        mode: Literal["r"] | None = "r" if storage.is_large(path.stat().st_size) else None
+        return np.asarray(np.load(path, mode, allow_pickle=False))
+    except _DAMAGE as error:
+        raise BadInput(_unreadable(path, error)) from None
+
+
+def _check_arrays(folder: Path, labelled: bool, named: Named) -> list[str]:
+    try:
+        _keys(list(_array_files(folder)), folder, labelled, named)
+    except BadInput as error:
+        return error.problems
+    return []
+
+
+def _read_file(path: Path, labelled: bool, named: Named) -> Columns:
+    readers: dict[str, Callable[[Path, bool, Named], Columns]] = {
         ".csv": read_csv,
         ".npz": _read_npz,
         ".parquet": read_parquet,
     }
-    return readers[path.suffix](path, labelled)
+    return readers[path.suffix](path, labelled, named)
 
 
 HEADER_ROWS = 100
@@ -143,14 +256,14 @@ def _schema(path: Path) -> dict[str, Any]:
     return dict(read_csv_table(path, HEADER_ROWS).schema if path.suffix == ".csv" else pl.read_parquet_schema(path))
 
 
-def _check_file(path: Path, labelled: bool) -> list[str]:
+def _check_file(path: Path, labelled: bool, named: Named) -> list[str]:
     """The file opens and names its features and labels; its data are not read."""
     try:
         if path.suffix == ".npz":
-            with _archive(path) as archive:
-                _keys(archive.files, path, labelled)
+            with _archive(path) as members:
+                _keys(list(members), path, labelled, named)
         else:
-            read_header(_schema(path), str(path), labelled)
+            read_header(_schema(path), str(path), labelled, named)
     except BadInput as error:
         return error.problems
     except (*_DAMAGE, pl.exceptions.PolarsError) as error:
@@ -158,18 +271,24 @@ def _check_file(path: Path, labelled: bool) -> list[str]:
     return []
 
 
-def _keys(names: list[str], path: Path, labelled: bool) -> tuple[str, dict[str, str | None], list[str]]:
+def _keys(
+    names: list[str], path: Path, labelled: bool, named: Named
+) -> tuple[str, dict[str, str | None], list[str]]:
     """The name of the features, those of the roles beside them, and arrays that are neither."""
-    features = pick_name(names, ROLES["features"].names, str(path), "features")
+    features = named.pick("features", names, str(path), needed=True)
     assert features is not None
-    roles = pick_roles(names, str(path), labelled)
-    roles["columns"] = pick_name(names, ROLES["columns"].names, str(path), ROLES["columns"].what, needed=False)
+    roles = pick_roles(names, str(path), labelled, named)
+    roles["columns"] = named.pick("columns", names, str(path), needed=False)
     return features, roles, [name for name in names if name != features and name not in roles.values()]
 
 
-def _read_npz(path: Path, labelled: bool) -> Columns:
-    held = read_arrays(path)
-    key, roles, others = _keys(list(held), path, labelled)
+def _read_npz(path: Path, labelled: bool, named: Named) -> Columns:
+    return _columns_of(path, read_arrays(path), labelled, named)
+
+
+def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named: Named) -> Columns:
+    """Return named arrays as columns."""
+    key, roles, others = _keys(list(held), path, labelled, named)
     label, user, split, segment, group, names = (None if name is None else held[name] for name in roles.values())
     features: NDArray[Any] | pl.DataFrame = held[key]
     if names is not None:
@@ -216,7 +335,7 @@ def pool(where: str, files: list[Columns]) -> Columns:
         )
     return Columns(
         where,
-        join_tables(tables) if tables else np.concatenate(arrays),
+        join_tables(tables) if tables else storage.join(arrays),
         _joined([file.labels for file in files]),
         np.concatenate(own),
         first.user_key,
@@ -256,7 +375,7 @@ def join_tests(columns: Columns, tests: Columns) -> Columns:
             [(columns.where, columns.features), (tests.where, tests.features)]
         )
     else:
-        features = np.concatenate([np.asarray(columns.features), np.asarray(tests.features)])
+        features = storage.join([np.asarray(columns.features), np.asarray(tests.features)])
     return replace(
         columns,
         features=features,
@@ -290,6 +409,13 @@ def _check_alike(first: Columns, other: Columns) -> None:
             f"{other.where} has features of shape {other.features.shape[1:]} and {first.where} of "
             f"{first.features.shape[1:]}; they must agree"
         )
+    if isinstance(first.features, np.ndarray):
+        types = first.features.dtype, np.asarray(other.features).dtype
+        if len({kind.kind in "biuf" for kind in types}) > 1:
+            raise BadInput(
+                f"{other.where} has features of type {types[1]} and {first.where} of {types[0]}; make all of them "
+                "numbers"
+            )
     for what, own, others in (
         ("labels", first.labels, other.labels),
         ("a client column", first.users, other.users),

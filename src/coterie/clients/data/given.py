@@ -14,13 +14,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.clients.data.columns import Columns, check_lengths
+from coterie.clients.data.columns import USUAL, Columns, Named, check_lengths
 from coterie.errors import BadInput
 
 PREFIX = "given-"
 
 KEPT: dict[str, Columns] = {}
 """By name; for as long as the process lives."""
+
+_NAMED: dict[str, Named] = {}
+"""What was said of their columns, by name."""
 
 FORMS = "{client: (x, y)}, {client: torch Dataset}, (x, y), a torch Dataset, a frame, or a Hugging Face dataset"
 
@@ -40,23 +43,25 @@ def _is_part(value: Any) -> bool:
     return hasattr(value, "__getitem__")
 
 
-def keep(data: Any) -> str:
+def keep(data: Any, named: Named = USUAL) -> str:
     """Keep data for the experiments of this process; return the name by which these know them.
 
     Raises:
         BadInput: they are in no form that can be read.
     """
-    columns = _read(data)
+    columns = _read(data, named)
     check_lengths(columns)
     name = f"{PREFIX}{_digest(columns)}"
+    _NAMED[name] = named
     KEPT[name] = replace(columns, where="the data given")
     return name
 
 
-def find_problems(name: str) -> list[str]:
-    """Return why data of that name cannot be had."""
+def find_problems(name: str, named: Named = USUAL) -> list[str]:
+    """Return why data of that name cannot be had, or not with these columns named."""
     if name in KEPT:
-        return []
+        why = "they were read when they were given; give it with them, as {'name': frame, 'label': 'price'}"
+        return [] if _NAMED[name] == named else named.refuse(name, why)
     return [
         f"data = {name!r} were given in Python, to a process that has ended; give them again, as in "
         "coterie.resume(folder, data=...)"
@@ -69,42 +74,45 @@ def fetch(name: str) -> Columns:
     Raises:
         BadInput: there are none, or they have been changed.
     """
-    if problems := find_problems(name):
+    if problems := find_problems(name, _NAMED.get(name, USUAL)):
         raise BadInput(problems)
     if f"{PREFIX}{_digest(KEPT[name])}" != name:
         raise BadInput(f"data = {name!r} have been changed since they were given; give them again")
     return KEPT[name]
 
 
-def _read(data: Any) -> Columns:
+def _read(data: Any, named: Named) -> Columns:
     if not isinstance(data, Mapping) or type(data).__module__.startswith("datasets."):
-        return _read_part(data, "the data given")
+        return _read_part(data, "the data given", named)
     from coterie.clients.data.files import pool
 
     parts = []
     for client, part in data.items():
-        columns = _read_part(part, f"the data of client {client!r}")
+        columns = _read_part(part, f"the data of client {client!r}", named)
         if columns.users is not None:
             raise BadInput(f"the data of client {client!r} have a client column; give one table, or leave it out")
         parts.append(replace(columns, users=np.full(len(columns.features), str(client))))
     return pool("the data given", parts)
 
 
-def _read_part(part: Any, where: str) -> Columns:
+def _read_part(part: Any, where: str, named: Named) -> Columns:
     """One client's data, or everybody's, by what they are."""
     from coterie.clients.data.tables import read_table, without_counters
 
     module = type(part).__module__.split(".")[0]
+    table = module in ("datasets", "pandas") or isinstance(part, pl.DataFrame)
+    if not table and named != USUAL:
+        raise BadInput(named.refuse(where, "they have no columns"))
     if isinstance(part, tuple):
         inputs, labels = part
         return Columns(where, _array(inputs), np.asarray(labels))
     if module == "datasets":
         from coterie.clients.data import hub
 
-        return hub.read_given(part, where)
+        return hub.read_given(part, where, named=named)
     if isinstance(part, pl.DataFrame) or module == "pandas":
-        table = part if isinstance(part, pl.DataFrame) else _from_pandas(part, where)
-        return without_counters([read_table(table, where, labelled=True)])[0]
+        frame = part if isinstance(part, pl.DataFrame) else _from_pandas(part, where)
+        return without_counters([read_table(frame, where, labelled=True, named=named)])[0]
     if not _is_part(part):
         raise BadInput(f"{where} are {type(part).__name__}; give {FORMS}")
     return _read_items(part, where)

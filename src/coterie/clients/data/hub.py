@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.clients.data.columns import ROLES, Columns, pick_name, read_split
+from coterie.clients.data.columns import ROLES, USUAL, Columns, Named, pick_name, read_split
 from coterie.clients.data.tables import read_table
 from coterie.errors import BadInput
 
@@ -47,7 +47,7 @@ def explain_missing(data: str) -> str:
     return f"data = {data!r} needs the datasets library; install coterie[hub]"
 
 
-def fetch(repository: str, split: str = "train") -> Columns:
+def fetch(repository: str, split: str = "train", named: Named = USUAL) -> Columns:
     """Download one split of a hub dataset, `owner/name` or `owner/name/configuration`, or take it from the cache.
 
     Of those in `PREPARATIONS` it is all splits, as the benchmark has them.
@@ -73,7 +73,7 @@ def fetch(repository: str, split: str = "train") -> Columns:
             f"data = 'hub:{repository}' could not be loaded ({type(error).__name__}: {first}); check the name and "
             "the connection"
         ) from None
-    return read_hub_columns(table, f"hub:{repository}")
+    return read_hub_columns(table, f"hub:{repository}", named=named)
 
 
 def prepare(table: Any, preparation: Preparation, where: str) -> Any:
@@ -94,7 +94,7 @@ def _shrink(rows: dict[str, Any], name: str, side: tuple[int, int]) -> dict[str,
     return {name: [image.resize(side) for image in rows[name]]}
 
 
-def read_hub_columns(table: Any, where: str, labelled: bool = True) -> Columns:
+def read_hub_columns(table: Any, where: str, labelled: bool = True, named: Named = USUAL) -> Columns:
     """A `datasets.Dataset` as columns: one image or list column, or all other columns by name, are the features.
 
     Raises:
@@ -102,18 +102,15 @@ def read_hub_columns(table: Any, where: str, labelled: bool = True) -> Columns:
     """
     import datasets
 
-    label = pick_name(table.column_names, LABELS, where, "label", needed=labelled)
-    user = pick_name(table.column_names, USERS, where, "client", needed=False)
-    beside = {
-        role: pick_name(table.column_names, ROLES[role].names, where, ROLES[role].what, needed=False)
-        for role in BESIDE
-    }
+    label = named.pick("label", table.column_names, where, labelled, LABELS)
+    user = named.pick("client", table.column_names, where, labelled and named.client is not None, USERS)
+    beside = {role: named.pick(role, table.column_names, where, needed=False) for role in BESIDE}
     roles = [name for name in (label, user, *beside.values()) if name is not None]
     rest = {name: kind for name, kind in table.features.items() if name not in roles}
     images = [name for name, kind in rest.items() if isinstance(kind, datasets.Image)]
     lists = [name for name, kind in rest.items() if not isinstance(kind, datasets.Value | datasets.ClassLabel)]
-    named = [name for name in lists if name.lower() in ROLES["features"].names]
-    chosen = images or named or lists
+    usual = [name for name in lists if name.lower() in ROLES["features"].names]
+    chosen = images or usual or lists
     if len(chosen) > 1:
         there = ", ".join(f"{name} ({kind})" for name, kind in rest.items()) or "nothing else"
         raise BadInput(
@@ -145,12 +142,11 @@ def _read_named(table: Any, where: str, label: str | None, user: str | None, lab
     import polars as pl
 
     frame = pl.DataFrame(table.with_format("arrow")[:])
-    usual = {name: role for name, role in ((label, "label"), (user, "client")) if name is not None}
-    columns = read_table(frame.rename(usual), where, labelled)
+    columns = read_table(frame, where, labelled, Named(label, user))
     return replace(columns, user_key=(user or "client").lower())
 
 
-def read_saved(path: Path, labelled: bool = True) -> Columns:
+def read_saved(path: Path, labelled: bool = True, named: Named = USUAL) -> Columns:
     """Read what `datasets.save_to_disk` wrote; of several splits, each says what its samples are for.
 
     Raises:
@@ -165,12 +161,13 @@ def read_saved(path: Path, labelled: bool = True) -> Columns:
     except Exception as error:  # noqa: BLE001  # the library lets errors of many formats through
         first = next(iter(str(error).splitlines()), "")
         raise BadInput(
-            f"{path} cannot be read by datasets ({type(error).__name__}: {first}); save it again"
+            f"{path} cannot be read by datasets ({type(error).__name__}: {first}); save it again",
+            told=f"{path} cannot be read by datasets ({type(error).__name__}); save it again",
         ) from None
-    return read_given(saved, str(path), labelled)
+    return read_given(saved, str(path), labelled, named)
 
 
-def read_given(saved: Any, where: str, labelled: bool = True) -> Columns:
+def read_given(saved: Any, where: str, labelled: bool = True, named: Named = USUAL) -> Columns:
     """A `datasets.Dataset` or `DatasetDict` as columns.
 
     Raises:
@@ -179,14 +176,15 @@ def read_given(saved: Any, where: str, labelled: bool = True) -> Columns:
     import datasets
 
     if not isinstance(saved, datasets.DatasetDict):
-        return read_hub_columns(saved, where, labelled)
+        return read_hub_columns(saved, where, labelled, named)
     roles = np.concatenate([np.full(len(table), name) for name, table in saved.items()])
-    columns = read_hub_columns(datasets.concatenate_datasets(list(saved.values())), where, labelled)
+    columns = read_hub_columns(datasets.concatenate_datasets(list(saved.values())), where, labelled, named)
     return replace(columns, given_split=read_split(roles, where))
 
 
-def names_clients(path: Path) -> bool:
+def names_clients(path: Path, named: Named = USUAL) -> bool:
     """Return whether a saved dataset says who each sample belongs to; nothing else of it is read."""
     texts = [file.read_text("utf-8") for file in path.rglob("dataset_info.json")]
     held = [json.loads(text).get("features") or {} for text in texts]
-    return any(name.lower() in USERS for features in held for name in features)
+    names = [name for features in held for name in features]
+    return any(name.lower() in USERS for name in names) if named.client is None else named.client in names

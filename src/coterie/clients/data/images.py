@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.clients.data import storage
 from coterie.clients.data.columns import SPLIT_WORDS, Columns, read_split
 from coterie.errors import BadInput
 
@@ -98,7 +99,7 @@ def _pixels(files: list[Path]) -> NDArray[np.uint8]:
             )
     assert size is not None
     channels = 3 if coloured else 1
-    found = np.empty((len(files), size[1], size[0], channels), np.uint8)
+    found = storage.allocate((len(files), size[1], size[0], channels), np.uint8)
     for row, file in enumerate(files):
         found[row] = _decode(file, "RGB" if coloured else "L").reshape(found.shape[1:])
     return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import pairwise
@@ -14,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.clients.data import storage
+from coterie.clients.data.agreement import Agreement, check_width, match_columns
 from coterie.clients.data.augmentation import Augmentation
-from coterie.clients.data.columns import Columns, check_lengths
+from coterie.clients.data.columns import USUAL, Columns, Named, check_lengths
 from coterie.clients.data.federation import Federation, Split
 from coterie.clients.data.files import read_columns
 from coterie.clients.data.holdout import hold_out
@@ -26,11 +29,14 @@ from coterie.clients.data.preparation import (
     Missing,
     Preparation,
     Standardise,
+    Sums,
+    fill_and_scale,
     find_columns,
     fit_to_training,
     handle_missing,
     make_inputs,
 )
+from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import CLASSIFICATION, Task
 from coterie.errors import BadInput
 from coterie.randomness import stream
@@ -50,6 +56,8 @@ class Holding:
     outputs: int = 0
     preparation: Preparation = AS_READ
     augment: Augmentation | None = None
+    sums: tuple[tuple[float, ...], ...] = ()
+    """Of its training samples, `[3, channels]`, where all clients are to be scaled alike (see `Sums`)."""
 
     def __post_init__(self) -> None:
         if not self.outputs:
@@ -58,7 +66,8 @@ class Holding:
     @classmethod
     def of(cls, federation: Federation, client: int) -> Holding:
         """A client's part of a simulated federation."""
-        parts = tuple(federation.slice(client, split) for split in SPLITS)
+        slices = (federation.slice(client, split) for split in SPLITS)
+        parts = tuple((to_numbers(inputs), labels) for inputs, labels in slices)
         return cls(
             federation.names[client],
             federation.classes,
@@ -112,6 +121,8 @@ def load_own(
     task: Task = CLASSIFICATION,
     missing: Missing = "refuse",
     standardise: Standardise = "none",
+    named: Named = USUAL,
+    agreed: Agreement | None = None,
 ) -> Holding:
     """Read a client's own data, and hold out its validation and test samples.
 
@@ -128,70 +139,132 @@ def load_own(
         seed: of the draw.
         task: reads the targets.
         missing: what is done about missing values; means are those of the client's own training samples.
-        standardise: `client`, by its own training samples, or `none`.
+        named: what the label is called, where no usual name says it.
+        standardise: `client`, by its own training samples; `global`, as was agreed, once it was; or `none`.
+        agreed: what all clients do alike. Until they have agreed on it, the columns of a table are in the order of
+            their names, and their number is not compared with `features`.
 
     Raises:
-        BadInput: the data cannot be read, or are not of this shape or with these labels.
+        BadInput: the data cannot be read, are not of this shape or with these labels, or have other columns than
+            those that were agreed on.
     """
-    columns = read_columns(path)
+    columns = read_columns(path, named=named)
     check_lengths(columns)
     columns = leave_out_unlabelled(columns, task, [])
     if task.tokens:
         columns = replace(columns, feature_key="tokens")
-    wanted = Preparation(missing=missing, standardise=standardise)
+    kept_as = "none" if standardise == "global" else standardise
+    wanted = Preparation(missing=missing, standardise=kept_as, named=named)
     preparation = _in_order_of_names(find_columns(columns, wanted, []))
+    if agreed is not None:
+        preparation = match_columns(columns, agreed.columns, preparation)
+        check_width(agreed.columns, features)
     inputs = make_inputs(columns, preparation, [])
     kept = handle_missing(inputs, columns, preparation, [])
     if kept is not None:
-        columns, inputs = columns.take(kept), inputs[kept]
+        columns, inputs = columns.take(kept), storage.take(inputs, kept)
     inputs = _shaped(inputs, features)
-    found = []
-    if inputs.shape[1:] != tuple(features):
+    found: list[BadInput] = []
+    open_columns = agreed is None and preparation.columns
+    if inputs.shape[1:] != tuple(features) and not open_columns:
         found.append(
-            f"{columns.where}: a sample has the shape {list(inputs.shape[1:])}; it must be {list(features)}, as "
-            "data.features says"
+            BadInput(
+                f"{columns.where}: a sample has the shape {list(inputs.shape[1:])}; it must be {list(features)}, "
+                "as data.features says"
+            )
         )
     targets = None
     try:
         assert columns.labels is not None
         targets = task.read_targets(columns.labels, columns.where, [], classes)
     except BadInput as error:
-        found += error.problems
+        found.append(error)
     if len(inputs) < min_samples:
-        found.append(f"{columns.where} has {len(inputs)} samples; it must have at least {min_samples}")
+        found.append(BadInput(f"{columns.where} has {len(inputs)} samples; it must have at least {min_samples}"))
     if found or targets is None:
-        raise BadInput(found)
+        raise BadInput.together(found)
     roles = _roles(columns, validation, test, seed)
     order = np.concatenate(roles)
     ends = np.cumsum([0, *(len(rows) for rows in roles)])
-    ordered = inputs[order]
+    ordered = storage.take(inputs, order)
     preparation, scales = fit_to_training(ordered, ends[None], preparation)
     if scales is not None:
         mean, deviation = (tuple(values.tolist()) for values in scales[0])
         preparation = replace(preparation, mean=mean, deviation=deviation)
+    sums: tuple[tuple[float, ...], ...] = ()
+    if standardise == "global":
+        sums = Sums.of(ordered[: ends[1]]).rows
+        preparation = replace(preparation, standardise="global")
+        if agreed is not None and agreed.mean:
+            _check_means(agreed.mean, ordered, columns.where)
+            fill_and_scale(ordered, replace(preparation, fill=(), mean=agreed.mean, deviation=agreed.deviation))
+            preparation = replace(preparation, mean=agreed.mean, deviation=agreed.deviation)
     whole, values = torch.from_numpy(ordered), torch.from_numpy(targets.values[order])
     parts = tuple((whole[start:stop], values[start:stop]) for start, stop in pairwise(ends.tolist()))
-    return Holding(name, targets.classes, parts, task, targets.outputs, preparation)
+    return Holding(name, targets.classes, parts, task, targets.outputs, preparation, sums=sums)
 
 
-def public_inputs(path: Path, features: Sequence[int], count: int, seed: int) -> Tensor:
+@contextmanager
+def path_withheld(path: Path) -> Iterator[None]:
+    """Have others told of a refusal without where a client's files lie, or what they are called."""
+    try:
+        yield
+    except BadInput as error:
+        files = sorted(map(str, (path, *path.rglob("*"))), key=len, reverse=True)
+        told = error.told
+        for file in files:
+            told = [text.replace(repr(file), "…").replace(file, "its data") for text in told]
+        raise BadInput(error.problems, told) from None
+
+
+def _check_means(mean: Sequence[float], inputs: NDArray[np.float32], where: str) -> None:
+    if len(mean) != inputs.shape[-1]:
+        raise BadInput(
+            f"{where}: a sample has {inputs.shape[-1]} channels, and means of {len(mean)} were agreed on"
+        )
+
+
+def public_inputs(
+    path: Path,
+    features: Sequence[int],
+    count: int,
+    seed: int,
+    agreed: Agreement | None = None,
+    *,
+    missing: Missing = "refuse",
+    named: Named = USUAL,
+) -> Tensor:
     """At most `count` unlabelled samples `[M, *features]` that the server holds in a file, drawn at random.
 
+    They become inputs as the clients agreed to make theirs; means that stand for missing values are their own. A
+    column that is `named` the label may be there, and is left out.
+
     Raises:
-        BadInput: the file cannot be read, or its samples have another shape.
+        BadInput: the file cannot be read, its columns are others, or its samples have another shape.
     """
-    columns = read_columns(path, labelled=False)
-    preparation = _in_order_of_names(find_columns(columns, AS_READ, []))
+    columns = read_columns(path, labelled=False, named=named)
+    preparation = _in_order_of_names(find_columns(columns, Preparation(missing=missing, named=named), []))
+    if agreed is not None:
+        preparation = match_columns(columns, agreed.columns, preparation)
+        check_width(agreed.columns, features)
     inputs = make_inputs(columns, preparation, [])
-    handle_missing(inputs, columns, preparation, [])
+    kept = handle_missing(inputs, columns, preparation, [])
+    if kept is not None:
+        inputs = storage.take(inputs, kept)
     inputs = _shaped(inputs, features)
     if inputs.shape[1:] != tuple(features):
         raise BadInput(
             f"data.public_file = {str(path)!r}: a sample has the shape {list(inputs.shape[1:])}; it must be "
             f"{list(features)}, as data.features says"
         )
+    rows = np.arange(len(inputs))
     if count < len(inputs):
-        inputs = inputs[np.sort(stream(seed, "public").choice(len(inputs), count, replace=False))]
+        rows = np.sort(stream(seed, "public").choice(len(inputs), count, replace=False))
+    inputs = storage.take(inputs, rows)
+    preparation, _ = fit_to_training(inputs, np.array([[0, len(inputs), len(inputs), len(inputs)]]), preparation)
+    if agreed is not None and agreed.mean:
+        _check_means(agreed.mean, inputs, str(path))
+        fill_and_scale(inputs, replace(preparation, fill=(), mean=agreed.mean, deviation=agreed.deviation))
     return torch.from_numpy(inputs)
 
 

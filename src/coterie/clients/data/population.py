@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clients.data.preparation import AS_READ, Preparation
+from coterie.clients.data.preparation import AS_READ, Column, Preparation
 from coterie.clients.tasks import CLASSIFICATION, Task
 
 
@@ -74,6 +74,10 @@ class ClientInfo:
     """Of all its samples."""
     outputs: int = 0
     """Numbers that a network gives for a prediction; as many as there are classes unless given."""
+    columns: tuple[Column, ...] = ()
+    """Of its table, told before the clients agree on them; a column of text has only values that it may tell."""
+    sums: tuple[tuple[float, ...], ...] = ()
+    """Count, sum and sum of squares of each channel of its training samples, told where all are scaled alike."""
 
     def __post_init__(self) -> None:
         if not self.outputs:
@@ -89,11 +93,12 @@ class RemotePopulation:
     """At least one; all hold samples of one shape and the same classes."""
     public: Tensor | None = None
     task: Task = CLASSIFICATION
+    preparation: Preparation = AS_READ
+    """How every client makes inputs, as far as they agreed on it."""
     planted = None
     few_shot = None
     histograms = None
     notes = ()
-    preparation = AS_READ
     augment = None
 
     @property

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +17,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.clients.data.columns import Columns, is_id
+from coterie.clients.data import storage
+from coterie.clients.data.columns import USUAL, Columns, Named, is_id
 from coterie.errors import MOST_NAMES, BadInput
 
 MOST_LEVELS = 64
 """Different values that a column of text may have; one of more is left out, for each would be an input."""
-
-BYTES_ABOVE = 1 << 28
-"""Bytes of inputs above which 8-bit images stay bytes in memory, a quarter of it."""
 
 Missing = Literal["refuse", "drop", "mean", "zero"]
 Standardise = Literal["none", "client", "global"]
@@ -54,6 +54,7 @@ class Preparation:
         standardise: on whose training samples the inputs are standardised.
         mean: is taken off each input, and empty where nothing is; of one client where that is so standardised.
         deviation: what each input is then divided by.
+        named: what label and client were called, where an experiment said it.
     """
 
     columns: tuple[Column, ...] = ()
@@ -63,6 +64,7 @@ class Preparation:
     standardise: Standardise = "none"
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
+    named: Named = USUAL
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -124,7 +126,9 @@ def _refuse_numbers_among_text(columns: Columns, name: str, values: pl.Series) -
         row = odd.arg_max() or 0
         raise BadInput(
             f"{columns.where}: column {name} has {numbers.null_count()} values that are no numbers, the first is "
-            f"{values[row]!r} in {columns.place(row)}; make all of them numbers, or leave them empty"
+            f"{values[row]!r} in {columns.place(row)}; make all of them numbers, or leave them empty",
+            told=f"column {name} has {numbers.null_count()} values that are no numbers; make all of them numbers, "
+            "or leave them empty",
         )
     if there.n_unique() > MOST_LEVELS:
         raise BadInput(f"{columns.where}: column {name} holds numbers as text; make them numbers")
@@ -151,10 +155,10 @@ def make_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArr
     extra = [n for n in table.columns if n not in names and n not in known.ignored and not is_id(n)]
     problems = []
     if missing:
-        problems.append(f"{columns.where} has no {_listed(missing)}; it needs the columns {_shorten(names)}")
+        problems.append(f"{columns.where} has no {list_columns(missing)}; it needs the columns {shorten(names)}")
     if extra:
         problems.append(
-            f"{columns.where} has {_listed(extra)} that training had not; leave it out, or train with it"
+            f"{columns.where} has {list_columns(extra)} that training had not; leave it out, or train with it"
         )
     if problems:
         raise BadInput(problems)
@@ -167,20 +171,23 @@ TOKENS = ("tokens", "input_ids")
 
 
 def keep_bytes(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[np.uint8] | None:
-    """Return 8-bit images that stay bytes until a client's are looked at; None where they become inputs at once.
+    """Return 8-bit images, which stay bytes until a minibatch is made of them; None where features are no such.
 
-    Below `BYTES_ABOVE` inputs are fast, for they need not be made again; above it, memory is what there is too
-    little of. The inputs are the same to the bit (`scale_bytes`).
+    What is to be standardised by training samples becomes numbers at once, and so do the images of the named
+    datasets, which are standardised as they are loaded: to do that for every minibatch would take longer.
     """
     values = columns.features
     if not isinstance(values, np.ndarray) or values.dtype != np.uint8 or values.ndim not in (3, 4, 5):
         return None
     if columns.feature_key in TOKENS:
         return None
-    if known.columns or known.standardise != "none" or 4 * values.nbytes < BYTES_ABOVE or not values.size:
+    if known.columns or known.standardise != "none" or not values.size:
         return None
-    notes.append("8-bit images stay bytes, and are scaled to 0 … 1 when a client's are looked at")
-    return values[..., None] if values.ndim == 3 else values
+    if values.ndim == 3:
+        values = values[..., None]
+        notes.append("images without a channel axis were given one")
+    notes.append("8-bit images were scaled to 0 … 1")
+    return values
 
 
 def scale_bytes(values: NDArray[Any]) -> NDArray[Any]:
@@ -209,8 +216,10 @@ def _array_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDA
         if values.dtype.kind not in "iu" or values.min(initial=0) < 0:
             raise BadInput(f"{columns.where}: {columns.feature_key} must hold whole numbers from 0 on")
         return values.astype(np.int64)
-    with np.errstate(over="ignore"):
-        inputs = values.astype(np.float32)
+    if values.dtype == np.float32 and storage.is_mapped(values) and known.missing != "zero":
+        inputs = values  # nothing is written to them before they are divided, which copies
+    else:
+        inputs = storage.to_floats(values)
     if values.dtype == np.uint8 and values.ndim in (4, 5):
         inputs /= 255
         notes.append("8-bit images were scaled to 0 … 1")
@@ -219,9 +228,9 @@ def _array_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDA
         if inputs.shape[1:] != (len(names),):
             raise BadInput(
                 f"{columns.where} has features of shape {inputs.shape[1:]} without names; it needs the columns "
-                f"{_shorten([column.name for column in known.columns])}"
+                f"{shorten([column.name for column in known.columns])}"
             )
-        notes.append(f"the features have no names; they were taken to be {_shorten(names)}")
+        notes.append(f"the features have no names; they were taken to be {shorten(names)}")
     return inputs
 
 
@@ -232,13 +241,12 @@ def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[st
             row = values.is_not_null().arg_max() or 0
             raise BadInput(
                 f"{columns.where}: column {column.name} in {columns.place(row)} is {values[row]!r}; in training it "
-                "held numbers"
+                "held numbers",
+                told=f"column {column.name} holds text; in training it held numbers",
             )
         numbers: NDArray[np.float32] = values.cast(pl.Float32).to_numpy(allow_copy=True)
         return np.array(numbers, np.float32)[:, None]
-    texts = values.cast(pl.String)
-    if values.dtype.is_float():  # 1.0 was 1 where the column held text
-        texts = values.cast(pl.Int64, strict=False).cast(pl.String)
+    texts = to_texts(values)
     places = {level: place for place, level in enumerate(column.levels)}
     found = np.zeros((len(texts), column.width), np.float32)
     unknown: dict[str, int] = {}
@@ -257,11 +265,24 @@ def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[st
     return found
 
 
-def _listed(names: Sequence[str]) -> str:
-    return f"column{'s' * (len(names) > 1)} {_shorten(names)}"
+def to_texts(values: pl.Series) -> pl.Series:
+    """Return the values of a column as texts; 1.0 is 1, as it was where the column held text, and 1.2 is 1.2."""
+    texts = values.cast(pl.String)
+    if not values.dtype.is_float():
+        return texts
+    whole = values.cast(pl.Int64, strict=False)  # null where there is no such number
+    return whole.cast(pl.String).zip_with(
+        (whole == values).fill_null(value=False), texts.set(values.is_nan(), None)
+    )
 
 
-def _shorten(names: Sequence[str]) -> str:
+def list_columns(names: Sequence[str]) -> str:
+    """Return names of columns as a message lists them."""
+    return f"column{'s' * (len(names) > 1)} {shorten(names)}"
+
+
+def shorten(names: Sequence[str]) -> str:
+    """Return the first of many names as a message lists them."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
 
@@ -276,15 +297,15 @@ def handle_missing(
     Raises:
         BadInput: there are some, and they are refused; or an input is infinite, also as a 32-bit number.
     """
+    if all(np.isfinite(inputs[rows]).all() for rows in storage.blocks(inputs)):
+        return None
     infinite = np.isinf(inputs)
     if infinite.any():
-        raise BadInput(_bad_value(columns, known, infinite, ""))
+        raise _bad_value(columns, known, infinite, "")
     absent = np.isnan(inputs)
-    if not absent.any():
-        return None
     rows = np.any(absent.reshape(len(absent), -1), axis=1)
     if known.missing == "refuse":
-        raise BadInput(_bad_value(columns, known, absent, _count_missing(absent, rows, known)))
+        raise _bad_value(columns, known, absent, _count_missing(absent, rows, known))
     if known.missing == "zero":
         inputs[absent] = 0
         notes.append(f"{absent.sum():,} missing values were set to 0")
@@ -302,30 +323,32 @@ def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Pr
         ends = np.cumsum([column.width for column in known.columns])
         counts = {c.name: int(absent[:, end - 1].sum()) for c, end in zip(known.columns, ends, strict=True)}
         lacking = [f"{name} ({count})" for name, count in counts.items() if count]
-        per = f" in {_shorten(lacking)}"
+        per = f" in {shorten(lacking)}"
     count = int(rows.sum()) if known.columns else int(absent.sum())
     whole, what = (len(rows), "rows lack a value") if known.columns else (absent.size, "values are missing")
     return f"; {count:,} of {whole:,} {what}{per}, and data.missing = drop, mean or zero says what to do with them"
 
 
-def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], further: str) -> str:
+def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], further: str) -> BadInput:
+    """What is wrong with the first value that is `bad`."""
     row, *place = (int(k) for k in np.argwhere(bad)[0])
+    right = f"every value must be a finite 32-bit number{further}"
     if known.columns:
         ends = np.cumsum([column.width for column in known.columns])
         name = known.columns[int(np.searchsorted(ends, place[0], side="right"))].name
         assert isinstance(columns.features, pl.DataFrame)
         value = columns.features[name][row]
         what = "has no value" if value is None or value != value else f"is {value}"
-        return (
-            f"{columns.where}: column {name} {what} in {columns.place(row)}; every value must be a finite 32-bit "
-            f"number{further}"
+        return BadInput(
+            f"{columns.where}: column {name} {what} in {columns.place(row)}; {right}",
+            told=f"column {name} has none in row {row}; {right}",
         )
     assert isinstance(columns.features, np.ndarray)
     where = ", ".join(map(str, place))
     value = columns.features[row, *place] if columns.features.ndim > len(place) else columns.features[row]
-    return (
-        f"{columns.where}: row {row}, column {where} of the features is {value}; every value must be a finite "
-        f"32-bit number{further}"
+    return BadInput(
+        f"{columns.where}: row {row}, column {where} of the features is {value}; {right}",
+        told=f"row {row}, column {where} of the features is none; {right}",
     )
 
 
@@ -342,11 +365,27 @@ class Sums:
 
     @classmethod
     def of(cls, inputs: NDArray[Any]) -> Sums:
-        """Of inputs `[N, *features]`."""
+        """Of inputs `[N, *features]`; of very many, part by part."""
+        parts = [cls._of_part(inputs[rows]) for rows in storage.blocks(inputs)]
+        return reduce(add, parts) if parts else cls._of_part(inputs)
+
+    @classmethod
+    def _of_part(cls, inputs: NDArray[Any]) -> Sums:
         values = inputs.reshape(-1, inputs.shape[-1]).astype(np.float64)
         there = ~np.isnan(values)
         values = np.where(there, values, 0)
         return cls(there.sum(0).astype(np.float64), values.sum(0), (values**2).sum(0))
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Sequence[float]]) -> Sums:
+        """Of counts, sums and sums of squares as plain numbers."""
+        count, total, squares = (np.array(row, np.float64) for row in rows)
+        return cls(count, total, squares)
+
+    @property
+    def rows(self) -> tuple[tuple[float, ...], ...]:
+        """Counts, sums and sums of squares as plain numbers."""
+        return tuple(_plain(row) for row in (self.count, self.total, self.squares))
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(self.count + other.count, self.total + other.total, self.squares + other.squares)
@@ -383,7 +422,7 @@ def fit_to_training(
     """
     if known.missing != "mean" and known.standardise == "none":
         return known, None
-    if known.missing == "mean" and np.isnan(inputs).any():
+    if known.missing == "mean" and any(np.isnan(inputs[rows]).any() for rows in storage.blocks(inputs)):
         known = replace(known, fill=_plain(_sum_training(inputs, bounds).mean))
         fill_and_scale(inputs, known)
     if known.standardise == "client":
@@ -421,7 +460,8 @@ def _scale(inputs: NDArray[Any], mean: Any, deviation: Any) -> None:
 def fill_and_scale(inputs: NDArray[Any], known: Preparation) -> None:
     """Fill and standardise inputs `[N, *features]` in place, as the training data were."""
     if known.fill:
-        np.copyto(inputs, np.array(known.fill, inputs.dtype), where=np.isnan(inputs))
+        for rows in storage.blocks(inputs):
+            np.copyto(inputs[rows], np.array(known.fill, inputs.dtype), where=np.isnan(inputs[rows]))
     if known.mean:
         _scale(inputs, known.mean, known.deviation)
 

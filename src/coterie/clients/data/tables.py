@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.clients.data.columns import MISSING_TEXTS, Columns, is_id, pick_roles, read_split
+from coterie.clients.data.columns import MISSING_TEXTS, USUAL, Columns, Named, is_id, pick_roles, read_split
 from coterie.errors import BadInput
 
 SEPARATORS = ",;\t|"
@@ -33,13 +33,13 @@ class Header:
     """Columns that are no features, and why."""
 
 
-def read_header(schema: Mapping[str, Any], where: str, labelled: bool) -> Header:
+def read_header(schema: Mapping[str, Any], where: str, labelled: bool, named: Named = USUAL) -> Header:
     """Return what the columns of a table are for, by their names and types.
 
     Raises:
         BadInput: a column is missing or of a type that cannot be used.
     """
-    roles = pick_roles(schema, where, labelled)
+    roles = pick_roles(schema, where, labelled, named)
     for name in filter(None, roles.values()):
         if schema[name].is_nested():
             raise BadInput(f"{where}: column {name} is of type {schema[name]}; it must hold one value per row")
@@ -67,13 +67,15 @@ def _is_usable(kind: Any) -> bool:
     return bool(kind.is_numeric() or kind in (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Null))
 
 
-def read_table(table: pl.DataFrame, where: str, labelled: bool) -> Columns:
+def read_table(table: pl.DataFrame, where: str, labelled: bool, named: Named = USUAL) -> Columns:
     """Return a table as columns. Rows and values are as they are; nothing is checked but names and types.
 
     Raises:
         BadInput: a column is missing or of a type that cannot be used.
     """
-    header = read_header(dict(table.schema), where, labelled)
+    vast = [name for name, kind in table.schema.items() if kind.is_integer() and "128" in str(kind)]
+    table = table.with_columns(pl.col(vast).cast(pl.Float64))  # NumPy has no such numbers
+    header = read_header(dict(table.schema), where, labelled, named)
     first, table_of_features = header.features[0], table.select(header.features)
     features = _list_column(table[first], where) if header.is_list else table_of_features
     label, user, split, segment, group = (None if name is None else table[name] for name in header.roles.values())
@@ -122,7 +124,7 @@ def _counts_rows(column: pl.Series) -> bool:
     return bool((np.diff(column.to_numpy().astype(np.int64)) == 1).all())
 
 
-def read_parquet(path: Path, labelled: bool) -> Columns:
+def read_parquet(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
     """Read a `.parquet` file.
 
     Raises:
@@ -134,16 +136,16 @@ def read_parquet(path: Path, labelled: bool) -> Columns:
         raise BadInput(
             f"{path} is damaged or not what its name says ({type(error).__name__}); replace it"
         ) from None
-    return read_table(table, str(path), labelled)
+    return read_table(table, str(path), labelled, named)
 
 
-def read_csv(path: Path, labelled: bool, rows: int | None = None) -> Columns:
-    """Read a `.csv` file, or its first `rows`: a line of names, then a line a sample.
+def read_csv(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
+    """Read a `.csv` file: a line of names, then a line a sample.
 
     Raises:
         BadInput: it is no table, or its columns cannot be used.
     """
-    return read_table(read_csv_table(path, rows), str(path), labelled)
+    return read_table(read_csv_table(path), str(path), labelled, named)
 
 
 def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
@@ -171,7 +173,10 @@ def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
         raise BadInput(f"{path} is not UTF-8 text; save it as UTF-8") from None
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = next(iter(str(error).splitlines()), "")
-        raise BadInput(f"{path} cannot be read as a table ({type(error).__name__}: {reason}); mend it") from None
+        raise BadInput(
+            f"{path} cannot be read as a table ({type(error).__name__}: {reason}); mend it",
+            told=f"{path} cannot be read as a table ({type(error).__name__}); mend it",
+        ) from None
     empty = [name for name in table.columns if table[name].is_null().all()]  # of no type, whatever was inferred
     return table.with_columns(pl.col(empty).cast(pl.Null))
 

@@ -10,7 +10,7 @@ at a multiple of 64 bytes, the padded width of a minibatch depends on the client
 a product is of one client or of many depends on the network and on those samples. A convolution's kernel
 keeps no such promise: with any other network, a client's last digits may depend on who shares its kernel. Who does
 is decided by what is answered together and by nothing else, so that the same clients and requests give the same
-bits.
+bits. Of a module that is vectorised, no kernel takes fewer than `FEWEST` clients; those are answered one by one.
 
 Where a last digit decides through which value of a max pooling, or whether through a ReLU, a gradient flows, two
 runs that agreed to 1e-8 part, and end 1e-3 apart. The more such decisions a network makes, the more clients meet
@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.engine.choice import chunk_size, is_perceptron, refuse_unbatchable
-from coterie.clients.engine.convolution import Convolutional
+from coterie.clients.engine.convolution import Convolutional, find_obstacle
 from coterie.clients.engine.descent import Descent, StackedSolver, descend, descend_plainly
 from coterie.clients.engine.differentiation import ObjectiveOfMany, check_weights, find_objective
 from coterie.clients.engine.dual_perceptron import Dual
@@ -49,11 +49,12 @@ from coterie.clients.engine.minibatches import (
     model_memories,
     padded_width,
 )
-from coterie.clients.engine.perceptron import LINE, Perceptron, allocate_rows, cross_entropy, round_up
+from coterie.clients.engine.perceptron import Perceptron, allocate_rows, cross_entropy, round_up
 from coterie.clients.engine.sequential import NO_CLASSES, Sequential
 from coterie.clients.engine.solver import initial_memory, is_plain_sgd, tensors_to_train
+from coterie.clients.engine.vectorised import Vectorised
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.minibatch import Samples
+from coterie.clients.rules.minibatch import LINE, Samples
 from coterie.clients.rules.objective import Extras, Objective, TaskLoss
 from coterie.clients.rules.requests import (
     Gradients,
@@ -93,7 +94,7 @@ class _Kernel:
 
 
 class Batched(Engine):
-    """Answers one request of many clients at once, for perceptrons and chains of plain modules (`obstacle`).
+    """Answers one request of many clients at once: perceptrons, chains of plain modules, what `vmap` can compute.
 
     A request without a kernel here, or with settings that its kernel does not know, is answered one client after
     another: `Inspect`, losses of each sample, scores by draws of features, objectives that are not `batchable`,
@@ -107,8 +108,8 @@ class Batched(Engine):
         self, network: nn.Module, layout: Layout, data: Data, training: Training, seed: int, initial: Tensor
     ) -> None:
         super().__init__(network, layout, data, training, seed, initial)
-        refuse_unbatchable(network)
-        self._model: Stacked = Perceptron(layout) if is_perceptron(network) else Convolutional(network, layout)
+        refuse_unbatchable(network, layout)
+        self._model = _stacked(network, layout)
         self._dual = Dual(self._model, layout) if isinstance(self._model, Perceptron) else None
         self.together = chunk_size(layout, training.batch_size)
         self.independent = self._model.fixed_width
@@ -143,18 +144,21 @@ class Batched(Engine):
             members.sort(key=lambda i: -counts[i])
             first = jobs[members[0]][2][0]
             most = self._clients_per_kernel(requests[members[0]], first)
-            for rows in _split_evenly(len(members), most):
+            chunks = split_evenly(len(members), most, self._model.worthwhile)
+            for rows in chunks:
                 some = members[rows]
                 # A chunk that had to be filled up has more results than members.
                 for i, result in zip(some, self._answer_alike([jobs[i] for i in some]), strict=False):
                     results[i] = result
+            for i in members[chunks[-1].stop if chunks else 0 :]:
+                (results[i],) = self._one_by_one.answer([clients[i]], [requests[i]])
         return results
 
     def outputs(self, models: Tensor, inputs: Tensor, temperature: float = 1.0) -> Tensor:
         """Distributions `[n, samples, distribution_size]` at a temperature."""
         samples, task = self._model.prepare(inputs), self.data.task
         found = torch.empty(len(models), len(samples), self.distribution_size, device=models.device)
-        for rows in _split_evenly(len(models), self._chunk(tuple(inputs.shape[1:]))):
+        for rows in split_evenly(len(models), self._chunk(tuple(inputs.shape[1:]))):
             stack = self._stack(_fill_up(self._model.fewest, list(models[rows])))
             views = self._views(stack)
             for s in range(0, len(samples), EVALUATION_WIDTH):
@@ -278,9 +282,10 @@ class Batched(Engine):
     ) -> Backward:
         if objective is None:
             return self._model.backward
-        features, task = tuple(held[0][0].shape[1:]), self.data.task
+        features, task, whole_lines = tuple(held[0][0].shape[1:]), self.data.task, self._model.fixed_width
+        contiguous = isinstance(self._model, Vectorised)
         return ObjectiveOfMany(
-            objective, self.network, self.layout, features, extras, self._model.fixed_width, task
+            objective, self.network, self.layout, features, extras, whole_lines, task, contiguous
         ).backward
 
     def _is_plain(self, request: Train) -> bool:
@@ -431,10 +436,21 @@ class Batched(Engine):
         return [e.views(stack) for e in self.layout.tensors]
 
 
-def _split_evenly(count: int, most: int) -> list[slice]:
-    """Runs of at most `most` that cover `count`, none more than one longer than another."""
-    runs = -(-count // most)
-    edges = [i * count // runs for i in range(runs + 1)] if runs else [0]
+def _stacked(network: nn.Module, layout: Layout) -> Stacked:
+    """How a network is computed for many models at once, in the fastest way that there is for it."""
+    if find_obstacle(network):
+        return Vectorised(network, layout)
+    return Perceptron(layout) if is_perceptron(network) else Convolutional(network, layout)
+
+
+def split_evenly(count: int, most: int, fewest: int = 1) -> list[slice]:
+    """Runs of `fewest` to `most`, none more than one longer than another, that cover as many of `count` as can be.
+
+    What such runs cannot cover is at the end, and nothing where `fewest` is 1.
+    """
+    runs = min(-(-count // most), count // fewest) if fewest <= most else 0
+    covered = min(count, runs * most)
+    edges = [i * covered // runs for i in range(runs + 1)] if runs else [0]
     return [slice(a, b) for a, b in pairwise(edges)]
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from coterie.clients.engine.perceptron import cross_entropy
+from coterie.clients.rules.minibatch import to_numbers
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first, has_hooks
 
@@ -32,7 +33,7 @@ class Convolutional:
     adds up, by the shape of the whole.
     """
 
-    fewest = 1
+    fewest = worthwhile = 1
     fixed_width = False
 
     def __init__(self, network: nn.Module, layout: Layout) -> None:
@@ -50,8 +51,8 @@ class Convolutional:
         return forward_cost(self._network, features).activations
 
     def prepare(self, inputs: Tensor) -> Tensor:
-        """Stored samples `[s, *features]` as they are: the channels last."""
-        return inputs
+        """Stored samples `[s, *features]` as numbers, the channels last."""
+        return to_numbers(inputs)
 
     @torch.no_grad()
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.engine import Data, Engine
 from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules.client import Client
+from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.rules.requests import Request, Result, Split
 from coterie.clients.rules.training import Training
 from coterie.models.layout import Layout
@@ -79,7 +80,7 @@ class _DataOnDevice:
 
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
         inputs, labels = self._data.slice(client, split)
-        return inputs.to(self._device), labels.to(self._device)
+        return to_numbers(inputs).to(self._device), labels.to(self._device)
 
 
 def _move(device: torch.device, asked: Any) -> Any:

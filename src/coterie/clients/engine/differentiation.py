@@ -7,20 +7,22 @@ The mean cross-entropy, which is what nearly every rule minimises where samples 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from coterie.clients.engine.perceptron import LINE, round_up
-from coterie.clients.rules.minibatch import Batch
+from coterie.clients.engine.perceptron import round_up
+from coterie.clients.rules.minibatch import LINE, Batch
 from coterie.clients.rules.objective import Extras, LocalModel, Loss, Objective, TaskLoss
 from coterie.clients.rules.requests import Train
 from coterie.clients.tasks import Task
 from coterie.models.layout import Layout
-from coterie.models.networks import channels_first
+from coterie.models.networks import channels_first, set_training
 
 
 def find_objective(request: Train, task: Task) -> Objective | None:
@@ -95,6 +97,8 @@ class ObjectiveOfMany:
         task: what is learnt.
         whole_lines: whether minibatches are padded to whole lines of cache, so that no model's last digits depend
             on the others of its stack.
+        contiguous: whether tensors and samples are copied to where they lie as PyTorch lays them out by itself:
+            with an image's channels last in memory, some operations refuse to be vectorised.
     """
 
     def __init__(
@@ -106,14 +110,17 @@ class ObjectiveOfMany:
         extras: Sequence[Extras],
         whole_lines: bool,
         task: Task,
+        contiguous: bool = False,
     ) -> None:
         self._task = task
+        self._contiguous = contiguous
         self._called = _Called(objective, LocalModel(network, layout))
         self._names = [f"network.{e.name}" for e in layout.tensors]
+        self._tied = {f"network.{other}": f"network.{name}" for other, name in layout.tied}
         self._shape = channels_first(torch.empty(1, *features, device="meta")).shape[1:]
         self._extras = {name: torch.stack([each[name] for each in extras]) for name in extras[0]}
         self._whole_lines = whole_lines
-        network.train()
+        set_training(network)
 
     def backward(
         self,
@@ -136,6 +143,8 @@ class ObjectiveOfMany:
         rows, width = x.shape[:2]
         x = x if x.dim() == 3 else channels_first(x.flatten(0, 1))
         x = x.reshape(rows, width, *self._shape)
+        if self._contiguous:
+            x, views = x.contiguous(), [view.contiguous() for view in views]
         named = list(zip(self._names, views, wanted, strict=True))
         trained = {name: view for name, view, moves in named if moves}
         fixed = {name: view for name, view, moves in named if not moves}
@@ -147,7 +156,8 @@ class ObjectiveOfMany:
         return reported
 
     def _differentiate(self, *stacks: Any) -> tuple[Mapping[str, Tensor], Tensor]:
-        found: tuple[Mapping[str, Tensor], Tensor] = vmap(grad(self._loss, has_aux=True))(*stacks)
+        with without_fused_kernels():
+            found: tuple[Mapping[str, Tensor], Tensor] = vmap(grad(self._loss, has_aux=True))(*stacks)
         return found
 
     def _loss(
@@ -159,7 +169,10 @@ class ObjectiveOfMany:
         shares: Tensor,
         extras: Extras,
     ) -> tuple[Tensor, Tensor]:
-        loss: Loss = functional_call(self._called, {**trained, **fixed}, (Batch(x, y, shares, self._task), extras))
+        tensors = {**trained, **fixed}
+        tensors |= {other: tensors[name] for other, name in self._tied.items()}
+        batch = Batch(x, y, shares, self._task)
+        loss: Loss = functional_call(self._called, tensors, (batch, extras), tie_weights=False)
         reported = loss.minimised if loss.reported is None else loss.reported
         return loss.minimised, reported.detach()
 
@@ -175,6 +188,18 @@ class _Called(nn.Module):
 
     def forward(self, batch: Batch, extras: Extras) -> Loss:
         return as_loss(self._objective.loss(self._model, batch, extras))
+
+
+@contextmanager
+def without_fused_kernels() -> Iterator[None]:
+    """Keep PyTorch from its fused kernels of attention, which `vmap` would call for one model after another."""
+    allowed = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(allowed)
 
 
 def as_loss(found: Tensor | Loss) -> Loss:

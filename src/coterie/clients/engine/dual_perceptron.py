@@ -21,9 +21,9 @@ from coterie.clients.engine.choice import CHUNK_SCALARS, LARGEST_CHUNK
 from coterie.clients.engine.descent import Descent, Steps
 from coterie.clients.engine.layer_gradients import product
 from coterie.clients.engine.minibatches import memory_key
-from coterie.clients.engine.perceptron import LINE, Perceptron, align, round_up
+from coterie.clients.engine.perceptron import Perceptron, align, round_up
 from coterie.clients.engine.stacked_layers import join_layers, split_layers
-from coterie.clients.rules.minibatch import Samples
+from coterie.clients.rules.minibatch import LINE, Samples
 from coterie.models.layout import Layout
 
 KEPT = 1 << 24

@@ -40,7 +40,7 @@ class Data(Protocol):
         """Alters every minibatch that is trained on."""
 
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
-        """Inputs `[s, *features]` and targets `[s, *shape]` of a client, as views."""
+        """Inputs `[s, *features]` as they are stored, and targets `[s, *shape]` of a client, as views."""
 
 
 class Engine(ABC):

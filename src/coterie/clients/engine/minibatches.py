@@ -14,12 +14,16 @@ from coterie.clients.engine.perceptron import aligned_height, round_up
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.minibatch import Samples
 from coterie.clients.rules.requests import Losses, Request, Score
+from coterie.models.layout import BYTES_PER_SCALAR
 
 NARROW = 32
 """Smallest width that a minibatch is padded to, unless minibatches are smaller."""
 
 ROUNDED = 8
 """Widths that a step narrows to are multiples of this: every new shape makes PyTorch prepare a kernel anew."""
+
+PREPARED_BYTES = 1 << 26
+"""Bytes of clients' samples up to which they are prepared at once, and beyond which minibatch by minibatch."""
 
 Backward = Callable[[Sequence[Tensor], Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[bool]], Tensor]
 """What `Stacked.backward` is, of the mean cross-entropy."""
@@ -33,11 +37,15 @@ class Stacked(Protocol):
         """Rows that a stack must have."""
 
     @property
+    def worthwhile(self) -> int:
+        """Clients from which a kernel is faster than one client after another."""
+
+    @property
     def fixed_width(self) -> bool:
         """Whether results would depend on the width that minibatches are padded to, and must not."""
 
     def activations(self, features: tuple[int, ...]) -> int:
-        """Scalars that one sample leaves behind in a forward pass."""
+        """Scalars of one sample that are to stay in the cache: mostly all that a forward pass leaves behind."""
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """Stored samples `[s, *features]` as `x` holds them."""
@@ -70,16 +78,13 @@ class Pool:
         inputs, labels = [x for x, _ in held], [y for _, y in held]
         self.counts = [y.shape[0] for y in labels]
         seen, known = _shared_memory(inputs), _shared_memory(labels)
-        whole = None if seen is None else model.prepare(seen[0])
-        if (
-            seen is not None
-            and known is not None
-            and np.array_equal(seen[1], known[1])
-            and whole is not None
-            and whole.is_contiguous()
-            and whole.data_ptr() == seen[0].data_ptr()
-        ):
-            self._inputs, (self.labels, starts) = whole, known
+        together = seen is not None and known is not None and np.array_equal(seen[1], known[1])
+        self._prepare: Callable[[Tensor], Tensor] | None = None
+        if seen is not None and known is not None and together and _lies_prepared(model, seen[0]):
+            self._inputs, (self.labels, starts) = model.prepare(seen[0]), known
+        elif seen is not None and known is not None and together and _count_bytes(inputs) > PREPARED_BYTES:
+            self._prepare = model.prepare
+            self._inputs, (self.labels, starts) = seen[0], known
         else:
             self._inputs, self.labels = model.prepare(torch.cat(inputs)), torch.cat(labels)
             starts = np.cumsum([0, *self.counts[:-1]])
@@ -96,7 +101,19 @@ class Pool:
     def inputs(self, picks: Tensor, width: int) -> Tensor:
         """Inputs `[rows, width, ...]` at those places `[rows, >= width]`."""
         x = self._inputs.index_select(0, picks.flatten())
+        x = x if self._prepare is None else self._prepare(x)
         return x.view(*picks.shape, *x.shape[1:])[:, :width]
+
+
+def _lies_prepared(model: Stacked, stored: Tensor) -> bool:
+    """Whether samples are stored as the model takes them; one is looked at, for the others lie as it does."""
+    prepared = model.prepare(stored[:1])
+    return prepared.is_contiguous() and prepared.data_ptr() == stored.data_ptr()
+
+
+def _count_bytes(inputs: Sequence[Tensor]) -> int:
+    """Count the bytes of samples as numbers."""
+    return BYTES_PER_SCALAR * sum(x.numel() for x in inputs)
 
 
 class Blocks:

@@ -15,12 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.engine.layer_gradients import product
+from coterie.clients.rules.minibatch import LINE, to_numbers
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first
-
-LINE = 16
-"""Scalars in 64 bytes: a line of cache, an AVX-512 register."""
-
 
 WIDE = 1 << 15
 """Weights of a first layer from which scores are faster with a product for each client than with one for all."""
@@ -36,6 +33,8 @@ class Perceptron:
     fewest = 2
     """Rows below which PyTorch takes another kernel."""
 
+    worthwhile = 1
+
     fixed_width = True
     """A minibatch is as wide as its client's own samples make it, whoever else is there."""
 
@@ -49,7 +48,7 @@ class Perceptron:
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """Stored samples `[s, *features]`, flattened with the channels first."""
-        return channels_first(inputs).flatten(1)
+        return channels_first(to_numbers(inputs)).flatten(1)
 
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:
         """Logits `[n, width, classes]` of the samples `[n, width, features]`."""

@@ -21,7 +21,7 @@ from coterie.clients.engine.engine import EVALUATION_BATCH, Data, Engine
 from coterie.clients.engine.minibatches import draw_samples
 from coterie.clients.engine.solver import Solver, clip_gradients, initial_memory, memory_views, tensors_to_train
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.minibatch import Batch, minibatch_ranges
+from coterie.clients.rules.minibatch import Batch, minibatch_ranges, to_numbers
 from coterie.clients.rules.objective import LocalModel
 from coterie.clients.rules.requests import (
     Gradients,
@@ -154,13 +154,13 @@ class Sequential(Engine):
             self.network.eval()
             self._bound.vector.copy_(request.model)
         with torch.no_grad():
-            batch = Batch(channels_first(inputs), labels, task=self.data.task)
+            batch = Batch(channels_first(to_numbers(inputs)), labels, task=self.data.task)
             return request.function(batch, None if request.model is None else self._model)
 
     def _logits(self, of: Callable[[Tensor], Tensor], inputs: Tensor) -> Iterator[tuple[slice, Tensor]]:
         for a in range(0, len(inputs), EVALUATION_BATCH):
             rows = slice(a, a + EVALUATION_BATCH)
-            yield rows, of(channels_first(inputs[rows]))
+            yield rows, of(channels_first(to_numbers(inputs[rows])))
 
     def _losses(self, client: Client, request: Losses) -> Tensor:
         inputs, labels = draw_samples(client, request, self.data.slice(client.id, request.split))
@@ -191,7 +191,7 @@ class Sequential(Engine):
         for row, (a, b) in zip(found, ranges, strict=True):
             picked = torch.from_numpy(order[a:b]).to(labels.device)
             x, y = inputs.index_select(0, picked), labels.index_select(0, picked)
-            self._bound.gradient(channels_first(x), y, into=row)
+            self._bound.gradient(channels_first(to_numbers(x)), y, into=row)
         return found
 
     def _score(self, client: Client, request: Score) -> Scored:

@@ -15,7 +15,8 @@ from math import inf
 import torch
 from torch import Tensor
 
-from coterie.clients.engine.perceptron import LINE, round_up
+from coterie.clients.engine.perceptron import round_up
+from coterie.clients.rules.minibatch import LINE
 from coterie.models.layout import Entry, Layout
 
 

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from coterie.clients.tasks import CLASSIFICATION, Task
 
 Samples = tuple[Tensor, Tensor]
-"""A client's inputs `[s, *features]` and targets `[s, *shape]`."""
+"""A client's inputs `[s, *features]` as they are stored, and targets `[s, *shape]`."""
+
+LINE = 16
+"""Scalars in 64 bytes: a line of cache, an AVX-512 register."""
+
+
+def to_numbers(stored: Tensor) -> Tensor:
+    """Return stored samples as numbers: bytes scaled to 0 … 1, and all others as they are, in the same memory.
+
+    What is made of bytes begins as far into a line of cache as floats stored in their place would: the last digits
+    of a product may depend on it, and are so the same however samples are stored.
+    """
+    if stored.dtype != torch.uint8:
+        return stored
+    begin, count = stored.storage_offset() % LINE, stored.numel()
+    return torch.empty(LINE + count)[begin : begin + count].view(stored.shape).copy_(stored).div_(255)
 
 
 class Batch(NamedTuple):

@@ -50,6 +50,13 @@ class LocalModel:
         logits: Tensor = self.network(inputs)
         return logits
 
+    def called(self, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Outputs with other tensors in the place of the network's, by their names in the layout."""
+        # PyTorch's own search for tied weights leaves a module changed that the network holds under two names.
+        tied = {other: tensors[name] for other, name in self._layout.tied}
+        found: Tensor = functional_call(self.network, {**tensors, **tied}, (inputs,), tie_weights=False)
+        return found
+
     def features(self, inputs: Tensor) -> Tensor:
         """What enters the last layer, `[B, d]`: the representation that the head classifies."""
         weight = [e.name for e in self._layout.tensors if e.role == "weight"][-1]
@@ -68,8 +75,7 @@ class LocalModel:
         modes = {module: module.training for module in self.network.modules()}
         self.network.eval()
         try:
-            tensors = {e.name: e.view(vector) for e in self._layout.entries}
-            logits: Tensor = functional_call(self.network, tensors, (inputs,))
+            logits = self.called({e.name: e.view(vector) for e in self._layout.entries}, inputs)
         finally:
             for module, training in modes.items():
                 module.training = training

@@ -162,7 +162,10 @@ def plain_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
         whole = np.isfinite(labels) & (labels == np.floor(labels))
         if not whole.all():
             row = int(np.argmin(whole))
-            raise BadInput(f"{where}: label in row {row} is {labels[row]}; labels must be integers or strings")
+            raise BadInput(
+                f"{where}: label in row {row} is {labels[row]}; labels must be integers or strings",
+                told=f"the label in row {row} is neither; labels must be integers or strings",
+            )
         labels = labels.astype(np.int64)
     if labels.dtype.kind not in "biuU":
         raise BadInput(f"{where}: labels are of type {labels.dtype}; labels must be integers or strings")
@@ -184,7 +187,10 @@ def number_known_classes(values: NDArray[Any], where: str, names: Sequence[str])
     if (found < 0).any():
         row = int(np.argmax(found < 0))
         known = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES))
-        raise BadInput(f"{where}: label in row {row} is {labels[row]}; the classes are {known}")
+        raise BadInput(
+            f"{where}: label in row {row} is {labels[row]}; the classes are {known}",
+            told=f"the label in row {row} is of no class; the classes are {known}",
+        )
     return found
 
 

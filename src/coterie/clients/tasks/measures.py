@@ -9,12 +9,15 @@ columns `[s, labels]` of 0 and 1 in float32, NaN where a label is not known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from coterie.errors import BadInput, unknown
-from coterie.plugins import find_offer, import_offer
+from pydantic import create_model
+
+from coterie.catalogue import Catalog, Entry, T
+from coterie.errors import BadInput
+from coterie.plugins import is_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,70 +26,100 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A number that says how good a model is on one client's held-out samples."""
+class Measure(Entry):
+    """A number that says how good a model is on one client's held-out samples.
 
-    name: str
-    """Its name in settings, and of its column in tables."""
+    Its `name` is that in settings, and of its column in tables; its `summary` says what it is, for somebody who
+    meets it for the first time.
+    """
+
     title: str
     """What pages call it: `accuracy`, `RMSE`."""
-    explanation: str
-    """What it is, for somebody who meets it for the first time."""
-    compute: Callable[[Tensor, Tensor], float]
-    """From the predictions that the metric takes, and targets, of all samples; NaN where it is not defined."""
     takes: str
     """`class` (predicted classes), `score` (a number that grows with the probability) or `value`."""
     is_share: bool = True
     """From 0 to 1, and shown in per cent."""
     less_is_better: bool = False
+    tasks: tuple[str, ...] = ()
+    """Tasks that it means something for, beside those that name it themselves (`Task.measurable`)."""
+
+    def __reduce__(self) -> Any:
+        """Make another process register it, where nothing else may have imported what does."""
+        how = {name: getattr(self, name) for name in ("is_share", "less_is_better", "tasks")}
+        return register, (self.name, self.target, self.title, self.summary, self.takes, how)
+
+    def suits(self, task: Task | type[Task]) -> bool:
+        """Return whether it means something for a task."""
+        return not task.measurable or self.name in task.measurable or task.name in self.tasks
+
+    def compute(self, predicted: Tensor, targets: Tensor) -> float:
+        """Return it from the predictions that it takes, and all targets; NaN where it is not defined."""
+        return float(self.target(predicted, targets))
 
 
-class Measures(dict[str, Measure]):
-    """Metrics by name; what an installed package offers stands here once it has been asked for."""
+class MeasureCatalog(Catalog):
+    """Metrics by name. What a package brings is a function that `measure` has registered."""
 
-    def __contains__(self, name: object) -> bool:
-        """Whether there is a metric of a name.
+    def __getitem__(self, name: str) -> Measure:
+        found = super().__getitem__(name)
+        assert isinstance(found, Measure)
+        return found
 
-        Raises:
-            BadInput: what a package offers under that name cannot be used.
-        """
-        if not super().__contains__(name) and isinstance(name, str):
-            self._bring(name)
-        return super().__contains__(name)
+    def __iter__(self) -> Iterator[Measure]:
+        return (entry for entry in super().__iter__() if isinstance(entry, Measure))
 
-    def __missing__(self, name: str) -> Measure:
-        self._bring(name)
-        if not super().__contains__(name):
-            raise KeyError(name)
-        return self[name]
+    def add(self, name: str) -> Callable[[T], T]:
+        """Decorator: list under `name` what is registered under another."""
+
+        def keep(target: T) -> T:
+            self.entries[name] = replace(self._registered(target), name=name)
+            return target
+
+        return keep
 
     def _bring(self, name: str) -> None:
-        offer = find_offer("metric", "coterie.metrics", name)
-        if offer is None:
-            return
-        found = import_offer("metric", offer)
-        own = next((each for each in self.values() if found is each.compute), None)
-        if not super().__contains__(name) and own is None:
+        if is_path(name):  # it would be the name of a column, in which charts cannot have a colon
+            module, _, function = name.partition(":")
             raise BadInput(
-                f"metric {name!r} of the package {offer.package} is not there: {offer.path} must be a function "
-                "that measure registers"
+                f"metric {name!r} is a path; import its module (--import {module}), and write the name under which "
+                f"measure registers {function}"
             )
-        if own is not None:
-            self.setdefault(name, replace(own, name=name))
+        super()._bring(name)
+
+    def _registered(self, target: Any) -> Entry:
+        return next(entry for entry in self.entries.values() if entry.target is target)
+
+    def _check(self, name: str, target: Any) -> None:
+        if all(entry.target is not target for entry in self.entries.values()):
+            raise BadInput(f"metric {name!r} is not there: it must be a function that measure registers")
 
 
-MEASURES = Measures()
+MEASURES = MeasureCatalog("metric", group="coterie.metrics")
 """Every metric that a task can name."""
 
 
 def measure(name: str, title: str, explanation: str, takes: str, **how: Any) -> Callable[[Any], Any]:
-    """Decorator: add a metric to `MEASURES`, computed by the function."""
+    """Decorator: add a metric to `MEASURES`, computed by the function; `how` are further fields of `Measure`."""
 
     def add(compute: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
-        MEASURES[name] = Measure(name, title, explanation, compute, takes, **how)
+        register(name, compute, title, explanation, takes, how)
         return compute
 
     return add
+
+
+def register(
+    name: str,
+    compute: Callable[[Tensor, Tensor], float],
+    title: str,
+    explanation: str,
+    takes: str,
+    how: Mapping[str, Any],
+) -> Measure:
+    """Add a metric to `MEASURES` (see `measure`) and return it."""
+    found = Measure(name, compute, explanation, create_model(name), title, takes, **how)
+    MEASURES.entries[name] = found
+    return found
 
 
 COUNTED = ("accuracy", "f1")
@@ -98,11 +131,11 @@ def find_wrong_metrics(task: Task, metrics: Sequence[str]) -> list[str]:
     found = []
     for name in metrics:
         if name not in MEASURES:
-            found.append(unknown("task.metrics", name, list(MEASURES)))
-        elif task.measurable and name not in task.measurable:
+            found.append(f"task.metrics: {MEASURES.sentence(name)}")
+        elif not MEASURES[name].suits(task):
+            possible = [*task.measurable, *(m.name for m in MEASURES if task.name in m.tasks)]
             found.append(
-                f"task.metrics = {name!r} is not possible with {task.name}; it must be one of "
-                f"{', '.join(task.measurable)}"
+                f"task.metrics = {name!r} is not possible with {task.name}; it must be one of {', '.join(possible)}"
             )
     return found
 
@@ -119,10 +152,8 @@ def compute_metrics(task: Task, names: Sequence[str], outputs: Tensor, targets: 
     predicted, scores = task.predict(outputs), task.scores(outputs)
     found = {}
     for name in names:
-        if name not in MEASURES:
-            raise BadInput(unknown("task.metrics", name, list(MEASURES)))
         measured = MEASURES[name]
-        found[name] = float(measured.compute(scores if measured.takes == "score" else predicted, targets))
+        found[name] = measured.compute(scores if measured.takes == "score" else predicted, targets)
     return found
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss
 
 from coterie.clients.tasks.task import Targets, Task, task
 from coterie.errors import BadInput
+
+FAR_FROM_1 = 30.0
+"""How many times 1, or what part of it, the size of targets is that a note is for."""
 
 
 @task("multilabel")
@@ -45,8 +48,10 @@ class Multilabel(Task):
         wrong = ~(np.isnan(found) | (found == 0) | (found == 1))
         if wrong.any():
             row, column = np.argwhere(wrong)[0].tolist()
+            right = "it must be 0, 1, or -1 for unknown"
             raise BadInput(
-                f"{where}: label {column} in row {row} is {values[row, column]}; it must be 0, 1, or -1 for unknown"
+                f"{where}: label {column} in row {row} is {values[row, column]}; {right}",
+                told=f"label {column} in row {row} is none of these; {right}",
             )
         return Targets(found, check_outputs(found.shape[1], where, known), names=names_of(known))
 
@@ -75,6 +80,13 @@ class Regression(Task):
         Field(description="the squared error, the absolute one, or the one that is squared up to delta"),
     ] = "mse"
     delta: Annotated[float, Field(gt=0, description="where the Huber loss turns from squared to absolute")] = 1.0
+    target_scale: Annotated[
+        Literal["global"] | tuple[tuple[float, ...], tuple[float, ...]] | None,
+        Field(
+            description="the network learns targets less their mean, over their deviation: global takes those of "
+            "all clients' training samples, [[means], [deviations]] says them; without it, targets as they are"
+        ),
+    ] = None
     batchable = True
     metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
     measurable = ("rmse", "mae", "r2")
@@ -93,21 +105,96 @@ class Regression(Task):
         bad = ~np.isfinite(found)
         if bad.any():
             row = int(np.argmax(bad.any(1)))
-            raise BadInput(f"{where}: label in row {row} is {values[row]}; every target must be a finite number")
-        return Targets(found, check_outputs(found.shape[1], where, known), names=names_of(known))
+            raise BadInput(
+                f"{where}: label in row {row} is {values[row]}; every target must be a finite number",
+                told=f"the label in row {row} is none; every target must be a finite number",
+            )
+        outputs = check_outputs(found.shape[1], where, known)
+        self._check_scale(outputs)
+        return Targets(found, outputs, names=names_of(known))
+
+    def count(self, declared: int) -> tuple[int, int]:
+        found = super().count(declared)
+        self._check_scale(declared)
+        return found
+
+    def _check_scale(self, outputs: int) -> None:
+        """Refuse a scale that is none of so many outputs, or that a loss of the task's own would not know of.
+
+        Raises:
+            BadInput: it is such a scale.
+        """
+        if self.target_scale is None:
+            return
+        if type(self).losses is not Regression.losses or type(self).predict is not Regression.predict:
+            raise BadInput(
+                f"task.target_scale is not possible with {self.name}, which has a loss or predictions of its own; "
+                "leave it out"
+            )
+        if self.target_scale == "global":
+            return
+        with np.errstate(over="ignore"):
+            means, deviations = (np.array(part, np.float32) for part in self.target_scale)
+        finite = bool(np.isfinite(means).all() and np.isfinite(deviations).all())
+        if (len(means), len(deviations)) != (outputs, outputs) or not finite or not (deviations > 0).all():
+            raise BadInput(
+                f"task.target_scale is not possible; it must be [[means], [deviations]] with {outputs} finite "
+                f"number{'s' * (outputs > 1)} each, and deviations above 0"
+            )
+
+    def advise(self, targets: NDArray[Any]) -> list[str]:
+        """Return a note where targets are so large or small that usual learning rates do not fit them."""
+        size = float(np.sqrt(np.square(targets, dtype=np.float64).mean())) if targets.size else 1.0
+        if self.target_scale is not None or 1 / FAR_FROM_1 <= size <= FAR_FROM_1 or not size:
+            return []
+        return [
+            f"the targets are of size {size:,.4g} (root mean square), and usual learning rates are for 1; "
+            "task.target_scale = 'global' has the network learn them standardised"
+        ]
+
+    def fit(self, targets: NDArray[Any], outputs: int) -> Self:
+        """Return the task with mean and deviation of the training targets `[N, outputs]`, if these are wanted."""
+        if self.target_scale != "global":
+            return self
+        self._check_scale(outputs)
+        values = targets.astype(np.float64)
+        deviation = values.std(0)
+        deviation[deviation == 0] = 1.0
+        scale = (tuple(values.mean(0).tolist()), tuple(deviation.tolist()))
+        return replace(self, target_scale=scale).with_metrics(self.metrics)
+
+    def in_own_units(self, outputs: Tensor) -> Tensor:
+        if self.target_scale is None:
+            return outputs
+        mean, deviation = self._scale(outputs)
+        return (outputs.flatten(1) * deviation + mean).reshape(outputs.shape)
+
+    def _scale(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and deviation of the targets `[outputs]`.
+
+        Raises:
+            ValueError: nobody has computed them.
+        """
+        if not isinstance(self.target_scale, tuple):
+            raise ValueError("target_scale = 'global' needs the training samples of all clients")
+        mean, deviation = (torch.tensor(part, dtype=like.dtype, device=like.device) for part in self.target_scale)
+        return mean, deviation
 
     def shape(self, features: tuple[int, ...], outputs: int) -> tuple[int, ...]:
         return (outputs,)  # or any other of as many numbers, such as steps x channels
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         # Like the targets, whatever shape the values of a sample have in the network.
+        if self.target_scale is not None:
+            mean, deviation = self._scale(targets)
+            targets = (targets - mean) / deviation
         away = outputs.flatten(1) - targets
         if self.loss == "huber":
             return huber_loss(away, torch.zeros_like(away), reduction="none", delta=self.delta).mean(1)
         return (away.abs() if self.loss == "mae" else away.square()).mean(1)
 
     def predict(self, outputs: Tensor) -> Tensor:
-        return outputs.flatten(1)
+        return self.in_own_units(outputs).flatten(1)
 
 
 @task("forecasting")

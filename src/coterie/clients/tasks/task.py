@@ -138,6 +138,14 @@ class Task(ABC):
         """
         return self
 
+    def advise(self, targets: NDArray[Any]) -> list[str]:
+        """Return notes on the training targets of all clients of a simulation, before it is fitted to them."""
+        return []
+
+    def in_own_units(self, outputs: Tensor) -> Tensor:
+        """Return outputs `[B, …]` in the units of the targets, where a network gives them in others."""
+        return outputs
+
     def with_metrics(self, metrics: Sequence[str]) -> Self:
         """Return the same task, measured by these metrics."""
         found = copy(self)

@@ -29,8 +29,8 @@ from coterie.experiments.compare.spec import Cell, key_of
 from coterie.experiments.folder.lock import lock_folder
 from coterie.experiments.folder.metrics import RunMetric
 from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.run.signals import defer_signals
 from coterie.experiments.schema.experiment import Experiment
+from coterie.runtime.signals import defer_signals
 
 if TYPE_CHECKING:
     from coterie.experiments.run.events import Observer, Result, Round

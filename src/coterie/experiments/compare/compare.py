@@ -36,6 +36,8 @@ class Compared:
     status: Status
     notes: Sequence[str] = ()
     """What is to be known of the tables: methods that had fewer trials than asked for."""
+    diverged: Sequence[str] = ()
+    """The runs whose training diverged for every client."""
 
     def __repr__(self) -> str:
         done = sum(outcome.status == "finished" for outcome in self.outcomes.values())
@@ -98,13 +100,10 @@ def run_comparison(
         frames = measure_cells(comparison, done)
         summary = table.summarise(comparison, frames)
         where.write_frames(frames, summary)
-        notes += [
-            f"{cell.label}: {said}"
-            for cell in comparison.cells()
-            if cell.key in done and not cell.is_adapted
-            for said in done[cell.key].divergences()
-        ]
-        compared = Compared(comparison, where, outcomes, frames, summary, "finished", notes)
+        own = [cell for cell in comparison.cells() if cell.key in done and not cell.is_adapted]
+        notes += [f"{cell.label}: {said}" for cell in own for said in done[cell.key].divergences()]
+        lost = [cell.label for cell in own if done[cell.key].diverged_for_all()]
+        compared = Compared(comparison, where, outcomes, frames, summary, "finished", notes, lost)
         if write_report is not None:
             write_report(compared)
     return compared

@@ -20,7 +20,7 @@ from coterie.experiments.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, R
 from coterie.experiments.schema import toml
 from coterie.experiments.schema.check import CHOICES, absolute_data, find_failed_imports
 from coterie.experiments.schema.experiment import Experiment
-from coterie.experiments.schema.registry import SECTIONS, field_names, keys_deciding
+from coterie.experiments.schema.registry import SECTIONS, field_names, keys_deciding, name_given
 from coterie.experiments.schema.sections import LONGEST_NAME, NAME, Data, TaskChoice
 
 Part = Mapping[str, Mapping[str, Any]]
@@ -133,7 +133,8 @@ class Comparison:
             elif key not in KEYS:
                 problems.append(unknown("key", str(key), KEYS, where="in a comparison"))
         experiment = _read_part("experiment", tables.get("experiment", {}), problems)
-        problems += [f"experiment.{sentence}" for sentence in find_failed_imports(experiment)]
+        if lost := find_failed_imports(experiment):  # and with it the names that it registers
+            raise BadInput([*problems, *(f"experiment.{sentence}" for sentence in lost)])
         methods = _read_methods(tables.get("methods"), experiment, problems)
         settings = _read_settings(tables, problems)
         tuned = _read_tuned(tables.get("tuned", {}), list(settings) or [""], list(methods), problems)
@@ -554,7 +555,24 @@ def _read_part(where: str, given: Any, problems: list[str]) -> dict[str, dict[st
     part: dict[str, dict[str, Any]] = {}
     for dotted, value in given.items():
         section, _, key = str(dotted).partition(".")
-        if section not in SECTIONS:
+        if section == "network":
+            if (local := _find_local(value)) is not None:
+                problems.append(
+                    f"{where}.network = {local} is not possible, for the runs of a comparison are processes "
+                    "of their own, which cannot find it; define it at the top of a module or script"
+                )
+                continue
+            try:
+                value = name_given(value)
+            except BadInput as problem:
+                problems += [f"{where}.{sentence}" for sentence in problem.problems]
+                continue
+        if _holds_data(section, key, value):
+            problems.append(
+                f"{where}.data was given in Python, and the runs of a comparison are processes of their own; write "
+                "it to a file, .npz, .parquet or .csv, and give its path"
+            )
+        elif section not in SECTIONS:
             problems.append(unknown("section", section, SECTIONS, where=f"in {where}"))
         elif key:
             part.setdefault(section, {})[key] = plain(value)
@@ -579,6 +597,26 @@ def _read_part(where: str, given: Any, problems: list[str]) -> dict[str, dict[st
             if not is_value(value)
         ]
     return part
+
+
+def _find_local(network: Any) -> str | None:
+    """Return what a network given in Python is called, if it is defined inside a function; else None."""
+    given = network.get("name") if isinstance(network, Mapping) else network
+    if not callable(given):
+        return None
+    name: str = getattr(given, "__qualname__", type(given).__qualname__)
+    return name if "<" in name else None
+
+
+def _holds_data(section: str, key: str, value: Any) -> bool:
+    """Return whether a part of an experiment holds data themselves, in the place of their name."""
+    if section != "data" or key not in ("", "name") or isinstance(value, str | Path):
+        return False
+    if not key and isinstance(value, Mapping) and set(value) <= set(field_names("data")):
+        return _holds_data(section, "name", value.get("name", ""))
+    from coterie.clients.data import given  # brings torch, as whoever has such data does
+
+    return given.is_given(value)
 
 
 def _make_absolute(data: str) -> str:

@@ -50,11 +50,25 @@ class Cost:
     down_bytes: int
     simulated_seconds: float
     """Of the slowest client, at `run.link_mbit`."""
+    read_bytes: int
+    """Stored samples that training goes through, each time that it does."""
 
     @property
     def seconds(self) -> float:
         """A round with its evaluation."""
         return self.clients_seconds + self.server_seconds + self.evaluation_seconds
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where the inputs lie: in memory, or in a file of which the system keeps in memory what it has room for."""
+
+    memory_bytes: int
+    disk_bytes: int
+    how: str
+    """`in memory`, `shared` by processes, or `mapped`."""
+    where: str
+    """The same in a few words."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +84,7 @@ class Explanation:
     chunk: int
     """How many clients one kernel takes at most."""
     workers: int
+    data: Stored
     memory: tuple[Part, ...]
     """At the peak, with every client having taken part."""
     available_bytes: int | None
@@ -136,6 +151,7 @@ class Explanation:
         """All of it as plain values, for JSON."""
         plain = {k: v for k, v in vars(self).items() if k != "experiment"}
         plain |= {k: None if plain[k] is None else {**asdict(plain[k]), "seconds": plain[k].seconds} for k in COSTS}
+        plain["data"] = asdict(self.data)
         plain["memory"] = [asdict(part) for part in self.memory]
         names = ("bytes", "fits", "evaluations", "seconds", "up_bytes", "down_bytes", "simulated_seconds")
         return {
@@ -195,6 +211,7 @@ def explain(experiment: Experiment) -> Explanation:
             session.engine_reason,
             sample.chunk,
             workers,
+            _stored(session, workers),
             tuple(_memory(session, sample, before)),
             free,
             start,
@@ -219,6 +236,8 @@ def _round(session: Session, sample: SampledRuntime, number: int) -> Cost:
     result.scores, evaluating, counting = _phase(sample, lambda: session.evaluate(result.state, last))
     begun = time.perf_counter()
     row = session.record(result)
+    whole = session.population
+    assert isinstance(whole, Federation)
     return Cost(
         training,
         serving + time.perf_counter() - begun,
@@ -227,6 +246,7 @@ def _round(session: Session, sample: SampledRuntime, number: int) -> Cost:
         row["up_bytes"],
         row["down_bytes"],
         row["simulated_seconds"],
+        int(sum(result.trained_samples.values())) * whole.inputs[:1].nbytes,
     )
 
 
@@ -254,16 +274,29 @@ def _phase(sample: SampledRuntime, do: Callable[[], T]) -> tuple[T, float, float
     return found, times.predicted, max(0.0, took - times.spent)
 
 
+def _stored(session: Session, workers: int) -> Stored:
+    """Return where the inputs lie."""
+    whole = session.population
+    assert isinstance(whole, Federation)
+    size, users = whole.inputs.nbytes, f"{workers} worker processes" if workers > 1 else "one process"
+    if whole.file is not None:
+        return Stored(0, size, "mapped", f"in a file in {whole.file.folder}, mapped by {users}")
+    if workers > 1:
+        return Stored(size, 0, "shared", f"in memory, shared by {users}")
+    return Stored(size, 0, "in memory", "in memory")
+
+
 def _memory(session: Session, sample: SampledRuntime, before: int) -> list[Part]:
     """Return the parts of a run's memory at its peak."""
     whole, n = session.population, session.server.n
     assert isinstance(whole, Federation)
     public = 0 if whole.public is None else whole.public.nbytes
-    data = whole.inputs.nbytes + whole.labels.nbytes + public
+    data = (whole.inputs.nbytes if whole.file is None else 0) + whole.labels.nbytes + public
+    mapped = "" if whole.file is None else ", without the inputs, which are mapped"
     peak, limit = sample.peak, session.experiment.scale.states_mb
     parts = [
         Part("Python and libraries", before),
-        Part("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers"),
+        Part("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),
         Part("models sent", peak.sent, "in the largest exchange, each once"),
         Part("answers", peak.answers, f"in the largest exchange, of {peak.clients:,} clients"),
     ]

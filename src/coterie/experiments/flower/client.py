@@ -7,24 +7,29 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from torch import Tensor
 
+from coterie.characters import print_escaped
+from coterie.clients.data.agreement import Agreement
 from coterie.clients.data.datasets import DATASETS
-from coterie.clients.data.own import Holding, load_own
+from coterie.clients.data.own import Holding, load_own, path_withheld
+from coterie.clients.data.preparation import Column
 from coterie.clients.engine.engine import Engine
 from coterie.errors import BadInput
 from coterie.experiments.model.trained import MODEL, About, describe_task, rest_of, write_model
 from coterie.experiments.run.setup import engine_spec, load_federation, make_augmentation, network_name, own_task
-from coterie.experiments.schema.check import build_method
+from coterie.experiments.schema.check import build_method, named_columns
 from coterie.experiments.schema.experiment import Experiment
 from coterie.models.layout import Layout
 from coterie.plugins import only_allowed
+from coterie.runtime.leftovers import remove_half_written
 from coterie.runtime.remote.client_runner import ClientRunner, FileStateStore
-from coterie.runtime.remote.handshake import pack_hello
+from coterie.runtime.remote.handshake import REGISTERED, pack_hello
 from coterie.runtime.remote.message import Message
 
 Settings = Mapping[str, Any]
@@ -55,7 +60,8 @@ def answer_message(message: Message, node: Settings, run: Settings) -> Message:
     Args:
         message: asks who the client is, or holds an order.
         node: the configuration of this node: `client`, its name, or in a rehearsal its number; `data`, the path of
-            its data; `state-dir`, a folder for what it keeps; `allow`, the modules and `package.module:object` that
+            its data; `state-dir`, a folder for what it keeps; `tell-levels`, whether the server may be told which
+            values the client's columns of text have; `allow`, the modules and `package.module:object` that
             an experiment may name, apart by spaces, without which it can name what Coterie has alone.
         run: the configuration of the run. To the nodes of Flower's simulation, which have a `partition-id`, it may
             say `data` and `state-dir`, with `{client}` for the number; no other node is told by the server what to
@@ -65,21 +71,38 @@ def answer_message(message: Message, node: Settings, run: Settings) -> Message:
         message.check_version()
         allowed = _read_allowed(node)
         with only_allowed(allowed, REMEDY):
-            client = find_client(message.text("experiment"), *_read_config(node, run), allowed)
+            agreed = message.text("agreed") if "agreed" in message.values else None
+            client = find_client(message.text("experiment"), agreed, *_read_config(node, run), allowed)
             if message.text("asks") == HELLO:
+                _check_name(str(node.get("client", "")), message)
                 return client.hello()
             run_key = message.text("run")
             if not RUN_KEY.fullmatch(run_key):
                 raise BadInput(f"a message says run = {run_key!r}; it must be 32 digits from 0 to f")
             return client.runner(run_key, message.text("digest")).answer(message)
     except BadInput as error:
-        refusal = Message.refuse("; ".join(error.problems))
+        problem, refusal = "; ".join(error.problems), Message.refuse("; ".join(error.told))
     except Exception as error:  # noqa: BLE001  # it is shown to the server and in this node's log
-        refusal = Message.refuse(f"{type(error).__name__}: {error}")
+        problem = f"{type(error).__name__}: {error}"
+        refusal = Message.refuse(problem)
     name = str(node.get("client", node.get("partition-id", "")))
-    problem = f"{name or 'this node'} cannot do what it is asked: {refusal.refusal}"
-    print(f"coterie: {problem}", file=sys.stderr, flush=True)
+    problem = " ".join(problem.split())
+    print_escaped(
+        f"coterie: {name or 'this node'} cannot do what it is asked: {problem}", file=sys.stderr, flush=True
+    )
     return Message({**refusal.values, "name": name})
+
+
+def _check_name(name: str, message: Message) -> None:
+    """Check that the name in this node's configuration is the one that its key was registered with, if any.
+
+    Raises:
+        BadInput: it is another one.
+    """
+    if REGISTERED in message.values and message.text(REGISTERED) != name:
+        raise BadInput(
+            f"client = {name!r} is not this node's name; start it with the name that its key was registered with"
+        )
 
 
 def _read_allowed(node: Settings) -> tuple[str, ...]:
@@ -87,11 +110,11 @@ def _read_allowed(node: Settings) -> tuple[str, ...]:
     return tuple(sorted({*str(node.get("allow") or "").split(), *os.environ.get(ALLOW, "").split()}))
 
 
-def _read_config(node: Settings, run: Settings) -> tuple[str, str, str]:
-    """Return the client's name, the path of its data and its folder.
+def _read_config(node: Settings, run: Settings) -> tuple[str, str, str, bool]:
+    """Return the client's name, the path of its data, its folder, and whether it tells the values of text.
 
     Raises:
-        BadInput: the client has no name.
+        BadInput: the client has no name, or `tell-levels` is neither true nor false.
     """
     name = node.get("client", node.get("partition-id"))
     if name is None or not str(name).strip():
@@ -100,7 +123,10 @@ def _read_config(node: Settings, run: Settings) -> tuple[str, str, str]:
         )
     given = {**run, **node} if "partition-id" in node else node
     data, folder = (str(given.get(key) or "").replace("{client}", str(name)) for key in ("data", "state-dir"))
-    return str(name), data, folder
+    tell = node.get("tell-levels", False)
+    if not isinstance(tell, bool):
+        raise BadInput(f"tell-levels = {tell!r} is not possible; it must be true or false")
+    return str(name), data, folder, tell
 
 
 def _refuse_files(experiment: Experiment) -> None:
@@ -124,21 +150,34 @@ class Client:
 
     Args:
         experiment: the text of its experiment.
+        agreed: what all clients do alike, as text; None as long as they have not agreed on it, or need not.
         name: of the client.
         data: path of its data; empty in a rehearsal.
         folder: path of a folder for what it keeps.
+        tell_levels: whether the server may be told the values of its columns of text.
     """
 
-    def __init__(self, experiment: str, name: str, data: str, folder: str) -> None:
+    def __init__(
+        self, experiment: str, agreed: str | None, name: str, data: str, folder: str, tell_levels: bool
+    ) -> None:
         self._experiment = Experiment.from_toml(experiment + "\n")
         _refuse_files(self._experiment)
-        self._name, self._data, self._folder = name, data, folder
+        self._agreed = None if agreed is None else Agreement.from_json(agreed)
+        self._name, self._data, self._folder, self._tell_levels = name, data, folder, tell_levels
 
     def hello(self) -> Message:
-        """Say who this is and how much it holds."""
-        info = self._holding.info
+        """Say who this is and how much it holds; and what the clients agree on next, which is columns or sums."""
+        holding, info = self._holding, self._holding.info
         self._make_folder()  # what is wrong with it is said now and not in the first round
+        if self._agreed is None and self._experiment.data.own:
+            info = replace(info, columns=tuple(map(self._censor, holding.preparation.columns)))
+        elif self._agreed is not None and not self._agreed.mean:
+            info = replace(info, sums=holding.sums)
         return pack_hello(info)
+
+    def _censor(self, column: Column) -> Column:
+        """Return a column without the values of its text, unless these may be told."""
+        return column if self._tell_levels or column.levels is None else replace(column, levels=())
 
     def runner(self, run: str, digest: str) -> ClientRunner:
         """Return what carries out this client's orders in a run.
@@ -165,19 +204,23 @@ class Client:
                 )
             assert data.features is not None
             assert data.classes is not None
-            holding = load_own(
-                name,
-                Path(self._data),
-                data.features,
-                data.classes,
-                validation=data.validation,
-                test=data.test,
-                min_samples=data.min_samples,
-                seed=self._experiment.run.seed,
-                missing=data.missing or "refuse",
-                standardise=data.standardise or "none",
-                task=own_task(self._experiment),
-            )
+            path = Path(self._data).absolute()
+            with path_withheld(path):
+                holding = load_own(
+                    name,
+                    path,
+                    data.features,
+                    data.classes,
+                    validation=data.validation,
+                    test=data.test,
+                    min_samples=data.min_samples,
+                    seed=self._experiment.run.seed,
+                    missing=data.missing or "refuse",
+                    standardise=data.standardise or "none",
+                    named=named_columns(data),
+                    task=own_task(self._experiment),
+                    agreed=self._agreed,
+                )
             return replace(holding, augment=make_augmentation(data, holding.parts[0][0]))
         if self._data or data.name not in DATASETS:
             raise BadInput(
@@ -186,7 +229,7 @@ class Client:
                 f"or in a rehearsal one of {', '.join(DATASETS.names())}"
             )
         federation = load_federation(self._experiment, build_method(self._experiment.method))
-        if not name.isdigit() or int(name) >= federation.n:
+        if not name.isdecimal() or int(name) >= federation.n:
             raise BadInput(
                 f"client = {name!r} is not possible; {data.name} has the clients 0 to {federation.n - 1}"
             )
@@ -226,23 +269,51 @@ class Client:
             raise BadInput("state-dir is missing in the node's configuration; name a folder that this client keeps")
         folder = Path(self._folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise BadInput(
-                f"state-dir = {self._folder!r} is not possible ({error.strerror}); name another folder"
+                f"state-dir = {self._folder!r} is not possible ({error.strerror}); name another folder",
+                told=f"its state-dir is not possible ({error.strerror}); it must name another folder",
             ) from None
+        remove_half_written(folder)
         owner = _claim_folder(folder, self._name)
         if owner != self._name:
             raise BadInput(
-                f"state-dir = {self._folder!r} is that of client {owner}; give each client a folder of its own"
+                f"state-dir = {self._folder!r} is that of client {owner}; give each client a folder of its own",
+                told=f"its state-dir is that of client {owner}; give each client a folder of its own",
             )
         return folder
 
 
-@lru_cache(CACHED_CLIENTS)
-def find_client(experiment: str, name: str, data: str, folder: str, allowed: tuple[str, ...]) -> Client:
-    """Return the client that these describe, with its data and engine where it has been asked before."""
-    return Client(experiment, name, data, folder)
+NEWEST_CLIENTS: dict[tuple[str, str, str], tuple[tuple[Any, ...], Client]] = {}
+"""By name, data and folder the newest client and what described it; the one asked for last comes last."""
+
+_clients_lock = Lock()
+
+
+def find_client(
+    experiment: str,
+    agreed: str | None,
+    name: str,
+    data: str,
+    folder: str,
+    tell_levels: bool,
+    allowed: tuple[str, ...],
+) -> Client:
+    """Return the client that these describe, with its data and engine where it was asked last with the same.
+
+    Of a client only the newest is kept: an older one, which had agreed on less, would hold its data once more.
+    """
+    place, described = (name, data, folder), (experiment, agreed, tell_levels, allowed)
+    with _clients_lock:
+        known = NEWEST_CLIENTS.get(place)
+        if known is None or known[0] != described:
+            known = described, Client(experiment, agreed, name, data, folder, tell_levels)
+        NEWEST_CLIENTS.pop(place, None)
+        NEWEST_CLIENTS[place] = known
+        if len(NEWEST_CLIENTS) > CACHED_CLIENTS:
+            del NEWEST_CLIENTS[next(iter(NEWEST_CLIENTS))]
+    return known[1]
 
 
 def _claim_folder(folder: Path, name: str) -> str:

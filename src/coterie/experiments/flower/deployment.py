@@ -1,6 +1,6 @@
 """A whole Flower federation on this machine: SuperLink, SuperNodes, TLS and keys on 127.0.0.1.
 
-with deploy(folder, {"client-0": {"client": 0}, "client-1": {"client": 1}}) as deployment:
+with deploy(folder, {"ward-1": {"client": "ward-1"}, "ward-2": {"client": "ward-2"}}) as deployment:
     run = deployment.submit(app, {"name": "first"})
     status = deployment.wait(run, seconds=600)
 
@@ -286,7 +286,7 @@ def deploy(
 
     Args:
         folder: new or empty.
-        nodes: for each SuperNode its name and its node configuration.
+        nodes: for each SuperNode its name, with which its key is registered, and its node configuration.
         seconds: how long the SuperLink, and then the nodes, may take to come up.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from coterie.clients.data.agreement import Agreement
 from coterie.clients.data.population import ClientInfo
 from coterie.errors import BadInput
 from coterie.experiments.folder.files import encode_json, read_json, write_whole
@@ -20,6 +21,8 @@ class Registration:
 
     key: str
     clients: tuple[ClientInfo, ...]
+    agreement: Agreement | None = None
+    """What they do alike; None where their data need none."""
 
     @classmethod
     def read(cls, folder: Path) -> Registration:
@@ -42,11 +45,17 @@ class Registration:
                 sizes = (train, validation, test)
                 classes, outputs = int(entry["classes"]), int(entry.get("outputs", 0))
                 clients.append(ClientInfo(entry["name"], sizes, features, classes, entry["digest"], outputs))
-            return cls(str(content["key"]), tuple(clients))
-        except (KeyError, TypeError, ValueError):
+            agreed = content.get("agreed")
+            agreement = None if agreed is None else Agreement.from_json(agreed)
+            return cls(str(content["key"]), tuple(clients), agreement)
+        except (KeyError, TypeError, ValueError):  # a BadInput is a ValueError
             raise BadInput(f"{folder / REGISTER} is damaged; restore it, or start a new run") from None
 
     def write(self, folder: Path) -> None:
         """Write `register.json`."""
-        content = {"key": self.key, "clients": [asdict(client) for client in self.clients]}
+        clients = [
+            {key: value for key, value in asdict(c).items() if key not in ("columns", "sums")} for c in self.clients
+        ]
+        agreed = {} if self.agreement is None else {"agreed": self.agreement.to_json()}
+        content = {"key": self.key, "clients": clients, **agreed}
         write_whole(folder / REGISTER, encode_json(content))

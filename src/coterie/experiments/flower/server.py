@@ -12,7 +12,8 @@ from uuid import uuid4
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from coterie.clients.data.federation import Federation
+from coterie.characters import print_escaped
+from coterie.clients.data.agreement import Agreement, check_width, propose_columns
 from coterie.clients.data.own import Holding, public_inputs
 from coterie.clients.data.population import ClientInfo, Population, RemotePopulation
 from coterie.errors import BadInput
@@ -23,16 +24,21 @@ from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.run import loop
 from coterie.experiments.run.events import Observer, Result
 from coterie.experiments.run.newcomers import hold_out_clients
-from coterie.experiments.run.setup import World, engine_spec, load_federation, own_task
-from coterie.experiments.schema.check import build_method
+from coterie.experiments.run.setup import World, agreed_preparation, engine_spec, load_federation, own_task
+from coterie.experiments.schema.check import build_method, named_columns
 from coterie.experiments.schema.experiment import Experiment
 from coterie.runtime.flower.roster import Roster
 from coterie.runtime.flower.runtime import FlowerRuntime
 from coterie.runtime.remote.codec import VERSION
-from coterie.runtime.remote.message import Message
+from coterie.runtime.remote.message import Message, Value
 
 DEFAULT_WAIT = 300.0
 """Seconds to wait for the clients where a run's configuration says nothing."""
+
+NAMES_UNBOUND = (
+    "no client is known by its key, and each node is believed to be who it says; bind a name to a key with: "
+    "flwr supernode register KEY.pub local --name NAME"
+)
 
 
 def serve(grid: Grid, settings: Mapping[str, Any], app: Path, observers: Sequence[Observer] = ()) -> Result:
@@ -112,41 +118,118 @@ def _gather(
     grid: Grid, experiment: Experiment, config: _Config, former: Registration | None
 ) -> tuple[World, Registration]:
     """Wait for the clients; return them with the runtime that reaches them, and their registration."""
-    method, data, run = build_method(experiment.method), experiment.data, experiment.run
+    method, run = build_method(experiment.method), experiment.run
     key = uuid4().hex if former is None else former.key
     context = {"version": VERSION, "experiment": experiment.to_toml(), "run": key}
-    hello = Message({**context, "asks": HELLO})
-    public = _load_public(experiment, method.needs.public)
-    simulated: Federation | None = None
-    if data.own:
-        digests = {} if former is None else {client.name: client.digest for client in former.clients}
-        roster = Roster(grid, hello, lambda client: _mismatch(experiment, client) or _changed(digests, client))
-        if former is not None:
-            roster.names = tuple(digests)
+    gathering = _Gathering(grid, experiment, config, context)
+    whole: Population
+    if experiment.data.own:
+        present, agreement = gathering.gather_own(former)
+        registration = former or Registration(key, present, agreement)
+        public = _load_public(experiment, method.needs.public, agreement)
+        known = agreed_preparation(experiment.data, agreement)
+        whole = RemotePopulation("own data", registration.clients, public, own_task(experiment), known)
     else:  # a rehearsal: whoever knows the experiment knows what each client holds
-        simulated = load_federation(experiment, method)
-        digests = {name: Holding.of(simulated, i).digest for i, name in enumerate(simulated.names)}
-        roster = Roster(grid, hello, lambda client: _changed(digests, client))
-        roster.names = simulated.names
-    wanted = len(roster.names) or int(data.clients or 1)
-    present = roster.wait_for_clients(wanted, wanted if former is None else 1, config.wait, _say)
-    registration = former or Registration(key, tuple(present.values())[:wanted])
-    whole: Population = simulated or RemotePopulation(
-        "own data", registration.clients, public, own_task(experiment)
-    )
+        whole = load_federation(experiment, method)
+        digests = {name: Holding.of(whole, i).digest for i, name in enumerate(whole.names)}
+        present, agreement = gathering.wait(None, digests, enough=len(digests) if former is None else 1), None
+        registration = former or Registration(key, present)
+    roster = gathering.roster
     population, newcomers = hold_out_clients(whole, run.holdout_clients, run.seed)
     roster.names = population.names
     engine = engine_spec(experiment, method, population).build()
-    order = {**context, "asks": ORDER}
+    order = {**context, **_tell(agreement), "asks": ORDER}
     seconds = run.client_timeout or config.seconds
-    runtime = FlowerRuntime(engine, population.samples, roster, order, seconds, config.wait, run.dropout)
+    runtime = FlowerRuntime(engine, population.bounds, roster, order, seconds, config.wait, run.dropout)
+    runtime.channels = 0 if agreement is None else len(agreement.mean)
     return World(population, newcomers, runtime), registration
 
 
-def _mismatch(experiment: Experiment, client: ClientInfo) -> str | None:
+class _Gathering:
+    """Waits for the clients of a run, and has them agree on their columns.
+
+    Args:
+        grid: reaches them.
+        experiment: says what they must hold.
+        config: says how long to wait for them.
+        context: the values of every message.
+    """
+
+    def __init__(self, grid: Grid, experiment: Experiment, config: _Config, context: Mapping[str, Value]) -> None:
+        self._grid, self._experiment, self._config, self._context = grid, experiment, config, context
+        self._said: set[str] = set()
+        self.roster: Roster
+        """Of those who were waited for last."""
+
+    def gather_own(self, former: Registration | None) -> tuple[tuple[ClientInfo, ...], Agreement | None]:
+        """Wait for clients who hold their own data; return those who take part, and what they agreed on.
+
+        Raises:
+            BadInput: too few came, or they cannot agree.
+        """
+        data = self._experiment.data
+        if former is not None:
+            digests = {client.name: client.digest for client in former.clients}
+            return self.wait(former.agreement, digests, enough=1), former.agreement
+        wanted = int(data.clients or 1)
+        present = self.wait(None, enough=wanted)
+        agreement = Agreement(propose_columns(present, data.columns, data.levels))
+        check_width(agreement.columns, data.features or ())
+        alike = data.standardise == "global"
+        if not agreement.columns and not alike:
+            return present, None
+        present = self.wait(agreement, enough=wanted)
+        if alike:
+            agreement = agreement.scaled(present)
+            present = self.wait(agreement, {client.name: "" for client in present}, enough=wanted)
+        return present, agreement
+
+    def wait(
+        self, agreement: Agreement | None, digests: Mapping[str, str] | None = None, *, enough: int
+    ) -> tuple[ClientInfo, ...]:
+        """Wait for clients and ask each who it is; return them in the order of their names.
+
+        Args:
+            agreement: what they do alike, as far as it is known.
+            digests: who may take part, and what the data of each must be; "" where nobody knows yet.
+            enough: so many must come.
+
+        Raises:
+            BadInput: fewer came in time.
+        """
+        digests, own = digests or {}, self._experiment.data.own
+
+        def check(client: ClientInfo) -> str | None:
+            problem = _mismatch(self._experiment, agreement, client) if own else None
+            return problem or _changed(digests, client)
+
+        hello = Message({**self._context, **_tell(agreement), "asks": HELLO})
+        self.roster = Roster(self._grid, hello, check, bind_names=own)
+        self.roster.names = tuple(digests)
+        wanted = len(digests) or int(self._experiment.data.clients or 1)
+        present = self.roster.wait_for_clients(wanted, enough, self._config.wait, self._say)
+        if own:
+            self._say("each client is known by its key" if self.roster.names_are_bound else NAMES_UNBOUND)
+        return tuple(present.values())[:wanted]
+
+    def _say(self, text: str) -> None:
+        """Print what was not said before: clients are asked up to three times."""
+        if text not in self._said:
+            self._said.add(text)
+            print_escaped(text, flush=True)
+
+
+def _tell(agreement: Agreement | None) -> dict[str, Value]:
+    return {} if agreement is None else {"agreed": agreement.to_json()}
+
+
+def _mismatch(experiment: Experiment, agreement: Agreement | None, client: ClientInfo) -> str | None:
     """Return why a client's data do not fit the experiment; None where they do. The client checks this too."""
     data = experiment.data
-    if client.features != tuple(data.features or ()):
+    if agreement is not None and not agreement.mean and data.standardise == "global" and not client.sums:
+        return "it tells no sums of its samples, and data.standardise = 'global'"
+    open_columns = agreement is None and client.columns
+    if client.features != tuple(data.features or ()) and not open_columns:
         right = list(data.features or ())
         return f"its samples have the shape {list(client.features)}; it must be {right}, as data.features says"
     if (client.classes, client.outputs) != own_task(experiment).count(data.class_count):
@@ -161,20 +244,24 @@ def _changed(digests: Mapping[str, str], client: ClientInfo) -> str | None:
     """Return why a client's data are not those that it must have; None where they are, or nobody knows."""
     if digests and client.name not in digests:
         return f"nobody of that name is in the experiment; known: {', '.join(list(digests)[:10])}"
-    if digests and digests[client.name] != client.digest:
+    if digests.get(client.name) and digests[client.name] != client.digest:
         return "its data are not those that it had when the run began"
     return None
 
 
-def _load_public(experiment: Experiment, usual: int) -> Tensor | None:
+def _load_public(experiment: Experiment, usual: int, agreement: Agreement | None) -> Tensor | None:
     """Load the unlabelled samples that the server holds, for a method that needs them."""
     data = experiment.data
     count = usual if data.public is None else data.public
     if data.public_file is None or not count:
         return None
     assert data.features is not None
-    return public_inputs(Path(data.public_file), data.features, count, experiment.run.seed)
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
+    return public_inputs(
+        Path(data.public_file),
+        data.features,
+        count,
+        experiment.run.seed,
+        agreement,
+        missing=data.missing or "refuse",
+        named=named_columns(data),
+    )

@@ -159,5 +159,5 @@ class StatusWriter:
             node is not None,
             last.round,
             last.at,
-            last.problem,
+            self._runtime.quarantine.reason(client) or last.problem,
         )

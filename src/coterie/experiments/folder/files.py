@@ -18,12 +18,16 @@ def write_whole(path: Path, data: bytes, *, lasting: bool = True) -> None:
     writing it does not wait for the disk.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with fresh.open("wb") as file:
-        file.write(data)
-        if lasting:
-            file.flush()
-            os.fsync(file.fileno())
-    fresh.replace(path)
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
     if lasting and os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -57,4 +61,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def damaged_file(path: Path, error: Exception) -> BadInput:
     """Return the error for a file that cannot be read, in one sentence."""
     reason = str(error).split("\n", 1)[0]
-    return BadInput(f"{path} is damaged ({reason}); restore it, or resume the run from an earlier checkpoint")
+    return BadInput(f"{path} is damaged ({reason}); {_REMEDY}")
+
+
+def missing_file(path: Path, reason: str) -> BadInput:
+    """Return the error for a file that somebody has removed, in one sentence."""
+    return BadInput(f"{path} is missing ({reason}); {_REMEDY}")
+
+
+_REMEDY = "restore it, or remove its folder and run it again"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.errors import BadInput
 from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runtime.leftovers import remove_half_written
 
 LOCK = ".lock"
 """The file whose lock is held; it stays where it is."""
@@ -23,10 +26,12 @@ def lock_folder(place: Path, busy: str) -> Iterator[None]:
     """Be the only process that writes into a folder, which is made where it does not exist.
 
     The system takes the lock back from a process that ends, however it ends. Child processes do not inherit it.
+    What a killed process left half written in the folder is removed.
     Where the system knows no such locks (it is not POSIX), nobody is kept out.
 
     Raises:
-        BadInput: another process has the lock; the sentence is `busy`.
+        BadInput: another process has the lock, and the sentence is `busy`; or the file of the lock is a link, which
+            would be made or opened wherever it leads.
     """
     place.mkdir(parents=True, exist_ok=True)
     if os.name != "posix":
@@ -34,17 +39,29 @@ def lock_folder(place: Path, busy: str) -> Iterator[None]:
         return
     import fcntl
 
-    with (place / LOCK).open("w") as file:
+    strange = BadInput(f"{place / LOCK} is not a plain file, and nothing was written into it; remove it")
+    try:
+        handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR):
+            raise strange from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise strange
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise BadInput(busy) from None
+        remove_half_written(place)
         yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager
 def lock_run(folder: RunFolder) -> Iterator[None]:
-    """Be the only one who writes into a run folder.
+    """Be the only one who writes into a run folder, without what a kill left half written in it.
 
     Raises:
         BadInput: the run goes on in another process or in this one or, as far as can be known, on another machine.
@@ -62,8 +79,11 @@ def lock_run(folder: RunFolder) -> Iterator[None]:
     if os.name != "posix" and folder.status == "running":
         raise BadInput(busy)
     with lock_folder(folder.path, busy):
-        _locked_here.add(place)
+        for part in place.iterdir():
+            if part.is_dir() and not part.is_symlink():
+                remove_half_written(part)
         try:
+            _locked_here.add(place)
             yield
         finally:
             _locked_here.discard(place)

@@ -316,15 +316,16 @@ MEASURES = CLASSIFICATION.measures
 
 
 def known_metrics(wanted: Sequence[str] = ()) -> dict[str, RunMetric]:
-    """Return every metric that a task can name, by name; of those that packages offer, the wanted ones."""
-    from coterie.clients.tasks import measures
+    """Return every metric that a task can name, by name; of those that packages offer, the wanted ones.
 
-    for name in wanted:
-        _ = name in measures.MEASURES  # which brings it
-    others = {
-        name: RunMetric(name, m.title, m.explanation, m.is_share, m.less_is_better)
-        for name, m in measures.MEASURES.items()
-    }
+    Raises:
+        BadInput: what a package offers under a wanted name cannot be used.
+    """
+    from coterie.clients.tasks.measures import MEASURES
+
+    if problems := [problem for name in wanted if (problem := MEASURES.problem(name)) is not None]:
+        raise BadInput(problems)
+    others = {m.name: RunMetric(m.name, m.title, m.summary, m.is_share, m.less_is_better) for m in MEASURES}
     return {**others, "accuracy": ACCURACY, "f1": F1}
 
 

@@ -74,9 +74,9 @@ class Run:
 
     @cached_property
     def newcomers(self) -> pl.DataFrame | None:
-        """The table `coterie.experiments.folder.tables.NEWCOMERS`; what is not a number is missing."""
+        """The table `coterie.experiments.folder.tables.newcomers_schema`; what is not a number is missing."""
         newcomers = self.folder.newcomers()
-        return None if newcomers is None else newcomers.with_columns(pl.col("arrival", "adapted").fill_nan(None))
+        return None if newcomers is None else newcomers.with_columns(pl.col(pl.Float64).fill_nan(None))
 
     @cached_property
     def log(self) -> pl.DataFrame:

@@ -24,14 +24,15 @@ from coterie.experiments.folder.picture import Picture
 from coterie.experiments.folder.round_files import RoundFiles
 from coterie.experiments.folder.tables import (
     LOG,
-    NEWCOMERS,
     PEOPLE,
     decode,
     encode,
     find_mismatches,
     growing_tables,
+    newcomers_schema,
 )
 from coterie.experiments.schema.sections import NAME
+from coterie.runtime.leftovers import is_alive
 
 State = Literal["running", "finished", "interrupted"]
 
@@ -56,7 +57,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._tables = RoundFiles(self.path, self._schemas)
+        self._tables = RoundFiles(self.path, self._schemas, self._reported_rounds)
         self._metrics: RunMetrics | None = None
 
     def __repr__(self) -> str:
@@ -169,6 +170,10 @@ class RunFolder:
         """Return the columns of the tables that grow by each round."""
         return growing_tables(self.metrics)
 
+    def _reported_rounds(self) -> int:
+        progress = self.progress()
+        return 0 if progress is None else progress.round
+
     def write_people(self, people: pl.DataFrame) -> None:
         """Keep who the clients are; columns `PEOPLE`."""
         write_whole(self.path / "people.parquet", encode(people, PEOPLE))
@@ -183,14 +188,15 @@ class RunFolder:
         return decode(path, PEOPLE) if path.exists() else None
 
     def write_newcomers(self, newcomers: pl.DataFrame) -> None:
-        """Keep how the clients fare that were held out of training; columns `NEWCOMERS`.
+        """Keep how the clients fare that were held out of training; columns `newcomers_schema`.
 
         Raises:
             BadInput: the frame has other columns or types, or a missing value where there may be none.
         """
-        if found := find_mismatches("newcomers", newcomers, NEWCOMERS):
+        schema = newcomers_schema(self.metrics)
+        if found := find_mismatches("newcomers", newcomers, schema):
             raise BadInput(found)
-        write_whole(self._newcomers, encode(newcomers, NEWCOMERS))
+        write_whole(self._newcomers, encode(newcomers, schema))
 
     def newcomers(self) -> pl.DataFrame | None:
         """One row a client that was held out of training; None where nobody was, or the run has not ended.
@@ -198,18 +204,22 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return decode(self._newcomers, NEWCOMERS) if self._newcomers.exists() else None
+        return decode(self._newcomers, newcomers_schema(self.metrics)) if self._newcomers.exists() else None
 
-    def write_warnings(self, warnings: Sequence[str], diverged: Sequence[str] = ()) -> None:
+    def write_warnings(
+        self, warnings: Sequence[str], diverged: Sequence[str] = (), diverged_for_all: bool = False
+    ) -> None:
         """Keep what did not come about, one sentence each; no file where there is none.
 
         Args:
             warnings: what the method says.
             diverged: how training has diverged, which commands say once more where they end.
+            diverged_for_all: whether it has for every client.
         """
         if warnings or diverged:
             kept: dict[str, Any] = {"warnings": [*diverged, *warnings]}
             kept |= {"diverged": len(diverged)} if diverged else {}
+            kept |= {"diverged_for_all": True} if diverged_for_all else {}
             write_whole(self._warnings, encode_json(kept))
 
     def warnings(self) -> list[str]:
@@ -227,6 +237,14 @@ class RunFolder:
             BadInput: the file is damaged.
         """
         return self.warnings()[: int((read_json(self._warnings) or {}).get("diverged", 0))]
+
+    def diverged_for_all(self) -> bool:
+        """Whether training has diverged for every client, so that no model of the run is of use.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return bool((read_json(self._warnings) or {}).get("diverged_for_all", False))
 
     def write_round(
         self,
@@ -261,7 +279,7 @@ class RunFolder:
         """One row a finished round, ascending; columns `ROUNDS`.
 
         Raises:
-            BadInput: a file is damaged; the sentence names it.
+            BadInput: a file is damaged or missing; the sentence names it.
         """
         return self._tables.read("rounds")
 
@@ -280,6 +298,15 @@ class RunFolder:
     def log(self) -> pl.DataFrame:
         """One row a number that the method logged in a finished round, in the order logged; columns `LOG`."""
         return self._tables.read("log")
+
+    def check_tables(self, least: int = 0) -> None:
+        """Check that the tables of all rounds up to `least`, and up to what the status says, are there and sound.
+
+        Raises:
+            BadInput: a file is damaged or missing; the sentence names it.
+        """
+        for table in self._schemas():
+            self._tables.read(table, least)
 
     def forget_after(self, number: int) -> None:
         """Drop what rounds later than `number` and the run's end measured: a resumed run measures them again."""
@@ -308,12 +335,14 @@ class RunFolder:
         path = self.path / "picture.npz"
         return Picture.decode(path) if path.exists() else None
 
-    def write_status(self, state: State, round: int, rounds: int) -> None:
-        """Write how far this process has brought the run: `round` of `rounds` are finished."""
+    def write_status(self, state: State, round: int, rounds: int, *, lasting: bool = True) -> None:
+        """Write how far this process has brought the run: `round` of `rounds` are finished and on the disk.
+
+        A status that is not `lasting` may be lost in a power cut, and an earlier one come back.
+        """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         progress = Progress(state, round, rounds, os.getpid(), platform.node(), now)
-        # The status of a running run may be lost: its checkpoint says how far it has come.
-        write_whole(self.path / "status.json", encode_json(asdict(progress)), lasting=state != "running")
+        write_whole(self.path / "status.json", encode_json(asdict(progress)), lasting=lasting)
 
     def progress(self) -> Progress | None:
         """Read the status that the run wrote last; None where it has not begun.
@@ -371,12 +400,4 @@ def _is_run(path: Path) -> bool:
 
 def _is_dead(progress: Progress) -> bool:
     """Whether the process that wrote the status is gone; unknown on another machine, which counts as alive."""
-    if os.name != "posix" or progress.host != platform.node():
-        return False
-    try:
-        os.kill(progress.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+    return progress.host == platform.node() and not is_alive(progress.pid)

@@ -11,7 +11,7 @@ import polars as pl
 
 from coterie.errors import BadInput
 from coterie.experiments.folder.files import damaged_file
-from coterie.experiments.folder.metrics import ADAPTED, CLASSIFICATION, RunMetrics
+from coterie.experiments.folder.metrics import ADAPTED, CLASSIFICATION, RunMetric, RunMetrics
 
 
 def rounds_schema(metrics: RunMetrics) -> pl.Schema:
@@ -111,7 +111,23 @@ NEWCOMERS = pl.Schema(
 )
 """One row a client that was held out of training: the group that the method gave it in the end, -1 for none, and
 the first of the run's metrics on its test samples with the model that it is given (`arrival`), and after the
-experiment's adaptation of it, or one local update where there is none (`adapted`)."""
+experiment's adaptation of it, or one local update where there is none (`adapted`). Further metrics have two columns
+each beside these (`newcomers_schema`)."""
+
+ARRIVAL = "arrival_"
+"""The beginning of the columns that say of a further metric what it is for newcomers on arrival."""
+
+
+def newcomers_columns(metrics: RunMetrics) -> list[tuple[RunMetric, str, str]]:
+    """Return each metric of newcomers with its columns, on arrival and after an adaptation."""
+    further = [(metric, f"{ARRIVAL}{metric.name}", f"{ADAPTED}{metric.name}") for metric in metrics.further]
+    return [(metrics.deciding, "arrival", "adapted"), *further]
+
+
+def newcomers_schema(metrics: RunMetrics) -> pl.Schema:
+    """Return the columns of the newcomers' table: of each further metric, on arrival and after an adaptation."""
+    scores = {column: pl.Float64() for _, *columns in newcomers_columns(metrics) for column in columns}
+    return pl.Schema({**NEWCOMERS, **scores})
 
 
 def adapted_columns(schema: pl.Schema) -> dict[str, pl.DataType]:
@@ -169,6 +185,7 @@ def find_mismatches(table: str, frame: pl.DataFrame, schema: pl.Schema, number: 
     if found:
         return found
     nullable = {*NULLABLE, *scored_columns(schema), *adapted_columns(schema)}
+    nullable.update(name for name in schema if name.startswith((ARRIVAL, ADAPTED)))
     for column, wanted in schema.items():
         series = frame[column]
         if series.dtype != wanted and series.null_count() < frame.height:
@@ -264,7 +281,8 @@ def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema] = SCHE
 
 def _require_schema(schema: pl.Schema, frame: pl.DataFrame, path: Path) -> pl.DataFrame:
     """Return the frame from a file, if it has the schema."""
-    new = {name: kind for name, kind in schema.items() if name.startswith(ADAPTED) and name not in frame.columns}
+    late = {name: kind for name, kind in schema.items() if name.startswith((ARRIVAL, ADAPTED))}
+    new = {name: kind for name, kind in late.items() if name not in frame.columns}
     if new:  # written before there were such columns
         frame = cast_columns(
             frame.with_columns(pl.lit(None, kind).alias(name) for name, kind in new.items()), schema

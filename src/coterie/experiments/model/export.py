@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.clients.tasks import Task
 from coterie.errors import BadInput
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.model.trained import Trained, write_model
@@ -73,7 +74,7 @@ def onnx_bytes(trained: Trained) -> bytes:
     with _quiet():
         try:
             program: Any = torch.onnx.export(
-                _AsStored(network).eval(),
+                _AsStored(network, task).eval(),
                 (sample,),
                 input_names=["input"],
                 output_names=[output],
@@ -104,16 +105,16 @@ def onnx_bytes(trained: Trained) -> bytes:
 
 
 class _AsStored(nn.Module):
-    """A network that takes samples as they are stored, channels last."""
+    """A network that takes samples as they are stored, channels last, and gives targets in their own units."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, task: Task) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.task = network, task
 
     def forward(self, batch: Tensor) -> Tensor:
         """`[B, *features]` to outputs `[B, ...]`."""
         outputs: Tensor = self.network(channels_first(batch))
-        return outputs
+        return self.task.in_own_units(outputs)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coterie.clients.data.columns import Columns, check_lengths
+from coterie.clients.data import storage
+from coterie.clients.data.columns import USUAL, Columns, Named, check_lengths
 from coterie.clients.data.datasets import DATASETS, load, number_users, read_tokens
 from coterie.clients.data.files import check_path, names_clients, read_columns
 from coterie.clients.data.labelling import is_unlabelled
 from coterie.clients.data.normalisation import STANDARDS
-from coterie.clients.data.preparation import Preparation, Sums, fill_and_scale, handle_missing, make_inputs
+from coterie.clients.data.preparation import AS_READ, Preparation, Sums, fill_and_scale, handle_missing, make_inputs
 from coterie.clients.engine.engine import EVALUATION_BATCH
 from coterie.clients.tasks import Task
 from coterie.errors import BadInput
@@ -29,7 +30,14 @@ from coterie.models.features import format_shape
 from coterie.models.networks import channels_first
 from coterie.runtime.threads import one_thread
 
-AXES = {2: " (time x channels)", 3: " (height x width x channels)"}
+if TYPE_CHECKING:
+    from coterie.experiments.folder.run_folder import RunFolder
+
+AXES = {
+    2: " (time x channels)",
+    3: " (height x width x channels)",
+    4: " (depth x height x width x channels)",
+}
 """What the lengths of a sample's shape mean, by how many there are."""
 
 
@@ -42,9 +50,20 @@ class Samples:
     notes: tuple[str, ...] = ()
 
 
-def check_data(data: str) -> list[str]:
+def check_data(data: str, named: Named = USUAL) -> list[str]:
     """Return what is wrong with the data to predict, from names and headers alone."""
-    return [] if data in DATASETS else check_path(Path(data), labelled=False)
+    return [] if data in DATASETS else check_path(Path(data), labelled=False, named=named)
+
+
+def named_in(run: RunFolder) -> Named:
+    """Return what label and client are called in the data that a run was trained on."""
+    data = run.experiment().get("data", {})
+    return Named(data.get("label"), data.get("client"))
+
+
+def named_for(about: About) -> Named:
+    """Return what label and client are called in data for a model: as in those that it was trained on."""
+    return (about.preparation or AS_READ).named
 
 
 def check_table(trained: Trained, out: Path) -> None:
@@ -100,16 +119,16 @@ def load_samples(data: str, about: About) -> Samples:
         notes, inputs = list(dataset.notes), dataset.inputs.copy()
         _fill_and_scale(inputs, columns, about.preparation or Preparation(), notes)
         return _as_samples(columns, inputs, about, notes)
-    return prepare_samples(read_samples(data), about)
+    return prepare_samples(read_samples(data, named_for(about)), about)
 
 
-def read_samples(data: str) -> Columns:
+def read_samples(data: str, named: Named = USUAL) -> Columns:
     """Read a file or a folder whose samples need no labels.
 
     Raises:
         BadInput: it cannot be read.
     """
-    columns = read_columns(Path(data), labelled=False)
+    columns = read_columns(Path(data), labelled=False, named=named)
     check_lengths(columns)
     return columns
 
@@ -162,15 +181,15 @@ def _read_known_tokens(inputs: NDArray[Any], where: str, about: About, task: Tas
     return tokens
 
 
-def clients_of(data: str) -> list[str]:
+def clients_of(data: str, named: Named = USUAL) -> list[str]:
     """Return the clients that a file or a folder names, in the order of their numbers; none where it names none.
 
     Raises:
         BadInput: it cannot be read.
     """
-    if data in DATASETS or not names_clients(Path(data)):
+    if data in DATASETS or not names_clients(Path(data), named):
         return []
-    return list(number_users(read_samples(data))[1] or ())
+    return list(number_users(read_samples(data, named))[1] or ())
 
 
 def predict_each(models: Sequence[Trained], data: str) -> tuple[Predictions, tuple[str, ...]]:
@@ -183,7 +202,7 @@ def predict_each(models: Sequence[Trained], data: str) -> tuple[Predictions, tup
     Raises:
         BadInput: as for `prepare_samples` and `predict`.
     """
-    columns = read_samples(data)
+    columns = read_samples(data, named_for(models[0].about))
     users, _ = number_users(columns)
     assert users is not None
     outputs: list[Tensor] = []
@@ -207,6 +226,8 @@ def predict_each(models: Sequence[Trained], data: str) -> tuple[Predictions, tup
 def _prepare(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[np.float32]:
     """Samples as the model takes them."""
     inputs = make_inputs(columns, known, notes)
+    if not inputs.flags.writeable:
+        inputs = storage.take(inputs, np.arange(len(inputs)))
     # Every sample is predicted: where training left some out, they are refused here.
     handle_missing(inputs, columns, replace(known, missing="refuse") if known.missing == "drop" else known, notes)
     _fill_and_scale(inputs, columns, known, notes)

@@ -214,7 +214,7 @@ def _write(path: Path, predictions: Predictions) -> None:
         raise BadInput(problems)
     buffer = BytesIO()
     if path.suffix == ".csv":
-        predictions.table().write_csv(buffer)
+        _without_formulas(predictions.table()).write_csv(buffer)
     elif path.suffix == ".parquet":
         predictions.table().write_parquet(buffer)
     else:
@@ -224,6 +224,13 @@ def _write(path: Path, predictions: Predictions) -> None:
         }
         np.savez(buffer, **arrays)
     write_whole(path, buffer.getvalue())
+
+
+def _without_formulas(table: pl.DataFrame) -> pl.DataFrame:
+    """The table with an apostrophe before texts that a spreadsheet would run as a formula."""
+    texts = pl.col(pl.String)
+    formula = texts.str.contains(r"^[=+\-@\t\r]") & texts.cast(pl.Float64, strict=False).is_null()
+    return table.with_columns(pl.when(formula).then(pl.lit("'") + texts).otherwise(texts).name.keep())
 
 
 def check_out(path: Path) -> list[str]:

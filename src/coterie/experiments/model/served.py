@@ -19,11 +19,12 @@ from coterie.clients.data.preparation import AS_READ, Preparation
 from coterie.clients.rules import Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.errors import MOST_NAMES, BadInput, unknown
+from coterie.experiments.flower.registration import Registration
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.model.trained import About, Trained, describe_task, rest_of
 from coterie.experiments.run.given import take_given
 from coterie.experiments.run.loop import Session
-from coterie.experiments.run.setup import World, engine_spec, network_name, own_task
+from coterie.experiments.run.setup import World, agreed_preparation, engine_spec, network_name, own_task
 from coterie.experiments.schema.check import build_method
 from coterie.experiments.schema.experiment import Experiment, check
 from coterie.methods.exchange import Exchange
@@ -152,16 +153,17 @@ def _restore_clients(folder: RunFolder, experiment: Experiment) -> World:
     classes, outputs = task.count(data.class_count)
     rows = people.select("name", "train", "validation", "test").iter_rows()
     clients = tuple(ClientInfo(name, (t, v, e), features, classes, "", outputs) for name, t, v, e in rows)
-    population = RemotePopulation(data.name, clients, task=task)
+    known = agreed_preparation(data, Registration.read(folder.path).agreement)
+    population = RemotePopulation(data.name, clients, task=task, preparation=known)
     engine = engine_spec(experiment, build_method(experiment.method), population).build()
-    return World(population, np.empty(0, np.int64), _NoClients(engine, population.samples))
+    return World(population, np.empty(0, np.int64), _NoClients(engine, population.bounds))
 
 
 def _preparation(session: Session, client: str | None) -> Preparation | None:
     """Return how samples for the model are made; None for a named dataset as it is, or where nobody knows."""
     population = session.population
-    if session.experiment.data.own:
-        return None
+    if isinstance(population, RemotePopulation):
+        return None if population.preparation == AS_READ else population.preparation
     assert isinstance(population, Federation)
     found = population.preparation_of(None if client is None else _find_client(client, population.names))
     return None if session.experiment.data.name in DATASETS and found == AS_READ else found

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from coterie.clients.data.columns import USUAL
 from coterie.clients.data.preparation import Preparation
 from coterie.clients.tasks import CLASSIFICATION, TASKS, Binary, Task
 from coterie.errors import BadInput
@@ -43,7 +44,8 @@ class About:
     Attributes:
         network: a name in `NETWORKS`.
         settings: of the network; those left out take their defaults.
-        features: shape of one sample: `(height, width, channels)`, `(time, channels)` or `(features,)`.
+        features: shape of one sample: `(height, width, channels)`, `(depth, height, width, channels)`,
+            `(time, channels)` or `(features,)`.
         classes: number of outputs.
         labels: what the classes or outputs are called, in order; None where they have numbers only.
         data: the named dataset that it was trained on, whose preparation its samples need; empty for other data.
@@ -57,7 +59,7 @@ class About:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
     network: str
     settings: Mapping[str, Any]
-    features: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=3)]
+    features: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=4)]
     classes: Annotated[int, Field(ge=1)]
     labels: tuple[str, ...] | None = None
     data: str = ""
@@ -90,8 +92,10 @@ class About:
         return build_task(TaskChoice(**self.task)) or CLASSIFICATION
 
     def to_json(self) -> str:
-        """Return the description as JSON; without a task, as ever, where that is classification."""
+        """Return the description as JSON; without what goes without saying: classification, and usual names."""
         known = {key: value for key, value in asdict(self).items() if key != "task" or value}
+        if self.preparation is not None and self.preparation.named == USUAL:
+            del known["preparation"]["named"]
         return json.dumps(known, sort_keys=True, ensure_ascii=False)
 
 

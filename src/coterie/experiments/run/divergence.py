@@ -38,10 +38,13 @@ class Divergence:
         self._broken: dict[int, int] = {}
         self._exploded: dict[int, int] = {}
         self._left_out: dict[int, int] = {}
+        self._last_left_out, self._last_answer = (np.zeros(len(names), np.int64) for _ in range(2))
         self._worst = 0.0
+        self._tested = np.zeros(len(names), np.bool_)
 
     def note_losses(self, number: int, loss: NDArray[np.float64], tested: NDArray[np.bool_]) -> None:
         """Note the losses `[n]` of an evaluated round; a client that was not `tested` stays as it was."""
+        self._tested |= tested
         new = tested & np.isnan(self._harmless) & np.isfinite(loss)
         self._harmless[new] = loss[new]
         finite = np.isfinite(loss)
@@ -50,11 +53,16 @@ class Divergence:
         self._exploded = _since(self._exploded, number, tested & exploded, tested)
         self._worst = float(loss[exploded & tested].max()) if (exploded & tested).any() else self._worst
 
+    def note_answers(self, number: int, took_part: NDArray[np.bool_]) -> None:
+        """Note who `[n]` took part in an evaluated round; of other rounds the tables do not tell it."""
+        self._last_answer[took_part] = number
+
     def note_failures(self, number: int, failures: Iterable[tuple[int, str]]) -> None:
         """Note who was left out of a round because training gave no finite numbers."""
         for client, reason in failures:
             if any(fault in reason for fault in FAULTS):
                 self._left_out.setdefault(client, number)
+                self._last_left_out[client] = number
 
     def restore(self, clients: pl.DataFrame, failures: pl.DataFrame) -> None:
         """Note all that the tables of a run's finished rounds tell, before the run goes on."""
@@ -64,8 +72,16 @@ class Divergence:
             clients.sort("round", "client").with_columns(tested=tested).group_by("round", maintain_order=True)
         ):
             self.note_losses(int(str(number)), rows["loss"].to_numpy(), rows["tested"].to_numpy())
+            self.note_answers(int(str(number)), rows["took_part"].to_numpy())
         for number, client, reason in failures.select("round", "client", "reason").sort("round").iter_rows():
             self.note_failures(number, [(client, reason)])
+
+    @property
+    def is_total(self) -> bool:
+        """Whether training has diverged for every client that was ever tested, and none has recovered since."""
+        left_out = (self._last_left_out > 0) & (self._last_left_out >= self._last_answer)
+        diverged = {*self._broken, *self._exploded, *np.flatnonzero(left_out).tolist()}
+        return bool(self._tested.any()) and diverged.issuperset(np.flatnonzero(self._tested).tolist())
 
     def sentences(self) -> list[str]:
         """Return one sentence for each way in which training has diverged; none where it has not."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from coterie.catalogue import Catalog
+from coterie.characters import escape
 from coterie.errors import BadInput
 from coterie.experiments.folder.metrics import CLASSIFICATION, RunMetrics
 
@@ -86,7 +87,7 @@ class LoggedNotes:
         pass
 
     def note(self, text: str) -> None:
-        logging.getLogger("coterie").warning("note: %s", text)
+        logging.getLogger("coterie").warning("note: %s", escape(text))
 
     def finished(self, result: Result) -> None:
         pass

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.clients.data.description import describe
+from coterie.clients.data.federation import Federation
 from coterie.clients.engine.choice import choose_engine
 from coterie.errors import BadInput
 from coterie.experiments.folder import metrics
@@ -23,6 +24,7 @@ from coterie.experiments.folder.lock import lock_run
 from coterie.experiments.folder.picture import Picture
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.run import newcomers, provenance
+from coterie.experiments.run.attack import MarkedTests
 from coterie.experiments.run.checkpoints import CheckpointSchedule, open_checkpoints
 from coterie.experiments.run.divergence import Divergence
 from coterie.experiments.run.evaluation import LocalModels, measure_scores, plan_evaluation
@@ -37,21 +39,23 @@ from coterie.experiments.run.record import (
     round_row,
     round_tables,
 )
-from coterie.experiments.run.setup import World, build_simulation, make_server_view, network_name
-from coterie.experiments.run.signals import defer_signals
+from coterie.experiments.run.screening import screen_updates
+from coterie.experiments.run.setup import World, build_simulation, make_server_view, network_name, quarantine_after
 from coterie.experiments.schema.check import absolute_data, build_method, cohort_size, too_many_pairs
 from coterie.experiments.schema.experiment import Experiment, check
 from coterie.experiments.schema.sections import Data
 from coterie.grouping.labels import relabel
 from coterie.methods import Cohort, Method
-from coterie.methods.exchange import Ask, Exchange, Replies
+from coterie.methods.exchange import Ask, Exchange, Log, Replies
 from coterie.methods.method import UNKNOWN
 from coterie.models.factory import digest_start
 from coterie.randomness import stream
 from coterie.runtime.checkpoint import check_state
 from coterie.runtime.garbage import freeze_objects
 from coterie.runtime.ledger import FROZEN
+from coterie.runtime.quarantine import Quarantine
 from coterie.runtime.runtime import VANISHED, drive
+from coterie.runtime.signals import defer_signals, insist_on_signals
 from coterie.runtime.threads import one_thread
 
 REGISTER = "register.json"
@@ -99,17 +103,20 @@ def resume(
 
     Raises:
         BadInput: the folder holds no run, it is still running, its experiment.toml or its data have changed, no
-            checkpoint is sound, or its clients are real ones and there is no `world`.
+            checkpoint is sound, a table is damaged or missing, or its clients are real ones and there is no
+            `world`.
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     observers = observers or (LoggedNotes(),)
     experiment = Experiment.from_toml(folder.experiment_text() + "\n")
-    if data is not None and (name := Data(name=data).name) != experiment.data.name:
+    said = {"label": experiment.data.label, "client": experiment.data.client}
+    if data is not None and (name := Data(name=data, **said).name) != experiment.data.name:
         raise BadInput(
             f"run {folder.name} has the data {experiment.data.name!r}, and these are {name!r}; give the same"
         )
     with lock_run(folder):
         progress = folder.progress()
+        folder.check_tables()
         if folder.status == "finished" and progress and progress.rounds == experiment.run.rounds:
             _tell(observers, [f"run {folder.name} is finished; there is nothing left to do"])
             return _read_result(folder, experiment, "finished", observers)
@@ -179,6 +186,7 @@ def _train_and_finish(session: Session, folder: RunFolder) -> Result:
     except KeyboardInterrupt:
         pass
     finally:  # also where a method or an observer raised
+        folder.flush()  # a status promises these rounds
         folder.write_status(status, session.done, session.experiment.run.rounds)
     return _read_result(folder, session.experiment, status, session.observers)
 
@@ -204,6 +212,7 @@ class Session:
 
     # ---- setup
 
+    @insist_on_signals()
     def __init__(
         self, experiment: Experiment, world: World | None = None, observers: Sequence[Observer] = ()
     ) -> None:
@@ -217,6 +226,7 @@ class Session:
         self.method: Method[Any] = build_method(self.experiment.method)
         world = build_simulation(self.experiment, self.method) if world is None else world
         self.population, self.newcomers, self.runtime = world.population, world.newcomers, world.runtime
+        self.attackers = world.attackers
         self.federation = self.population.reordered(np.arange(self.population.n - len(self.newcomers)))
         try:
             self._set_up()
@@ -227,6 +237,7 @@ class Session:
     def _set_up(self) -> None:
         experiment, engine = self.experiment, self.runtime.engine
         self.layout = engine.layout
+        self.runtime.quarantine = Quarantine(quarantine_after(experiment))
         self.engine, self.engine_reason = choose_engine(
             engine.network,
             self.layout,
@@ -236,7 +247,9 @@ class Session:
             experiment.data.augment is not None,
         )
         self.server_with_newcomers = make_server_view(experiment, self.population, engine)
-        self.server = replace(self.server_with_newcomers, samples=self.federation.samples)
+        self.server = replace(
+            self.server_with_newcomers, samples=experiment.aggregation.cap_samples(self.federation.samples)
+        )
         if problems := too_many_pairs(experiment.method, self.server.n, experiment.run, experiment.scale):
             raise BadInput(problems)
         if self.method.needs.validation and self._count_unvalidated() == self.server.n:
@@ -271,6 +284,7 @@ class Session:
         if adapt is not None and adapt.layers not in ("head", "private"):
             self.layout.select(adapt.layers, "evaluation.adapt.layers")
 
+    @insist_on_signals()
     def begin(self, folder: RunFolder) -> None:
         """Write what is known before the first round into a fresh folder."""
         folder.write_experiment(self.experiment.to_toml())
@@ -279,20 +293,24 @@ class Session:
         folder.write_people(people_table(self.federation))
         folder.write_status("running", 0, self.experiment.run.rounds)
 
+    @insist_on_signals()
     def go_on(self, folder: RunFolder) -> None:
         """Take up the run in a folder after its last sound checkpoint.
 
         Raises:
-            BadInput: the data have changed, or no checkpoint is sound.
+            BadInput: the data have changed, no checkpoint is sound, or a table is damaged or missing.
         """
         warnings = self.find_differences(folder.environment())
-        _tell(self.observers, warnings + self.restore(folder))
+        warnings += self.restore(folder)
+        folder.check_tables(self.done)
+        _tell(self.observers, warnings)
         if not folder.environment():  # killed before it was written
             folder.write_environment(self.environment())
         folder.write_people(people_table(self.federation))
         folder.write_status("running", self.done, self.experiment.run.rounds)
         folder.forget_after(self.done)
 
+    @insist_on_signals()
     def write_into(self, folder: RunFolder) -> None:
         """Write all further rounds into a folder that holds the run's experiment, and checkpoints beside them."""
         table = folder.rounds()
@@ -350,6 +368,7 @@ class Session:
         """Return the numbers of the rounds that are left."""
         return range(self.done + 1, self.experiment.run.rounds + 1)
 
+    @insist_on_signals()
     def play_round(self, number: int) -> RoundResult:
         """Play one round of the method; nothing of it counts before it is recorded."""
         started = time.perf_counter()
@@ -360,6 +379,7 @@ class Session:
         def answer(ask: Ask) -> Replies | Tensor | None:
             reply = self.runtime.answer(ask)
             if isinstance(ask, Exchange) and isinstance(reply, Replies):
+                reply = self._screen(ask, reply, number)
                 result.add_replies(ask, reply)
                 if self.local is not None:
                     trained.append((ask, reply))
@@ -373,6 +393,15 @@ class Session:
         result.seconds = time.perf_counter() - started
         return result
 
+    def _screen(self, ask: Exchange, reply: Replies, number: int) -> Replies:
+        """Return the replies that count: with what hostile clients send, without what is out of proportion."""
+        given = reply if self.attackers is None else self.attackers.strike(ask, reply, number)
+        kept = screen_updates(ask, given, self.experiment.aggregation.norm_bound)
+        for client in sorted(kept.missing.keys() - reply.missing.keys()):
+            self.runtime.failures.append((client, kept.missing[client]))
+            self.runtime.quarantine.note_failure(client, kept.missing[client])
+        return replace(kept, samples=self.server.samples[kept.clients])
+
     def draw_cohort(self, number: int) -> NDArray[np.int64]:
         """Draw who takes part in a round: uniform, without replacement, ascending.
 
@@ -382,13 +411,25 @@ class Session:
         rng = stream(run.seed, "participation", round=number)
         return np.sort(rng.permutation(n)[: cohort_size(n, run.participation)])
 
+    @insist_on_signals()
     def evaluate_if_due(self, result: RoundResult) -> None:
         """Score every client after a round that has an evaluation; the last one always has."""
         started = time.perf_counter()
         last = result.number == self.experiment.run.rounds
         if last or result.number % self.experiment.evaluation.every == 0:
             result.scores = self.evaluate(result.state, last, result.local)
+            self._log_backdoor(result.state)
         result.seconds += time.perf_counter() - started
+
+    def _log_backdoor(self, state: Any) -> None:
+        """Log how often the mark of hostile clients works on the others' test images, where that can be known."""
+        if self.attackers is None or self.attackers.attack.kind != "backdoor":
+            return
+        assert isinstance(self.population, Federation)  # attacks are simulated
+        tests = MarkedTests.of(self.population, self.attackers)
+        success = tests.measure_success(self.method.serving(state, self.server), self.runtime.outputs)
+        if success is not None:
+            self.runtime.logged.append(Log("attack success", success))
 
     def evaluate(self, state: Any, last: bool, local: LocalModels | None = None) -> Scores:
         """Score every client on its held-out data with what it is served in `state`; groups as the method has them.
@@ -419,9 +460,12 @@ class Session:
         self.state, self.groups, self.local = result.state, groups, result.local
         self.sketches.update(self.runtime.model_sketches)
         self.runtime.states.commit()
+        changes = self.runtime.quarantine.commit()
+        self.runtime.notes += [f"{self.federation.names[client]} {change}" for client, change in changes.items()]
         self.done, self._is_whole = result.number, True
         if result.scores is not None:
             self.divergence.note_losses(result.number, result.scores.loss, result.scores.tested)
+            self.divergence.note_answers(result.number, result.took_part)
         self.divergence.note_failures(result.number, self.runtime.failures)
         return row
 
@@ -446,7 +490,7 @@ class Session:
                 self._save_checkpoint()
         if self._saved == self.done or self._schedule.flush_is_due():
             self.folder.flush()
-            self.folder.write_status("running", self.done, planned)
+            self.folder.write_status("running", self.done, planned, lasting=False)  # the checkpoint says it too
             self._schedule.flushed()
 
     def save_last_round(self) -> None:
@@ -494,7 +538,7 @@ class Session:
         if self._silent_rounds >= MAX_SILENT_ROUNDS:
             (client, reason), last = failures[0], result.number
             if self.folder is not None:
-                self.folder.write_warnings([], self.divergence.sentences())
+                self.folder.write_warnings([], self.divergence.sentences(), self.divergence.is_total)
             raise BadInput(
                 f"nobody answered in rounds {last - self._silent_rounds + 1} to {last}, and nothing was learnt: "
                 f"{self.federation.names[client]} {reason}; {self.runtime.remedy}"
@@ -507,9 +551,10 @@ class Session:
         diverged = self.divergence.sentences()
         warnings = self.method.final_warnings(self.state, self.server, self.done)
         if self.folder is not None:
-            self.folder.write_warnings(warnings, diverged)
+            self.folder.write_warnings(warnings, diverged, self.divergence.is_total)
         _tell(self.observers, [*diverged, *warnings])
 
+    @insist_on_signals()
     def picture(self) -> Picture | None:
         """Draw which clients are near each other, and their groups; None before anybody sent a model."""
         if self.groups is None:
@@ -518,6 +563,7 @@ class Session:
             self.groups, self.done, lambda clients: self.method.affinity(self.state, self.server, clients)
         )
 
+    @insist_on_signals()
     def receive_newcomers(self) -> pl.DataFrame | None:
         """Score the newcomers after the last round; None where there are none, or test data are left aside."""
         if not len(self.newcomers) or self.groups is None or self.experiment.evaluation.on != "test":
@@ -555,6 +601,7 @@ class Session:
         memory = {"state": self.state, "groups": self.groups}
         if self.local is not None:
             memory |= {"local": self.local.models, "local_sent": self.local.sent, "local_kept": self.local.kept}
+        memory |= self.runtime.quarantine.to_checkpoint()
         return {**memory, **self.sketches.to_checkpoint(), **self.runtime.states.to_checkpoint()}
 
     def restore(self, folder: RunFolder) -> list[str]:
@@ -574,6 +621,7 @@ class Session:
         if self.local is not None:
             self.local = LocalModels(memory["local"], memory["local_sent"], memory["local_kept"])
         self.sketches.restore(memory["sketches"], memory["sketched"])
+        self.runtime.quarantine.restore(memory.get("quarantine", {}))
         self.runtime.states.restore(memory["kept"], memory["has"])
         return [f"{sentence}; going on from the one after round {self.done}" for sentence in passed]
 

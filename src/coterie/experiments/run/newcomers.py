@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from coterie.clients.data.population import Population
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.errors import BadInput
-from coterie.experiments.folder.metrics import RunMetrics
-from coterie.experiments.folder.tables import NEWCOMERS
+from coterie.experiments.folder.metrics import ADAPTED, RunMetrics
+from coterie.experiments.folder.tables import ARRIVAL, newcomers_schema
 from coterie.experiments.run.evaluation import adapt_exchange
 from coterie.experiments.run.record import read_scores
 from coterie.experiments.schema.check import held_out_count
@@ -56,7 +56,7 @@ def receive(
     metrics: RunMetrics,
     adapt: Adapt | None = None,
 ) -> pl.DataFrame:
-    """Score a trained method on `clients` that were never in training; return the table `NEWCOMERS`.
+    """Score a trained method on `clients` that were never in training; return the table `newcomers_schema`.
 
     Each is scored on its own test samples twice: with the model that the method gives it, and with that model
     after the experiment's adaptation, or without one after one local update. Neither teaches the method anything.
@@ -70,7 +70,7 @@ def receive(
         clients: ids of the newcomers `[r]`.
         known: groups of the trained clients, as the method numbers them, chosen ones included.
         groups: of the same, as their tables number them.
-        metrics: of the run; the first one is what they are scored by.
+        metrics: of the run; they are scored by all that its tables show.
         adapt: how they adapt (`evaluation.adapt`).
     """
     joined = drive(method.newcomer(state, clients, server), runtime.answer)
@@ -93,9 +93,14 @@ def receive(
             "test_samples": federation.test_samples[clients],
             "arrival": arrival.values[metrics.deciding.name],
             "adapted": adapted.values[metrics.deciding.name],
+            **{
+                f"{when}{metric.name}": scores.values[metric.name]
+                for metric in metrics.further
+                for when, scores in ((ARRIVAL, arrival), (ADAPTED, adapted))
+            },
         },
-        schema_overrides=NEWCOMERS,
-    ).with_columns(pl.col("arrival", "adapted").fill_nan(None))
+        schema_overrides=newcomers_schema(metrics),
+    ).with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
 def renumber_groups(

@@ -24,6 +24,9 @@ MAX_PICTURED = 1000
 MAX_SKETCHED = 10_000
 """Clients whose sketches are kept, at most; evenly chosen from all."""
 
+LARGEST = 1e15
+"""Largest number of a sketch that is drawn: its square is still one of float32, which the picture is kept in."""
+
 SKETCH = "sketch"
 """The name under which a client's sketch is kept."""
 
@@ -54,7 +57,9 @@ class ModelSketches:
     def draw(
         self, groups: NDArray[np.int64], round: int, affinity_of: Callable[[Ids], Affinity | None]
     ) -> Picture | None:
-        """Draw how far apart the clients are, and their groups; None before anybody sent a model.
+        """Draw how far apart the clients are, and their groups; None before anybody sent a model that can be drawn.
+
+        Clients whose models are too large for that are left out, and the picture says how many.
 
         Args:
             groups: of all clients `[n]`.
@@ -62,15 +67,33 @@ class ModelSketches:
             affinity_of: what the method knows of the distances of some clients; None for those of the sketches.
         """
         sketched, sketches = self._sketches.rows(SKETCH)
-        if not sketched:
+        sound = [i for i in range(len(sketched)) if bool((sketches[i].abs() <= LARGEST).all())]
+        if not sound:
             return None
-        chosen = np.linspace(0, len(sketched) - 1, min(len(sketched), MAX_PICTURED)).astype(int)
+        chosen = [sound[i] for i in np.linspace(0, len(sound) - 1, min(len(sound), MAX_PICTURED)).astype(int)]
         clients = np.array(sketched, np.int64)[chosen]
         with one_thread(blas=True):
-            coordinates = gram_coordinates(torch.stack([sketches[i] for i in chosen.tolist()]))
-            affinity = affinity_of(clients)
+            coordinates = gram_coordinates(torch.stack([sketches[i] for i in chosen]))
+            affinity = _affinity(affinity_of, clients)
         plane = np.zeros((len(clients), 2))
         plane[:, : coordinates.shape[1]] = coordinates[:, :2]
         if affinity is None:
             affinity = Affinity("distance of last sent models (sketched)", pairwise_distances(coordinates))
-        return Picture(affinity.matrix, affinity.name, groups[clients], plane, clients, round)
+        left_out = len(sketched) - len(sound)
+        name = f"{affinity.name}; too large to draw: {left_out} left out" if left_out else affinity.name
+        return Picture(affinity.matrix, name, groups[clients], plane, clients, round)
+
+
+def _affinity(affinity_of: Callable[[Ids], Affinity | None], clients: Ids) -> Affinity | None:
+    """What a method knows of the distances; None where its numbers are too large to be computed with.
+
+    Nobody's models may end a run for the sake of its picture.
+    """
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = affinity_of(clients)
+            if found is not None and np.isinf(np.asarray(found.matrix, np.float32)).any():
+                return None
+    except (ArithmeticError, np.linalg.LinAlgError):
+        return None
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.clients.data.agreement import Agreement
 from coterie.clients.data.augmentation import Augmentation
 from coterie.clients.data.federation import Federation, build
 from coterie.clients.data.population import Population
+from coterie.clients.data.preparation import Preparation
+from coterie.clients.data.storage import memory_limit
 from coterie.clients.engine.engine import Engine
-from coterie.clients.tasks import CLASSIFICATION, Task
+from coterie.clients.rules.minibatch import to_numbers
+from coterie.clients.tasks import CLASSIFICATION, MEASURES, Task
 from coterie.errors import BadInput
+from coterie.experiments.run.attack import Attackers, choose_attackers, poison_data
 from coterie.experiments.run.newcomers import hold_out_clients
 from coterie.experiments.run.weights import read_weights
-from coterie.experiments.schema.check import AUTO, build_task, set_metrics
+from coterie.experiments.schema.check import AUTO, build_task, named_columns, set_metrics
 from coterie.experiments.schema.experiment import Experiment
 from coterie.experiments.schema.sections import Data, Network
 from coterie.methods import Method, ServerView
@@ -26,6 +32,9 @@ from coterie.models.networks import build_network, channels_first, default_netwo
 from coterie.models.origin import Origin, initialise
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
+
+QUARANTINE_AFTER = 3
+"""Rounds for clients who hold their own data, where `run.quarantine_after` says nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +46,13 @@ class World:
             0, 1, … without a gap.
         newcomers: ids of those kept out `[r]`.
         runtime: reaches all of them.
+        attackers: those of a simulation who are hostile; None where nobody plays one.
     """
 
     population: Population
     newcomers: NDArray[np.int64]
     runtime: Runtime
+    attackers: Attackers | None = None
 
 
 def build_simulation(experiment: Experiment, method: Method[Any]) -> World:
@@ -54,6 +65,10 @@ def build_simulation(experiment: Experiment, method: Method[Any]) -> World:
     whole, newcomers = hold_out_clients(
         load_federation(experiment, method), settings.holdout_clients, settings.seed
     )
+    attackers = None
+    if experiment.attack.share:
+        attackers = choose_attackers(experiment.attack, whole, whole.n - len(newcomers), settings.seed)
+        whole = poison_data(whole, attackers)
     spec = engine_spec(experiment, method, whole)
     if settings.runtime == "ray":
         from coterie.runtime.ray.runtime import RayRuntime
@@ -65,19 +80,20 @@ def build_simulation(experiment: Experiment, method: Method[Any]) -> World:
         runtime = LocalRuntime(
             spec, whole.samples, settings.dropout, settings.workers, settings.client_timeout, scale.states_mb
         )
-    return World(whole, newcomers, runtime)
+    return World(whole, newcomers, runtime, attackers)
 
 
 def make_server_view(experiment: Experiment, population: Population, engine: Engine) -> ServerView:
     """Return what a method may know of the clients: counts, the network's layout, initial models, public inputs."""
     seed = experiment.run.seed
     return ServerView(
-        population.samples,
+        experiment.aggregation.cap_samples(population.samples),
         engine.layout,
         seed,
         lambda variant: _initial_model(experiment, population, engine, variant),
         population.public,
         experiment.scale,
+        experiment.aggregation,
     )
 
 
@@ -94,6 +110,14 @@ def _initial_model(experiment: Experiment, population: Population, engine: Engin
     ).initial
 
 
+def quarantine_after(experiment: Experiment) -> int | None:
+    """Return after how many rounds in a row without a sound answer a client is in quarantine; None for never."""
+    asked = experiment.run.quarantine_after
+    if asked is None:
+        return QUARANTINE_AFTER if experiment.data.own else None
+    return None if asked == "never" else asked
+
+
 def load_federation(experiment: Experiment, method: Method[Any]) -> Federation:
     """Load the data of an experiment on a dataset and divide them among the clients.
 
@@ -106,24 +130,28 @@ def load_federation(experiment: Experiment, method: Method[Any]) -> Federation:
             f"data.name = {data.name!r} means data that clients hold elsewhere; make an app for them with: "
             "coterie flower new, or name a dataset to simulate with"
         )
-    found = build(
-        data.name,
-        data.split,
-        data.clients,
-        experiment.run.seed,
-        validation=data.validation,
-        test=data.test,
-        min_samples=data.min_samples,
-        samples_per_client=data.samples_per_client,
-        public=data.public,
-        usual_public=method.needs.public,
-        task=build_task(experiment.task),
-        small_clients=data.small_clients,
-        min_classes=data.min_classes or 1,
-        missing=data.missing or "refuse",
-        standardise=data.standardise or "none",
-        test_path=data.test_path,
-    )
+    # Machines of a cluster share no file.
+    limit = experiment.scale.data_mb if experiment.run.runtime == "local" else inf
+    with memory_limit(limit):
+        found = build(
+            data.name,
+            data.split,
+            data.clients,
+            experiment.run.seed,
+            validation=data.validation,
+            test=data.test,
+            min_samples=data.min_samples,
+            samples_per_client=data.samples_per_client,
+            public=data.public,
+            usual_public=method.needs.public,
+            task=build_task(experiment.task),
+            small_clients=data.small_clients,
+            min_classes=data.min_classes or 1,
+            missing=data.missing or "refuse",
+            standardise=data.standardise or "none",
+            test_path=data.test_path,
+            named=named_columns(data),
+        )
     task = set_metrics(found.task, experiment.task)
     if wrong := method.needs.find_wrong_task(experiment.method.name, task):
         raise BadInput(wrong)  # where the data alone say what the task is
@@ -139,7 +167,7 @@ def make_augmentation(data: Data, inputs: Tensor) -> Augmentation | None:
     if data.augment is None:
         return None
     found = Augmentation(data.augment)
-    found.check(channels_first(inputs[:2]))
+    found.check(channels_first(to_numbers(inputs[:2])))
     return found
 
 
@@ -165,7 +193,18 @@ def engine_spec(experiment: Experiment, method: Method[Any], data: Any) -> Engin
     origin = origin_of(experiment.network)
     settings = experiment.network.settings
     imports = run.imports or ()
-    return EngineSpec(name, settings, data.features, data, training, run.seed, run.engine, origin, imports=imports)
+    return EngineSpec(
+        name,
+        settings,
+        data.features,
+        data,
+        training,
+        run.seed,
+        run.engine,
+        origin,
+        imports=imports,
+        metrics=tuple(MEASURES[metric] for metric in data.task.metrics),
+    )
 
 
 def origin_of(network: Network) -> Origin:
@@ -177,6 +216,12 @@ def origin_of(network: Network) -> Origin:
     head = network.head if isinstance(network.head, tuple) else ()
     weights = None if network.start is None else read_weights(Path(network.start))
     return Origin(network.initial, network.start, weights, network.output, head)
+
+
+def agreed_preparation(data: Data, agreement: Agreement | None) -> Preparation:
+    """Return how all clients of a federation make inputs: as the experiment says, and as they agreed if so."""
+    missing, standardise = data.missing or "refuse", data.standardise or "none"
+    return (agreement or Agreement()).preparation(missing, standardise, named_columns(data))
 
 
 def network_name(experiment: Experiment, method: Method[Any], features: tuple[int, ...]) -> str:

@@ -24,10 +24,12 @@ from coterie.experiments.schema.sections import (
     Run,
     TaskChoice,
 )
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.scale import Scale, too_many
 from coterie.plugins import import_modules
 
 if TYPE_CHECKING:
+    from coterie.clients.data.columns import Named
     from coterie.clients.tasks import Task
     from coterie.methods import Method
 
@@ -37,7 +39,7 @@ CHOICES = ("method", "network", "task")
 AUTO = "auto"
 """The network or the split that fits the data."""
 
-LOOKUP = ("method", "network", "task", "training", "data", "evaluation", "run", "scale")
+LOOKUP = ("method", "network", "task", "training", "data", "evaluation", "run", "scale", "aggregation")
 """Where a bare key is looked for."""
 
 
@@ -54,7 +56,7 @@ def find_failed_imports(sections: Mapping[str, Any]) -> list[str]:
 
 
 def catalog(kind: str) -> Catalog:
-    """Return the catalogue of methods, networks, tasks, datasets or splits, with its entries loaded."""
+    """Return the catalogue of methods, networks, tasks, metrics, datasets or splits, with its entries loaded."""
     if kind.startswith("method"):
         from coterie.methods import METHODS
 
@@ -67,6 +69,10 @@ def catalog(kind: str) -> Catalog:
         from coterie.clients.tasks import TASKS
 
         return TASKS
+    if kind.startswith("metric"):
+        from coterie.clients.tasks import MEASURES
+
+        return MEASURES
     if kind.startswith("observer"):
         from coterie.experiments.run.events import OBSERVERS
 
@@ -94,6 +100,9 @@ def find_problems(sections: Mapping[str, Any]) -> list[str]:
     found += _declared(sections.get("data"), sections.get("task"))
     found += _measured(sections.get("data"), sections.get("evaluation"))
     found += _pairs(sections.get("data"), sections.get("method"), sections.get("run"), sections.get("scale"))
+    found += _aggregation(sections.get("method"), sections.get("aggregation"))
+    if "attack" in sections and sections["attack"].share and "data" in sections and sections["data"].own:
+        found.append("attack.share is not possible with data.name = 'own'; attacks are simulated, leave it out")
     return found
 
 
@@ -110,10 +119,12 @@ def unknown_names(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
         except BadInput as problem:
             found += problem.problems
     from coterie.clients.data import check_split
+    from coterie.clients.data.columns import Named
     from coterie.clients.data.datasets import find_problems
 
-    data, split = (tables.get("data", {}).get(key) for key in ("name", "split"))
-    found += find_problems(data) if isinstance(data, str) and data != OWN else []
+    data, split, *words = (tables.get("data", {}).get(key) for key in ("name", "split", "label", "client"))
+    named = Named(*(word if isinstance(word, str) else None for word in words))
+    found += find_problems(data, named) if isinstance(data, str) and data != OWN else []
     return found + (check_split(split) if isinstance(split, str) and split not in (AUTO, OWN) else [])
 
 
@@ -164,7 +175,14 @@ def resolve_split(data: Data) -> str:
 
     if data.split != AUTO:
         return data.split
-    return OWN if data.own else default_split(data.name)
+    return OWN if data.own else default_split(data.name, named_columns(data))
+
+
+def named_columns(data: Data) -> Named:
+    """Return what the data's label and client are called, where the experiment says it."""
+    from coterie.clients.data.columns import Named
+
+    return Named(data.label, data.client)
 
 
 def absolute_data(name: str) -> str:
@@ -267,15 +285,19 @@ def _data(data: Data) -> list[str]:
     from coterie.clients.data.datasets import find_test_problems
 
     altered = find_augmentation_problems(data.augment or ())
+    twice = []
+    if data.label is not None and data.label == data.client:
+        twice = [f"data.label and data.client are both {data.label!r}; they must be two columns"]
     if data.own:
-        return altered + _own(data)
+        return twice + altered + _own(data)
     found = [
         f"data.{key} = {getattr(data, key)!r} is not possible with data.name = {data.name!r}; it describes data "
         f"of clients who hold their own (data.name = {OWN!r}), leave it out"
-        for key in ("features", "classes", "public_file")
+        for key in ("features", "classes", "columns", "levels", "public_file")
         if getattr(data, key) is not None
     ]
-    found += altered + find_test_problems(data.name, data.test_path)
+    named = named_columns(data)
+    found += twice + altered + find_test_problems(data.name, data.test_path, named)
     return found + check_build(
         data.name,
         resolve_split(data),
@@ -285,6 +307,7 @@ def _data(data: Data) -> list[str]:
         min_samples=data.min_samples,
         samples_per_client=data.samples_per_client,
         public=data.public,
+        named=named,
     )
 
 
@@ -312,11 +335,7 @@ def _own(data: Data) -> list[str]:
         found.append(
             f"validation + test = {data.validation + data.test:g} leaves nothing to train on; it must be below 1"
         )
-    if data.standardise == "global":
-        found.append(
-            f"data.standardise = 'global' is not possible with data.name = {OWN!r}: no client knows the samples "
-            "of the others; it must be client, or leave it out"
-        )
+    found += _columns(data)
     found += [
         f"data.{key} = {getattr(data, key)!r} is not possible with data.name = {OWN!r}; every client holds its own "
         "samples, leave it out"
@@ -325,6 +344,26 @@ def _own(data: Data) -> list[str]:
     ]
     if data.public_file is None and data.public:
         found.append(f"data.public = {data.public} is not possible without data.public_file; name the file of them")
+    return found
+
+
+def _columns(data: Data) -> list[str]:
+    """What is wrong with the columns that the tables of real clients are said to have."""
+    columns, levels, found = data.columns or (), data.levels or {}, []
+    if len(set(columns)) != len(columns):
+        found.append(f"data.columns = {list(columns)} is not possible; every name must be there once")
+    for name, values in levels.items():
+        if columns and name not in columns:
+            found.append(f"data.levels names {name!r}, which is not in data.columns; add it there, or leave it out")
+        if not values or len(set(values)) != len(values):
+            found.append(f"data.levels.{name} = {list(values)} is not possible; it must name each value once")
+    if columns and levels and data.features is not None and not found:
+        width = sum(len(levels.get(name, (name,))) for name in columns)
+        if data.features != (width,):
+            found.append(
+                f"data.features = {list(data.features)} is not possible; data.columns and data.levels make "
+                f"{width} inputs: it must be [{width}]"
+            )
     return found
 
 
@@ -354,6 +393,16 @@ def _needs(data: Data | None, network: Network | None, method: MethodChoice | No
     return found
 
 
+def _aggregation(method: MethodChoice | None, aggregation: Aggregation | None) -> list[str]:
+    """A rule of aggregation that the method has no use for."""
+    if method is None or aggregation is None or aggregation.is_mean or _refused(method):
+        return []
+    own = build_method(method).own_aggregation
+    key = "clip_norm" if aggregation.rule == "mean" else "rule"
+    value = getattr(aggregation, key)
+    return [f"aggregation.{key} = {value!r} is not possible with {method.name}: {own}; leave it out"] if own else []
+
+
 def _task(data: Data | None, choice: TaskChoice | None, method: MethodChoice | None) -> list[str]:
     """What the method cannot learn, or clients who hold their own data cannot know."""
     if choice is None or choice.name == AUTO or _refused(choice):
@@ -366,6 +415,11 @@ def _task(data: Data | None, choice: TaskChoice | None, method: MethodChoice | N
         found.append(
             "task.class_weights = 'balanced' is not possible with data.name = 'own': nobody counts the samples "
             "of all clients; write a list with a weight for each class"
+        )
+    if data is not None and data.own and choice.settings.get("target_scale") == "global":
+        found.append(
+            "task.target_scale = 'global' is not possible with data.name = 'own': nobody sees the targets of all "
+            "clients; write [[means], [deviations]], a number for each output"
         )
     return [sentence for sentence in found if sentence]
 

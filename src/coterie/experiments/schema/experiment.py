@@ -27,7 +27,17 @@ from coterie.experiments.schema.check import (
     unknown_names,
 )
 from coterie.experiments.schema.registry import as_table, build_section, name_given, without_silent
-from coterie.experiments.schema.sections import Choice, Data, Evaluation, MethodChoice, Network, Run, TaskChoice
+from coterie.experiments.schema.sections import (
+    Attack,
+    Choice,
+    Data,
+    Evaluation,
+    MethodChoice,
+    Network,
+    Run,
+    TaskChoice,
+)
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.scale import Scale
 
 
@@ -47,6 +57,8 @@ class Experiment(BaseModel):
     evaluation: Evaluation
     run: Run
     scale: Scale
+    aggregation: Aggregation
+    attack: Attack
 
     def __init__(
         self,
@@ -60,6 +72,8 @@ class Experiment(BaseModel):
         evaluation: Evaluation | Mapping[str, Any] | None = None,
         run: Run | Mapping[str, Any] | str | None = None,
         scale: Scale | Mapping[str, Any] | None = None,
+        aggregation: Aggregation | Mapping[str, Any] | None = None,
+        attack: Attack | Mapping[str, Any] | None = None,
         **others: Any,
     ) -> None:
         """Build every section; a section that is not given has its defaults.
@@ -78,11 +92,14 @@ class Experiment(BaseModel):
             "evaluation": evaluation,
             "run": run,
             "scale": scale,
+            "aggregation": aggregation,
+            "attack": attack,
             **others,
         }
         built: dict[str, Any] = {}
         broken: dict[str, dict[str, Any]] = {}
-        found = find_failed_imports(given)
+        lost = find_failed_imports(given)
+        found = list(lost)
         if isinstance(data, Mapping) and not data:
             found.append(
                 "data = {} holds no client; it must be data such as {client: (x, y)}, the name of a dataset or a "
@@ -94,6 +111,8 @@ class Experiment(BaseModel):
             except BadInput as problem:
                 found += problem.problems
                 broken[name] = as_table(name, value) or {}
+        if lost:  # with it whatever it registers: nobody can tell which names are wrong
+            raise BadInput(found)
         if found:
             raise BadInput(found + find_problems(built) + unknown_names(broken))
         super().__init__(**built)
@@ -233,7 +252,8 @@ def assemble(tables: Mapping[str, Any], changes: Mapping[str, Any], texts: Itera
         else:
             (dotted if "." in key else bare)[key] = toml.value_of(value)
     whole = apply_changes(tables, dotted)
-    find_failed_imports(whole)  # said when the experiment is made
+    if lost := find_failed_imports(whole):
+        raise BadInput(lost)
     method, network, task = (_name(title, whole.get(title)) for title in CHOICES)
     for key, value in bare.items():
         try:

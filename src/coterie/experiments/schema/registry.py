@@ -8,7 +8,8 @@ from typing import Any, Literal
 from coterie.catalogue import Outcome, Section, Setting, settings_of
 from coterie.clients.rules.training import Training
 from coterie.errors import BadInput, nearest
-from coterie.experiments.schema.sections import Data, Evaluation, MethodChoice, Network, Run, TaskChoice
+from coterie.experiments.schema.sections import Attack, Data, Evaluation, MethodChoice, Network, Run, TaskChoice
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.scale import Scale
 
 SECTIONS: dict[str, type[Section]] = {
@@ -20,10 +21,12 @@ SECTIONS: dict[str, type[Section]] = {
     "evaluation": Evaluation,
     "run": Run,
     "scale": Scale,
+    "aggregation": Aggregation,
+    "attack": Attack,
 }
 """The tables of an experiment, in the order in which they are written."""
 
-LATER = ("task",)
+LATER = ("task", "aggregation", "attack")
 """Sections that are left out of keys and files where they say nothing: those of before stay what they were."""
 
 

@@ -46,7 +46,10 @@ class Data(Section):
             from coterie.clients.data import given  # brings torch, as whoever has such data does
 
             if given.is_given(keys["name"]):
-                keys["name"] = given.keep(keys["name"])
+                from coterie.clients.data.columns import Named
+
+                words = [keys.get(key) if isinstance(keys.get(key), str) else None for key in ("label", "client")]
+                keys["name"] = given.keep(keys["name"], Named(*words))
         super().__init__(**keys)
 
     name: Annotated[
@@ -98,6 +101,17 @@ class Data(Section):
             "package.module:function(generator, batch) of your own; without it, nothing",
         ),
     ] = None
+    label: Annotated[
+        str | None,
+        Field(min_length=1, description="the column to predict; without it, the one with a usual name"),
+    ] = None
+    client: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="the column that says whose a sample is; without it, one with a usual name if there is",
+        ),
+    ] = None
     missing: Annotated[
         Literal["refuse", "drop", "mean", "zero"] | None,
         Field(
@@ -123,6 +137,22 @@ class Data(Section):
     classes: Annotated[
         int | tuple[str, ...] | None,
         Field(description="own data alone: how many classes there are, or numbers to predict, or their names"),
+    ] = None
+    columns: Annotated[
+        tuple[str, ...] | None,
+        Field(
+            min_length=1,
+            description="own data alone: the columns of every client's table, in the order of the inputs; without "
+            "it, those of the first client, by name",
+        ),
+    ] = None
+    levels: Annotated[
+        dict[str, tuple[str, ...]] | None,
+        Field(
+            min_length=1,
+            description="own data alone: the values of columns of text, as {ward = ['a', 'b']}; without it, those "
+            "that clients may tell",
+        ),
     ] = None
     public_file: Annotated[
         str | None,
@@ -262,6 +292,55 @@ class Evaluation(Section):
     ] = None
 
 
+class Attack(Section):
+    """Hostile clients, to see what a method and its aggregation withstand; in simulation alone.
+
+    They take part as the others do. What they score counts nowhere.
+    """
+
+    title = "attack"
+    share: Annotated[float, Field(ge=0, lt=1, description="share of the clients in training that are hostile")] = (
+        0.0
+    )
+    kind: Annotated[
+        Literal[
+            "sign-flip",
+            "scale",
+            "gaussian",
+            "zero",
+            "nan",
+            "label-flip",
+            "backdoor",
+            "alie",
+            "ipm",
+            "mimic",
+            "group-poison",
+        ],
+        Field(
+            description="what they do: turn their update round, multiply it, add noise, send zeros or NaN; train "
+            "on turned labels, or on images with a mark; or, together, hide in the spread of the others (alie), "
+            "turn the others' mean round (ipm), repeat one of them (mimic), or spoil one group"
+        ),
+    ] = "sign-flip"
+    strength: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="the factor of an update (sign-flip 1, scale 100, backdoor 1, ipm 0.5, group-poison 1), "
+            "the length of noise in updates (gaussian 10), or deviations from the mean (alie: as many as hide)",
+        ),
+    ] = None
+    target: Annotated[
+        int, Field(ge=0, description="the class that a mark stands for (backdoor), or the planted group to spoil")
+    ] = 0
+
+    @model_validator(mode="after")
+    def _is_meant(self) -> Attack:
+        if not self.share and self != type(self).model_construct():
+            raise ValueError("share must be above 0 where an attack is described")
+        return self
+
+
 NAME = re.compile(r"[^\W_][\w.+=-]*")
 """What a run may be called: a plain name of a folder."""
 LONGEST_NAME = 80
@@ -272,7 +351,7 @@ class Run(Section):
     """How long, with whom, from which seed, and where the result goes."""
 
     title = "run"
-    rounds: Annotated[int, Field(ge=1, description="communication rounds"), Changes("tables")] = 20
+    rounds: Annotated[int, Field(ge=1, lt=10**6, description="communication rounds"), Changes("tables")] = 20
     participation: Annotated[float, Field(gt=0, le=1, description="share of the clients in each round")] = 1.0
     dropout: Annotated[
         float, Field(ge=0, lt=1, description="probability that a client vanishes in the middle of a round")
@@ -283,7 +362,9 @@ class Run(Section):
     ] = 0.0
     seed: Annotated[int, Field(ge=0, description="root of all randomness; same seed, same bits")] = 0
     workers: Annotated[
-        int | None, Field(ge=1, description="worker processes; without it, one per core"), Changes("nothing")
+        int | None,
+        Field(ge=1, le=256, description="worker processes; without it, one per core"),
+        Changes("nothing"),
     ] = None
     runtime: Annotated[
         Literal["local", "ray"],
@@ -301,8 +382,15 @@ class Run(Section):
     ] = "auto"
     client_timeout: Annotated[
         float | None,
-        Field(gt=0, description="seconds after which a client is left out of the round"),
+        Field(gt=0, le=10**6, description="seconds after which a client is left out of the round"),
         Changes("nothing"),
+    ] = None
+    quarantine_after: Annotated[
+        Annotated[int, Field(ge=1, lt=10**6)] | Literal["never"] | None,
+        Field(
+            description="rounds in a row without a sound answer after which a client sits out as many, then twice "
+            "as many; without it, 3 for clients with their own data and never for simulated ones"
+        ),
     ] = None
     link_mbit: Annotated[
         float, Field(gt=0, description="a client's link for simulated time, Mbit/s each way"), Changes("tables")

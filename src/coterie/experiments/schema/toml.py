@@ -27,7 +27,17 @@ def load(source: Path | str) -> dict[str, Any]:
     return _parse(_read(Path(source)), str(source))
 
 
+_LONGEST = 1 << 20
+"""Characters of an experiment file; the longest that people write has some thousands."""
+
+_NAME = r"""(?:[\w-]+|"[^"\n]{0,200}"|'[^'\n]{0,200}')"""
+_DEEPEST = re.compile(rf"(?<![\w-])(?:{_NAME}[ \t]*\.[ \t]*){{100}}|(?:[\[{{]\s*){{100}}")
+"""Names with a hundred dots, or a hundred brackets in a row: a parser takes minutes, or all of its stack."""
+
+
 def _read(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise BadInput(f"experiment file {str(path)!r} is not a file; name a file")
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -41,9 +51,18 @@ def _read(path: Path) -> str:
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
+    if len(text) > _LONGEST:
+        raise BadInput(f"{where} has {len(text):,} characters; an experiment has at most {_LONGEST:,}")
+    too_deep = BadInput(f"{where} is nested too deeply; write it flatter")
+    if _DEEPEST.search(text):
+        raise too_deep
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise too_deep from None
+    except ValueError as error:
+        if not isinstance(error, tomllib.TOMLDecodeError):  # Python reads no whole number of so many digits
+            raise BadInput(f"{where} has a number of more than 4,300 digits; write a smaller one") from None
         reason, line = str(error), max(len(text.splitlines()), 1)
         if place := re.search(r" \(at line (\d+), column \d+\)$", reason):
             reason, line = reason[: place.start()], int(place[1])
@@ -56,9 +75,11 @@ def value_of(text: str) -> Any:
 
     `inf` is such a text: no setting is an infinite number, and some take the word.
     """
+    if len(text) > _LONGEST or _DEEPEST.search(text):
+        return text
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # of numbers with thousands of digits, too
         return text
     if list(table) != ["value"]:
         return text

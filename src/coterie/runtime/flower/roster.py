@@ -1,4 +1,8 @@
-"""Which node is which client, which clients are connected, and when each answered last."""
+"""Which node is which client, which clients are connected, and when each answered last.
+
+A SuperLink that authenticates nodes knows each by its key. The name that the key was registered with is the only
+one under which that node takes part.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from flwr.serverapp import Grid
 from coterie.clients.data.population import ClientInfo
 from coterie.errors import BadInput
 from coterie.runtime.flower.transport import QUERY, send_and_wait
-from coterie.runtime.remote.handshake import is_name, unpack_hello
+from coterie.runtime.remote.handshake import REGISTERED, is_name, unpack_hello
 from coterie.runtime.remote.message import Message
 from coterie.runtime.runtime import Failure
 
@@ -52,15 +56,23 @@ class Roster:
         grid: reaches the nodes.
         hello: the message that asks a node who it is.
         check: returns why a client cannot take part, in a sentence; None where it can.
+        bind_names: whether clients bear the names that their keys were registered with. In a rehearsal they bear
+            those of the simulated clients.
     """
 
-    def __init__(self, grid: Grid, hello: Message, check: Callable[[ClientInfo], str | None]) -> None:
+    def __init__(
+        self, grid: Grid, hello: Message, check: Callable[[ClientInfo], str | None], *, bind_names: bool
+    ) -> None:
         self.grid = grid
         self.names: tuple[str, ...] = ()
         """The clients of the run in the order of their ids; empty before the run has begun."""
+        self.names_are_bound = False
+        """Whether the key of any node so far was registered with a name. Then a node without one takes no part."""
+        self._bind_names = bind_names
         self._hello = hello
         self._check = check
-        self._online: set[int] = set()
+        self._online: dict[int, str] = {}
+        """The nodes that are connected, each with the name that its key was registered with; "" without one."""
         self._clients: dict[int, ClientInfo] = {}
         """By node, whether it is online or not."""
         self._nodes: dict[str, int] = {}
@@ -102,20 +114,27 @@ class Roster:
         Returns:
             A sentence for each client that came, came back or was turned away.
         """
-        before, self._online = self._online, set(self.grid.get_node_ids())
+        before = self._online
+        self._online = {node.node_id: node.name if self._bind_names else "" for node in self.grid.get_nodes()}
+        if any(self._online.values()):
+            self.names_are_bound = True
+            # A node without a name may have come before the first one with a name, and have taken it.
+            self._clients = {n: client for n, client in self._clients.items() if self._online.get(n) != ""}
         self._refusals = {node: refusal for node, refusal in self._refusals.items() if node in self._online}
         for refusal in self._refusals.values():
             refusal.refreshes_left -= 1
         # A node that was offline may hold other data now, so it is asked again.
-        settled = (set(self._clients) & before) | {n for n, r in self._refusals.items() if r.refreshes_left > 0}
-        new = sorted(self._online - settled)
+        settled = (self._clients.keys() & before) | {n for n, r in self._refusals.items() if r.refreshes_left > 0}
+        new = sorted(self._online.keys() - settled)
         notes = self._ask(new) if new else []
         self._nodes = {client.name: node for node, client in self._clients.items() if node in self._online}
         return notes
 
     def _ask(self, nodes: Sequence[int]) -> list[str]:
         """Ask nodes who they are; returns a sentence for each of which there is something new to say."""
-        replies = send_and_wait(self.grid, dict.fromkeys(nodes, self._hello), QUERY, "hello", HELLO_SECONDS)
+        replies = send_and_wait(
+            self.grid, {node: self._hello_to(node) for node in nodes}, QUERY, "hello", HELLO_SECONDS
+        )
         notes = []
         for node in nodes:
             former = self._refusals.pop(node, None)
@@ -129,6 +148,23 @@ class Roster:
                     notes.append(reason)
         return notes
 
+    def _hello_to(self, node: int) -> Message:
+        """Return the message that asks a node who it is, with its own name where its key has one."""
+        name = self._online[node]
+        return Message({**self._hello.values, REGISTERED: name}, self._hello.body) if name else self._hello
+
+    def _check_name(self, node: int, said: object) -> None:
+        """Check that a node calls itself what its key was registered with, whatever else it answers.
+
+        Raises:
+            BadInput: it calls itself otherwise.
+        """
+        registered = self._online[node]
+        if not self.names_are_bound or not is_name(said) or said == registered:
+            return
+        key = f"with the name {registered}" if registered else "without a name"
+        raise BadInput(f"node {node} calls itself {said}, and its key was registered {key}; it takes no part")
+
     def _admit(self, node: int, reply: Message | Failure) -> str:
         """Take a node in by its answer.
 
@@ -138,6 +174,8 @@ class Roster:
         Raises:
             BadInput: it is turned away; the sentence says why.
         """
+        if isinstance(reply, Message):
+            self._check_name(node, reply.values.get("name"))
         client = _read_hello(node, reply)
         former = [n for n, other in self._clients.items() if other.name == client.name]
         if any(n != node and n in self._online for n in former):
@@ -212,4 +250,4 @@ def _read_hello(node: int, reply: Message | Failure) -> ClientInfo:
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:
     """Return a sort key by which client-2 comes before client-10."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]

@@ -21,7 +21,7 @@ class FlowerRuntime(RemoteRuntime):
 
     Args:
         engine: see `RemoteRuntime`.
-        samples: see `Runtime`.
+        bounds: see `RemoteRuntime`.
         roster: knows which node is which client.
         context: the values that every message holds beside its order.
         seconds: how long a client may take for an answer; None for as long as its node is connected.
@@ -34,26 +34,31 @@ class FlowerRuntime(RemoteRuntime):
     def __init__(
         self,
         engine: Engine,
-        samples: NDArray[np.int64],
+        bounds: NDArray[np.int64],
         roster: Roster,
         context: Mapping[str, Value],
         seconds: float | None = None,
         wait: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(engine, samples, dropout)
+        super().__init__(engine, bounds, dropout)
         self.roster = roster
         self._context = context
         self._seconds = seconds
         self._wait = wait
         self._absent: set[int] = set()
         """Clients that were found absent in this round."""
+        self.channels = 0
+        """Inputs that were standardised alike before the first round, by sums that every client told."""
         self.on_roster_change: Callable[[], None] = lambda: None
         """Called whenever clients have answered, or the roster was brought up to date."""
 
     def begin_round(self, round: int) -> None:
         super().begin_round(round)
         self._absent.clear()
+        if round == 1 and self.channels:
+            for client in range(len(self.samples)):
+                self.ledger.count_sums(client, self.channels)
         self.notes += self.roster.refresh()
         deadline = time.monotonic() + self._wait
         # The server's own link may be down, and a round without any client teaches nothing.
@@ -76,9 +81,9 @@ class FlowerRuntime(RemoteRuntime):
         answers: dict[int, Message | Failure] = {}
         for client, node in nodes.items():
             if client in self._absent:
-                answers[client] = Absent("left earlier in the round")
+                answers[client] = Absent("left earlier in the round", is_fault=False)
                 continue
-            reply = Absent("is not connected") if node is None else replies[node]
+            reply = Absent("is not connected", is_fault=False) if node is None else replies[node]
             answers[client] = reply
             if isinstance(reply, Absent):
                 self._absent.add(client)

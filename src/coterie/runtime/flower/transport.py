@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping
 
@@ -22,6 +23,9 @@ class Absent(Failure):
 QUERY, TRAIN = "query", "train"
 """The kinds of messages that Flower hands to a client's app."""
 
+SALT, SALT_BYTES = "salt", 16
+"""The value of a message that nobody can guess, and its length."""
+
 POLL_SECONDS = 0.2
 """Between two looks for answers."""
 
@@ -36,8 +40,12 @@ _ERRORS = {
 
 
 def to_flower(message: Message) -> RecordDict:
-    """Turn a message into the content of a Flower message."""
-    content = RecordDict({"values": ConfigRecord(dict(message.values))})
+    """Turn a message into the content of a Flower message.
+
+    Its number at Flower is a digest of its content. Whoever knows that number may answer it, whichever node it was
+    for, so the content has a part that nobody can guess.
+    """
+    content = RecordDict({"values": ConfigRecord({**message.values, SALT: secrets.token_hex(SALT_BYTES)})})
     if message.body:
         # As an array the bytes travel in pieces; in a ConfigRecord they would be compressed many times over.
         content["body"] = ArrayRecord({"body": Array(np.frombuffer(message.body, np.uint8))})
@@ -54,6 +62,7 @@ def from_flower(content: RecordDict) -> Message:
     if not isinstance(values, ConfigRecord) or not (body is None or isinstance(body, ArrayRecord)):
         raise BadInput("a message holds no letter of coterie; the other side must run an app of coterie")
     plain = {name: value for name, value in values.items() if isinstance(value, str | int | float | bool)}
+    plain.pop(SALT, None)
     return Message(plain, b"" if body is None else body["body"].numpy().tobytes())
 
 

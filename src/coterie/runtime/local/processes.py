@@ -16,6 +16,7 @@ from typing import Any
 
 from coterie.clients.rules.objective import OBJECTIVES
 from coterie.clients.rules.rule import RULES
+from coterie.clients.tasks import MEASURES, TASKS
 from coterie.models.networks import NETWORKS
 from coterie.runtime.local.worker import serve
 from coterie.runtime.tasks import TaskRunner
@@ -67,8 +68,8 @@ def _start_allowed(forks: bool) -> Iterator[None]:
     """Start processes also from a process that may have none by its own rules, or from a main without a guard.
 
     Workers end with their parent, whatever it is, so a daemonic one may have them. A spawned worker does not run
-    the parent's main module again, unless a rule, an objective or a network is from there. A forked one has that
-    module as it is: without its file, `inspect.getmodule` would fail in the worker.
+    the parent's main module again, unless a rule, an objective, a network, a task or a metric is from there. A
+    forked one has that module as it is: without its file, `inspect.getmodule` would fail in the worker.
     """
     process = multiprocessing.process.current_process()
     config: dict[str, Any] = process._config  # type: ignore[attr-defined]  # there is no public way to allow children
@@ -85,6 +86,7 @@ def _start_allowed(forks: bool) -> Iterator[None]:
 
 
 def _is_needed(module: str) -> bool:
-    """Whether any rule, objective or network is from a module."""
-    kinds: list[Any] = [kind.target for some in (RULES, OBJECTIVES, NETWORKS) for kind in some]
+    """Whether any rule, objective, network, task or metric is from a module."""
+    catalogs = (RULES, OBJECTIVES, NETWORKS, TASKS, MEASURES)
+    kinds: list[Any] = [kind.target for some in catalogs for kind in some]
     return any(kind.__module__ == module for kind in kinds)

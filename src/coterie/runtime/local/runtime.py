@@ -16,6 +16,7 @@ from coterie.clients.engine.engine import Data, Engine, check_output_shape
 from coterie.clients.engine.factory import make_engine
 from coterie.clients.rules.rule import Answer, Order
 from coterie.clients.rules.training import Training
+from coterie.clients.tasks import Measure
 from coterie.errors import BadInput
 from coterie.methods.exchange import Outputs
 from coterie.models.networks import NETWORKS, Built, build_network, is_own
@@ -50,6 +51,8 @@ class EngineSpec:
     """The network, where it is somebody's own: it is built once, and other processes get copies of it."""
     imports: tuple[str, ...] = ()
     """Modules that register what the clients' work names, as metrics."""
+    metrics: tuple[Measure, ...] = ()
+    """Of the task: a process that this reaches knows them by their names from then on."""
 
     def build(self) -> Engine:
         """A fresh engine with a network of its own."""

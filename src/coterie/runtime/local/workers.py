@@ -7,8 +7,10 @@ replaced, and the clients it worked for are asked again, so that one bad client 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -32,6 +34,7 @@ from coterie.runtime.local.shared_memory import Arena
 from coterie.runtime.local.worker import READY
 from coterie.runtime.rows import Outcome, Rows
 from coterie.runtime.runtime import Failure
+from coterie.runtime.signals import defer_signals
 from coterie.runtime.states import ClientStates
 from coterie.runtime.tasks import TaskRunner
 
@@ -94,13 +97,15 @@ class Pool:
         self._writer = QuestionWriter(arena, engine.layout, engine.distribution_size, runner.sketcher.width)
         self._timeout = timeout
         self._patience = max(PATIENCE_SECONDS, timeout or 0.0)
-        self._workers = [self._start() for _ in range(workers)]
+        self._workers: list[_Worker] = []
+        weakref.finalize(self, _end_all, self._workers, os.getpid())  # also of a pool that was never finished
+        for _ in range(workers):
+            with defer_signals():  # no worker is started that is not in the list
+                self._workers.append(self._start())
 
     def close(self) -> None:
         """End the workers, and give back the memory."""
-        for worker in self._workers:
-            end(worker.process, worker.pipe)
-        self._workers.clear()
+        _end_all(self._workers, os.getpid())
         self._writer.close()
 
     def carry_out(
@@ -291,10 +296,24 @@ class Pool:
         """
         if why is not None:
             self.notes.append(f"a worker process {why}; another takes its place, and its clients are asked again")
-        fresh, old = self._start(), (worker.process, worker.pipe)
-        worker.process, worker.pipe, worker.started, worker.ready = fresh.process, fresh.pipe, fresh.started, False
-        worker.question, worker.deadline, worker.stopped_since = None, None, None
-        end(*old)
+        with defer_signals():
+            fresh, old = self._start(), (worker.process, worker.pipe)
+            worker.process, worker.pipe, worker.started, worker.ready = (
+                fresh.process,
+                fresh.pipe,
+                fresh.started,
+                False,
+            )
+            worker.question, worker.deadline, worker.stopped_since = None, None, None
+            end(*old)
+
+
+def _end_all(workers: list[_Worker], owner: int) -> None:
+    """End the workers that the process `owner` has started; nothing happens in another one, which was forked."""
+    while workers and os.getpid() == owner:
+        with defer_signals():
+            worker = workers.pop()
+            end(worker.process, worker.pipe)
 
 
 def _build_runner(build: Callable[[], Engine]) -> TaskRunner:

@@ -16,9 +16,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from coterie.errors import BadInput
+from coterie.runtime.leftovers import OWNER, remove_rays
 from coterie.runtime.threads import cores
 
 CONNECT_SECONDS = 5.0
@@ -87,11 +89,13 @@ class Cluster:
         with _environment(QUIET_VARIABLES), _own_signals():
             self._started = True
             if found is None:
-                place = tempfile.gettempdir()
+                place = Path(tempfile.gettempdir())
+                if len(str(place)) > MAX_FOLDER_LENGTH:
+                    place = Path("/tmp")
+                remove_rays(place)
                 atexit.register(self.close)  # for whoever forgets to: Ray would leave the folder
-                self.folder = tempfile.mkdtemp(
-                    prefix="ray-", dir=place if len(place) <= MAX_FOLDER_LENGTH else "/tmp"
-                )
+                self.folder = tempfile.mkdtemp(prefix="ray-", dir=place)
+                (Path(self.folder) / OWNER).write_text(str(os.getpid()), "ascii")
                 ray.init("local", num_cpus=cores(), include_dashboard=False, _temp_dir=self.folder, **quiet)
                 _mute_nodes(True)
                 return

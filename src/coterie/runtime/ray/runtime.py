@@ -57,6 +57,7 @@ class RayRuntime(Runtime):
         states_mb: float = float("inf"),
     ) -> None:
         with one_thread():
+            spec = spec.prepared()
             self.engine = spec.build()
         super().__init__(self.engine.layout, samples, spec.seed, dropout)
         if self.engine.one_process:

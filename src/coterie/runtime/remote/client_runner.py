@@ -58,7 +58,7 @@ class MemoryStateStore(StateStore):
 
 
 class FileStateStore(StateStore):
-    """States as files in a folder, each written whole or not at all."""
+    """States as files in a folder, each written whole or not at all, for their owner alone to read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,8 +70,10 @@ class FileStateStore(StateStore):
             return None
 
     def save(self, number: int, state: State) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        replace_file(self._path(number), {name: Stacked.of(values) for name, values in state.items()}, {})
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replace_file(
+            self._path(number), {name: Stacked.of(values) for name, values in state.items()}, {}, private=True
+        )
 
     def delete_before(self, number: int) -> None:
         for path in self._folder.glob("*.safetensors*"):

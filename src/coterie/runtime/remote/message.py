@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from coterie.characters import escape
 from coterie.errors import BadInput
 from coterie.runtime.remote.codec import VERSION
 
@@ -27,7 +28,7 @@ class Message:
     def refusal(self) -> str | None:
         """Why the client did not do what it was asked, in at most 500 characters; None if it did."""
         reason = self.values.get("refused")
-        return None if reason is None else " ".join(str(reason).split())[:500]
+        return None if reason is None else escape(" ".join(str(reason).split()))[:500]
 
     def check_version(self) -> None:
         """Check that both sides speak the same version.

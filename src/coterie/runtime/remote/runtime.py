@@ -92,16 +92,18 @@ class RemoteRuntime(Runtime):
 
     Args:
         engine: knows the network, and computes for the server.
-        samples: see `Runtime`.
+        bounds: `[n, 4]`, where the training, validation and test samples of each client begin and end (see
+            `Population`); an answer that speaks of another number of samples is not believed.
         dropout: see `Runtime`; real clients vanish by themselves.
     """
 
     states: StateNumbers
 
-    def __init__(self, engine: Engine, samples: NDArray[np.int64], dropout: float = 0.0) -> None:
-        super().__init__(engine.layout, samples, engine.seed, dropout)
+    def __init__(self, engine: Engine, bounds: NDArray[np.int64], dropout: float = 0.0) -> None:
+        self._sizes = np.diff(bounds)
+        super().__init__(engine.layout, self._sizes[:, 0], engine.seed, dropout)
         self.engine = engine
-        self.states = StateNumbers(len(samples))
+        self.states = StateNumbers(len(bounds))
         self._step = 0
         self._started = int(time.time())
 
@@ -163,7 +165,7 @@ class RemoteRuntime(Runtime):
             answer = unpack_answer(order, reply.body, self.layout)
             data = self.engine.data
             wrong = find_fault(order, answer, self.layout) or validate_answer(
-                order, answer, data.classes, data.task
+                order, answer, self._sizes[order.client].tolist(), data.classes, data.task
             )
         except BadInput as error:
             return Failure("; ".join(error.problems))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.rules.requests import Scored
 from coterie.clients.rules.rule import Answer, Order
 from coterie.clients.tasks import CLASSIFICATION, Task
 from coterie.clients.tasks.measures import metrics_to_compute
+from coterie.runtime.remote.handshake import MAX_COUNT, SPLITS
+
+LARGEST = 2**53
+"""Largest amount that a client may report: the last whole number before float64 has gaps."""
 
 
-def validate_answer(order: Order, answer: Answer, classes: int, task: Task = CLASSIFICATION) -> str | None:
+def validate_answer(
+    order: Order, answer: Answer, sizes: Sequence[int], classes: int, task: Task = CLASSIFICATION
+) -> str | None:
     """Return what is missing or impossible in an answer, or None where nothing is wrong.
 
     The shapes and the finiteness of its vectors are checked elsewhere (see `find_fault`).
@@ -22,6 +28,7 @@ def validate_answer(order: Order, answer: Answer, classes: int, task: Task = CLA
     Args:
         order: what the client was asked.
         answer: its answer.
+        sizes: training, validation and test samples that the client said it holds.
         classes: number of classes of the federation; 0 where a sample is not of one.
         task: what is learnt.
     """
@@ -39,28 +46,41 @@ def validate_answer(order: Order, answer: Answer, classes: int, task: Task = CLA
     measured = metrics_to_compute(task, classes)
     for name, value in answer.report.items():
         if name in _CHECKS and not _CHECKS[name](value, classes, len(models), measured):
-            return f"reported {name} = {str(value)[:80]!r}, which is not possible"
+            return f"reported {name} = {_said(value)}, which is not possible"
+        if isinstance(value, Scored) and isinstance(order.rule, Evaluate):
+            held = sizes[SPLITS.index(order.rule.split)]
+            if value.samples != held:
+                return f"reported {name} of {value.samples} samples; it said that it holds {held} of them"
     return None
 
 
+def _said(value: Any) -> str:
+    """What a client reported, for a sentence; the digits of a whole number may be too many to be written."""
+    vast = isinstance(value, int) and abs(value) > LARGEST
+    return "a number without end" if vast else repr(str(value)[:80])
+
+
 def _is_number_or_none(value: Any, classes: int, models: int, measured: Sequence[str]) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    """Whether it is one that float64 holds; the loss of training that diverged is not a number, or infinite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value is None
+    return isinstance(value, float) or abs(value) <= LARGEST
 
 
 def _is_amount(value: Any, classes: int, models: int, measured: Sequence[str]) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    return isinstance(value, int | float) and 0 <= value <= LARGEST
 
 
 def _is_choice(value: Any, classes: int, models: int, measured: Sequence[str]) -> bool:
     if value is None or isinstance(value, bool):
         return value is None
-    return isinstance(value, int) and value >= 0 and (not models or value < models)
+    return isinstance(value, int) and 0 <= value < (models or MAX_COUNT)
 
 
 def _is_score(value: Any, classes: int, models: int, measured: Sequence[str]) -> bool:
     if not isinstance(value, Scored) or not _is_number_or_none(value.loss, classes, models, measured):
         return False
-    if isinstance(value.samples, bool) or not isinstance(value.samples, int) or value.samples < 0:
+    if isinstance(value.samples, bool) or not isinstance(value.samples, int) or not 0 <= value.samples <= MAX_COUNT:
         return False
     if set(value.values) != set(measured) or not all(type(v) is float for v in value.values.values()):
         return False

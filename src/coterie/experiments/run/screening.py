@@ -1,0 +1,110 @@
+"""Updates that are out of all proportion to those of the cohort count for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.methods.exchange import Exchange, Replies
+from coterie.models.layout import Part
+
+LEAST = 3
+"""Answers below which nobody can say whose update is out of proportion."""
+
+TRAINED = ("models", "model", "base", "heads", "head")
+"""Names under which methods send what clients then train; a later one lies over those before."""
+
+_NUMBERS = 1 << 22
+"""Numbers of models looked at together."""
+
+
+def find_starts(exchange: Exchange, replies: Replies, rows: NDArray[np.int64]) -> Tensor:
+    """Return what some clients were sent and trained, `[len(rows), P]`; NaN in columns that were not sent.
+
+    Of several models it is the one that a client says it chose.
+
+    Args:
+        exchange: by which they were asked.
+        replies: with an upload called `model`.
+        rows: of the replies.
+    """
+    starts = torch.full((len(rows), replies.models.shape[1]), torch.nan)
+    at = np.searchsorted(exchange.clients, replies.clients[rows])
+    choices = replies.numbers.get("choice", np.zeros(len(replies)))[rows]
+    for name in TRAINED:
+        if (send := exchange.send.get(name)) is None:
+            continue
+        sent = send.rows[at]
+        if sent.ndim == 2:
+            sent = sent[np.arange(len(at)), np.clip(choices, 0, sent.shape[1] - 1).astype(np.int64)]
+        there = np.flatnonzero(sent >= 0)
+        if send.part is None:
+            starts[torch.from_numpy(there)] = send.matrix[torch.from_numpy(sent[there])]
+            continue
+        for i in there.tolist():
+            part = send.part if isinstance(send.part, Part) else send.part[at[i]]
+            part.copy(starts[i], send.matrix[sent[i]])
+    return starts
+
+
+def screen_updates(exchange: Exchange, replies: Replies, bound: float | Literal["off"]) -> Replies:
+    """Leave out answers with an update more than `bound` times as long as the median of all.
+
+    An update is what a client uploads, less the model that it was sent where it uploads a model. Where fewer than
+    `LEAST` answered, models are held against the length of those that were sent. What was left out stands among the
+    missing, with the reason.
+    """
+    if bound == "off" or not len(replies):
+        return replies
+    reasons: dict[int, str] = {}
+    for name, values in replies.uploads.items():
+        lengths, starts = _measure_updates(exchange, replies, name, values)
+        usual = float(np.median(lengths if len(replies) >= LEAST else starts))
+        of = "the median of the cohort" if len(replies) >= LEAST else "the model that was sent"
+        for row in np.flatnonzero(lengths > bound * usual) if usual > 0 else ():
+            times = f"{lengths[row] / usual:.3g} times" if np.isfinite(lengths[row]) else "infinitely"
+            reasons[int(row)] = f"sent a {name} with an update {times} as long as {of}"
+    return leave_out(replies, reasons) if reasons else replies
+
+
+def leave_out(replies: Replies, reasons: dict[int, str]) -> Replies:
+    """Return the replies without some rows, whose clients are then missing for the reasons given."""
+    kept = np.setdiff1d(np.arange(len(replies)), list(reasons))
+    rows = torch.from_numpy(kept)
+    missing = {int(replies.clients[row]): reason for row, reason in reasons.items()}
+    return replace(
+        replies,
+        clients=replies.clients[kept],
+        samples=replies.samples[kept],
+        uploads={name: values[rows] for name, values in replies.uploads.items()},
+        numbers={name: values[kept] for name, values in replies.numbers.items()},
+        report={name: [values[row] for row in kept.tolist()] for name, values in replies.report.items()},
+        missing=dict(sorted({**replies.missing, **missing}.items())),
+        sketches=None if replies.sketches is None else replies.sketches[rows],
+    )
+
+
+def _measure_updates(
+    exchange: Exchange, replies: Replies, name: str, values: Tensor
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the length of each client's update, and of the model it began as `[r]`, 0 for what is none.
+
+    A length that float32 does not hold is infinite.
+    """
+    lengths, begun = np.empty(len(replies)), np.zeros(len(replies))
+    block = max(1, _NUMBERS // max(1, values[0].numel()))
+    for first in range(0, len(replies), block):
+        rows = np.arange(first, min(first + block, len(replies)))
+        updates = values[first : first + block].flatten(1)
+        if name == "model":
+            starts = find_starts(exchange, replies, rows).nan_to_num_(0.0)
+            begun[rows] = starts.norm(dim=1).numpy()
+            updates = updates - starts
+        # What did not cross is NaN.
+        lengths[rows] = updates.nan_to_num(0.0, torch.inf, -torch.inf).norm(dim=1).numpy()
+    return lengths, begun

@@ -1,0 +1,124 @@
+"""How models become centres, for every method that averages: by the mean, or by a robust estimate."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from coterie.catalogue import Section
+from coterie.grouping import aggregate
+from coterie.grouping.robust import clip_updates, robust_centres
+
+HOSTILE = 0.2
+"""The share of a group's clients that are taken to be hostile where nobody says another."""
+
+_WITH_SHARE = ("trimmed-mean", "krum", "multi-krum", "bulyan")
+
+
+class Aggregation(Section):
+    """What becomes of models that clients send: which are left out, how much one counts, how they are averaged."""
+
+    title = "aggregation"
+    rule: Annotated[
+        Literal[
+            "mean",
+            "median",
+            "trimmed-mean",
+            "krum",
+            "multi-krum",
+            "bulyan",
+            "geometric-median",
+            "centred-clipping",
+        ],
+        Field(
+            description="how the models of a group become its centre: the weighted mean, or an estimate that a few "
+            "hostile clients cannot move far, in which every client counts once"
+        ),
+    ] = "mean"
+    hostile: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            lt=0.5,
+            description="share of each group's clients that are taken to be hostile (trimmed-mean, krum, "
+            "multi-krum, bulyan); without it, 0.2",
+        ),
+    ] = None
+    clip_norm: Annotated[
+        float | None,
+        Field(gt=0, description="length to which a model's distance from its group's last centre is cut"),
+    ] = None
+    norm_bound: Annotated[
+        Annotated[float, Field(ge=1)] | Literal["off"],
+        Field(description="an update so many times as long as the median of its cohort is left out of the round"),
+    ] = 100.0
+    max_weight: Annotated[
+        Annotated[float, Field(ge=1)] | Literal["off"],
+        Field(description="a client counts at most as so many times the median of samples"),
+    ] = 100.0
+
+    @model_validator(mode="after")
+    def _counts(self) -> Aggregation:
+        if self.hostile is not None and self.rule not in _WITH_SHARE:
+            raise ValueError(f"hostile needs rule = {', '.join(_WITH_SHARE[:-1])} or {_WITH_SHARE[-1]}")
+        return self
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether models are averaged as they came."""
+        return self.rule == "mean" and self.clip_norm is None
+
+    def cap_samples(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what clients count as, from the samples that they say they have `[n]`."""
+        if self.max_weight == "off" or not len(samples):
+            return samples
+        most = max(1, int(min(self.max_weight * float(np.median(samples)), 2.0**62)))
+        return np.minimum(samples, most) if samples.max() > most else samples
+
+    def average_groups(
+        self, models: Tensor, groups: NDArray[np.int64], previous: Tensor, weights: ArrayLike | None = None
+    ) -> Tensor:
+        """Return the centre of each group's models `[K, P]`.
+
+        Args:
+            models: `[r, P]`, rows in ascending client id.
+            groups: the group of each row `[r]`, 0 … K-1; rows with -1 count nowhere.
+            previous: `[K, P]`; a group without members keeps its row.
+            weights: `[r]`, positive, for the mean; uniform where not given.
+        """
+        if self.clip_norm is not None:
+            models = clip_updates(models, previous[torch.from_numpy(np.maximum(groups, 0))], self.clip_norm)
+        if self.rule == "mean":
+            return aggregate.group_means(models, groups, previous, weights)
+        return robust_centres(models, groups, previous, self.rule, self._share)
+
+    def average(self, models: Tensor, previous: Tensor, weights: ArrayLike | None = None) -> Tensor:
+        """Return the centre of all models `[r, P]`, or `previous` `[1, P]` where there are none; `[1, P]`."""
+        return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights)
+
+    def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
+        """Return `sum_j coefficients[k, j] models[j]` for every k; by another rule, the centre of those that count.
+
+        Args:
+            coefficients: `[K, r]`; rows sum to 1.
+            models: `[r, P]`, rows in ascending client id.
+        """
+        if self.is_mean:
+            return aggregate.mix_models(coefficients, models)
+        distinct, which = np.unique(coefficients != 0, axis=0, return_inverse=True)
+        found = torch.stack([self._centre_of(models, np.flatnonzero(row)) for row in distinct])
+        return found[torch.from_numpy(which.ravel())]
+
+    def _centre_of(self, models: Tensor, rows: NDArray[np.int64]) -> Tensor:
+        some = models[torch.from_numpy(rows)]
+        start = robust_centres(some, np.zeros(len(some), np.int64), some[:1], "median", 0.0)
+        return self.average(some, start)[0]
+
+    @property
+    def _share(self) -> float:
+        return HOSTILE if self.hostile is None else self.hostile

@@ -1,0 +1,139 @@
+"""What asks for more than there is ends in one sentence, before memory or hours are spent."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import app
+from tests.commandline import Terminal
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    return Terminal(capsys)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("data.clients=10000000", "clients = 10000000 is not possible; digits has 1,797 samples, and each client"),
+        ("run.workers=300", "run.workers = 300 is not possible; it must be less than or equal to 256"),
+        ("run.rounds=1000000000000", "run.rounds = 1000000000000 is not possible; it must be less than 1000000"),
+        (
+            "run.client_timeout=1e300",
+            "run.client_timeout = 1e+300 is not possible; it must be less than or equal to",
+        ),
+    ],
+)
+def test_sizes_without_end_are_refused(setting: str, said: str, terminal: Terminal) -> None:
+    code, _, err = terminal("run", "fedavg", "--set", setting)
+    assert code == 2
+    assert err.startswith(f"coterie: {said}")
+
+
+NESTED = {
+    "brackets": "a = " + "[" * 3000 + "]" * 3000,
+    "brackets with numbers between": "a = " + "[1, " * 3000 + "]" * 3000,
+    "dots": ".".join(["a"] * 50_000) + " = 1",
+    "dots in quotes": ".".join(["'a b'"] * 50_000) + " = 1",
+    "one long text": f'a = "{"a" * 2_000_000}"',
+}
+
+
+@pytest.mark.parametrize("what", NESTED)
+def test_an_experiment_that_no_parser_can_read_is_refused_at_once(what: str, terminal: Terminal) -> None:
+    Path("deep.toml").write_text(NESTED[what])
+    code, _, err = terminal("run", "deep.toml")
+    assert code == 2
+    assert "nested too deeply" in err or "an experiment has at most 1,048,576" in err
+    assert len(err) < 300
+
+
+@pytest.mark.medium
+def test_a_number_of_thousands_of_digits_is_refused(terminal: Terminal) -> None:
+    Path("long.toml").write_text(f"method = 'fedavg'\n[run]\nseed = 1{'0' * 5000}\n")
+    code, _, err = terminal("run", "long.toml")
+    assert (code, err) == (2, "coterie: long.toml has a number of more than 4,300 digits; write a smaller one\n")
+    code, _, err = terminal("run", "fedavg", "--seed", "1" + "0" * 5000)
+    assert (code, "run.seed = '1000" in err) == (2, True)
+
+
+def test_of_many_problems_some_are_said_each_once_and_in_short(terminal: Terminal) -> None:
+    code, _, err = terminal("run", "fedavg", *(f"--set=x{i}" for i in range(50)), f"--set={'y' * 5000}", "--set=x0")
+    first, *_, last = err.splitlines()
+    assert (code, len(err.splitlines())) == (2, 21)
+    assert first == "coterie: --set 'x0' is not possible; write --set KEY=VALUE"
+    assert last == "coterie: there are 31 more problems like these"
+    _, _, err = terminal("run", "fedavg", f"--set={'y' * 5000}")
+    assert (len(err) < 1100, err.endswith("yyy' is not possible; write --set KEY=VALUE\n")) == (True, True)
+
+
+def test_a_long_text_is_no_nesting(terminal: Terminal) -> None:
+    Path("long.toml").write_text(f'method = "{"a." * 40}{"a" * 500_000}"')
+    code, _, err = terminal("run", "long.toml")
+    assert (code, "nested" in err) == (2, False)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no named pipes")
+def test_a_pipe_is_waited_for_by_nobody(terminal: Terminal) -> None:
+    for name in ("pipe.toml", "pipe.npz", "pipe.csv"):
+        os.mkfifo(name)
+    code, _, err = terminal("run", "pipe.toml")
+    assert (code, err) == (2, "coterie: experiment file 'pipe.toml' is not a file; name a file\n")
+    for name in ("pipe.npz", "pipe.csv"):
+        code, _, err = terminal("run", "fedavg", "--data", name)
+        assert code == 2
+        assert f"data = '{name}' is neither a file nor a folder" in err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
+def test_a_network_that_does_not_fit_is_told_of() -> None:
+    import resource
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 35, 1 << 35))
+
+    words = ["run", "fedavg", "--set", "network.name=mlp", "--set", "network.hidden=[1000000000]"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "coterie", *words], capture_output=True, text=True, preexec_fn=limited, timeout=60
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("coterie: there is not enough memory (")
+    assert ended.stderr.endswith("; take a smaller network, fewer clients or smaller minibatches\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full; make room and resume"),
+        (MemoryError(), "there is not enough memory; take a smaller network"),
+        (RecursionError("maximum recursion depth exceeded"), "something that was read is nested too deeply"),
+        (OverflowError("int too large to convert to float"), "a number is too large (int too large to convert"),
+    ],
+)
+def test_what_there_is_not_enough_of_is_said(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(app, "app", fail)
+    assert app.main(["list"]) == 2
+    assert capsys.readouterr().err.startswith(f"coterie: {said}")
+
+
+def test_an_error_of_the_program_is_no_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**options: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(app, "app", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        app.main(["list"])

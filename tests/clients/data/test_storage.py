@@ -1,0 +1,232 @@
+"""Samples that are mapped from a file are those that lie in memory: the same bits, whatever they are read from."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from copy import copy
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.clients.data import build, storage
+from coterie.clients.data.federation import Federation
+from coterie.clients.data.files import read_columns
+from coterie.clients.data.storage import memory_limit
+from coterie.errors import BadInput
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(params=["stored", "compressed", "folder", "arrays"])
+def bytes_of_images(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    pixels, rest = RNG.integers(0, 256, (120, 6, 5, 3), np.uint8), beside(120)
+    if request.param == "folder":
+        (tmp_path / "data").mkdir()
+        for client in range(4):
+            own = rest["client"] == client
+            np.savez(tmp_path / f"data/{client}.npz", image=pixels[own], label=rest["label"][own])
+        yield str(tmp_path / "data")
+    elif request.param == "arrays":
+        (tmp_path / "data").mkdir()
+        for name, values in {"image": pixels, **rest}.items():
+            np.save(tmp_path / f"data/{name}.npy", values)
+        yield str(tmp_path / "data")
+    else:
+        save = np.savez if request.param == "stored" else np.savez_compressed
+        save(tmp_path / "data.npz", image=pixels, **rest)
+        yield str(tmp_path / "data.npz")
+
+
+def beside(count: int) -> dict[str, Any]:
+    return {"label": np.arange(count) % 3, "client": np.arange(count) * 4 // count}
+
+
+def mapped(data: str, split: str = "by-user", **settings: object) -> Federation:
+    with memory_limit(0):
+        found = build(data, split, None if split == "by-user" else 4, 0, **settings)  # type: ignore[arg-type]
+    assert found.file is not None
+    return found
+
+
+def held(data: str, split: str = "by-user", **settings: object) -> Federation:
+    found = build(data, split, None if split == "by-user" else 4, 0, **settings)  # type: ignore[arg-type]
+    assert found.file is None
+    return found
+
+
+def test_mapped_bytes_are_those_in_memory(bytes_of_images: str) -> None:
+    one, other = held(bytes_of_images), mapped(bytes_of_images)
+    assert one.inputs.dtype == other.inputs.dtype == torch.uint8
+    assert torch.equal(one.inputs, other.inputs)
+    assert one.fingerprint == other.fingerprint
+    assert one.notes == other.notes
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int16])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"standardise": "global"},
+        {"standardise": "client", "public": 7},
+        {"missing": "mean"},
+        {"missing": "zero"},
+    ],
+)
+def test_mapped_numbers_are_those_in_memory(tmp_path: Path, kind: type, settings: dict[str, object]) -> None:
+    values: Any = RNG.normal(0, 100, (120, 5, 5, 3)).astype(kind)
+    if "missing" in settings and kind is not np.int16:
+        values[3, 1] = np.nan
+    np.savez(tmp_path / "data.npz", x=values, **beside(120))
+    one, other = (load(str(tmp_path / "data.npz"), "by-user", **settings) for load in (held, mapped))
+    assert torch.equal(one.inputs, other.inputs)
+    assert one.fingerprint == other.fingerprint
+    again = held(str(tmp_path / "data.npz"), "iid + rotated(4)", **settings)
+    assert torch.equal(again.inputs, mapped(str(tmp_path / "data.npz"), "iid + rotated(4)", **settings).inputs)
+    assert np.array_equal(np.load(tmp_path / "data.npz")["x"], values, equal_nan=kind is not np.int16)
+
+
+def test_another_process_opens_the_file_and_gets_no_copy(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros((1200, 100), np.float32), **beside(1200))
+    found = mapped(str(tmp_path / "data.npz"))
+    sent = bytes(ForkingPickler.dumps(found))
+    assert len(sent) < found.inputs.nbytes / 4
+    other = copy(found)  # by the state that travels
+    found.inputs[5, 7] = 3.5
+    assert other.inputs[5, 7] == 3.5  # one memory
+    assert torch.equal(other.labels, found.labels)
+
+
+def test_a_file_ends_with_its_last_view() -> None:
+    with memory_limit(0):
+        values = storage.allocate((10, 4), np.float32)
+    file, view = storage.file_of(values), values[2:4].reshape(-1)
+    assert file is not None
+    assert Path(file.path).exists()
+    del values
+    view[:] = 1
+    assert Path(file.path).exists()
+    del view
+    assert not Path(file.path).exists()
+    with pytest.raises(BadInput, match=r"all processes must be on one machine, or set scale\.data_mb so high"):
+        file.open()
+
+
+def test_no_room_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with memory_limit(0), pytest.raises(BadInput, match=r"samples of .* GB have no room in .*; let TMPDIR name"):
+        storage.allocate((1 << 50,), np.uint8)
+    monkeypatch.setattr(storage, "folder", lambda: tmp_path / "absent")
+    with memory_limit(0), pytest.raises(BadInput, match=r"and none can be made in .*absent"):
+        storage.allocate((8,), np.uint8)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_damaged_archive_is_refused(tmp_path: Path, save: Any) -> None:
+    path = tmp_path / "data.npz"
+    save(path, x=RNG.integers(0, 256, (400, 64), np.uint8), **beside(400))
+    whole = bytearray(path.read_bytes())
+    altered = whole.copy()
+    altered[9000] ^= 1
+    for content in (altered, whole[:-9000], whole[:9000]):
+        path.write_bytes(content)
+        with memory_limit(0), pytest.raises(BadInput, match="is damaged or not what its name says"):
+            read_columns(path, labelled=False)
+    stream = io.BytesIO()
+    np.save(stream, np.zeros((400, 64), np.float32))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", stream.getvalue()[:-4])
+    with memory_limit(0), pytest.raises(BadInput, match="is damaged or not what its name says"):
+        read_columns(path, labelled=False)
+
+
+@pytest.mark.slow
+def test_a_run_is_the_same_and_other_samples_are_refused(tmp_path: Path) -> None:
+    path, found = tmp_path / "data.npz", []
+    values = RNG.normal(0, 1, (120, 7)).astype(np.float32)
+    np.savez(path, x=values, **beside(120))
+    for data_mb in (4_000, 0):
+        run = {"rounds": 2, "workers": 2, "folder": str(tmp_path / str(data_mb))}
+        experiment = coterie.Experiment(method="fedavg", data=str(path), run=run, scale={"data_mb": data_mb})
+        result = coterie.run(experiment)
+        found.append((result.rounds["loss"].to_list(), result.rounds["train_loss"].to_list()))
+    assert found[0] == found[1]
+    run = {"rounds": 2, "workers": 1, "folder": str(tmp_path)}
+    experiment = coterie.Experiment(method="fedavg", data=str(path), run=run, scale={"data_mb": 0})
+    with pytest.raises(InterruptedError):
+        coterie.run(experiment, observers=[Stop()])
+    values[17, 3] += 1
+    np.savez(path, x=values, **beside(120))
+    (folder,) = tmp_path.glob("fedavg*")
+    with pytest.raises(BadInput, match="no longer gives the clients the data they had when the run began"):
+        coterie.resume(folder)
+
+
+class Stop(coterie.Observer):
+    """Ends a run after its first round."""
+
+    def started(self, experiment: coterie.Experiment, description_lines: object) -> None:
+        pass
+
+    def round(self, round: object) -> None:
+        raise InterruptedError
+
+    def note(self, text: str) -> None:
+        pass
+
+    def finished(self, result: object) -> None:
+        pass
+
+
+LIMITED = """
+import resource, sys
+import coterie
+
+def used():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData"))
+
+experiment = lambda rounds, name: coterie.Experiment(
+    method="fedavg", data=sys.argv[1], network={"name": "mlp", "hidden": [4]}, scale={"data_mb": int(sys.argv[2])},
+    training={"batch_size": 50}, run={"rounds": rounds, "workers": 1, "folder": sys.argv[3] + name},
+)
+warm = {"rounds": 1, "workers": 1, "folder": sys.argv[3] + "warm"}
+coterie.run(coterie.Experiment(method="fedavg", data="digits", run=warm))
+resource.setrlimit(resource.RLIMIT_DATA, (used() + (100 << 20), resource.RLIM_INFINITY))
+result = coterie.run(experiment(1, "run"))
+print(result.rounds["loss"].to_list())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts anonymous mappings on Linux alone")
+def test_training_takes_less_memory_than_the_samples(tmp_path: Path) -> None:
+    """150 MB of samples train a model in 100 MB beyond what the program takes; held in memory they cannot."""
+    count = 1500
+    with zipfile.ZipFile(tmp_path / "data.npz", "w", zipfile.ZIP_STORED) as archive:
+        for name, values in beside(count).items():
+            with archive.open(f"{name}.npy", "w") as file:
+                np.save(file, values)
+        with archive.open("x.npy", "w", force_zip64=True) as file:
+            shape = {"descr": "<f4", "fortran_order": False, "shape": (count, 25_000)}
+            np.lib.format.write_array_header_1_0(file, shape)
+            for _ in range(30):
+                file.write(RNG.random((count // 30, 25_000), np.float32).tobytes())
+    outcomes = []
+    for data_mb in (4_000, 50):
+        words = [str(tmp_path / "data.npz"), str(data_mb), str(tmp_path / str(data_mb))]
+        outcomes.append(
+            subprocess.run([sys.executable, "-c", LIMITED, *words], capture_output=True, text=True, check=False)
+        )
+    without, with_mapping = outcomes
+    assert without.returncode != 0
+    assert "MemoryError" in without.stderr or "allocate memory" in without.stderr
+    assert with_mapping.returncode == 0, with_mapping.stderr

@@ -1,0 +1,222 @@
+"""Modules of somebody's own in one kernel: the answers of `Sequential`, and what is not computed so, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coterie.clients.engine.batched import Batched, split_evenly
+from coterie.clients.engine.choice import OPERATION, choose_engine
+from coterie.clients.engine.sequential import Sequential
+from coterie.clients.engine.vectorised import FEWEST, count_operations
+from coterie.clients.rules import Training
+from coterie.clients.rules.requests import Result
+from coterie.errors import BadInput
+from coterie.models.layout import Layout
+from tests.clients.engine.population import Population, population
+from tests.clients.engine.test_batched import SOLVERS, numbers, requests
+from tests.own_networks import Frozen, Recurrent, ViT
+
+
+class Attention(nn.Module):
+    """A block of a transformer over the time steps of a signal, which comes with the channels first."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.enter = nn.Linear(3, width)
+        self.block = nn.TransformerEncoderLayer(width, 2, width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.block(self.enter(x.transpose(1, 2))).mean(1))
+        return logits
+
+
+class Steps(nn.Module):
+    """A GRU over a signal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.GRU(3, 6, batch_first=True)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x.transpose(1, 2))[0][:, -1])
+        return logits
+
+
+class Branches(nn.Module):
+    """Two branches over an image, one of convolutions with a norm; a frozen layer, and one that is there twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = nn.Conv2d(1, 4, 3, 2, 1)
+        self.norm = nn.GroupNorm(2, 4)
+        self.flat = nn.Linear(64, 8)
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.again = nn.Linear(8, 8, bias=False)
+        self.twice = self.again
+        self.head = nn.Linear(64 + 8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.twice(torch.tanh(self.again(self.frozen(torch.tanh(self.flat(x.flatten(1)))))))
+        logits: Tensor = self.head(torch.cat([torch.tanh(self.norm(self.images(x))).flatten(1), flat], 1))
+        return logits
+
+
+OWN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "attention": (Attention, (5, 3)),
+    "gru": (Steps, (5, 3)),
+    "branches": (Branches, (8, 8, 1)),
+}
+
+
+def people(kind: type[Sequential] | type[Batched], training: Training, name: str, **settings: Any) -> Population:
+    make, features = OWN[name]
+    torch.manual_seed(0)
+    return population(kind, training, make(), features=features, **settings)
+
+
+def answers(population: Population, kind: str) -> list[Result]:
+    return population.engine.answer(population.clients, requests(population)[kind])
+
+
+@pytest.mark.medium
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("kind", requests(population(Sequential, Training())))
+@pytest.mark.parametrize("name", OWN)
+def test_the_answers_of_sequential(name: str, kind: str, solver: str) -> None:
+    expected, found = (answers(people(engine, SOLVERS[solver], name), kind) for engine in (Sequential, Batched))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(numbers(a), numbers(b), atol=1e-5, rtol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_same_again_and_few_as_one_by_one(name: str) -> None:
+    training = SOLVERS["sgd"].updated(epochs=1)
+    one, many = (people(kind, training, name) for kind in (Sequential, Batched))
+    expected, found, again = answers(one, "plain"), answers(many, "plain"), answers(many, "plain")
+    assert all(torch.equal(numbers(a), numbers(b)) for a, b in zip(found, again, strict=True))
+    moved = [not torch.equal(numbers(a)[:-1], m) for a, m in zip(found, many.models, strict=True)]
+    assert all(moved)
+    few = FEWEST - 1
+    several = many.engine.answer(many.clients[:few], requests(many)["plain"][:few])
+    assert all(torch.equal(numbers(a), numbers(b)) for a, b in zip(several, expected, strict=False))
+    assert many.engine.independent is False
+
+
+@pytest.mark.parametrize(("most", "alone"), [(2, 5), (4, 1), (5, 0)])
+def test_no_kernel_takes_fewer_than_are_worth_it(most: int, alone: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a network is so large that a chunk is small, what is left over is answered one by one."""
+    name, training = next(iter(OWN)), SOLVERS["sgd"].updated(epochs=1)
+    monkeypatch.setattr("coterie.clients.engine.batched.chunk_size", lambda *_: most)
+    one, many = (people(kind, training, name) for kind in (Sequential, Batched))
+    clients = [0, 1, 2, 0, 1]
+    asked = requests(one)["plain"]
+    expected, found = (
+        p.engine.answer([p.clients[i] for i in clients], [asked[i] for i in clients]) for p in (one, many)
+    )
+    same = [torch.equal(numbers(a), numbers(b)) for a, b in zip(found, expected, strict=True)]
+    assert sum(same) == alone
+
+
+@pytest.mark.parametrize(("most", "fewest"), [(1, 1), (3, 1), (4, 4), (5, 4), (9, 4), (3, 4)])
+def test_chunks_are_neither_too_large_nor_too_small(most: int, fewest: int) -> None:
+    for count in range(30):
+        chunks = split_evenly(count, most, fewest)
+        sizes = [rows.stop - rows.start for rows in chunks]
+        assert all(fewest <= size <= most for size in sizes)
+        assert max(sizes, default=0) - min(sizes, default=0) <= 1
+        assert [rows.start for rows in chunks] == [sum(sizes[:k]) for k in range(len(sizes))]
+        left = count if most < fewest else max(0, count - most * (count // fewest))
+        assert count - sum(sizes) == left
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_outputs(name: str) -> None:
+    one, many = (people(kind, Training(), name) for kind in (Sequential, Batched))
+    x, _ = one.data.slice(0, "train")
+    models = torch.stack(one.models)
+    assert torch.allclose(many.engine.outputs(models, x), one.engine.outputs(models, x), atol=1e-6)
+
+
+class Odd(nn.Module):
+    """A dense layer, and something that many models at once cannot have."""
+
+    def __init__(self, then: Callable[[Odd, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.dense = nn.Linear(4, 3)
+        self.aside = [self.dense.weight]
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+        self._then = then
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._then(self, torch.tanh(self.dense(x)))
+
+
+def counting(module: Odd, x: Tensor) -> Tensor:
+    module.seen = module.seen + 1
+    return x
+
+
+@pytest.mark.parametrize(
+    ("network", "features", "says"),
+    [
+        (ViT(4, dropout=0.1), (8, 8, 1), "cannot compute it for many models .*random"),
+        (Frozen(4), (8, 8, 1), "body.1 is a BatchNorm2d, which cannot be batched"),
+        (Recurrent(4), (8, 8, 1), "lstm is an LSTM, which cannot be batched"),
+        (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.BatchNorm1d(3)), (4,), "2 is a BatchNorm1d, which cannot"),
+        (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.Dropout(0.5)), (4,), "2 drops units at a rate of 0.5, which"),
+        (nn.Sequential(nn.Linear(5, 3), nn.GELU()), (4,), "it cannot take zeros and ones"),
+        (Odd(lambda m, x: functional.dropout(x)), (4,), "cannot compute it for many models .*random"),
+        (Odd(lambda m, x: x if x.sum() > 0 else -x), (4,), "cannot compute it for many models .*data-dependent"),
+        (Odd(lambda m, x: x * float(x.abs().max())), (4,), r"cannot compute it for many models .*item\(\)"),
+        (Odd(counting), (4,), "changes seen of the network"),
+        (Odd(lambda m, x: x - x.mean(0)), (4,), "depends on the others of its minibatch"),
+        (Odd(lambda m, x: x @ m.aside[0]), (4,), "computes something else than the network does"),
+    ],
+)
+def test_what_is_refused(network: nn.Module, features: tuple[int, ...], says: str) -> None:
+    layout = Layout.of(network)
+    assert choose_engine(network, layout, Training(), features, "sequential") == ("sequential", "as asked")
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    with pytest.raises(BadInput, match=f"^engine = 'batched' is not possible: .*{says}") as error:
+        choose_engine(network, layout, Training(), features, "batched")
+    assert len(error.value.problems) == 1
+    engine, reason = choose_engine(network, layout, Training(), features, "auto")
+    assert engine == "sequential"
+    assert reason in str(error.value)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_large_ones_keep_a_core_busy() -> None:
+    small, large = Attention(8), Attention(128)
+    for network, engine in ((small, "batched"), (large, "sequential")):
+        layout = Layout.of(network)
+        counted = count_operations(network, (5, 3))
+        touched = (layout.size + 32 * counted.written) // counted.operations
+        assert (touched <= OPERATION) == (engine == "batched")
+        found, reason = choose_engine(network, layout, Training(batch_size=32), (5, 3), "auto")
+        assert found == engine
+        assert f"operations that touch {touched} scalars" in reason
+        assert choose_engine(network, layout, Training(), (5, 3), "batched") == ("batched", "as asked")
+
+
+def test_operations_are_counted_without_views() -> None:
+    network = nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Flatten(), nn.Tanh(), nn.Sigmoid())
+    assert vars(count_operations(network, (6,))) == {"operations": 2, "written": 12}
+
+
+def test_the_head_may_be_anywhere() -> None:
+    """What a perceptron's kernel takes by its place, a module is given by its name."""
+    network = Branches()
+    layout = Layout.of(network, ("images", "norm"))
+    assert [e.name for e in layout.tensors] != [n for n, p in network.named_parameters() if p.requires_grad]
+    assert choose_engine(network, layout, Training(), (8, 8, 1), "auto")[0] == "batched"

@@ -1,0 +1,101 @@
+"""Targets in thousands: what the network learns is standardised, and all that is said stays in their own units."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from coterie.clients.tasks import Forecasting, Regression
+from coterie.errors import BadInput
+from coterie.experiments.folder.run_folder import RunFolder
+from tests.commandline import Terminal
+
+TARGETS = np.random.default_rng(0).normal([2e5, 1.0], [5e4, 1e-3], (200, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", [Regression, Forecasting])
+@pytest.mark.parametrize("loss", ["mse", "mae", "huber"])
+def test_losses_are_of_standardised_targets_and_predictions_in_own_units(kind: type[Regression], loss: str) -> None:
+    plain = kind(loss=loss)  # type: ignore[arg-type]
+    fitted = kind(loss=loss, target_scale="global").fit(TARGETS, 2)  # type: ignore[arg-type]
+    assert isinstance(fitted, kind)
+    outputs, targets = torch.randn(200, 2), torch.from_numpy(TARGETS)
+    standard = (targets - targets.mean(0)) / targets.std(0, correction=0)
+    torch.testing.assert_close(
+        fitted.losses(outputs, targets), plain.losses(outputs, standard), atol=1e-3, rtol=1e-3
+    )
+    torch.testing.assert_close(fitted.predict(standard), targets, atol=0.1, rtol=1e-4)
+    assert torch.equal(plain.predict(outputs), outputs)
+    assert fitted.metrics == kind.metrics
+    steps = outputs.view(200, 1, 2)
+    assert fitted.in_own_units(steps).shape == steps.shape
+
+
+def test_a_target_that_is_the_same_for_all_is_left_as_large() -> None:
+    fitted = Regression(target_scale="global").fit(np.full((5, 1), 7.0, np.float32), 1)
+    assert fitted == Regression(target_scale=((7.0,), (1.0,)))
+
+
+def test_advice_is_for_targets_far_from_1() -> None:
+    assert Regression().advise(TARGETS[:, 1:]) == []
+    (note,) = Regression().advise(TARGETS)
+    assert "task.target_scale = 'global'" in note
+    assert Regression().advise(TARGETS[:, 1:] / 1e3)
+    assert Regression(target_scale="global").advise(TARGETS) == []
+
+
+class OwnLoss(Regression):
+    """A regression with a loss of its own, which knows of no scale."""
+
+    name = "own-loss"
+
+    def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs - targets).abs().sum(1)
+
+
+def test_wrong_scales_are_refused() -> None:
+    with pytest.raises(BadInput, match="own-loss, which has a loss or predictions of its own"):
+        OwnLoss(target_scale="global").fit(TARGETS, 2)
+    with pytest.raises(BadInput, match="own-loss, which has a loss or predictions of its own"):
+        OwnLoss(target_scale=((1.0, 2.0), (1.0, 2.0))).read_targets(TARGETS, "a.npz", [])
+    nan, inf = float("nan"), float("inf")
+    for wrong in (
+        ((1.0,), (1.0,)),
+        ((1.0, 2.0), (1.0, 0.0)),
+        ((1.0, 2.0), (1.0, nan)),
+        ((1.0, 2.0), (1.0, inf)),
+        ((1.0, nan), (1.0, 1.0)),
+        ((-inf, 2.0), (1.0, 1.0)),
+        ((1.0, 2.0), (1.0, 1e-60)),  # nothing, as a 32-bit number
+        ((1e60, 2.0), (1.0, 1.0)),
+    ):
+        with pytest.raises(BadInput, match="with 2 finite numbers each, and deviations above 0"):
+            Regression(target_scale=wrong).read_targets(TARGETS, "a.npz", [])
+    with pytest.raises(ValueError, match="needs the training samples"):
+        Regression(target_scale="global").losses(torch.zeros(2, 2), torch.zeros(2, 2))
+
+
+@pytest.mark.slow
+def test_prices_are_learnt_at_the_default_learning_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, rng = Terminal(capsys), np.random.default_rng(0)
+    x = rng.normal(size=(480, 4))
+    np.savez("prices.npz", x=x, y=200_000 + 50_000 * x[:, 0] + rng.normal(0, 5_000, 480), client=np.arange(480) % 4)
+    words = ("run", "fedavg", "--data", "prices.npz", "--set", "task.name=regression", "--workers", "1", "-q")
+    plain = call(*words, "--rounds", "2", "--name", "plain")
+    assert plain.code == 3, "they diverge as they are"
+    scaled = call(*words, "--rounds", "15", "--name", "scaled", "--set", "target_scale=global")
+    assert (scaled.code, scaled.err) == (0, "")
+    rmse = RunFolder(Path("runs/scaled")).rounds()["rmse"][-1]
+    assert 4_000 < rmse < 20_000, "in the units of the targets, of which the noise alone is 5,000"
+    assert call("export", "scaled", "--to", "m.safetensors").code == 0
+    for what in ("scaled", "m.safetensors"):
+        assert call("predict", what, "--data", "prices.npz", "--out", "said.parquet").code == 0
+        said = pl.read_parquet("said.parquet")
+        assert 150_000 < said["predicted"].mean() < 250_000  # type: ignore[operator]

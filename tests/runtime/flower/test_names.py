@@ -1,0 +1,96 @@
+"""A node takes part under the name that its key was registered with, and under no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="coterie[flower] is not installed")
+
+from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runtime.flower.transport import from_flower, to_flower
+from coterie.runtime.remote.message import Message
+from tests.experiments.flower.rehearsal import Faulty, Place
+from tests.experiments.flower.test_failures import BAD, CLIENTS, failures, own
+
+THIEF = CLIENTS
+"""The node behind all others."""
+NAMES = {1000 + client: f"clinic-{client}" for client in range(CLIENTS)}
+
+
+def claim(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
+    """Have the thief say in its hello that it is another, whatever its own configuration says."""
+    if node != THIEF or "name" not in message.values:
+        return None
+    return Message({**message.values, "name": f"clinic-{BAD}"}, message.body)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["clinic-9", None], ids=["a name of its own", "no name"])
+def test_a_node_that_takes_the_name_of_another_is_refused_and_the_other_goes_on(
+    name: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The thief comes first, when nobody else is there and the name is free."""
+    here, asked = own(tmp_path)
+    thief: dict[str, Any] = {**here.nodes[BAD], "state-dir": str(tmp_path / "thief")}
+    if name is not None:
+        thief["client"] = name
+
+    class Alone(Faulty):
+        looks = 0
+
+        def get_node_ids(self) -> list[int]:
+            self.registered = NAMES | ({1000 + THIEF: name} if name else {})
+            self.looks += 1
+            return [1000 + THIEF] if self.looks == 1 else list(super().get_node_ids())
+
+    run = Place(tmp_path, [*here.nodes, thief], Alone).run(asked.updated({"run.rounds": 2}), back=claim, wait=30)
+    log = capsys.readouterr().out
+    key = f"with the name {name}" if name else "without a name"
+    assert (
+        f"node {1000 + THIEF} calls itself clinic-{BAD}, and its key was registered {key}; it takes no part" in log
+    )
+    assert "each client is known by its key" in log
+    assert failures(run) == []
+    assert RunFolder(run).rounds()["participants"].to_list() == [CLIENTS, CLIENTS]
+    assert not (tmp_path / "thief/model.safetensors").exists(), "it was sent no model"
+
+
+@pytest.mark.medium
+def test_a_node_with_a_wrong_name_reads_in_its_own_log_that_the_name_is_not_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, asked = own(tmp_path)
+
+    class Keyed(Faulty):
+        def get_node_ids(self) -> list[int]:
+            self.registered = NAMES | {1000 + BAD: "clinic-7"}
+            return list(super().get_node_ids())
+
+    with pytest.raises(RuntimeError, match="4 clients are to take part, and 3 can"):
+        Place(tmp_path, here.nodes, Keyed).run(asked)
+    log = capsys.readouterr()
+    assert "calls itself clinic-1, and its key was registered with the name clinic-7; it takes no part" in log.out
+    (line,) = {line for line in log.err.splitlines() if "cannot do what it is asked" in line}
+    assert line.endswith(
+        "client = 'clinic-1' is not this node's name; start it with the name that its key was registered with"
+    )
+
+
+@pytest.mark.medium
+def test_a_federation_without_registered_names_says_that_nobody_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, asked = own(tmp_path)
+    here.run(asked)
+    assert "no client is known by its key, and each node is believed to be who it says" in capsys.readouterr().out
+
+
+def test_two_messages_that_say_the_same_differ_in_a_part_that_nobody_can_guess() -> None:
+    """Flower numbers a message by its content, and takes an answer from whoever knows that number."""
+    message = Message({"asks": "hello"}, b"body")
+    one, other = to_flower(message), to_flower(message)
+    assert one["values"] != other["values"]
+    assert (from_flower(one).values, from_flower(one).body) == (message.values, message.body)
