@@ -27,7 +27,7 @@ from coterie.experiments.schema.check import build_method, named_columns
 from coterie.experiments.schema.experiment import Experiment
 from coterie.models.layout import Layout
 from coterie.plugins import only_allowed
-from coterie.runtime.leftovers import remove_half_written
+from coterie.leftovers import remove_half_written
 from coterie.runtime.remote.client_runner import ClientRunner, FileStateStore
 from coterie.runtime.remote.handshake import REGISTERED, pack_hello
 from coterie.runtime.remote.message import Message

@@ -67,8 +67,9 @@ def screen_updates(exchange: Exchange, replies: Replies, bound: float | Literal[
         usual = float(np.median(lengths if len(replies) >= LEAST else starts))
         of = "the median of the cohort" if len(replies) >= LEAST else "the model that was sent"
         for row in np.flatnonzero(lengths > bound * usual) if usual > 0 else ():
-            times = f"{lengths[row] / usual:.3g} times" if np.isfinite(lengths[row]) else "infinitely"
-            reasons[int(row)] = f"sent a {name} with an update {times} as long as {of}"
+            finite = np.isfinite(lengths[row])
+            length = f"{lengths[row] / usual:.3g} times as long as {of}" if finite else "of infinite length"
+            reasons[int(row)] = f"sent a {name} with an update {length}"
     return leave_out(replies, reasons) if reasons else replies
 
 
