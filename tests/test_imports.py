@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "coterie"
 
 ORDER = ["cli", "report", "experiments", "runtime", "methods", "clients", "grouping", "models"]
 
-LEADING = {"characters", "errors", "leftovers", "randomness", "catalogue", "plugins"}
+LEADING = {"errors", "randomness", "catalogue", "plugins"}
 """Small modules that every package may import; they import each other alone."""
 
 MACHINERY = (

@@ -243,7 +243,7 @@ def test_layercfl_d12_d13_who_is_split_is_averaged_apart_at_once(weights: Any) -
 
 @pytest.mark.slow
 def test_layercfl_d16_partial_participation() -> None:
-    """The absent count with their last update for five rounds; a leaf waits for members unknown, but not for ever."""
+    """The absent count with their last update for five rounds; a leaf waits for unknown members, not for ever."""
     federation = planted("incongruent", 2)
     published = PUBLISHED | {"t_min": 5, "layers": "all"}
     run = train(LayerCFL(**published), federation, 50, training=DECAY, participation=0.5)

@@ -17,8 +17,7 @@ from typing import Annotated
 import typer
 from click import ClickException
 
-from coterie.characters import print_escaped
-from coterie.errors import BadInput, unknown
+from coterie.errors import BadInput, print_escaped, unknown
 
 COMMANDS = (
     "demo",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.characters import print_escaped
 from coterie.cli.options import (
     Charts,
     Clients,
@@ -26,7 +25,7 @@ from coterie.cli.options import (
     parse_whole_number,
 )
 from coterie.cli.run import DIVERGED
-from coterie.errors import BadInput
+from coterie.errors import BadInput, print_escaped
 from coterie.plugins import import_modules
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.characters import print_escaped
 from coterie.cli.options import RunsFolder
+from coterie.errors import print_escaped
 
 if TYPE_CHECKING:
     from coterie.experiments.run.events import Result

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.characters import print_escaped
 from coterie.cli.flower_new import write_app
 from coterie.cli.live import format_clock
 from coterie.clients.data.datasets import find_problems
 from coterie.clients.data.federation import Federation
+from coterie.errors import print_escaped
 from coterie.experiments.flower.command_line import DeploymentFailed, Scalar
 from coterie.experiments.flower.deployment import Deployment, deploy
 from coterie.experiments.flower.parts import write_parts

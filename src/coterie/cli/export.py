@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from coterie.characters import print_escaped
 from coterie.cli.options import Imports, RunsFolder
 from coterie.cli.predict import (
     Client,
@@ -18,7 +17,7 @@ from coterie.cli.predict import (
     load_model,
     say_whose_model,
 )
-from coterie.errors import BadInput
+from coterie.errors import BadInput, print_escaped
 
 HELP = """
 Write a trained model to a file: .safetensors, .pt, or .onnx (coterie\\[onnx]).

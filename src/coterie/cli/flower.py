@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.characters import print_escaped
-from coterie.errors import BadInput
+from coterie.errors import BadInput, print_escaped
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,8 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.characters import print_escaped
-from coterie.errors import BadInput
+from coterie.errors import BadInput, print_escaped
 from coterie.runtime.garbage import freeze_imports
 
 

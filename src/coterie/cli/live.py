@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coterie.characters import print_escaped
 from coterie.cli.printing import EscapingConsole
+from coterie.errors import print_escaped
 from coterie.report.numbers import decimals, measured, volume
 
 if TYPE_CHECKING:

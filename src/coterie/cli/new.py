@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from coterie.characters import print_escaped
 from coterie.cli.options import Imports
-from coterie.errors import BadInput
+from coterie.errors import BadInput, print_escaped
 
 
 def add(app: typer.Typer) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from coterie.characters import escape_lines, print_escaped
+from coterie.errors import escape_lines, print_escaped
 from coterie.report.numbers import count_of, decimals, measured, volume
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from coterie.characters import print_escaped
 from coterie.cli.options import Against, Charts, Run, RunsFolder, find_run, find_runs
+from coterie.errors import print_escaped
 
 if TYPE_CHECKING:
     from coterie.experiments.folder.run_folder import RunFolder

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.characters import print_escaped
 from coterie.cli.compare import FAILED
 from coterie.cli.options import Jobs, parse_whole_number
-from coterie.errors import BadInput, unknown
+from coterie.errors import BadInput, print_escaped, unknown
 
 if TYPE_CHECKING:
     from coterie.experiments.compare.spec import Comparison

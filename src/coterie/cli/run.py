@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from coterie.characters import print_escaped
 from coterie.cli.options import (
     Against,
     Clients,
@@ -32,6 +31,7 @@ from coterie.cli.options import (
     find_runs,
     make_experiment,
 )
+from coterie.errors import print_escaped
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.characters import escape
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules.requests import Request
 from coterie.clients.rules.rule import Answer, Item, Order
+from coterie.errors import escape
 from coterie.methods.exchange import Ask, Exchange, Ids, Log, LogGap, Outputs, Replies
 from coterie.models.layout import Layout
 from coterie.randomness import stream

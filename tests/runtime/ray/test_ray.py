@@ -25,7 +25,7 @@ from coterie.experiments.flower.supervisor import command
 from coterie.experiments.run.loop import Session
 from coterie.experiments.schema.experiment import Experiment
 from coterie.methods.exchange import Exchange, Ids, Outputs, Replies, Send
-from coterie.leftovers import remove_rays
+from coterie.runtime.leftovers import remove_rays
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
 from coterie.runtime.tensor_file import Stacked

@@ -14,20 +14,19 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.characters import print_escaped
 from coterie.clients.data.agreement import Agreement
 from coterie.clients.data.datasets import DATASETS
 from coterie.clients.data.own import Holding, load_own, path_withheld
 from coterie.clients.data.preparation import Column
 from coterie.clients.engine.engine import Engine
-from coterie.errors import BadInput
+from coterie.errors import BadInput, print_escaped
 from coterie.experiments.model.trained import MODEL, About, describe_task, rest_of, write_model
 from coterie.experiments.run.setup import engine_spec, load_federation, make_augmentation, network_name, own_task
 from coterie.experiments.schema.check import build_method, named_columns
 from coterie.experiments.schema.experiment import Experiment
 from coterie.models.layout import Layout
 from coterie.plugins import only_allowed
-from coterie.leftovers import remove_half_written
+from coterie.runtime.leftovers import remove_half_written
 from coterie.runtime.remote.client_runner import ClientRunner, FileStateStore
 from coterie.runtime.remote.handshake import REGISTERED, pack_hello
 from coterie.runtime.remote.message import Message

@@ -12,11 +12,10 @@ from uuid import uuid4
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from coterie.characters import print_escaped
 from coterie.clients.data.agreement import Agreement, check_width, propose_columns
 from coterie.clients.data.own import Holding, public_inputs
 from coterie.clients.data.population import ClientInfo, Population, RemotePopulation
-from coterie.errors import BadInput
+from coterie.errors import BadInput, print_escaped
 from coterie.experiments.flower.client import HELLO, ORDER
 from coterie.experiments.flower.registration import Registration
 from coterie.experiments.flower.status import StatusWriter

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coterie.errors import BadInput
 from coterie.experiments.folder.run_folder import RunFolder
-from coterie.leftovers import remove_half_written
+from coterie.runtime.leftovers import remove_half_written
 
 LOCK = ".lock"
 """The file whose lock is held; it stays where it is."""

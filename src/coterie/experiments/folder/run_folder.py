@@ -32,7 +32,7 @@ from coterie.experiments.folder.tables import (
     newcomers_schema,
 )
 from coterie.experiments.schema.sections import NAME
-from coterie.leftovers import is_alive
+from coterie.runtime.leftovers import is_alive
 
 State = Literal["running", "finished", "interrupted"]
 

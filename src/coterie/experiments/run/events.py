@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from coterie.catalogue import Catalog
-from coterie.characters import escape
-from coterie.errors import BadInput
+from coterie.errors import BadInput, escape
 from coterie.experiments.folder.metrics import CLASSIFICATION, RunMetrics
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import BadInput
-from coterie.leftovers import OWNER, remove_rays
+from coterie.runtime.leftovers import OWNER, remove_rays
 from coterie.runtime.threads import cores
 
 CONNECT_SECONDS = 5.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coterie.characters import escape
-from coterie.errors import BadInput
+from coterie.errors import BadInput, escape
 from coterie.runtime.remote.codec import VERSION
 
 Value = str | int | float | bool

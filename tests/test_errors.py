@@ -10,9 +10,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from coterie.characters import escape, escape_lines, print_escaped
 from coterie.cli.printing import EscapingConsole, say
-from coterie.errors import BadInput
+from coterie.errors import BadInput, escape, escape_lines, print_escaped
 from coterie.experiments.run.events import LoggedNotes
 from coterie.runtime.remote.message import Message
 from coterie.runtime.runtime import Failure
