@@ -13,7 +13,7 @@ from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.rules.gaussian import ClassGaussians, EvaluateDraws, GaussianUpdate
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient, SendGradient
-from coterie.clients.rules.half_data import HalfDataSpread, HalfDataUpdates
+from coterie.clients.rules.half_data import HalfDataSpread, HalfDataUpdates, HalfDirections
 from coterie.clients.rules.invariant import Invariant, InvariantUpdate, OwnPriorUpdate
 from coterie.clients.rules.local_update import LocalUpdate, ObjectiveUpdate, TrainOwn, UpdateKeepingSolver
 from coterie.clients.rules.meta import MetaTrain, MetaUpdate
@@ -52,6 +52,7 @@ __all__ = [
     "Gradients",
     "HalfDataSpread",
     "HalfDataUpdates",
+    "HalfDirections",
     "HandOver",
     "Inspect",
     "Invariant",

@@ -1,0 +1,298 @@
+"""Are clients draws from one population, and if not, how many groups are they? A test on halves of their data.
+
+Each client trains from a common start on each half of its own samples. If all clients draw from one population, all
+halves are exchangeable: it makes no difference whether a half is paired with its own other half or with a
+stranger's. So the mean distance between own halves is held against random pairings of the same halves: a
+permutation test (Pitman, 1937), exact at any number of samples. It is exact where all halves are of one size.
+
+The number of groups is the smallest K at which no group of a hierarchical clustering rejects within itself.
+
+Halves lie in pairs: client `i` has the rows `2 i` and `2 i + 1`. A matrix of products is one of inner products of
+directions, `[2 n, 2 n]`; there is one for each of V starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.grouping.affinity import inner_products
+from coterie.grouping.cluster import average_linkage, nearest_group
+from coterie.grouping.labels import relabel
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+LEAST = 4
+"""Members of a group that can be tested: three have 15 pairings of their halves, and none below 5 %."""
+
+AGAINST = -0.7
+"""A client whose updates agree with all others this many times as well as the median client's was turned round."""
+
+_CHUNK = 1 << 21
+"""Places of random pairings drawn at a time."""
+
+
+@dataclass(frozen=True)
+class PairingTest:
+    """The outcome of a test: the p-value, and the mean distance of own halves and of random pairings."""
+
+    p: float
+    own: float
+    random: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One number of groups that was tried: K, and the least p-value within a group times the groups tested."""
+
+    groups: int
+    p: float
+
+
+@dataclass(frozen=True, eq=False)
+class HalfGroups:
+    """Which groups there are.
+
+    Attributes:
+        labels: of each client `[n]`, canonical.
+        cuts: what was tried, K = 1 first. The last one did not reject, unless `all_differ`.
+        all_differ: no number of groups large enough to be tested describes the clients; each is its own group.
+    """
+
+    labels: Labels
+    cuts: tuple[Cut, ...]
+    all_differ: bool
+
+    @property
+    def count(self) -> int:
+        """The number of groups K."""
+        return len(np.unique(self.labels))
+
+
+def common_half(samples: Labels, share: float = 0.8, most: int = 256) -> int:
+    """Return how many samples a half has, so that `share` of the clients can fill two; at most `most`.
+
+    Halves of different sizes are not exchangeable, whatever the clients hold: the test would find the sizes.
+
+    Args:
+        samples: of each client `[n]`.
+        share: of the clients, who can be tested.
+        most: what costs no more than the answer is worth.
+
+    Returns:
+        The size; 0 where there are no clients, or more than `1 - share` of them have one sample or none.
+    """
+    if not len(samples):
+        return 0
+    able = np.sort(samples)[::-1][int(np.ceil(share * len(samples))) - 1]
+    return int(min(able // 2, most))
+
+
+def direction_products(first: Tensor, second: Tensor) -> Floats:
+    """Return the inner products `[2 n, 2 n]` of the directions of updates from first and second halves `[n, P]`.
+
+    Lengths do not count: a client cannot weigh more by sending more. An update of 0 has no direction, and stays 0.
+    """
+    rows = torch.stack([first, second], 1).flatten(0, 1).double()
+    lengths = rows.norm(dim=1, keepdim=True)
+    return inner_products(rows / torch.where(lengths > 0, lengths, 1.0))
+
+
+def half_distances(products: Floats, clients: Labels | None = None) -> Floats:
+    """Return the distances `[2 m, 2 m]` of halves: one less the cosine about their mean, averaged over the starts.
+
+    Args:
+        products: `[V, 2 n, 2 n]`.
+        clients: of whom `[m]`; all where not given.
+    """
+    if clients is not None:
+        rows = _halves_of(clients)
+        products = products[:, rows[:, None], rows]
+    found = np.zeros(products.shape[1:])
+    for of_start in products:
+        means = of_start.mean(0)
+        centred = of_start - means - means[:, None] + means.mean()
+        lengths = np.sqrt(np.maximum(centred.diagonal(), 1e-12))
+        found += 1 - centred / lengths / lengths[:, None]
+    return found / max(1, len(products))
+
+
+def client_distances(halves: Floats) -> Floats:
+    """Return the distances `[n, n]` of clients: the means over both halves of both, from `[2 n, 2 n]`."""
+    n = len(halves) // 2
+    found = halves.reshape(n, 2, n, 2).mean((1, 3))
+    np.fill_diagonal(found, 0.0)
+    return np.asarray((found + found.T) / 2)
+
+
+def pairing_test(halves: Floats, rng: np.random.Generator, draws: int = 999) -> PairingTest:
+    """Test whether own halves are nearer to each other than halves paired at random.
+
+    The p-value is (1 + as near or nearer) / (1 + draws): under the null hypothesis it is at most `a` with a
+    probability of at most `a` (Phipson and Smyth, 2010).
+
+    Args:
+        halves: distances `[2 n, 2 n]`.
+        rng: draws the pairings.
+        draws: how many.
+    """
+    size = len(halves)
+    if size < 2:
+        return PairingTest(1.0, 0.0, 0.0)
+    own = float(halves[np.arange(0, size, 2), np.arange(1, size, 2)].mean())
+    means, at_a_time = np.empty(draws), max(1, _CHUNK // size)
+    for at in range(0, draws, at_a_time):
+        some = means[at : at + at_a_time]
+        order = rng.random((len(some), size)).argsort(1)
+        some[:] = halves[order[:, ::2], order[:, 1::2]].mean(1)
+    nearer = int((means <= own + 1e-12).sum())  # sums of the same pairs in another order are ties
+    return PairingTest((1 + nearer) / (1 + draws), own, float(means.mean()))
+
+
+def find_groups(
+    products: Floats,
+    alpha: float,
+    rng: np.random.Generator,
+    draws: int = 999,
+    tested: NDArray[np.bool_] | None = None,
+) -> HalfGroups:
+    """Return the groups at the smallest K at which no group rejects within itself, at the error level `alpha`.
+
+    Groups are those of average linkage. At each K every group of `LEAST` members or more is tested, and one rejects
+    where its p-value is at most `alpha` divided by the number of groups tested, the first step of Holm (1979). So
+    clients of one population are divided with a probability of at most `alpha`. Where groups large enough to be
+    tested hold less than half of the clients, everybody differs.
+
+    Args:
+        products: `[V, 2 n, 2 n]`.
+        alpha: above 0.
+        rng: draws the pairings.
+        draws: of each test.
+        tested: whose halves count `[n]`; all where not given. The others join the nearest group.
+    """
+    n = products.shape[1] // 2
+    counted = np.arange(n) if tested is None else np.flatnonzero(tested)
+    if not len(counted):
+        return HalfGroups(np.zeros(n, np.int64), (Cut(1, 1.0),), False)
+    halves = half_distances(products, counted)
+    labels, cuts, all_differ = _cut(halves, alpha, rng, draws)
+    if all_differ:
+        return HalfGroups(np.arange(n), cuts, True)
+    everybody, others = np.zeros(n, np.int64), np.setdiff1d(np.arange(n), counted)
+    everybody[counted] = labels
+    if len(others):
+        apart = client_distances(half_distances(products))
+        everybody[others] = nearest_group(apart[np.ix_(others, counted)], labels)
+    return HalfGroups(relabel(everybody), cuts, False)
+
+
+def _cut(
+    halves: Floats, alpha: float, rng: np.random.Generator, draws: int
+) -> tuple[Labels, tuple[Cut, ...], bool]:
+    """Return labels `[n]`, the cuts that were tried, and whether none of them describes the clients."""
+    n = len(halves) // 2
+    apart, cuts = client_distances(halves), list[Cut]()
+    known: dict[bytes, float] = {}
+    for k in range(1, n + 1):
+        labels = average_linkage(apart, k)
+        groups = [np.flatnonzero(labels == group) for group in range(labels.max() + 1)]
+        testable = [members for members in groups if len(members) >= LEAST]
+        if k > 1 and 2 * sum(map(len, testable)) < n:
+            return np.arange(n), tuple(cuts), True
+        for members in testable:
+            if members.tobytes() not in known:  # most groups stay from one cut to the next
+                rows = _halves_of(members)
+                known[members.tobytes()] = pairing_test(halves[np.ix_(rows, rows)], rng, draws).p
+        least = min((known[members.tobytes()] for members in testable), default=1.0)
+        cuts.append(Cut(k, min(1.0, least * len(testable))))
+        if not testable or least > alpha / len(testable):
+            return labels, tuple(cuts), False
+    return np.zeros(n, np.int64), tuple(cuts), False
+
+
+def membership_shares(products: Floats, labels: Labels, rng: np.random.Generator, resamples: int = 20) -> Floats:
+    """Return how surely each client is of each group `[n, K]`: shares of votes, which sum to 1.
+
+    A vote is of one half, from one start, for the group whose members are nearest on average, in one resample of
+    each group (bootstrap); a client never counts as its own neighbour. A client alone in its group has no votes
+    for it to be compared with, and is of that group.
+
+    Args:
+        products: `[V, 2 n, 2 n]`.
+        labels: of each client `[n]`, 0 … K-1, each with a member.
+        rng: draws the resamples.
+        resamples: how many.
+    """
+    n, groups = len(labels), int(labels.max(initial=0)) + 1
+    member = labels[:, None] == np.arange(groups)
+    alone, client = member.sum(0)[labels] == 1, np.arange(2 * n) // 2
+    votes = np.zeros((n, groups))
+    for of_start in products:
+        apart = half_distances(of_start[None]).reshape(2 * n, n, 2).mean(2)  # from halves to clients
+        for _ in range(resamples):
+            counts = np.zeros((n, groups))
+            for group in range(groups):
+                members = np.flatnonzero(member[:, group])
+                counts[members, group] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)))
+            others = np.where(client[:, None] == np.arange(n), 0.0, 1.0)  # [2 n, n]
+            sums, sizes = (apart * others) @ counts, others @ counts
+            # Where a resample of its group is the client alone, its whole group stands for it.
+            means = np.where(sizes > 0, sums, (apart * others) @ member) / np.maximum(
+                np.where(sizes > 0, sizes, others @ member), 1
+            )
+            means[np.repeat(alone, 2), np.repeat(labels[alone], 2)] = -np.inf
+            np.add.at(votes, (client, means.argmin(1)), 1.0)
+    return np.asarray(votes / np.maximum(votes.sum(1, keepdims=True), 1))
+
+
+def resampled_counts(
+    products: Floats,
+    alpha: float,
+    rng: np.random.Generator,
+    resamples: int = 20,
+    share: float = 0.9,
+    draws: int = 199,
+) -> Labels:
+    """Return the number of groups found among random subsets of the clients, and of the starts `[resamples]`.
+
+    Args:
+        products: `[V, 2 n, 2 n]`, of clients who are tested.
+        alpha: as in `find_groups`.
+        rng: draws subsets and pairings.
+        resamples: how many.
+        share: of the clients, drawn without replacement; starts are drawn with replacement.
+        draws: of each test.
+    """
+    starts, n = len(products), products.shape[1] // 2
+    found = np.zeros(resamples, np.int64)
+    for at in range(resamples):
+        clients = np.sort(rng.permutation(n)[: max(1, round(share * n))])
+        some = products[rng.integers(0, starts, starts)]
+        rows = _halves_of(clients)
+        found[at] = find_groups(some[:, rows[:, None], rows], alpha, rng, draws).count
+    return found
+
+
+def find_turned_round(products: Floats) -> NDArray[np.bool_]:
+    """Return whose updates point against everybody else's `[n]`, as those of a client that flips signs do.
+
+    Honest clients share what every start has to learn first, whatever their group. A client is turned round where
+    the mean product of its directions with all others' is below `AGAINST` times the median client's.
+    """
+    n = products.shape[1] // 2
+    if n < LEAST:
+        return np.zeros(n, np.bool_)
+    between = products.mean(0).reshape(n, 2, n, 2).mean((1, 3))
+    agreement = (between.sum(1) - between.diagonal()) / (n - 1)
+    median = float(np.median(agreement))
+    return np.asarray(agreement < AGAINST * median) if median > 0 else np.zeros(n, np.bool_)
+
+
+def _halves_of(clients: Labels) -> Labels:
+    """Return the rows `[2 m]` of the halves of clients `[m]`."""
+    return np.stack([2 * clients, 2 * clients + 1], 1).ravel()
