@@ -12,19 +12,15 @@ while its key is the same. `--kept` runs nothing.
 
 from __future__ import annotations
 
-import json
-import logging
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import machine
-from coterie.errors import BadInput, unknown
-from coterie.experiments.compare.spec import key_of
+from benchmarks.kept_cells import Row, fill, put_between
+from coterie.errors import BadInput
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.schema.experiment import Experiment
 
@@ -58,8 +54,6 @@ BEGIN, END = "<!-- attacks -->", "<!-- end of attacks -->"
 CLOSE = 0.02
 """How far below the clients without the hostile ones counts as withstood."""
 
-Row = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -92,16 +86,6 @@ class Cell:
 def cells(methods: Sequence[str]) -> list[Cell]:
     """Return the cells, method by method."""
     return [Cell(*which) for which in product(methods, RULES, ("", AWAY, *ATTACKS))]
-
-
-def play(cell: Cell) -> Row:
-    """Run a cell in this process and return its row."""
-    import coterie
-    from coterie.runtime.threads import one_thread
-
-    with one_thread(blas=True):
-        *_, last = coterie.rounds(cell.experiment())
-    return {"key": key_of(cell.experiment()), "accuracy": float(last.metrics["accuracy"])}
 
 
 def table(method: str, rows: Mapping[str, Row]) -> str:
@@ -139,42 +123,14 @@ def summary(methods: Sequence[str], rows: Mapping[str, Row]) -> str:
     return "\n".join(lines)
 
 
-def written(page: str, methods: Sequence[str], rows: Mapping[str, Row]) -> str:
-    """Return the page with new tables in the place of the old."""
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    parts = [summary(methods, rows), *(table(method, rows) for method in methods)]
-    return f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}"
-
-
 def main(words: Sequence[str]) -> int:
     """Run what is missing, and write the tables."""
-    parser = ArgumentParser(prog="python -m benchmarks.attacks", description=__doc__)
-    parser.formatter_class = RawDescriptionHelpFormatter
-    parser.add_argument("--write", type=Path, metavar="FILE", help="the page that gets the tables")
-    parser.add_argument("--only", default="", metavar="METHOD,…", help="run these methods alone")
-    parser.add_argument("--kept", action="store_true", help="run nothing")
-    asked = parser.parse_args(words)
-    only = [name for name in asked.only.split(",") if name]
-    for name in only:
-        if name not in METHODS:
-            raise BadInput(unknown("method", name, METHODS))
-    logging.disable(logging.WARNING)
-    rows: dict[str, Row] = json.loads(KEPT.read_text("utf-8"))["rows"] if KEPT.exists() else {}
-    todo = [
-        cell for cell in cells(only or METHODS) if rows.get(cell.place, {}).get("key") != key_of(cell.experiment())
-    ]
-    for number, cell in enumerate(() if asked.kept else todo, 1):
-        rows[cell.place] = play(cell)
-        print(f"{number}/{len(todo)} {cell.place}: {rows[cell.place]['accuracy']:.3f}", flush=True)
-        text = json.dumps({"benchmark": "attacks", "machine": machine(), "rows": rows}, indent=1)
-        KEPT.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(KEPT, f"{text}\n".encode())
-    if asked.write is not None:
-        page = asked.write.read_text("utf-8")
-        write_whole(asked.write, written(page, METHODS, rows).encode())
-    else:
+    rows, page = fill("attacks", __doc__, words, KEPT, METHODS, cells)
+    if page is None:
         print(summary(METHODS, rows))
+    else:
+        parts = [summary(METHODS, rows), *(table(method, rows) for method in METHODS)]
+        write_whole(page, put_between(page.read_text("utf-8"), BEGIN, END, parts).encode())
     return 0
 
 

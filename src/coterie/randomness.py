@@ -7,6 +7,7 @@ order of the minibatches, and neither the number of workers nor the runtime chan
 
 from __future__ import annotations
 
+import secrets
 from hashlib import blake2b
 
 import numpy as np
@@ -24,3 +25,8 @@ def address(seed: int, purpose: str, client: int = NOBODY, round: int = NOBODY) 
 def stream(seed: int, purpose: str, client: int = NOBODY, round: int = NOBODY) -> np.random.Generator:
     """The NumPy generator at that address; asking twice gives the same numbers twice."""
     return np.random.Generator(np.random.Philox(key=address(seed, purpose, client, round)))
+
+
+def draw_secretly() -> np.random.Generator:
+    """Return a generator that begins with 128 bits of the operating system, which nobody can draw again."""
+    return np.random.Generator(np.random.Philox(key=secrets.randbits(128)))

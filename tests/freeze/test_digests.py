@@ -24,6 +24,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
+from threadpoolctl import threadpool_info
 
 import coterie
 from tests.freeze.expected import empty_folder, frozen_methods, read_json, write_json
@@ -172,6 +173,7 @@ def machine() -> dict[str, str]:
         "machine": platform.machine(),
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "blas": ", ".join(sorted({str(library.get("architecture", "")) for library in threadpool_info()} - {""})),
         **{name: version(name) for name in ("torch", "numpy", "scipy", "scikit-learn")},
     }
 

@@ -38,7 +38,6 @@ from coterie.grouping.affinity import Scaling, layer_discrepancies, scaled_l1
 from coterie.grouping.cluster import dendrogram
 from coterie.grouping.rapid_decrease import cut_at, has_decrease_ended, next_cut, radii
 from coterie.grouping.schedule import Layers, Unit, layer_parts, parts_of, periods, unit_names, whole_parts
-from coterie.methods.aggregation import Aggregation
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
 from coterie.methods.k_models import serve_picked
@@ -53,6 +52,7 @@ from coterie.methods.method import (
     Split,
     find_idle_settings,
 )
+from coterie.methods.privacy import Aggregator
 from coterie.models.layout import Layout, Part
 
 Parts = Sequence[Part]
@@ -125,7 +125,7 @@ class DCPFLState:
         owed[clients], started[clients] = False, True
         return replace(self, owed=owed, started=started)
 
-    def average_layers(self, replies: Replies, due: Layers, parts: Parts, aggregation: Aggregation) -> DCPFLState:
+    def average_layers(self, replies: Replies, due: Layers, parts: Parts, aggregation: Aggregator) -> DCPFLState:
         """Average the layers `due` in the groups of the clients that answered; owe them to all members.
 
         `due` is `[K, L]`, or `[K, 1]` for all layers of a group or none.
@@ -157,7 +157,7 @@ class DCPFLState:
         together[pairs] += 1
         return replace(self, distances=total, together=together)
 
-    def average_groups(self, groups: Ids, replies: Replies, aggregation: Aggregation) -> Tensor:
+    def average_groups(self, groups: Ids, replies: Replies, aggregation: Aggregator) -> Tensor:
         """Return models `[K', P]` of finer groups `[n]`: the means of the whole models that came back.
 
         A group without a whole model gets the model of the group that it is part of.
@@ -175,7 +175,7 @@ class DCPFLState:
             return None
         return next_cut(self.tree, self.tried, method.step)
 
-    def propose(self, cut: float, groups: Ids, replies: Replies, aggregation: Aggregation) -> DCPFLState:
+    def propose(self, cut: float, groups: Ids, replies: Replies, aggregation: Aggregator) -> DCPFLState:
         """Store a candidate for the next round's trial."""
         finer = self.average_groups(groups, replies, aggregation)
         return replace(self, finer=finer, finer_groups=groups, finer_cut=cut)

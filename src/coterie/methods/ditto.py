@@ -24,6 +24,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Log, Replies, Round, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Serving, find_idle_settings
 from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.privacy import Covered
 
 CANDIDATES = (0.1, 1.0, 2.0)
 """The strengths that a client chooses among where it chooses (Li et al., 2021, Appendix)."""
@@ -60,6 +61,11 @@ class Ditto(OneModel):
     @property
     def needs(self) -> Needs:
         return Needs(validation=self.dynamic)
+
+    @property
+    def covered(self) -> Covered:
+        told = "its clients tell which lam does best; method.dynamic must be false" if self.dynamic else ""
+        return Covered(server=told, clients=told)
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients = cohort.clients

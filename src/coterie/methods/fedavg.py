@@ -21,6 +21,7 @@ from coterie.methods.catalog import METHODS
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.privacy import AVERAGES, Covered
 
 
 @METHODS.add("fedavg")
@@ -34,6 +35,10 @@ class FedAvg(OneModel):
     weights: Annotated[
         Literal["samples", "uniform"], Field(description="a client's weight in the mean: its samples, or 1")
     ] = "samples"
+
+    @property
+    def covered(self) -> Covered:
+        return AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients = cohort.clients

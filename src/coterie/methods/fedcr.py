@@ -28,6 +28,7 @@ from coterie.clients.rules.rule import Rule
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split
+from coterie.methods.privacy import Covered
 from coterie.methods.private_layers import PartlyShared, SharedLayers, send_shared_part
 from coterie.models.layout import Layout, Part
 
@@ -62,6 +63,11 @@ class FedCR(SharedLayers):
     ] = 18
     clip: Annotated[float, Field(ge=0, description="limit of a gradient's norm; 0 for none")] = 10.0
     head_epochs: Annotated[int, Field(ge=0, description="passes for the head before the last evaluation")] = 10
+
+    @property
+    def covered(self) -> Covered:
+        told = "its clients send Gaussians of every class"
+        return Covered(told, told, told)
 
     @property
     def needs(self) -> Needs:

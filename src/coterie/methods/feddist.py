@@ -20,6 +20,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.privacy import AVERAGES, Covered
 
 
 @METHODS.add("feddist")
@@ -39,11 +40,13 @@ class FedDist(OneModel):
     ] = "uniform"
     kappa: Annotated[float, Field(gt=0, description="the server's step"), Grid(0.2, 0.4, 0.6, 0.8, 1.0)] = 0.6
 
+    @property
+    def covered(self) -> Covered:
+        return AVERAGES
+
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients = cohort.clients
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
-        if not len(replies):
-            return state
         weights, kappa = replies.samples if self.weights == "samples" else None, self.kappa
         reached = cohort.server.aggregation.average(replies.models, state.model, weights)
         # In this form a step of 1 gives the mean to the bit.

@@ -20,6 +20,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.privacy import AVERAGES, Covered
 
 
 @METHODS.add("fedprox")
@@ -35,6 +36,10 @@ class FedProx(OneModel):
         Field(ge=0, description="strength of the pull"),
         Grid(0.001, 0.01, 0.1, 1.0),
     ] = 0.1
+
+    @property
+    def covered(self) -> Covered:
+        return AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients = cohort.clients

@@ -41,10 +41,10 @@ from coterie.grouping.cluster import (
 from coterie.grouping.divergence import js_divergences
 from coterie.grouping.labels import relabel
 from coterie.grouping.trigger import Rho, hopkins, reweight_batch
-from coterie.methods.aggregation import Aggregation
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, ServerView, Serving, Split
+from coterie.methods.privacy import Aggregator
 from coterie.methods.private_layers import evaluate_kept_models, send_shared_part
 from coterie.models.layout import Layout, Part
 from coterie.randomness import NOBODY
@@ -86,7 +86,7 @@ class FedTSDPState:
         uploads[torch.from_numpy(np.isin(np.flatnonzero(known), replies.clients))] = replies.models
         return replace(self, known=known, uploads=uploads)
 
-    def average_groups(self, replies: Replies, part: Part, aggregation: Aggregation) -> FedTSDPState:
+    def average_groups(self, replies: Replies, part: Part, aggregation: Aggregator) -> FedTSDPState:
         """Set `part` of each cluster's model to the mean of its members, weighted by samples."""
         trained, previous = part.take(replies.models), part.take(self.models)
         groups = self.groups[replies.clients]

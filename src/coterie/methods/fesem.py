@@ -36,6 +36,7 @@ from coterie.methods.client_rows import VersionedRows, replace_rows
 from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
 from coterie.methods.k_models import warn_of_sketches
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, ServerView, Serving
+from coterie.methods.privacy import Covered
 from coterie.models.layout import BYTES_PER_SCALAR, Part
 
 Distances = Callable[[Tensor, Tensor], NDArray[np.float64]]
@@ -133,6 +134,11 @@ class FeSEM(Method[FeSEMState]):
         Literal["nearest", "update_aware"],
         Field(description="join the nearest centre; or (an extension) train from all, join what moves least"),
     ] = "nearest"
+
+    @property
+    def covered(self) -> Covered:
+        told = "" if self.e_step == "nearest" else "its clients tell how far each model moves"
+        return Covered("its server compares single clients' models", told, told)
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of what is approximate with more clients than are compared whole."""

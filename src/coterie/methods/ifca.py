@@ -37,6 +37,7 @@ from coterie.methods.k_models import (
     warn_of_sketches,
 )
 from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving, find_idle_settings
+from coterie.methods.privacy import Covered
 
 
 @state("ifca")
@@ -89,6 +90,12 @@ class IFCA(Method[IFCAState]):
         found = find_idle_settings(self, find_needs_of_init(self.init))
         if found:
             raise BadInput(found)
+
+    @property
+    def covered(self) -> Covered:
+        first = "its first models depend on what single clients choose or train; method.init must be 'plain'"
+        chosen = "its clients tell which model they choose"
+        return Covered("" if self.init == "plain" or self.clusters == 1 else first, chosen, chosen)
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of K-means on sketches."""

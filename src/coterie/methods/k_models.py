@@ -18,9 +18,9 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances
 from coterie.grouping.cluster import average_linkage, better_separated, kmeans
-from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import UNKNOWN, Cohort, ServerView, Serving
+from coterie.methods.privacy import Aggregator
 from coterie.models.layout import Layout, Part
 
 MAX_REDRAWS = 100
@@ -172,7 +172,7 @@ class SharedBase:
         replies: Replies,
         groups: NDArray[np.int64],
         weights: ArrayLike | None,
-        aggregation: Aggregation,
+        aggregation: Aggregator,
     ) -> Tensor:
         """Return `[K, P]`: the mean of each group's heads over the mean of everybody's base.
 

@@ -16,6 +16,7 @@ from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.tasks import Task
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Ids, Round, Send
+from coterie.methods.privacy import Aggregator, Covered
 from coterie.methods.scale import Scale
 from coterie.models.layout import Layout, Part
 from coterie.randomness import stream
@@ -39,7 +40,7 @@ class ServerView:
     """Unlabelled inputs that the server holds `[M, *features]`, where there are any."""
     scale: Scale = field(default_factory=Scale)
     """From how many clients on a method may approximate."""
-    aggregation: Aggregation = field(default_factory=Aggregation)
+    aggregation: Aggregator = field(default_factory=Aggregation)
     """How models become centres."""
 
     @property
@@ -212,6 +213,11 @@ class Method(ABC, Generic[S]):
     def own_aggregation(self) -> str:
         """Why another rule of aggregation cannot take the place of this method's own; empty where it can."""
         return ""
+
+    @property
+    def covered(self) -> Covered:
+        """Which kinds of noise hide, with these settings, all that leaves clients (docs/privacy.md)."""
+        return Covered()
 
     @property
     def needs(self) -> Needs:

@@ -28,6 +28,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import Cohort, ServerView, Split, find_idle_settings, serve
 from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.privacy import Covered
 
 
 @METHODS.add("per-fedavg")
@@ -76,6 +77,10 @@ class PerFedAvg(OneModel):
         found = find_idle_settings(self, counts)
         if found:
             raise BadInput(found)
+
+    @property
+    def covered(self) -> Covered:
+        return Covered(server="", clients="")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients = cohort.clients

@@ -140,6 +140,7 @@ def test_a_key_that_may_be_unset_is_so_by_default() -> None:
         "run": dict.fromkeys(run),
         "aggregation": dict.fromkeys(("hostile", "clip_norm")),
         "attack": {"strength": None},
+        "privacy": dict.fromkeys(("noise_by", "epsilon", "noise_multiplier", "delta", "clip_quantile")),
     }
     assert Experiment(**everything) == Experiment()
     optional = [s.name for title in SECTIONS for s in section_settings(title) if s.default is None]

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 
 from coterie.clients.engine.allocator import retain_freed_memory
 from coterie.clients.engine.bound_network import has_batch_norm
+from coterie.clients.engine.upload_noise import UploadNoise
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.requests import Request, Result, Split
 from coterie.clients.rules.rule import Answer, Order, Work
@@ -57,6 +58,8 @@ class Engine(ABC):
     one_process = False
     notes: tuple[str, ...] = ()
     """What is to be said of the network: where its weights come from, and how it is called."""
+    upload_noise: UploadNoise | None = None
+    """What clients do to the models that they send; None for nothing."""
 
     def __init__(
         self, network: nn.Module, layout: Layout, data: Data, training: Training, seed: int, initial: Tensor
@@ -133,7 +136,10 @@ class Engine(ABC):
                     results[i] = result
                     efforts[i] += request.backpropagated(clients[i].samples, self.training, not self.batch_norm)
             running = [i for i, _ in asked]
-        return [a for a in answers if a is not None]
+        given = [a for a in answers if a is not None]
+        if self.upload_noise is None or not all(isinstance(answer, Answer) for answer in given):
+            return given
+        return [self.upload_noise.hide(o, a, self.seed) for o, a in zip(orders, given, strict=True)]
 
 
 @torch.no_grad()

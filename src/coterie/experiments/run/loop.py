@@ -31,6 +31,7 @@ from coterie.experiments.run.evaluation import LocalModels, measure_scores, plan
 from coterie.experiments.run.events import LoggedNotes, Observer, Result, Round, Status, make_observers
 from coterie.experiments.run.given import take_given, write_given
 from coterie.experiments.run.picture import ModelSketches
+from coterie.experiments.run.promise import make_promise
 from coterie.experiments.run.record import (
     RoundResult,
     Scores,
@@ -45,11 +46,13 @@ from coterie.experiments.schema.check import absolute_data, build_method, cohort
 from coterie.experiments.schema.experiment import Experiment, check
 from coterie.experiments.schema.sections import Data
 from coterie.grouping.labels import relabel
+from coterie.grouping.private import Noise, follow_quantile
 from coterie.methods import Cohort, Method
 from coterie.methods.exchange import Ask, Exchange, Log, Replies
 from coterie.methods.method import UNKNOWN
+from coterie.methods.privacy import NoisyAggregation
 from coterie.models.factory import digest_start
-from coterie.randomness import stream
+from coterie.randomness import draw_secretly, stream
 from coterie.runtime.checkpoint import check_state
 from coterie.runtime.garbage import freeze_objects
 from coterie.runtime.ledger import FROZEN
@@ -258,6 +261,8 @@ class Session:
                 f"by which {experiment.method.name} decides with these settings; it must be larger, or clients "
                 "must have more samples"
             )
+        self.promise = make_promise(experiment, self.server.n)
+        self.clip_norm = experiment.privacy.clip_norm
         self.done = 0
         self.state: Any = self.method.start(self.server)
         check_state(self.state)
@@ -385,9 +390,13 @@ class Session:
                     trained.append((ask, reply))
             return reply
 
-        cohort = Cohort(number, self.draw_cohort(number), self.server)
+        server, noisy = self.server, self._make_noisy_aggregation(number)
+        if noisy is not None:
+            server = replace(server, aggregation=noisy)
+        cohort = Cohort(number, self.draw_cohort(number), server)
         with one_thread(blas=True):
             result.state = drive(self.method.round(self.state, cohort), answer)
+        self._note_privacy(result, noisy)
         if self.local is not None:
             result.local = self.local.updated(trained, self.server.initial(0))
         result.seconds = time.perf_counter() - started
@@ -396,19 +405,56 @@ class Session:
     def _screen(self, ask: Exchange, reply: Replies, number: int) -> Replies:
         """Return the replies that count: with what hostile clients send, without what is out of proportion."""
         given = reply if self.attackers is None else self.attackers.strike(ask, reply, number)
-        kept = screen_updates(ask, given, self.experiment.aggregation.norm_bound)
+        # Whether one client counts may not depend on how long the others' updates are; theirs are clipped anyway.
+        bound = "off" if self._adds_noise else self.experiment.aggregation.norm_bound
+        kept = screen_updates(ask, given, bound)
         for client in sorted(kept.missing.keys() - reply.missing.keys()):
             self.runtime.failures.append((client, kept.missing[client]))
             self.runtime.quarantine.note_failure(client, kept.missing[client])
         return replace(kept, samples=self.server.samples[kept.clients])
 
+    @property
+    def _adds_noise(self) -> bool:
+        """Whether the server adds noise to sums."""
+        return self.promise is not None and self.promise.kind == "server"
+
+    def _make_noisy_aggregation(self, number: int) -> NoisyAggregation | None:
+        """Return how models become centres in a round under noise by the server; None where it adds none."""
+        if self.promise is None or not self._adds_noise:
+            return None
+        run, privacy = self.experiment.run, self.experiment.privacy
+        noise = Noise(self.promise.multiplier, self.clip_norm, privacy.clip_quantile is not None)
+        secret = self.experiment.data.own
+        rng = draw_secretly() if secret else stream(run.seed, "privacy", round=number)
+        return NoisyAggregation(noise, run.participation * self.server.n, rng)
+
+    def _note_privacy(self, result: RoundResult, noisy: NoisyAggregation | None) -> None:
+        """Log what has been spent of the promise, and say where the clipping norm goes.
+
+        Raises:
+            RuntimeError: the method asked for more sums than the promise pays for.
+        """
+        if self.promise is None:
+            return
+        result.clip_norm, quantile = self.clip_norm, self.experiment.privacy.clip_quantile
+        if noisy is not None:
+            if noisy.sums > 1:
+                raise RuntimeError(f"{self.experiment.method.name} asked for {noisy.sums} sums in a private round")
+            if quantile is not None and noisy.sums:
+                result.clip_norm = follow_quantile(self.clip_norm, noisy.short, quantile)
+                self.runtime.logged.append(Log("clip norm", self.clip_norm))
+        self.runtime.logged.append(Log("epsilon", self.promise.find_spent(result.number)))
+
     def draw_cohort(self, number: int) -> NDArray[np.int64]:
         """Draw who takes part in a round: uniform, without replacement, ascending.
 
-        Source: docs/methods/conventions.md, convention 8.
+        Source: docs/methods/conventions.md, convention 8. Where the server adds noise, each client is drawn by
+        itself (Poisson sampling), as the promise supposes; so it may be nobody.
         """
         n, run = self.server.n, self.experiment.run
         rng = stream(run.seed, "participation", round=number)
+        if self._adds_noise:
+            return np.flatnonzero(rng.random(n) < run.participation)
         return np.sort(rng.permutation(n)[: cohort_size(n, run.participation)])
 
     @insist_on_signals()
@@ -458,6 +504,8 @@ class Session:
             )
         self._is_whole = False
         self.state, self.groups, self.local = result.state, groups, result.local
+        if result.clip_norm is not None:
+            self.clip_norm = result.clip_norm
         self.sketches.update(self.runtime.model_sketches)
         self.runtime.states.commit()
         changes = self.runtime.quarantine.commit()
@@ -601,6 +649,8 @@ class Session:
         memory = {"state": self.state, "groups": self.groups}
         if self.local is not None:
             memory |= {"local": self.local.models, "local_sent": self.local.sent, "local_kept": self.local.kept}
+        if self._adds_noise:
+            memory |= {"clip_norm": self.clip_norm}
         memory |= self.runtime.quarantine.to_checkpoint()
         return {**memory, **self.sketches.to_checkpoint(), **self.runtime.states.to_checkpoint()}
 
@@ -620,6 +670,7 @@ class Session:
         self.state, self.groups = memory["state"], memory["groups"]
         if self.local is not None:
             self.local = LocalModels(memory["local"], memory["local_sent"], memory["local_kept"])
+        self.clip_norm = memory.get("clip_norm", self.clip_norm)
         self.sketches.restore(memory["sketches"], memory["sketched"])
         self.runtime.quarantine.restore(memory.get("quarantine", {}))
         self.runtime.states.restore(memory["kept"], memory["has"])
@@ -635,6 +686,7 @@ class Session:
             f"network {name}: {self.layout.size:,} parameters in {len(self.layout.layers)} layers; "
             f"{self.engine} engine ({self.engine_reason})",
             *self.runtime.engine.notes,
+            *([self.promise.describe()] if self.promise is not None else []),
         ]
 
     def environment(self) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class RoundResult:
     train_loss: dict[int, float] = field(default_factory=dict)
     """The last one of each client that reported any."""
     trained_samples: dict[int, float] = field(default_factory=dict)
+    clip_norm: float | None = None
+    """Of the next round, where it may move."""
 
     def add_replies(self, exchange: Exchange, replies: Replies) -> None:
         """Note which clients took part in an exchange, and how their training went."""

@@ -23,6 +23,7 @@ from coterie.clients.tasks import CLASSIFICATION, MEASURES, Task
 from coterie.errors import BadInput
 from coterie.experiments.run.attack import Attackers, choose_attackers, poison_data
 from coterie.experiments.run.newcomers import hold_out_clients
+from coterie.experiments.run.promise import make_upload_noise
 from coterie.experiments.run.weights import read_weights
 from coterie.experiments.schema.check import AUTO, build_task, named_columns, set_metrics
 from coterie.experiments.schema.experiment import Experiment
@@ -204,6 +205,7 @@ def engine_spec(experiment: Experiment, method: Method[Any], data: Any) -> Engin
         origin,
         imports=imports,
         metrics=tuple(MEASURES[metric] for metric in data.task.metrics),
+        upload_noise=make_upload_noise(experiment, getattr(data, "n", 0)),
     )
 
 

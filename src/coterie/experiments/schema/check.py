@@ -25,6 +25,7 @@ from coterie.experiments.schema.sections import (
     TaskChoice,
 )
 from coterie.methods.aggregation import Aggregation
+from coterie.methods.privacy import Privacy
 from coterie.methods.scale import Scale, too_many
 from coterie.plugins import import_modules
 
@@ -39,7 +40,7 @@ CHOICES = ("method", "network", "task")
 AUTO = "auto"
 """The network or the split that fits the data."""
 
-LOOKUP = ("method", "network", "task", "training", "data", "evaluation", "run", "scale", "aggregation")
+LOOKUP = ("method", "network", "task", "training", "data", "evaluation", "run", "scale", "aggregation", "privacy")
 """Where a bare key is looked for."""
 
 
@@ -101,6 +102,9 @@ def find_problems(sections: Mapping[str, Any]) -> list[str]:
     found += _measured(sections.get("data"), sections.get("evaluation"))
     found += _pairs(sections.get("data"), sections.get("method"), sections.get("run"), sections.get("scale"))
     found += _aggregation(sections.get("method"), sections.get("aggregation"))
+    found += _privacy(
+        sections.get("privacy"), sections.get("method"), sections.get("aggregation"), sections.get("data")
+    )
     if "attack" in sections and sections["attack"].share and "data" in sections and sections["data"].own:
         found.append("attack.share is not possible with data.name = 'own'; attacks are simulated, leave it out")
     return found
@@ -390,6 +394,31 @@ def _needs(data: Data | None, network: Network | None, method: MethodChoice | No
             f"network.name = {network.name!r} is not possible with {method.name}; it must have Gaussian features: "
             "gaussian-mlp, gaussian-cnn, or auto"
         )
+    return found
+
+
+def _privacy(
+    privacy: Privacy | None, method: MethodChoice | None, aggregation: Aggregation | None, data: Data | None
+) -> list[str]:
+    """A promise that the method, its aggregation or what is known of the clients does not let a run keep."""
+    if privacy is None or not privacy.kind:
+        return []
+    found = []
+    how = {"server": "noise_by = 'server'", "clients": "noise_by = 'clients'", "samples": "unit = 'example'"}
+    if method is not None and not _refused(method):
+        covered = build_method(method).covered
+        if why := getattr(covered, privacy.kind):
+            others = [words for kind, words in how.items() if not getattr(covered, kind)]
+            instead = f"possible with it: {' or '.join(others)}" if others else "leave privacy out"
+            found.append(f"privacy.{how[privacy.kind]} is not possible with {method.name}: {why}; {instead}")
+    if privacy.kind == "server" and aggregation is not None and not aggregation.is_mean:
+        key = "clip_norm" if aggregation.rule == "mean" else "rule"
+        found.append(
+            f"aggregation.{key} = {getattr(aggregation, key)!r} is not possible with privacy.noise_by = 'server', "
+            "which hides a client in sums; leave it out"
+        )
+    if privacy.kind != "server" and data is not None and data.own and privacy.delta is None:
+        found.append("privacy.delta is missing; a client does not know how many others there are, so give it")
     return found
 
 

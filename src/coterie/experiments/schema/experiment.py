@@ -38,6 +38,7 @@ from coterie.experiments.schema.sections import (
     TaskChoice,
 )
 from coterie.methods.aggregation import Aggregation
+from coterie.methods.privacy import Privacy
 from coterie.methods.scale import Scale
 
 
@@ -59,6 +60,7 @@ class Experiment(BaseModel):
     scale: Scale
     aggregation: Aggregation
     attack: Attack
+    privacy: Privacy
 
     def __init__(
         self,
@@ -74,6 +76,7 @@ class Experiment(BaseModel):
         scale: Scale | Mapping[str, Any] | None = None,
         aggregation: Aggregation | Mapping[str, Any] | None = None,
         attack: Attack | Mapping[str, Any] | None = None,
+        privacy: Privacy | Mapping[str, Any] | None = None,
         **others: Any,
     ) -> None:
         """Build every section; a section that is not given has its defaults.
@@ -94,6 +97,7 @@ class Experiment(BaseModel):
             "scale": scale,
             "aggregation": aggregation,
             "attack": attack,
+            "privacy": privacy,
             **others,
         }
         built: dict[str, Any] = {}

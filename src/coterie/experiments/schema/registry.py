@@ -10,6 +10,7 @@ from coterie.clients.rules.training import Training
 from coterie.errors import BadInput, nearest
 from coterie.experiments.schema.sections import Attack, Data, Evaluation, MethodChoice, Network, Run, TaskChoice
 from coterie.methods.aggregation import Aggregation
+from coterie.methods.privacy import Privacy
 from coterie.methods.scale import Scale
 
 SECTIONS: dict[str, type[Section]] = {
@@ -23,10 +24,11 @@ SECTIONS: dict[str, type[Section]] = {
     "scale": Scale,
     "aggregation": Aggregation,
     "attack": Attack,
+    "privacy": Privacy,
 }
 """The tables of an experiment, in the order in which they are written."""
 
-LATER = ("task", "aggregation", "attack")
+LATER = ("task", "aggregation", "attack", "privacy")
 """Sections that are left out of keys and files where they say nothing: those of before stay what they were."""
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coterie.clients.engine.choice import LARGEST_CHUNK, choose_engine
 from coterie.clients.engine.engine import Data, Engine, check_output_shape
 from coterie.clients.engine.factory import make_engine
+from coterie.clients.engine.upload_noise import UploadNoise
 from coterie.clients.rules.rule import Answer, Order
 from coterie.clients.rules.training import Training
 from coterie.clients.tasks import Measure
@@ -53,6 +54,8 @@ class EngineSpec:
     """Modules that register what the clients' work names, as metrics."""
     metrics: tuple[Measure, ...] = ()
     """Of the task: a process that this reaches knows them by their names from then on."""
+    upload_noise: UploadNoise | None = None
+    """What clients do to the models that they send."""
 
     def build(self) -> Engine:
         """A fresh engine with a network of its own."""
@@ -61,9 +64,11 @@ class EngineSpec:
         check_output_shape(built.network, self.data, self.features)
         augmented = self.data.augment is not None
         name, _ = choose_engine(built.network, built.layout, self.training, self.features, self.wanted, augmented)
-        return make_engine(
+        engine = make_engine(
             name, built.network, built.layout, self.data, self.training, self.seed, built.initial, built.notes
         )
+        engine.upload_noise = self.upload_noise
+        return engine
 
     def prepared(self) -> EngineSpec:
         """The specification with the network built, where it is no registered one as it is registered.

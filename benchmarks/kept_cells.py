@@ -1,0 +1,94 @@
+"""Cells of a table, each a run that is kept as soon as it has ended and not run again while its key is the same."""
+
+from __future__ import annotations
+
+import json
+import logging
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from benchmarks.measuring import machine
+from coterie.errors import BadInput, unknown
+from coterie.experiments.compare.spec import key_of
+from coterie.experiments.folder.files import write_whole
+from coterie.experiments.schema.experiment import Experiment
+
+Row = Mapping[str, Any]
+
+
+class Cell(Protocol):
+    """One run."""
+
+    def experiment(self) -> Experiment:
+        """Return what is run."""
+
+    @property
+    def place(self) -> str:
+        """What says which cell of the table it is."""
+
+
+C = TypeVar("C", bound=Cell)
+
+
+def play(experiment: Experiment) -> Row:
+    """Run an experiment in this process and return its row: the accuracy after the last round."""
+    import coterie
+    from coterie.runtime.threads import one_thread
+
+    with one_thread(blas=True):
+        *_, last = coterie.rounds(experiment)
+    return {"key": key_of(experiment), "accuracy": float(last.metrics["accuracy"])}
+
+
+def fill(
+    name: str,
+    about: str | None,
+    words: Sequence[str],
+    kept: Path,
+    methods: Sequence[str],
+    cells: Callable[[Sequence[str]], list[C]],
+    run: Callable[[Experiment], Row] = play,
+) -> tuple[dict[str, Row], Path | None]:
+    """Read a benchmark's command line, run what is missing, and return all rows and the page to write, if any.
+
+    Args:
+        name: of the benchmark's module.
+        about: what its help says.
+        words: of the command line.
+        kept: the file of the rows.
+        methods: that can be asked for.
+        cells: returns the cells of some methods.
+        run: makes the row of a cell.
+    """
+    parser = ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    parser.formatter_class = RawDescriptionHelpFormatter
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page that gets the tables")
+    parser.add_argument("--only", default="", metavar="METHOD,…", help="run these methods alone")
+    parser.add_argument("--kept", action="store_true", help="run nothing")
+    asked = parser.parse_args(words)
+    only = [word for word in asked.only.split(",") if word]
+    for word in only:
+        if word not in methods:
+            raise BadInput(unknown("method", word, methods))
+    logging.disable(logging.WARNING)
+    rows: dict[str, Row] = json.loads(kept.read_text("utf-8"))["rows"] if kept.exists() else {}
+    todo = [
+        cell for cell in cells(only or methods) if rows.get(cell.place, {}).get("key") != key_of(cell.experiment())
+    ]
+    for number, cell in enumerate(() if asked.kept else todo, 1):
+        rows[cell.place] = run(cell.experiment())
+        print(f"{number}/{len(todo)} {cell.place}: {rows[cell.place]['accuracy']:.3f}", flush=True)
+        text = json.dumps({"benchmark": name, "machine": machine(), "rows": rows}, indent=1)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, f"{text}\n".encode())
+    write: Path | None = asked.write
+    return rows, write
+
+
+def put_between(page: str, begin: str, end: str, parts: Sequence[str]) -> str:
+    """Return the page with new parts in the place of what stands between two marks."""
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n\n" + "\n\n".join(parts) + f"\n\n{end}{after}"

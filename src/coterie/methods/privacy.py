@@ -1,0 +1,146 @@
+"""Differential privacy: what a run promises each client, and centres under noise for every method that averages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from coterie.catalogue import Section
+from coterie.grouping.private import Noise, noisy_centres
+from coterie.methods.aggregation import Aggregation
+
+
+class Privacy(Section):
+    """What nobody can learn from what leaves a run, however much else they know.
+
+    That is (epsilon, delta)-differential privacy (Dwork and Roth, 2014) for one `unit`: with its data and without
+    them, every outcome is nearly as likely.
+    """
+
+    title = "privacy"
+    unit: Annotated[
+        Literal["off", "client", "example"],
+        Field(description="what is hidden: nothing, all that one client holds, or one training sample of a client"),
+    ] = "off"
+    noise_by: Annotated[
+        Literal["server", "clients"] | None,
+        Field(
+            description="who adds noise (unit = client): the server to sums of updates, and clients must trust it; "
+            "or each client to its own update, and it need trust nobody; without it, the server"
+        ),
+    ] = None
+    epsilon: Annotated[
+        float | None,
+        Field(gt=0, le=1000, description="the promise for the whole run; the noise that it takes is found"),
+    ] = None
+    noise_multiplier: Annotated[
+        float | None,
+        Field(gt=0, le=1e6, description="noise in units of what it hides, in place of epsilon, which it gives"),
+    ] = None
+    delta: Annotated[
+        float | None,
+        Field(
+            gt=0, lt=1, description="the chance that the promise fails; without it, 1 / (clients, or samples)^1.1"
+        ),
+    ] = None
+    clip_norm: Annotated[
+        float, Field(gt=0, description="length to which updates are cut, or gradients of samples (unit = example)")
+    ] = 1.0
+    clip_quantile: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            lt=1,
+            description="let clip_norm follow this quantile of the lengths of updates (noise_by = server); without "
+            "it, it stays",
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _is_meant(self) -> Privacy:
+        if self.unit == "off":
+            if self != type(self).model_construct():
+                raise ValueError("unit must be 'client' or 'example' where a promise is described")
+            return self
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("either epsilon or noise_multiplier must be given, and not both")
+        if self.noise_by is not None and self.unit != "client":
+            raise ValueError("noise_by needs unit = 'client'; clients alone add noise to gradients of samples")
+        if self.clip_quantile is not None and self.kind != "server":
+            raise ValueError("clip_quantile needs unit = 'client' and noise_by = 'server'")
+        return self
+
+    @property
+    def kind(self) -> Literal["", "server", "clients", "samples"]:
+        """Where noise comes in: to the server's sums, to clients' updates, to steps on samples, or nowhere."""
+        if self.unit == "off":
+            return ""
+        return "samples" if self.unit == "example" else self.noise_by or "server"
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Whether all that leaves clients is under the promise of each kind of noise: empty, or why it is not.
+
+    A reason is the end of a sentence: "…, for CFL tells groups apart by single clients' updates".
+    """
+
+    server: str = "its server looks at single clients' models"
+    """Noise in sums covers it where a client's model reaches nothing else than one sum, its own group's."""
+    clients: str = "its clients send more than a model"
+    """Noise in updates covers it where a client sends one model a round, and nothing else that its data decide."""
+    samples: str = "its clients look at their samples in other ways than by steps of training"
+    """Noise in steps covers it where all that a client sends comes of plain steps of training."""
+
+
+AVERAGES = Covered("", "", "")
+"""Of a method whose clients train and send a model, and whose server averages these."""
+
+
+@dataclass(eq=False)
+class NoisyAggregation:
+    """How models become centres in one round under noise by the server; it takes the place of `Aggregation`.
+
+    Weights are left out: every client counts once, for what a large client adds could not be hidden as well.
+
+    Attributes:
+        noise: how much.
+        expected: how many clients take part in a round on average.
+        rng: draws the noise.
+        sums: how many sums were asked for, each of which the promise pays for.
+        short: see `NoisyCentres`.
+    """
+
+    noise: Noise
+    expected: float
+    rng: np.random.Generator
+    sums: int = 0
+    short: float = field(default=float("nan"))
+
+    is_mean = False
+
+    def average_groups(
+        self, models: Tensor, groups: NDArray[np.int64], previous: Tensor, weights: ArrayLike | None = None
+    ) -> Tensor:
+        """Return the centre of each group's models `[K, P]`; see `Aggregation.average_groups`."""
+        found = noisy_centres(models, groups, previous, self.noise, self.expected, self.rng)
+        self.sums += 1
+        self.short = found.short
+        return found.centres
+
+    def average(self, models: Tensor, previous: Tensor, weights: ArrayLike | None = None) -> Tensor:
+        """Return the centre of all models `[r, P]`; `[1, P]`."""
+        return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights)
+
+    def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
+        """Refuse: mixtures give a client's model to several sums."""
+        raise TypeError("a mixture of models is not private")
+
+
+Aggregator = Aggregation | NoisyAggregation
+"""How models become centres, whoever decides it."""

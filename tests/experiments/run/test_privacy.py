@@ -1,0 +1,327 @@
+"""What a run promises, keeps, and says of it; that methods under a promise tell nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from math import erf, exp, log, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+import coterie
+from coterie import BadInput, Experiment
+from coterie.clients.engine.upload_noise import UploadNoise
+from coterie.experiments.run.accounting import Releases, find_epsilon, find_noise
+from coterie.experiments.run.loop import Session, resume, run
+from coterie.experiments.run.promise import make_promise
+from coterie.methods import METHODS, Cohort, Method
+from coterie.methods.aggregation import Aggregation
+from coterie.methods.exchange import Ask, Exchange, Replies
+from coterie.runtime.runtime import drive
+from tests.federated import Trained, planted, train
+
+DATA = {"name": "digits", "split": "rotated(2)", "clients": 12}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ifca": {"init": "plain", "clusters": 2},
+    "fesem": {"clusters": 2, "warm_up": 1},
+    "lg-fedavg": {"layers": 1},
+}
+
+
+def experiment(method: Any = "fedavg", rounds: int = 3, **privacy: Any) -> Experiment:
+    promised = privacy or {"unit": "client", "noise_multiplier": 1.0}
+    run = {"rounds": rounds, "workers": 1, "participation": 0.5}
+    return Experiment(data=DATA, method=method, run=run, training={"batch_size": 16}, privacy=promised)
+
+
+class Quiet:
+    """Says nothing."""
+
+    def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None: ...
+    def round(self, round: coterie.Round) -> None: ...
+    def note(self, text: str) -> None: ...
+    def finished(self, result: coterie.Result) -> None: ...
+
+
+def method_of(name: str) -> Method[Any]:
+    made: Method[Any] = METHODS[name].target(**METHODS[name].bind(SETTINGS.get(name, {})))
+    return made
+
+
+def names(kind: str) -> list[str]:
+    return [name for name in METHODS.names() if not getattr(method_of(name).covered, kind)]
+
+
+# ---- the accountant
+
+
+def gaussian_delta(epsilon: float, multiplier: float) -> float:
+    """Balle and Wang, 2018, Theorem 8, exactly."""
+
+    def below(x: float) -> float:
+        return (1 + erf(x / sqrt(2))) / 2
+
+    half = 1 / (2 * multiplier)
+    return below(half - epsilon * multiplier) - exp(epsilon) * below(-half - epsilon * multiplier)
+
+
+@pytest.mark.parametrize(("multiplier", "times"), [(1.0, 1), (4.0, 1), (8.0, 25)])
+def test_epsilon_is_that_of_the_gaussian_mechanism(multiplier: float, times: int) -> None:
+    """Many releases are one with less noise, where everybody takes part in each."""
+    epsilon = find_epsilon(multiplier, Releases(times), 1e-5)
+    assert gaussian_delta(epsilon, multiplier / sqrt(times)) == pytest.approx(1e-5, rel=0.02)
+
+
+@pytest.mark.slow
+def test_the_noise_found_keeps_the_promise_and_is_no_greater() -> None:
+    releases = Releases(20, 0.2)
+    noise = find_noise(3.0, releases, 1e-4)
+    assert 3.0 * 0.998 < find_epsilon(noise, releases, 1e-4) <= 3.0
+    assert find_epsilon(noise, Releases(20), 1e-4) > 6  # who may be away tells less
+    assert find_epsilon(noise, Releases(0), 1e-4) == 0
+    assert find_epsilon(0.05, releases, 1e-4) > 100
+
+
+def test_an_epsilon_that_no_noise_gives_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"privacy.epsilon = 1e-06 is not possible in 10 rounds; it must be larger"):
+        find_noise(1e-6, Releases(10), 1e-9)
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    ("privacy", "problem"),
+    [
+        (
+            {"clip_norm": 2.0},
+            "privacy = {'clip_norm': 2.0} is not possible; unit must be 'client' or 'example' where",
+        ),
+        ({"unit": "client"}, "either epsilon or noise_multiplier must be given, and not both"),
+        (
+            {"unit": "client", "epsilon": 1, "noise_multiplier": 1},
+            "either epsilon or noise_multiplier must be given",
+        ),
+        ({"unit": "example", "epsilon": 1, "noise_by": "clients"}, "noise_by needs unit = 'client'"),
+        (
+            {"unit": "client", "epsilon": 1, "noise_by": "clients", "clip_quantile": 0.5},
+            "clip_quantile needs unit = 'client' and noise_by = 'server'",
+        ),
+        ({"unit": "client", "epsilon": 0}, "privacy.epsilon = 0 is not possible; it must be greater than 0"),
+        ({"unit": "client", "epsilon": 1, "delta": 1}, "privacy.delta = 1 is not possible; it must be less than 1"),
+    ],
+)
+def test_what_makes_no_promise_is_refused(privacy: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        experiment(**privacy)
+    assert any(problem in sentence for sentence in raised.value.problems), raised.value.problems
+
+
+@pytest.mark.parametrize(
+    ("method", "noise_by", "sentence"),
+    [
+        (
+            "cfl",
+            "server",
+            "privacy.noise_by = 'server' is not possible with cfl: its server looks at single clients' models; "
+            "leave privacy out",
+        ),
+        (
+            "fesem",
+            "server",
+            "privacy.noise_by = 'server' is not possible with fesem: its server compares single clients' models; "
+            "possible with it: noise_by = 'clients' or unit = 'example'",
+        ),
+        (
+            "ifca",
+            "server",
+            "privacy.noise_by = 'server' is not possible with ifca: its first models depend on what single clients "
+            "choose or train; method.init must be 'plain'; leave privacy out",
+        ),
+    ],
+)
+def test_a_method_that_tells_more_is_refused(method: str, noise_by: str, sentence: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        experiment(method, unit="client", noise_multiplier=1, noise_by=noise_by).check()
+    assert raised.value.problems == [sentence]
+
+
+def test_what_does_not_go_with_a_promise_is_refused() -> None:
+    with pytest.raises(
+        BadInput, match=r"aggregation.rule = 'median' is not possible with privacy.noise_by = 'serv"
+    ):
+        experiment().updated({"aggregation.rule": "median"}).check()
+    own = {"data.name": "own", "data.features": [4], "data.classes": 2, "data.split": "auto", "data.clients": None}
+    with pytest.raises(
+        BadInput, match=r"privacy.delta is missing; a client does not know how many others there are"
+    ):
+        experiment(unit="client", epsilon=1, noise_by="clients").updated(own).check()
+
+
+# ---- what methods tell
+
+
+@dataclass(eq=False)
+class Silent(Aggregation):
+    """Centres that nobody moves: whatever else reaches the state of a method has gone past the noise."""
+
+    def average_groups(
+        self, models: Tensor, groups: NDArray[np.int64], previous: Tensor, weights: ArrayLike | None = None
+    ) -> Tensor:
+        return previous.clone()
+
+
+def play(name: str, changed: int | None) -> Trained:
+    """Two rounds in which nothing gets through sums; `changed` answers otherwise than it would."""
+    method, federation = method_of(name), planted("feature", 2, clients=6)
+    start = train(method, federation, 0)
+    server = replace(start.server, aggregation=Silent())
+    for number in (1, 2):
+        clients = np.array([0, 1, 2, 4] if number == 1 else [0, 2, 3, 5])
+        start.runtime.begin_round(number)
+
+        def answer(ask: Ask) -> Replies | Tensor | None:
+            reply = start.runtime.answer(ask)
+            if isinstance(ask, Exchange) and isinstance(reply, Replies) and changed is not None:
+                return distort(reply, changed)
+            return reply
+
+        start.states.append(drive(method.round(start.state, Cohort(number, clients, server)), answer))
+    return start
+
+
+def distort(replies: Replies, client: int) -> Replies:
+    row = np.flatnonzero(replies.clients == client)
+    if not len(row):
+        return replies
+    uploads = {name: values.clone() for name, values in replies.uploads.items()}
+    for values in uploads.values():
+        values[int(row[0])] = -3 * values[int(row[0])] + 1
+    numbers = {
+        name: np.where(replies.clients == client, 1 - values, values) for name, values in replies.numbers.items()
+    }
+    return replace(replies, uploads=uploads, numbers=numbers)
+
+
+def parts(state: Any, without: int, clients: int) -> Iterator[tuple[str, Any]]:
+    """What a state holds, without the row of one client in what has a row for each."""
+    for field in fields(state):
+        value = getattr(state, field.name)
+        if isinstance(value, np.ndarray) and len(value) == clients:
+            value = np.delete(value, without, 0)
+        yield field.name, value.tolist() if isinstance(value, np.ndarray | Tensor) else value
+
+
+@pytest.mark.parametrize("name", names("server"))
+def test_noise_by_the_server_covers_all_that_a_client_tells(name: str) -> None:
+    """Where sums are blocked, nothing of client 2 reaches anything but its own row."""
+    one, other = play(name, None), play(name, 2)
+    assert dict(parts(one.state, 2, 6)) == dict(parts(other.state, 2, 6))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["cfl", "fesem", "fedtsdp"])
+def test_that_says_something(name: str) -> None:
+    """Of a method whose server looks at single models, the same shows that it does."""
+    with pytest.raises(AssertionError):
+        test_noise_by_the_server_covers_all_that_a_client_tells(name)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", names("clients"))
+def test_noise_by_clients_covers_all_that_they_send(name: str) -> None:
+    """One model a round, and nothing else."""
+    found = train(method_of(name), planted("feature", 2, clients=6), 3, participation=0.5)
+    for asked in found.asked:
+        assert all(exchange.rule.uploads == ("model",) and not replies.numbers for exchange, replies in asked)
+        told = np.concatenate([replies.clients for _, replies in asked])
+        assert len(np.unique(told)) == len(told)
+
+
+def test_what_a_client_sends_is_hidden_before_it_leaves() -> None:
+    method, federation = method_of("fedavg"), planted("feature", 2, clients=4)
+    plain = train(method, federation, 1)
+    start = train(method, federation, 0)
+    engine: Any = start.runtime
+    engine.engine.upload_noise = UploadNoise(0.1, 5.0)
+    engine.begin_round(1)
+    exchange, replies = plain.asked[0][0]
+    hidden = engine.answer(exchange)
+    update = hidden.models - start.state.model
+    assert float(update.std()) == pytest.approx(2 * 0.1 * 5, rel=0.05)
+    assert hidden.report.keys() == {"trained_samples"}
+    assert "train_loss" in replies.report
+
+
+# ---- runs
+
+
+def test_a_private_run_draws_each_client_by_itself() -> None:
+    session = Session(experiment(rounds=30))
+    sizes = [len(session.draw_cohort(number)) for number in range(1, 31)]
+    session.close()
+    assert len(set(sizes)) > 3
+    assert np.mean(sizes) == pytest.approx(6, abs=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise_by", ["server", "clients"])
+def test_a_run_says_what_it_has_spent(tmp_path: Path, noise_by: str) -> None:
+    wanted = experiment(unit="client", epsilon=6.0, noise_by=noise_by).updated(
+        {"run.folder": str(tmp_path), "run.name": "private"}
+    )
+    promise = make_promise(wanted, 12)
+    assert promise is not None
+    assert promise.epsilon == pytest.approx(6.0, rel=0.002)
+    run(wanted, observers=[Quiet()])
+    log = pl.read_parquet(tmp_path / "private" / "log.parquet").filter(name="epsilon")["value"].to_list()
+    assert log == [promise.find_spent(number) for number in (1, 2, 3)]
+    described = json.loads((tmp_path / "private" / "environment.json").read_text())["description"]
+    assert promise.describe() in described
+
+
+@pytest.mark.slow
+def test_a_private_run_that_is_cut_off_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Noise is drawn anew from the same address, and the clipping norm goes on from where it was."""
+
+    class Stop(Quiet):
+        def round(self, round: coterie.Round) -> None:
+            if round.number == 2:
+                raise KeyboardInterrupt
+
+    promised = {"unit": "client", "noise_multiplier": 0.7, "clip_quantile": 0.5}
+    wanted = experiment(rounds=5, **promised).updated({"run.folder": str(tmp_path)})
+    whole = run(wanted.updated({"run.name": "whole"}), observers=[Quiet()])
+    cut = run(wanted.updated({"run.name": "cut"}), observers=[Stop()])
+    assert cut.status == "interrupted"
+    found = resume(cut.folder, observers=[Quiet()])
+    for one, other in ((found.rounds, whole.rounds), (found.clients, whole.clients)):
+        assert one.drop("seconds", strict=False).equals(other.drop("seconds", strict=False))
+    clips = pl.read_parquet(whole.folder / "log.parquet").filter(name="clip norm")["value"]
+    assert len(set(clips)) == 5
+
+
+@pytest.mark.slow
+def test_workers_and_methods_with_groups_give_the_same_bits() -> None:
+    ifca = {"name": "ifca", "init": "plain", "clusters": 2}
+    for method, noise_by in ((ifca, "server"), ("fesem", "clients")):
+        wanted = experiment(method, 2, unit="client", noise_multiplier=0.5, noise_by=noise_by)
+        ends = []
+        for workers in (1, 2):
+            *_, end = coterie.rounds(wanted.updated({"run.workers": workers}), [Quiet()])
+            ends.append({k: v for k, v in end.metrics.items() if "seconds" not in k})
+        assert ends[0] == ends[1]
+
+
+def test_default_delta_is_less_than_one_in_all_clients() -> None:
+    promise = make_promise(experiment(), 1000)
+    assert promise is not None
+    assert promise.delta == pytest.approx(1000**-1.1)
+    assert log(promise.delta) < log(1 / 1000)
