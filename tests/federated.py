@@ -17,6 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 
 from coterie.clients.data.federation import Federation
+from coterie.clients.engine.private_steps import ExamplePrivacy
 from coterie.clients.rules import Training
 from coterie.methods import Cohort, Method, ServerView
 from coterie.methods.client_rows import VersionedRows
@@ -182,6 +183,7 @@ def train(
     dropout: float = 0.0,
     timeout: float | None = None,
     shuffled: bool = False,
+    example_privacy: ExamplePrivacy | None = None,
 ) -> Trained:
     """Train without files. `shuffled` hands the method its cohort in another order than by id.
 
@@ -191,7 +193,16 @@ def train(
     if network is None and method.needs.gaussian:
         network, settings, engine = "gaussian-mlp", settings or {"hidden": (16,), "dim": 8}, "sequential"
     network = network or "planted-perceptron"
-    spec = EngineSpec(network, settings or {}, federation.features, federation, training, seed, engine)
+    spec = EngineSpec(
+        network,
+        settings or {},
+        federation.features,
+        federation,
+        training,
+        seed,
+        engine,
+        example_privacy=example_privacy,
+    )
     runtime: Runtime
     if remote:
         runtime = LoopbackRuntime(spec.build(), federation.bounds, dropout)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.private_steps import refuse_rule
 from coterie.clients.rules.requests import Request
 from coterie.clients.rules.rule import Answer, Item, Order
 from coterie.errors import escape
@@ -183,6 +184,8 @@ class Runtime(ABC):
         return self._replies(present, outcomes, rows, missing | away)
 
     def _orders(self, exchange: Exchange) -> list[Order]:
+        if self.engine.example_privacy is not None:
+            refuse_rule(exchange.rule)  # every client would; it is said once, before anybody begins
         shapes = exchange.rule.shapes(self.layout)
         for name in exchange.upload_part:
             if name in shapes:

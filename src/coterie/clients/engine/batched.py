@@ -50,6 +50,7 @@ from coterie.clients.engine.minibatches import (
     padded_width,
 )
 from coterie.clients.engine.perceptron import Perceptron, allocate_rows, cross_entropy, round_up
+from coterie.clients.engine.private_steps import ExamplePrivacy
 from coterie.clients.engine.sequential import NO_CLASSES, Sequential
 from coterie.clients.engine.solver import initial_memory, is_plain_sgd, tensors_to_train
 from coterie.clients.engine.vectorised import Vectorised
@@ -98,16 +99,23 @@ class Batched(Engine):
 
     A request without a kernel here, or with settings that its kernel does not know, is answered one client after
     another: `Inspect`, losses of each sample, scores by draws of features, objectives that are not `batchable`,
-    training by a number of minibatches or on augmented ones, and every request that brings its own algorithm.
+    training by a number of minibatches, on augmented ones or by private steps, and what brings its own algorithm.
 
     Raises:
         BadInput: any other network.
     """
 
     def __init__(
-        self, network: nn.Module, layout: Layout, data: Data, training: Training, seed: int, initial: Tensor
+        self,
+        network: nn.Module,
+        layout: Layout,
+        data: Data,
+        training: Training,
+        seed: int,
+        initial: Tensor,
+        example_privacy: ExamplePrivacy | None = None,
     ) -> None:
-        super().__init__(network, layout, data, training, seed, initial)
+        super().__init__(network, layout, data, training, seed, initial, example_privacy)
         refuse_unbatchable(network, layout)
         self._model = _stacked(network, layout)
         self._dual = Dual(self._model, layout) if isinstance(self._model, Perceptron) else None
@@ -173,7 +181,9 @@ class Batched(Engine):
     def _one_by_one(self) -> Sequential:
         """The engine for requests without a kernel here, with a network of its own, which it binds."""
         network = deepcopy(self.network)
-        return Sequential(network, self.layout, self.data, self.training, self.seed, self._initial)
+        return Sequential(
+            network, self.layout, self.data, self.training, self.seed, self._initial, self.example_privacy
+        )
 
     def _kernel_key(self, client: Client, request: Request, count: int) -> tuple[Hashable, ...] | None:
         """What requests about `count` samples must agree in to share a kernel and change nobody's result.
@@ -189,6 +199,8 @@ class Batched(Engine):
         if request.trained_extras or not together:
             return None
         if request.minibatches is not None or request.plain or self.data.augment is not None:
+            return None
+        if self.example_privacy is not None:
             return None
         return (
             padded_width(count, self.training.batch_size),

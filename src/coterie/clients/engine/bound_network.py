@@ -112,6 +112,13 @@ class BoundNetwork:
             x = x if self.augment is None else self.augment(self._generator, x)
             yield Batch(x, ys[a:b], None if ws is None else ws[a:b] / (b - a), self._task)
 
+    def take_samples(self, data: Samples, picked: Tensor) -> Batch:
+        """The samples of those numbers `[B]` as a minibatch of which each is altered by itself."""
+        x = channels_first(to_numbers(data[0].index_select(0, picked.to(data[0].device))))
+        if self.augment is not None:
+            x = torch.cat([self.augment(self._generator, some) for some in torch.split(x, 1)])
+        return Batch(x, data[1].index_select(0, picked.to(data[1].device)), None, self._task)
+
     def descend(
         self,
         data: Samples,

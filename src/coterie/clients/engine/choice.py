@@ -66,6 +66,7 @@ def choose_engine(
     features: tuple[int, ...],
     wanted: str,
     augmented: bool = False,
+    private: bool = False,
 ) -> tuple[str, str]:
     """`sequential`, `batched` or `gpu`, and the reason in one clause.
 
@@ -76,6 +77,7 @@ def choose_engine(
         features: shape of one sample.
         wanted: `auto` for the faster one, or the name of an engine.
         augmented: whether minibatches are altered before they are trained on.
+        private: whether training hides any one sample.
 
     Raises:
         BadInput: `wanted` is no engine, or one that cannot train this network, with these settings, here.
@@ -101,6 +103,8 @@ def choose_engine(
         hindrance = "network.head is not what the network registers last"
     if augmented and not hindrance:
         hindrance = "clients whose minibatches are augmented are trained one after the other"
+    if private and not hindrance:
+        hindrance = "clients who hide single samples are trained one after the other"
     reason, busy = "as asked", False
     if wanted == "auto" and not hindrance:
         reason, busy = _weigh(network, layout, training.batch_size, features, opaque)

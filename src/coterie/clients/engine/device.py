@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.engine import Data, Engine
+from coterie.clients.engine.private_steps import ExamplePrivacy
 from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.minibatch import to_numbers
@@ -42,8 +43,9 @@ class OnDevice(Engine):
         seed: int,
         initial: Tensor,
         device: torch.device,
+        example_privacy: ExamplePrivacy | None = None,
     ) -> None:
-        super().__init__(network, layout, data, training, seed, initial)
+        super().__init__(network, layout, data, training, seed, initial, example_privacy)
         # What a model consists of is bound to a vector on the device; step counters and masks are no part of it.
         for module in network.modules():
             module._buffers = {n: None if b is None else b.to(device) for n, b in module._buffers.items()}
@@ -54,7 +56,8 @@ class OnDevice(Engine):
             torch.backends.cudnn.allow_tf32 = False
             torch.backends.cudnn.deterministic = True
         self._device = device
-        self._inner = kind(network, layout, _DataOnDevice(data, device), training, seed, initial.to(device))
+        held = _DataOnDevice(data, device)
+        self._inner = kind(network, layout, held, training, seed, initial.to(device), example_privacy)
         self.together = self._inner.together
         self.independent = self._inner.independent and device.type == "cpu"
 

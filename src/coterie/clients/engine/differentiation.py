@@ -6,6 +6,7 @@ The mean cross-entropy, which is what nearly every rule minimises where samples 
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from coterie.clients.rules.minibatch import LINE, Batch
 from coterie.clients.rules.objective import Extras, LocalModel, Loss, Objective, TaskLoss
 from coterie.clients.rules.requests import Train
 from coterie.clients.tasks import Task
-from coterie.models.layout import Layout
+from coterie.models.layout import Entry, Layout
 from coterie.models.networks import channels_first, set_training
 
 
@@ -175,6 +176,97 @@ class ObjectiveOfMany:
         loss: Loss = functional_call(self._called, tensors, (batch, extras), tie_weights=False)
         reported = loss.minimised if loss.reported is None else loss.reported
         return loss.minimised, reported.detach()
+
+
+class ObjectiveOfEach:
+    """The same objective of one network, differentiated for each sample of a minibatch by itself.
+
+    Each sample meets the buffers as they are: what it would change in them is forgotten. Where `torch.func` cannot
+    compute a network for many samples at once, one is taken after another.
+
+    Args:
+        objective: what is minimised.
+        model: the network.
+        layout: of the network.
+        entries: the tensors that are trained.
+        extras: constants.
+        task: what is learnt.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        model: LocalModel,
+        layout: Layout,
+        entries: Sequence[Entry],
+        extras: Extras,
+        task: Task,
+    ) -> None:
+        self._called = _Called(objective, model)
+        self._trained = [f"network.{e.name}" for e in entries]
+        self._tied = {f"network.{other}": f"network.{name}" for other, name in layout.tied}
+        self._extras = extras
+        self._task = task
+        self._together = objective.batchable and task.batchable
+
+    def gradients(self, parameters: Mapping[str, Tensor], batch: Batch) -> list[Tensor]:
+        """Gradients `[B, *shape]` of the loss of each sample of a minibatch, in the trained tensors.
+
+        Args:
+            parameters: the network's, by name.
+            batch: at least one sample.
+        """
+        tensors = {f"network.{name}": p.detach().contiguous() for name, p in parameters.items()}
+        trained = {name: tensors[name] for name in self._trained}
+        if self._together:
+            x, y = batch.inputs.contiguous(), batch.labels
+            try:
+                return self._vectorise(trained, tensors, x, y)
+            except Exception:  # whatever a module raises that is called as nobody has called it
+                if self._is_vectorisable(trained, tensors, x[:1], y[:1]):
+                    raise  # what failed was something else, as memory
+                self._together = False
+        rows = [self._gradients_of(trained, tensors, x, y) for x, y in zip(batch.inputs, batch.labels, strict=True)]
+        return [torch.stack(row) for row in zip(*rows, strict=True)]
+
+    def _vectorise(self, trained: Extras, others: Extras, x: Tensor, y: Tensor) -> list[Tensor]:
+        """The gradients, all in one kernel."""
+        buffers = self._copy_buffers()
+        share = torch.ones(1, device=x.device)
+
+        def loss(tensors: Extras, x: Tensor, y: Tensor) -> Tensor:
+            return self._loss({**others, **tensors}, buffers, x, y, share)
+
+        with warnings.catch_warnings(), without_fused_kernels():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(trained, x, y)
+        return [found[name] for name in self._trained]
+
+    def _is_vectorisable(self, trained: Extras, others: Extras, x: Tensor, y: Tensor) -> bool:
+        try:
+            self._vectorise(trained, others, x, y)
+        except Exception:  # noqa: BLE001  # as above
+            return False
+        return True
+
+    def _gradients_of(self, trained: Extras, others: Extras, x: Tensor, y: Tensor) -> list[Tensor]:
+        """The gradients `[*shape]` of one sample."""
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in trained.items()}
+        share = torch.ones(1, device=x.device)
+        with torch.enable_grad():
+            loss = self._loss({**others, **leaves}, self._copy_buffers(), x, y, share)
+            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return list(found)
+
+    def _loss(self, tensors: Extras, buffers: Extras, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+        tied = {other: tensors[name] for other, name in self._tied.items()}
+        batch = Batch(x[None], y[None], share, self._task)
+        given = (batch, self._extras)
+        loss: Loss = functional_call(self._called, {**tensors, **buffers, **tied}, given, tie_weights=False)
+        return loss.minimised
+
+    def _copy_buffers(self) -> Extras:
+        return {name: buffer.clone() for name, buffer in self._called.named_buffers(remove_duplicate=False)}
 
 
 class _Called(nn.Module):

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 
 from coterie.clients.engine.allocator import retain_freed_memory
 from coterie.clients.engine.bound_network import has_batch_norm
+from coterie.clients.engine.private_steps import ExamplePrivacy, OrderGuard
 from coterie.clients.engine.upload_noise import UploadNoise
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.requests import Request, Result, Split
@@ -51,6 +52,7 @@ class Engine(ABC):
         together: the number of clients that it is fastest for in one call.
         independent: whether a client's answers are the same, to the bit, whichever clients share the call.
         one_process: whether only one process may hold one, because it owns a device.
+        example_privacy: how any one training sample is hidden; None where none is.
     """
 
     together = 1
@@ -62,7 +64,14 @@ class Engine(ABC):
     """What clients do to the models that they send; None for nothing."""
 
     def __init__(
-        self, network: nn.Module, layout: Layout, data: Data, training: Training, seed: int, initial: Tensor
+        self,
+        network: nn.Module,
+        layout: Layout,
+        data: Data,
+        training: Training,
+        seed: int,
+        initial: Tensor,
+        example_privacy: ExamplePrivacy | None = None,
     ) -> None:
         self.network = network
         self.layout = layout
@@ -70,6 +79,7 @@ class Engine(ABC):
         self.training = training
         self.seed = seed
         self.batch_norm = has_batch_norm(network)
+        self.example_privacy = example_privacy
         self._initial = initial
 
     @property
@@ -111,7 +121,13 @@ class Engine(ABC):
 
         To each answer's report the engine adds `trained_samples`, the work that the rule asked for: how many
         training samples went backwards through the network, each time that they did.
+
+        Raises:
+            BadInput: single samples are to be hidden, and a rule looks at them otherwise than by private steps.
         """
+        guards = None
+        if self.example_privacy is not None:
+            guards = [OrderGuard(order.rule, self.training) for order in orders]
         retain_freed_memory()
         clients = [self.client(o, s) for o, s in zip(orders, states, strict=True)]
         works: list[Work] = [o.rule.run(c, o) for o, c in zip(orders, clients, strict=True)]
@@ -123,9 +139,12 @@ class Engine(ABC):
             asked: list[tuple[int, Request]] = []
             for i in running:
                 try:
-                    asked.append((i, works[i].send(results[i])))
+                    request = works[i].send(results[i])
                 except StopIteration as end:
-                    answers[i] = _with_effort(end.value, efforts[i])
+                    answer = end.value if guards is None else guards[i].censor(end.value)
+                    answers[i] = _with_effort(answer, efforts[i])
+                else:
+                    asked.append((i, request if guards is None else guards[i].admit(request)))
             if watch is not None:
                 for _, request in asked:
                     watch(request)

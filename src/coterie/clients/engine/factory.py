@@ -10,6 +10,7 @@ from coterie.clients.engine.choice import is_perceptron
 from coterie.clients.engine.convolution import find_obstacle
 from coterie.clients.engine.device import OnDevice
 from coterie.clients.engine.engine import Data, Engine
+from coterie.clients.engine.private_steps import ExamplePrivacy
 from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules.training import Training
 from coterie.models.layout import Layout
@@ -24,19 +25,28 @@ def make_engine(
     seed: int,
     initial: Tensor,
     notes: tuple[str, ...] = (),
+    example_privacy: ExamplePrivacy | None = None,
 ) -> Engine:
     """The engine that `choose_engine` named: `sequential`, `batched` or `gpu`."""
-    engine = _make(name, network, layout, data, training, seed, initial)
+    engine = _make(name, network, layout, data, training, seed, initial, example_privacy)
     engine.notes = notes
     return engine
 
 
 def _make(
-    name: str, network: nn.Module, layout: Layout, data: Data, training: Training, seed: int, initial: Tensor
+    name: str,
+    network: nn.Module,
+    layout: Layout,
+    data: Data,
+    training: Training,
+    seed: int,
+    initial: Tensor,
+    example_privacy: ExamplePrivacy | None,
 ) -> Engine:
     if name == "gpu":
         together = is_perceptron(network) and not find_obstacle(network) and training.precision == "fp32"
         kind = Batched if together else Sequential
-        return OnDevice(kind, network, layout, data, training, seed, initial, torch.device("cuda"))
+        device = torch.device("cuda")
+        return OnDevice(kind, network, layout, data, training, seed, initial, device, example_privacy)
     engine = Batched if name == "batched" else Sequential
-    return engine(network, layout, data, training, seed, initial)
+    return engine(network, layout, data, training, seed, initial, example_privacy)

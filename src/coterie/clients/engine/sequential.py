@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from math import nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from coterie.clients.engine.bound_network import BoundNetwork
-from coterie.clients.engine.differentiation import ObjectiveOfOne, check_weights, find_objective
+from coterie.clients.engine.differentiation import ObjectiveOfEach, ObjectiveOfOne, check_weights, find_objective
 from coterie.clients.engine.engine import EVALUATION_BATCH, Data, Engine
 from coterie.clients.engine.minibatches import draw_samples
+from coterie.clients.engine.private_steps import ExamplePrivacy, add_clipped, chunk_size, count_private_steps
 from coterie.clients.engine.solver import Solver, clip_gradients, initial_memory, memory_views, tensors_to_train
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.minibatch import Batch, minibatch_ranges, to_numbers
-from coterie.clients.rules.objective import LocalModel
+from coterie.clients.rules.objective import LocalModel, TaskLoss
 from coterie.clients.rules.requests import (
     Gradients,
     Inspect,
@@ -37,20 +38,38 @@ from coterie.clients.rules.requests import (
 from coterie.clients.rules.training import Training
 from coterie.clients.tasks.measures import compute_metrics, metrics_to_compute
 from coterie.models.gaussian import draws, halves, moments
-from coterie.models.layout import Layout
+from coterie.models.layout import Entry, Layout
 from coterie.models.networks import channels_first
 
 NO_CLASSES = np.empty(0, np.int64)
 """The counts per class where a sample is not of one."""
 
 
+class _Setup(NamedTuple):
+    """What training needs beside samples; `memory` is what the solver remembers, where that is carried over."""
+
+    training: Training
+    entries: list[Entry]
+    parameters: list[Tensor]
+    memory: Tensor | None
+    lr: float
+    solver: Solver
+
+
 class Sequential(Engine):
     """Answers requests one client at a time. Keeps one network and one flat vector."""
 
     def __init__(
-        self, network: nn.Module, layout: Layout, data: Data, training: Training, seed: int, initial: Tensor
+        self,
+        network: nn.Module,
+        layout: Layout,
+        data: Data,
+        training: Training,
+        seed: int,
+        initial: Tensor,
+        example_privacy: ExamplePrivacy | None = None,
     ) -> None:
-        super().__init__(network, layout, data, training, seed, initial)
+        super().__init__(network, layout, data, training, seed, initial, example_privacy)
         self._bound = BoundNetwork(network, layout, seed, initial, training.precision, data.task)
         self._bound.augment = data.augment
         self._handlers: dict[type[Request], Callable[[Client, Any], Result]] = {
@@ -84,14 +103,12 @@ class Sequential(Engine):
         known = ", ".join(kind.__name__ for kind in self._handlers)
         raise TypeError(f"a rule asked for {type(request).__name__}; an engine answers {known}, and other requests")
 
-    def _train(self, client: Client, request: Train) -> Trained:
-        training, layout, bound = self.training, self.layout, self._bound
+    def _set_up(self, client: Client, request: Train) -> _Setup:
+        training, layout = self.training, self.layout
         if request.plain:
             training = training.updated(optimizer="sgd", momentum=0.0)
-        samples = self.data.slice(client.id, "train")
-        check_weights(request, len(samples[1]))
         entries = tensors_to_train(layout, request.part)
-        parameters = [bound.parameters[e.name] for e in entries]
+        parameters = [self._bound.parameters[e.name] for e in entries]
         anchor = request.start if request.anchor is None else request.anchor
         memory = initial_memory(request, training, layout)
         lr = training.lr_at(client.round) if request.lr is None else request.lr
@@ -104,6 +121,14 @@ class Sequential(Engine):
             None if request.linear is None else [e.view(request.linear) for e in entries],
             () if memory is None else memory_views(memory, training, layout, entries),
         )
+        return _Setup(training, entries, parameters, memory, lr, solver)
+
+    def _train(self, client: Client, request: Train) -> Trained:
+        if self.example_privacy is not None:
+            return self._train_privately(client, request, self.example_privacy)
+        bound, samples = self._bound, self.data.slice(client.id, "train")
+        check_weights(request, len(samples[1]))
+        training, entries, parameters, memory, lr, solver = self._set_up(client, request)
         objective = find_objective(request, self.data.task)
         bound.load_for_training(request.start, client, request.purpose, draws=objective is not None)
         beside = {name: values.clone().requires_grad_() for name, values in request.trained_extras.items()}
@@ -143,6 +168,31 @@ class Sequential(Engine):
             {name: values.detach() for name, values in beside.items()},
             {} if own is None else own.summary(),
         )
+
+    def _train_privately(self, client: Client, request: Train, privacy: ExamplePrivacy) -> Trained:
+        """Train by steps that hide any one sample; no loss is known, and buffers stay as they are."""
+        bound, samples = self._bound, self.data.slice(client.id, "train")
+        training, entries, parameters, memory, _, solver = self._set_up(client, request)
+        bound.load_for_training(request.start, client, request.purpose, draws=True)
+        each = ObjectiveOfEach(
+            request.objective or TaskLoss(), self._model, self.layout, entries, request.extras, self.data.task
+        )
+        count = len(samples[1])
+        epochs = training.epochs if request.epochs is None else request.epochs
+        probability, steps = count_private_steps(count, training.batch_size, epochs)
+        most = chunk_size(sum(e.size for e in entries))
+        draws, noise = privacy.generators(client, request)
+        for _ in range(steps if entries else 0):
+            picked = torch.from_numpy(np.flatnonzero(draws.random(count) < probability))
+            total = [torch.zeros_like(p, requires_grad=False) for p in parameters]
+            for some in torch.split(picked, most) if len(picked) else ():
+                gradients = each.gradients(bound.parameters, bound.take_samples(samples, some))
+                add_clipped(total, gradients, privacy.clip_norm)
+            solver.step(privacy.hide(total, probability * count, noise))
+        model = bound.copy_model(request.start, request.part)
+        for entry in self.layout.buffers:
+            entry.view(model).copy_(entry.view(request.start))
+        return Trained(model, nan, memory if request.keep_solver else None)
 
     @cached_property
     def _model(self) -> LocalModel:

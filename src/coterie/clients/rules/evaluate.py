@@ -24,7 +24,7 @@ class Evaluate(Rule):
     whatever part was received written over it. A client that keeps nothing yet takes the common initial model.
     """
 
-    writes = False
+    writes, private_steps = False, True
 
     split: Annotated[Literal["validation", "test"], Field(description="which held-out data")] = "test"
     own: Annotated[str, Field(description="the kept vector that is evaluated under the received part")] = ""
@@ -67,6 +67,8 @@ class AdaptThenEvaluate(Evaluate):
         tuple[int, ...], Field(description="rounds after each of which the learning rate is a tenth")
     ] = ()
     plain: Annotated[bool, Field(description="steps of plain SGD, whatever solver the training has")] = False
+    private_steps = False
+    """It trains, and nobody counts what is trained for a score."""
 
     def run(self, client: Client, order: Order) -> Work:
         """Report the scores of the adapted model, and the `choice` where there was one."""

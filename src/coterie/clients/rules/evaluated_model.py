@@ -26,7 +26,7 @@ class HandOver(Rule):
 
     evaluation: Annotated[str, Field(description="the rule that evaluates")] = "evaluate"
     settings_json: Annotated[str, Field(description="its settings, as JSON")] = "{}"
-    uploads = ("model",)
+    uploads, private_steps = ("model",), True
 
     @classmethod
     def of(cls, evaluation: Rule) -> HandOver:

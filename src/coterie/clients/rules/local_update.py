@@ -27,7 +27,7 @@ class LocalUpdate(Rule):
     `F_i(w) + (mu/2) ||w - W||^2`. Without it, or with 0, this is plain local SGD (FedAvg).
     """
 
-    uploads, writes = ("model",), False
+    uploads, writes, private_steps = ("model",), False, True
 
     def run(self, client: Client, order: Order) -> Work:
         """One local update."""
@@ -45,7 +45,7 @@ class ObjectiveUpdate(Rule):
 
     objective: Annotated[str, Field(description="the objective's name")] = "task-loss"
     settings_json: Annotated[str, Field(description="its settings, as JSON")] = "{}"
-    uploads, writes = ("model",), False
+    uploads, writes, private_steps = ("model",), False, True
 
     @classmethod
     def of(cls, objective: Objective) -> ObjectiveUpdate:
@@ -79,7 +79,7 @@ class UpdateKeepingSolver(Rule):
     The momentum, or Adam's moments and count of steps, stay with the client (docs/methods/layercfl.md, D11).
     """
 
-    uploads, client_state = ("model",), ("moments", "squares", "steps")
+    uploads, client_state, private_steps = ("model",), ("moments", "squares", "steps"), True
 
     def run(self, client: Client, order: Order) -> Work:
         """One local update."""
@@ -100,7 +100,7 @@ class UpdateKeepingSolver(Rule):
 class TrainOwn(Rule):
     """Train the client's own model, which nobody else ever sees; the first time from the common initial model."""
 
-    client_state = ("model",)
+    client_state, private_steps = ("model",), True
 
     def run(self, client: Client, order: Order) -> Work:
         """One local update of the client's own model."""

@@ -34,7 +34,7 @@ class PrivateUpdate(Rule):
     back to where training started.
     """
 
-    uploads, client_state = ("model",), ("model",)
+    uploads, client_state, private_steps = ("model",), ("model",), True
 
     def run(self, client: Client, order: Order) -> Work:
         """One local update of all layers together."""
@@ -77,7 +77,7 @@ class FrozenHeadUpdate(Rule):
     """
 
     head: Annotated[int, Field(ge=1, description="last layers that are frozen")] = 1
-    uploads = ("model",)
+    uploads, private_steps = ("model",), True
 
     def run(self, client: Client, order: Order) -> Work:
         """One local update of the body."""

@@ -84,6 +84,8 @@ class Rule:
     optional_uploads: ClassVar[tuple[str, ...]] = ()
     """Which of the uploads an answer may leave out."""
     client_state: ClassVar[tuple[str, ...]] = ()
+    private_steps: ClassVar[bool] = False
+    """Whether it looks at training samples by steps of `Train` alone, so that noise in these hides any one."""
 
     def run(self, client: Client, order: Order) -> Work:
         """Answer the order. Written for one client, as a generator of requests (see `requests`)."""

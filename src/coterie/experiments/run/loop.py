@@ -248,6 +248,7 @@ class Session:
             self.federation.features,
             experiment.run.engine,
             experiment.data.augment is not None,
+            private=engine.example_privacy is not None,
         )
         self.server_with_newcomers = make_server_view(experiment, self.population, engine)
         self.server = replace(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coterie.clients.engine.choice import LARGEST_CHUNK, choose_engine
 from coterie.clients.engine.engine import Data, Engine, check_output_shape
 from coterie.clients.engine.factory import make_engine
+from coterie.clients.engine.private_steps import ExamplePrivacy
 from coterie.clients.engine.upload_noise import UploadNoise
 from coterie.clients.rules.rule import Answer, Order
 from coterie.clients.rules.training import Training
@@ -56,6 +57,8 @@ class EngineSpec:
     """Of the task: a process that this reaches knows them by their names from then on."""
     upload_noise: UploadNoise | None = None
     """What clients do to the models that they send."""
+    example_privacy: ExamplePrivacy | None = None
+    """How clients hide any one training sample; None where they do not."""
 
     def build(self) -> Engine:
         """A fresh engine with a network of its own."""
@@ -63,9 +66,28 @@ class EngineSpec:
         built = self._build_network() if self.built is None else self.built.copy()
         check_output_shape(built.network, self.data, self.features)
         augmented = self.data.augment is not None
-        name, _ = choose_engine(built.network, built.layout, self.training, self.features, self.wanted, augmented)
+        privacy = self.example_privacy
+        if privacy is not None:
+            privacy.refuse(self.network, built.network, self.training)
+        name, _ = choose_engine(
+            built.network,
+            built.layout,
+            self.training,
+            self.features,
+            self.wanted,
+            augmented,
+            private=privacy is not None,
+        )
         engine = make_engine(
-            name, built.network, built.layout, self.data, self.training, self.seed, built.initial, built.notes
+            name,
+            built.network,
+            built.layout,
+            self.data,
+            self.training,
+            self.seed,
+            built.initial,
+            built.notes,
+            privacy,
         )
         engine.upload_noise = self.upload_noise
         return engine
