@@ -117,6 +117,7 @@ def _tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
     end = run.summary
     return [
         *_score_tiles(run, others),
+        *_privacy_tile(run),
         ("Groups", str(end["groups"]), f"{count_of(end['moved'], 'change')} in all"),
         ("Agreement with planted groups", *_agreement(end)),
         ("Sent up", volume(end["up_bytes"]), "clients to server"),
@@ -144,6 +145,14 @@ def _score_tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
         by_it = f"{versus(metric, adapted, mean)} by it" if mean is not None else ""
         tiles.insert(1, (f"{name} after adaptation", measured(metric, adapted), by_it))
     return tiles
+
+
+def _privacy_tile(run: Run) -> list[tuple[str, str, str]]:
+    """The tile on what has been spent of the promise of privacy; none where nothing is promised."""
+    if run.epsilon is None or run.promise is None:
+        return []
+    remark = f"delta {run.promise['delta']:.2g}, noise by {run.promise['noise by']}"
+    return [("Privacy, epsilon", f"{run.epsilon:.3g}", remark)]
 
 
 def _beside(metric: RunMetric, value: float, other: float, label: str) -> str:

@@ -32,6 +32,7 @@ def columns_of(metrics: Sequence[RunMetric]) -> pl.Schema:
             "worst10": pl.Float64(),
             "groups": pl.Int64(),
             "ari": pl.Float64(),
+            "epsilon": pl.Float64(),
             "up_mb": pl.Float64(),
             "down_mb": pl.Float64(),
             "seconds": pl.Float64(),
@@ -73,6 +74,7 @@ def last_rounds(folders: Sequence[RunFolder]) -> pl.DataFrame:
                 "worst10": end["worst10"] if run.metrics.deciding == metrics[0] else None,
                 "groups": end["groups"],
                 "ari": end["ari"],
+                "epsilon": run.epsilon,
                 "up_mb": end["up_bytes"] / MEGABYTE,
                 "down_mb": end["down_bytes"] / MEGABYTE,
                 "seconds": end["seconds"],
@@ -103,6 +105,8 @@ def tabulate(frame: pl.DataFrame, metrics: Sequence[RunMetric] = (ACCURACY,)) ->
         "seconds": ("seconds", lambda v: f"{v:,.1f}"),
     }
     units = {**{metric.name: metric for metric in metrics}, "worst10": worst}
+    if frame["epsilon"].count():
+        columns["epsilon"] = ("epsilon", decimals)
     best = {
         name: known.min() if unit.less_is_better else known.max()
         for name, unit in units.items()
@@ -170,6 +174,8 @@ def _summarise(run: Run) -> str:
         best = f"best {metric.title} {measured(metric, end[metrics.best])} in round {end['best_round']}"
     if (adapted := end.get(f"{ADAPTED}{metrics.headline}")) is not None:
         best += f"; after adaptation {measured(metric, adapted)} in the end"
+    if run.epsilon is not None and run.promise is not None:
+        best += f"; epsilon {run.epsilon:.3g} of each client with delta {run.promise['delta']:.2g}"
     return (
         f"{count_of(end['rounds'], 'round')}; {best}; {volume(end['up_bytes'])} up, "
         f"{volume(end['down_bytes'])} down; {count_of(end['failed'], 'failure')}; {end['seconds']:,.1f} s"

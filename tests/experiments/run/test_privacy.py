@@ -18,12 +18,15 @@ from torch import Tensor
 import coterie
 from coterie import BadInput, Experiment
 from coterie.clients.engine.upload_noise import UploadNoise
+from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.run.accounting import Releases, find_epsilon, find_noise
 from coterie.experiments.run.loop import Session, resume, run
 from coterie.experiments.run.promise import make_promise
 from coterie.methods import METHODS, Cohort, Method
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Ask, Exchange, Replies
+from coterie.report.run_page import build
+from coterie.report.run_tables import last_rounds, show
 from coterie.runtime.runtime import drive
 from tests.federated import Trained, planted, train
 
@@ -285,6 +288,10 @@ def test_a_run_says_what_it_has_spent(tmp_path: Path, noise_by: str) -> None:
     assert log == [promise.find_spent(number) for number in (1, 2, 3)]
     described = json.loads((tmp_path / "private" / "environment.json").read_text())["description"]
     assert promise.describe() in described
+    folder = RunFolder(tmp_path / "private")
+    assert f"Privacy, epsilon</dt><dd>{promise.epsilon:.3g}<" in build(folder).read_text("utf-8")
+    assert last_rounds([folder])["epsilon"].to_list() == [promise.epsilon]
+    assert f"epsilon {promise.epsilon:.3g} of each client with delta 0.065" in str(show(folder).caption)
 
 
 @pytest.mark.slow

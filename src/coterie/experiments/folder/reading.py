@@ -88,6 +88,17 @@ class Run:
         return self.log.filter(pl.col("name") == name).select("round", "of", "value")
 
     @cached_property
+    def promise(self) -> Mapping[str, Any] | None:
+        """The promise of privacy, `epsilon`, `delta` and `noise by`; None where the run promises nothing."""
+        return self.folder.environment().get("privacy")
+
+    @cached_property
+    def epsilon(self) -> float | None:
+        """What has been spent of the promise; None where nothing is promised, or no round is finished."""
+        spent = self.logged("epsilon")["value"] if self.promise is not None else ()
+        return float(spent[-1]) if len(spent) else None
+
+    @cached_property
     def clustered(self) -> bool:
         """Whether there were ever two groups at a time."""
         groups = self.clients.filter(pl.col("group") >= 0).group_by("round").agg(pl.col("group").n_unique())

@@ -695,6 +695,8 @@ class Session:
         found = provenance.environment(self.experiment.run.seed, self.engine, self._fingerprint, self.describe())
         if self.metrics != metrics.CLASSIFICATION:
             found["metrics"] = self.metrics.to_json()
+        if self.promise is not None:
+            found["privacy"] = self.promise.to_json()
         return found | ({"network": self._weights} if self._weights else {})
 
     def find_differences(self, before: dict[str, Any]) -> list[str]:

@@ -40,6 +40,15 @@ class Promise:
         """Return the epsilon of so many rounds."""
         return find_epsilon(self.multiplier, Releases(rounds, self.releases.share), self.delta)
 
+    def to_json(self) -> dict[str, float | str]:
+        """Return it as plain values."""
+        return {
+            "noise by": self.kind,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "noise multiplier": self.multiplier,
+        }
+
     def describe(self) -> str:
         """Say in one line what is promised."""
         return (
