@@ -32,7 +32,7 @@ def test_table_has_the_last_round_and_the_totals(clustered: RunFolder, together:
     assert found["accuracy"][0] == rounds["macro_accuracy"][-1]
     assert found["up_mb"][0] == pytest.approx(sum(rounds["up_bytes"].to_list()) / 1e6)
     assert found["seconds"][0] == pytest.approx(15 * 1.25)
-    assert found.row(2)[2:] == (0, *[None] * 7)
+    assert found.row(2)[2:] == (0, *[None] * 8)
     lines = printed(run_tables.render(found))
     assert f"{rounds['macro_accuracy'][-1]:.1%}" in lines
     assert "–" in lines

@@ -95,8 +95,8 @@ class Run:
     @cached_property
     def epsilon(self) -> float | None:
         """What has been spent of the promise; None where nothing is promised, or no round is finished."""
-        spent = self.logged("epsilon")["value"] if self.promise is not None else ()
-        return float(spent[-1]) if len(spent) else None
+        spent = self.logged("epsilon")["value"].to_list() if self.promise is not None else []
+        return float(spent[-1]) if spent else None
 
     @cached_property
     def clustered(self) -> bool:
