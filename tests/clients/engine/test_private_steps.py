@@ -66,6 +66,7 @@ from coterie.models.layout import Layout
 from coterie.models.networks import channels_first
 from coterie.models.origin import initialise
 from coterie.runtime.local.runtime import EngineSpec
+from coterie.runtime.ray.calls import Shipped
 from tests.clients.engine.population import SEED, Population, Samples, population
 from tests.federated import planted, same, train
 from tests.own_networks import Frozen, Language, Recurrent, tied
@@ -541,6 +542,11 @@ def test_norms_over_the_batch_are_refused() -> None:
     ):
         spec("planted-batch-norm").build()
     assert spec("tests.own_networks:Frozen").build().example_privacy == HIDDEN
+
+
+def test_it_travels_with_the_specification() -> None:
+    shipped = Shipped.of(spec("planted-perceptron"))
+    assert shipped.build().example_privacy == HIDDEN
 
 
 def test_half_precision_is_refused() -> None:

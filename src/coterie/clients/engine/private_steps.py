@@ -215,13 +215,13 @@ class OrderGuard:
 
 
 def refuse_rule(rule: Rule) -> None:
-    """Let a rule pass that looks at training samples by private steps alone.
+    """Let a rule pass that looks at training samples by the steps of one local update alone.
 
     Raises:
         BadInput: it does not.
     """
     if not rule.private_steps:
         raise BadInput(
-            f"the rule {rule.name} is not possible with {HERE}: it looks at training samples otherwise than by "
-            "steps that hide them; it must be one that only trains, as those of fedavg and fedprox"
+            f"the rule {rule.name} is not possible with {HERE}: it makes more of training samples than one local "
+            "update, whose steps hide them; it must be one that only trains, as those of fedavg and fedprox"
         )

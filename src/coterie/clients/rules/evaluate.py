@@ -68,7 +68,7 @@ class AdaptThenEvaluate(Evaluate):
     ] = ()
     plain: Annotated[bool, Field(description="steps of plain SGD, whatever solver the training has")] = False
     private_steps = False
-    """It trains, and nobody counts what is trained for a score."""
+    """What is trained for a score is more than the local updates that a promise counts."""
 
     def run(self, client: Client, order: Order) -> Work:
         """Report the scores of the adapted model, and the `choice` where there was one."""

@@ -85,7 +85,8 @@ class Rule:
     """Which of the uploads an answer may leave out."""
     client_state: ClassVar[tuple[str, ...]] = ()
     private_steps: ClassVar[bool] = False
-    """Whether it looks at training samples by steps of `Train` alone, so that noise in these hides any one."""
+    """Whether it looks at training samples by the steps of one local update alone, so that noise in these hides any
+    one. Scores of held-out samples are none of it."""
 
     def run(self, client: Client, order: Order) -> Work:
         """Answer the order. Written for one client, as a generator of requests (see `requests`)."""
