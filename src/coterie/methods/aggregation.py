@@ -34,6 +34,7 @@ class Aggregation(Section):
             "bulyan",
             "geometric-median",
             "centred-clipping",
+            "fltrust",
         ],
         Field(
             description="how the models of a group become its centre: the weighted mean, or an estimate that a few "
@@ -48,6 +49,10 @@ class Aggregation(Section):
             description="share of each group's clients that are taken to be hostile (trimmed-mean, krum, "
             "multi-krum, bulyan); without it, 0.2",
         ),
+    ] = None
+    trusted: Annotated[
+        tuple[str, ...] | None,
+        Field(min_length=1, description="names of clients whose updates all others' are held against (fltrust)"),
     ] = None
     clip_norm: Annotated[
         float | None,
@@ -66,6 +71,8 @@ class Aggregation(Section):
     def _counts(self) -> Aggregation:
         if self.hostile is not None and self.rule not in _WITH_SHARE:
             raise ValueError(f"hostile needs rule = {', '.join(_WITH_SHARE[:-1])} or {_WITH_SHARE[-1]}")
+        if (self.trusted is None) == (self.rule == "fltrust"):
+            raise ValueError("rule = fltrust needs trusted, and trusted needs rule = fltrust")
         return self
 
     @property
@@ -95,6 +102,8 @@ class Aggregation(Section):
             models = clip_updates(models, previous[torch.from_numpy(np.maximum(groups, 0))], self.clip_norm)
         if self.rule == "mean":
             return aggregate.group_means(models, groups, previous, weights)
+        if self.rule == "fltrust":  # the updates came weighed
+            return aggregate.group_means(models, groups, previous)
         return robust_centres(models, groups, previous, self.rule, self._share)
 
     def average(self, models: Tensor, previous: Tensor, weights: ArrayLike | None = None) -> Tensor:

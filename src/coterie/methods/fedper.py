@@ -18,6 +18,7 @@ from coterie.clients.rules.private import PrivateUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort
+from coterie.methods.privacy import AVERAGES, Covered
 from coterie.methods.private_layers import SharedLayers, select_last_layers
 from coterie.models.layout import Layout, Part
 
@@ -34,6 +35,10 @@ class FedPer(SharedLayers):
     private: Annotated[
         int, Field(ge=1, description="last layers that stay with the client (K_P)"), Grid(1, 2, 3)
     ] = 1
+
+    @property
+    def covered(self) -> Covered:
+        return AVERAGES
 
     def shared(self, layout: Layout) -> Part:
         return layout.everything - select_last_layers(layout, self.private, "private", len(layout.layers))

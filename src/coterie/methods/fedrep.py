@@ -24,6 +24,7 @@ from coterie.clients.rules.rule import Rule
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.fedper import FedPer
 from coterie.methods.method import Cohort, Split
+from coterie.methods.privacy import Covered
 
 
 @METHODS.add("fedrep")
@@ -46,6 +47,10 @@ class FedRep(FedPer):
     last_head: Annotated[
         bool, Field(description="before the last evaluation, every client trains its head once more")
     ] = True
+
+    @property
+    def covered(self) -> Covered:
+        return Covered(server="", clients="")
 
     def update(self, cohort: Cohort) -> Rule:
         if self.phases == "joint":

@@ -138,7 +138,8 @@ class FeSEM(Method[FeSEMState]):
     @property
     def covered(self) -> Covered:
         told = "" if self.e_step == "nearest" else "its clients tell how far each model moves"
-        return Covered("its server compares single clients' models", told, told)
+        warm = "its clients train until they converge; method.warm_up must be 0" if self.warm_up else ""
+        return Covered("its server compares single clients' models", told, told or warm)
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of what is approximate with more clients than are compared whole."""

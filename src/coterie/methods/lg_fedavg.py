@@ -21,6 +21,7 @@ from coterie.clients.rules.rule import Rule
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort, ServerView, Serving
+from coterie.methods.privacy import AVERAGES, Covered
 from coterie.methods.private_layers import PartlyShared, SharedLayers, select_last_layers
 from coterie.models.layout import Layout, Part
 
@@ -52,6 +53,10 @@ class LGFedAvg(SharedLayers):
         if self.pretrain >= rounds:
             found.append(f"the first {self.pretrain} rounds (pretrain) are FedAvg; this run has {rounds}")
         return found
+
+    @property
+    def covered(self) -> Covered:
+        return AVERAGES
 
     def shared(self, layout: Layout) -> Part:
         return select_last_layers(layout, self.layers, "layers", len(layout.layers))

@@ -15,7 +15,7 @@ import coterie
 from coterie import BadInput, Experiment
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.experiments.run.attack import Attackers, mark_images, poison_data
-from coterie.experiments.run.screening import find_starts, leave_out, screen_updates
+from coterie.experiments.run.screening import find_starts, leave_out, screen_updates, weigh_by_trust
 from coterie.experiments.run.setup import load_federation
 from coterie.experiments.schema.check import build_method
 from coterie.experiments.schema.sections import Attack
@@ -75,6 +75,35 @@ def test_of_two_updates_each_is_held_against_its_model() -> None:
     kept = screen_updates(exchange, two, 10.0)
     assert kept.clients.tolist() == [1]
     assert kept.missing[2] == "sent a model with an update 6.67e+07 times as long as the model that was sent"
+
+
+def test_updates_are_weighed_by_trust() -> None:
+    """FLTrust, Eq. 2 to 4, of two trusted clients that know different tasks."""
+    start, updates = (
+        torch.zeros(1, 3),
+        torch.tensor([[2.0, 0, 0], [6, 6, 0], [-1, 0, 0], [0, 0, 3], [0, 9, 9], [1, 0, 0]]),
+    )
+    exchange = Exchange(CLIENTS, LocalUpdate(), {"model": Send(start, np.zeros(6, np.int64))})
+    replies = Replies(CLIENTS, CLIENTS + 1, {"model": updates}, {}, {}, {})
+    found = weigh_by_trust(exchange, replies, np.array([0, 3]))
+    assert found.clients.tolist() == [0, 1, 3, 4, 5]
+    assert found.missing == {2: "sent a model with an update that points away from all trusted ones"}
+    one, other, root = np.array([0, 1, 4]), np.array([2, 3]), 0.5**0.5
+    scores, lengths = np.array([1, root, 1]), np.array([[2.0, 0, 0], [2 * root, 2 * root, 0], [2, 0, 0]])
+    assert found.models[one].mean(0).numpy() == pytest.approx(scores @ lengths / scores.sum())
+    scores, lengths = np.array([1, root]), np.array([[0.0, 0, 3], [0, 3 * root, 3 * root]])
+    assert found.models[other].mean(0).numpy() == pytest.approx(scores @ lengths / scores.sum())
+    nobody = weigh_by_trust(exchange, leave_out(replies, {0: "away"}), np.array([0]))
+    assert not len(nobody)
+    assert nobody.missing[5] == "sent a model when no trusted client answered"
+
+
+@pytest.mark.medium
+def test_with_trusted_clients_a_hostile_half_is_withstood() -> None:
+    trust = {"rule": "fltrust", "trusted": ["client 0", "client 1"]}
+    attack = {"share": 0.5, "kind": "sign-flip", "strength": 5.0}
+    wanted = experiment(rounds=4, aggregation=trust, attack=attack)
+    assert last(wanted)["accuracy"] > last(wanted.updated({"aggregation": {}}))["accuracy"] + 0.2
 
 
 def test_an_update_begins_where_its_client_was_sent() -> None:
@@ -214,7 +243,8 @@ def test_every_method_that_averages_can_be_robust(method: str) -> None:
 @pytest.mark.medium
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_trains(rule: str) -> None:
-    assert last(experiment(rounds=3, aggregation={"rule": rule}))["accuracy"] > 0.3
+    trusted = {"trusted": ["client 0", "client 1"]} if rule == "fltrust" else {}
+    assert last(experiment(rounds=3, aggregation={"rule": rule, **trusted}))["accuracy"] > 0.3
 
 
 @pytest.mark.parametrize(
@@ -239,6 +269,15 @@ def test_a_rule_that_would_count_for_nothing_is_refused(method: str) -> None:
         ({"aggregation": {"norm_bound": 0.5}}, "aggregation.norm_bound = 0.5 is not possible; it must be "),
         ({"aggregation": {"max_weight": "none"}}, "aggregation.max_weight = 'none' is not possible; it must be "),
         ({"aggregation": {"hostile": 0.3}}, "hostile needs rule = trimmed-mean, krum, multi-krum or bulyan"),
+        ({"aggregation": {"rule": "fltrust"}}, "rule = fltrust needs trusted, and trusted needs rule = fltrust"),
+        (
+            {"aggregation": {"rule": "fltrust", "trusted": ["client 99"]}},
+            "the client of aggregation.trusted 'client 99' is unknown; did you mean client 9?",
+        ),
+        (
+            {"aggregation": {"rule": "fltrust", "trusted": ["client 0"]}, "run": {"participation": 0.5}},
+            "run.participation = 0.5 is not possible with aggregation.rule = 'fltrust', which needs the trusted",
+        ),
         ({"attack": {"kind": "scale"}}, "share must be above 0 where an attack is described"),
         (
             {"attack": {"share": 0.01}},

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from math import erf, exp, log, sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from torch import Tensor
 
 import coterie
 from coterie import BadInput, Experiment
+from coterie.clients.engine.private_steps import count_private_steps
 from coterie.clients.engine.upload_noise import UploadNoise
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.run.accounting import Releases, find_epsilon, find_noise
 from coterie.experiments.run.loop import Session, resume, run
-from coterie.experiments.run.promise import make_promise
+from coterie.experiments.run.promise import find_client_noise, make_promise
 from coterie.methods import METHODS, Cohort, Method
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Ask, Exchange, Replies
@@ -33,7 +35,7 @@ from tests.federated import Trained, planted, train
 DATA = {"name": "digits", "split": "rotated(2)", "clients": 12}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ifca": {"init": "plain", "clusters": 2},
-    "fesem": {"clusters": 2, "warm_up": 1},
+    "fesem": {"clusters": 2, "warm_up": 0},
     "lg-fedavg": {"layers": 1},
 }
 
@@ -93,7 +95,7 @@ def test_the_noise_found_keeps_the_promise_and_is_no_greater() -> None:
 
 
 def test_an_epsilon_that_no_noise_gives_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"privacy.epsilon = 1e-06 is not possible in 10 rounds; it must be larger"):
+    with pytest.raises(BadInput, match=r"privacy.epsilon = 1e-06 is not possible where 10 times something is told"):
         find_noise(1e-6, Releases(10), 1e-9)
 
 
@@ -140,7 +142,7 @@ def test_what_makes_no_promise_is_refused(privacy: dict[str, Any], problem: str)
             "fesem",
             "server",
             "privacy.noise_by = 'server' is not possible with fesem: its server compares single clients' models; "
-            "possible with it: noise_by = 'clients' or unit = 'example'",
+            "possible with it: noise_by = 'clients'",
         ),
         (
             "ifca",
@@ -280,7 +282,7 @@ def test_a_run_says_what_it_has_spent(tmp_path: Path, noise_by: str) -> None:
     wanted = experiment(unit="client", epsilon=6.0, noise_by=noise_by).updated(
         {"run.folder": str(tmp_path), "run.name": "private"}
     )
-    promise = make_promise(wanted, 12)
+    promise = make_promise(wanted, np.full(12, 100))
     assert promise is not None
     assert promise.epsilon == pytest.approx(6.0, rel=0.002)
     run(wanted, observers=[Quiet()])
@@ -327,8 +329,52 @@ def test_workers_and_methods_with_groups_give_the_same_bits() -> None:
         assert ends[0] == ends[1]
 
 
+def test_every_client_keeps_the_promise_for_its_samples() -> None:
+    """The one that spends most decides on the noise, whichever that is."""
+    sizes = np.array([17, 30, 33, 64, 200])
+    wanted = experiment(unit="example", epsilon=4.0, delta=1e-4).updated({"training.epochs": 2})
+    promise = make_promise(wanted, sizes)
+    assert promise is not None
+    spent = []
+    for samples in sizes.tolist():
+        probability, steps = count_private_steps(samples, 16, 2, rounds=3)
+        spent.append(find_epsilon(promise.multiplier, Releases(steps, probability), 1e-4))
+    assert max(spent) == promise.epsilon
+    assert 4.0 * 0.998 < max(spent) <= 4.0
+    assert spent[4] < 2
+    alone = find_client_noise(wanted.updated({"data.samples_per_client": 30}), SimpleNamespace(samples=sizes[4:]))
+    assert alone[1] is not None
+    assert alone[1].noise_multiplier < promise.multiplier
+
+
+@pytest.mark.slow
+def test_samples_are_hidden_and_the_run_says_so() -> None:
+    ends = []
+    hidden = {"unit": "example", "noise_multiplier": 1.5}
+    for workers, privacy in ((1, {"unit": "off"}), (1, hidden), (2, hidden)):
+        wanted = experiment("fedavg", 2, **privacy)
+        *_, end = coterie.rounds(wanted.updated({"run.workers": workers}), [Quiet()])
+        ends.append({k: v for k, v in end.metrics.items() if "seconds" not in k})
+    assert ends[1] == ends[2]
+    assert ends[0]["loss"] < ends[1]["loss"]
+
+
+@pytest.mark.parametrize("name", names("samples"))
+def test_noise_in_steps_covers_methods_whose_rules_take_them(name: str) -> None:
+    """In every exchange of their rounds, clients do what the engine can hide."""
+    found = train(method_of(name), planted("feature", 2, clients=6), 3, participation=0.5)
+    assert all(exchange.rule.private_steps for asked in found.asked for exchange, _ in asked)
+    assert all(not replies.numbers for asked in found.asked for _, replies in asked)
+
+
+def test_adaptation_without_noise_is_refused() -> None:
+    wanted = experiment(unit="example", epsilon=1).updated({"evaluation.adapt.epochs": 1})
+    with pytest.raises(BadInput, match=r"evaluation.adapt is not possible with privacy.unit = 'example'"):
+        wanted.check()
+
+
 def test_default_delta_is_less_than_one_in_all_clients() -> None:
-    promise = make_promise(experiment(), 1000)
+    promise = make_promise(experiment(), np.full(1000, 50))
     assert promise is not None
     assert promise.delta == pytest.approx(1000**-1.1)
     assert log(promise.delta) < log(1 / 1000)

@@ -138,7 +138,7 @@ def test_a_key_that_may_be_unset_is_so_by_default() -> None:
         "network": dict.fromkeys(("initial", "start", "output", "head")),
         "evaluation": evaluation,
         "run": dict.fromkeys(run),
-        "aggregation": dict.fromkeys(("hostile", "clip_norm")),
+        "aggregation": dict.fromkeys(("hostile", "trusted", "clip_norm")),
         "attack": {"strength": None},
         "privacy": dict.fromkeys(("noise_by", "epsilon", "noise_multiplier", "delta", "clip_quantile")),
     }

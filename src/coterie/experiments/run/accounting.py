@@ -36,6 +36,10 @@ class Releases:
     times: int
     share: float = 1.0
 
+    def repeated(self, rounds: int) -> Releases:
+        """Return the same in each of several rounds."""
+        return Releases(self.times * rounds, self.share)
+
 
 def find_epsilon(multiplier: float, releases: Releases, delta: float) -> float:
     """Return the epsilon that Gaussian noise promises, for adding or removing one unit."""
@@ -55,7 +59,8 @@ def find_noise(epsilon: float, releases: Releases, delta: float) -> float:
         low, high = high, 2 * high
         if high > MOST_NOISE:
             raise BadInput(
-                f"privacy.epsilon = {epsilon:g} is not possible in {releases.times} rounds; it must be larger"
+                f"privacy.epsilon = {epsilon:g} is not possible where {releases.times:,} times something is told; "
+                "it must be larger"
             )
     while low > 0.02 and find_epsilon(low, releases, delta) <= epsilon:
         low /= 2

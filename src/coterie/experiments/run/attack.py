@@ -147,8 +147,10 @@ class Attackers:
         return torch.where(starts.isnan(), usual, starts)
 
 
-def choose_attackers(attack: Attack, federation: Federation, trained: int, seed: int) -> Attackers:
-    """Draw who is hostile among the first `trained` clients of a federation.
+def choose_attackers(
+    attack: Attack, federation: Federation, trained: int, seed: int, trusted: Ids | None = None
+) -> Attackers:
+    """Draw who is hostile among the first `trained` clients of a federation; who is trusted never is.
 
     Raises:
         BadInput: the attack needs what these data do not have.
@@ -161,7 +163,8 @@ def choose_attackers(attack: Attack, federation: Federation, trained: int, seed:
         )
     if count:
         _check(attack, federation)
-    drawn = stream(seed, "hostile").permutation(trained)[:count]
+    drawn = stream(seed, "hostile").permutation(trained)
+    drawn = drawn[~np.isin(drawn, [] if trusted is None else trusted)][:count]
     planted = None if federation.planted is None else federation.planted[:trained]
     return Attackers(attack, np.sort(drawn), trained, planted, seed)
 

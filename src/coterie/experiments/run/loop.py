@@ -40,8 +40,15 @@ from coterie.experiments.run.record import (
     round_row,
     round_tables,
 )
-from coterie.experiments.run.screening import screen_updates
-from coterie.experiments.run.setup import World, build_simulation, make_server_view, network_name, quarantine_after
+from coterie.experiments.run.screening import screen_updates, weigh_by_trust
+from coterie.experiments.run.setup import (
+    World,
+    build_simulation,
+    find_trusted,
+    make_server_view,
+    network_name,
+    quarantine_after,
+)
 from coterie.experiments.schema.check import absolute_data, build_method, cohort_size, too_many_pairs
 from coterie.experiments.schema.experiment import Experiment, check
 from coterie.experiments.schema.sections import Data
@@ -254,6 +261,7 @@ class Session:
         self.server = replace(
             self.server_with_newcomers, samples=experiment.aggregation.cap_samples(self.federation.samples)
         )
+        self.trusted = find_trusted(experiment, self.federation)
         if problems := too_many_pairs(experiment.method, self.server.n, experiment.run, experiment.scale):
             raise BadInput(problems)
         if self.method.needs.validation and self._count_unvalidated() == self.server.n:
@@ -262,7 +270,7 @@ class Session:
                 f"by which {experiment.method.name} decides with these settings; it must be larger, or clients "
                 "must have more samples"
             )
-        self.promise = make_promise(experiment, self.server.n)
+        self.promise = make_promise(experiment, self.population.samples)
         self.clip_norm = experiment.privacy.clip_norm
         self.done = 0
         self.state: Any = self.method.start(self.server)
@@ -409,6 +417,8 @@ class Session:
         # Whether one client counts may not depend on how long the others' updates are; theirs are clipped anyway.
         bound = "off" if self._adds_noise else self.experiment.aggregation.norm_bound
         kept = screen_updates(ask, given, bound)
+        if self.trusted is not None:
+            kept = weigh_by_trust(ask, kept, self.trusted)
         for client in sorted(kept.missing.keys() - reply.missing.keys()):
             self.runtime.failures.append((client, kept.missing[client]))
             self.runtime.quarantine.note_failure(client, kept.missing[client])

@@ -3,47 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clients.engine.private_steps import ExamplePrivacy, count_private_steps
 from coterie.clients.engine.upload_noise import UploadNoise
+from coterie.errors import BadInput
 from coterie.experiments.run.accounting import Releases, find_epsilon, find_noise
 from coterie.experiments.schema.experiment import Experiment
 
 SUBJECT = {
     "server": "the data of any one client, by noise that the server adds to sums of updates",
     "clients": "the data of any one client, by noise that it adds to its own updates",
+    "samples": "any one training sample, by noise that its client adds in every step",
 }
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What a run promises, for any one client.
+    """What a run promises, for any one client or sample.
 
     Attributes:
         kind: where noise comes in; see `Privacy.kind`.
         delta: the chance that it fails.
         multiplier: the noise, in units of what it hides.
-        releases: what a whole run tells under noise.
+        each: what one round tells under noise: of a sample, at the client that spends most in the whole run.
+        rounds: of the run.
     """
 
-    kind: Literal["server", "clients"]
+    kind: Literal["server", "clients", "samples"]
     delta: float
     multiplier: float
-    releases: Releases
+    each: Releases
+    rounds: int
 
     @property
     def epsilon(self) -> float:
         """Of the whole run."""
-        return find_epsilon(self.multiplier, self.releases, self.delta)
+        return self.find_spent(self.rounds)
 
     def find_spent(self, rounds: int) -> float:
         """Return the epsilon of so many rounds."""
-        return find_epsilon(self.multiplier, Releases(rounds, self.releases.share), self.delta)
+        return find_epsilon(self.multiplier, self.each.repeated(rounds), self.delta)
 
     def to_json(self) -> dict[str, float | str]:
         """Return it as plain values."""
         return {
-            "noise by": self.kind,
+            "noise by": "server" if self.kind == "server" else "clients",
+            "hides": "one sample" if self.kind == "samples" else "one client",
             "epsilon": self.epsilon,
             "delta": self.delta,
             "noise multiplier": self.multiplier,
@@ -57,35 +66,73 @@ class Promise:
         )
 
 
-def make_promise(experiment: Experiment, clients: int) -> Promise | None:
-    """Return what a run with so many clients promises; None where it promises nothing.
+def make_promise(experiment: Experiment, samples: NDArray[np.int64]) -> Promise | None:
+    """Return what a run promises clients with so many training samples `[n]`; None where it promises nothing.
 
     Raises:
         BadInput: no noise keeps it, or the library that says so is not installed.
     """
     privacy, run = experiment.privacy, experiment.run
-    if privacy.kind not in ("server", "clients"):
+    kind = privacy.kind
+    if not kind:
         return None
-    # A client that hides its own updates tells something in every round that it takes part in, and all may be.
-    releases = Releases(run.rounds, run.participation if privacy.kind == "server" else 1.0)
-    delta = max(clients, 2) ** -1.1 if privacy.delta is None else privacy.delta
-    if privacy.noise_multiplier is not None:
-        multiplier = privacy.noise_multiplier
-        find_epsilon(multiplier, releases, delta)  # whoever misses the library hears of it now
-    else:
+    crowd = len(samples) if kind != "samples" else int(samples.sum())
+    delta = max(crowd, 2) ** -1.1 if privacy.delta is None else privacy.delta
+    each = _list_releases(experiment, samples)
+    whole = [releases.repeated(run.rounds) for releases in each]
+    multiplier = privacy.noise_multiplier
+    if multiplier is None:
         assert privacy.epsilon is not None
-        multiplier = find_noise(privacy.epsilon, releases, delta)
-    return Promise(privacy.kind, delta, multiplier, releases)
+        multiplier = _find_noise_for_all(privacy.epsilon, whole, delta)
+    spent = [find_epsilon(multiplier, releases, delta) for releases in whole]
+    return Promise(kind, delta, multiplier, each[int(np.argmax(spent))], run.rounds)
 
 
-def make_upload_noise(experiment: Experiment, clients: int) -> UploadNoise | None:
-    """Return what clients do to the models that they send; None for nothing.
+def _list_releases(experiment: Experiment, samples: NDArray[np.int64]) -> list[Releases]:
+    """Return what a round tells of a unit, without what tells less in any case."""
+    privacy, run, training = experiment.privacy, experiment.run, experiment.training
+    if privacy.kind != "samples":
+        # A client that hides its own updates tells something in every round that it takes part in: all, it may be.
+        return [Releases(1, run.participation if privacy.kind == "server" else 1.0)]
+    shares: dict[int, float] = {}
+    for count in np.unique(samples[samples > 0]).tolist():
+        probability, steps = count_private_steps(count, training.batch_size, training.epochs)
+        shares[steps] = max(shares.get(steps, 0.0), probability)
+    if not shares:
+        raise BadInput("privacy.unit = 'example' is not possible, for no client has a training sample")
+    return [Releases(steps, share) for steps, share in sorted(shares.items())]
+
+
+def _find_noise_for_all(epsilon: float, releases: list[Releases], delta: float) -> float:
+    """Return the noise multiplier that keeps the promise whichever of these releases is made."""
+    left, multiplier = sorted(releases, key=lambda one: one.share * one.times**0.5), 0.0
+    while left:
+        worst = left.pop()
+        multiplier = max(multiplier, find_noise(epsilon, worst, delta))
+        left = [one for one in left if find_epsilon(multiplier, one, delta) > epsilon]
+    return multiplier
+
+
+def find_client_noise(experiment: Experiment, data: Any) -> tuple[UploadNoise | None, ExamplePrivacy | None]:
+    """Return the noise that clients add to what they send, and to steps of training; None where they add none.
+
+    A client with data of its own knows of no other, and keeps the promise for itself.
+
+    Args:
+        experiment: what is promised.
+        data: of all clients of a simulation, or of one client.
 
     Raises:
         BadInput: as for `make_promise`.
     """
-    if experiment.privacy.kind != "clients":
-        return None
-    promise = make_promise(experiment, clients)
+    kind, secret = experiment.privacy.kind, experiment.data.own
+    if kind not in ("clients", "samples"):
+        return None, None
+    samples = getattr(data, "samples", None)
+    if samples is None:
+        samples = np.array([len(data.slice(0, "train")[1])])
+    promise = make_promise(experiment, samples)
     assert promise is not None
-    return UploadNoise(experiment.privacy.clip_norm, promise.multiplier, secret=experiment.data.own)
+    if kind == "clients":
+        return UploadNoise(experiment.privacy.clip_norm, promise.multiplier, secret), None
+    return None, ExamplePrivacy(experiment.privacy.clip_norm, promise.multiplier, secret)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.methods.exchange import Exchange, Replies
+from coterie.methods.exchange import Exchange, Ids, Replies
 from coterie.models.layout import Part
 
 LEAST = 3
@@ -71,6 +71,58 @@ def screen_updates(exchange: Exchange, replies: Replies, bound: float | Literal[
             length = f"{lengths[row] / usual:.3g} times as long as {of}" if finite else "of infinite length"
             reasons[int(row)] = f"sent a {name} with an update {length}"
     return leave_out(replies, reasons) if reasons else replies
+
+
+def weigh_by_trust(exchange: Exchange, replies: Replies, trusted: Ids) -> Replies:
+    """Weigh each update by how far it points where that of a trusted client does (FLTrust: Cao et al., NDSS 2021).
+
+    An update is cut or stretched to the length of the trusted one that it is most like, and counts as the cosine
+    between them, relative to the mean of those that are held against the same one; so the plain mean of what is
+    returned is FLTrust's. One that points away from all is left out, and so is everybody where no trusted client
+    answered. In the paper the server trains on data of its own; here trusted clients do, and count with the others.
+
+    Args:
+        exchange: by which clients were asked.
+        replies: what came.
+        trusted: the ids of the trusted clients.
+    """
+    uploads, reasons = dict(replies.uploads), dict[int, str]()
+    known = np.flatnonzero(np.isin(replies.clients, trusted))
+    for name, values in replies.uploads.items():
+        if values.dim() != 2 or not len(replies):
+            continue
+        if not len(known):
+            reasons |= dict.fromkeys(range(len(replies)), f"sent a {name} when no trusted client answered")
+            continue
+        weighed, found = _weigh(exchange, replies, name, known)
+        uploads[name] = weighed
+        reasons |= dict.fromkeys(found, f"sent a {name} with an update that points away from all trusted ones")
+    replies = replace(replies, uploads=uploads)
+    return leave_out(replies, reasons) if reasons else replies
+
+
+def _weigh(exchange: Exchange, replies: Replies, name: str, known: Ids) -> tuple[Tensor, list[int]]:
+    """Return an upload `[r, P]` whose updates are weighed by trust, and the rows that deserve none.
+
+    `known` are the rows of the trusted clients.
+    """
+    values = replies.uploads[name].double()
+    starts = torch.zeros_like(values)
+    if name == "model":
+        starts = find_starts(exchange, replies, np.arange(len(replies))).double()
+    updates = (values - starts).nan_to_num(0.0)
+    lengths = updates.norm(dim=1).numpy()
+    sure = updates[torch.from_numpy(known)]
+    cosines = (updates @ sure.T).numpy() / np.maximum(np.outer(lengths, lengths[known]), 1e-300)
+    cosines[known] = np.eye(len(known))
+    like, trust = cosines.argmax(1), np.maximum(cosines.max(1), 0.0)
+    weights = np.zeros(len(replies))
+    for k in range(len(known)):
+        some = (like == k) & (trust > 0)
+        weights[some] = trust[some] / trust[some].mean() * lengths[known[k]] / np.maximum(lengths[some], 1e-300)
+    # What did not cross is NaN, and stays it.
+    weighed = starts + (values - starts) * torch.from_numpy(weights)[:, None]
+    return weighed.float(), np.flatnonzero(trust == 0).tolist()
 
 
 def leave_out(replies: Replies, reasons: dict[int, str]) -> Replies:

@@ -20,15 +20,16 @@ from coterie.clients.data.storage import memory_limit
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import CLASSIFICATION, MEASURES, Task
-from coterie.errors import BadInput
+from coterie.errors import BadInput, unknown
 from coterie.experiments.run.attack import Attackers, choose_attackers, poison_data
 from coterie.experiments.run.newcomers import hold_out_clients
-from coterie.experiments.run.promise import make_upload_noise
+from coterie.experiments.run.promise import find_client_noise
 from coterie.experiments.run.weights import read_weights
 from coterie.experiments.schema.check import AUTO, build_task, named_columns, set_metrics
 from coterie.experiments.schema.experiment import Experiment
 from coterie.experiments.schema.sections import Data, Network
 from coterie.methods import Method, ServerView
+from coterie.methods.exchange import Ids
 from coterie.models.networks import build_network, channels_first, default_network, is_own
 from coterie.models.origin import Origin, initialise
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
@@ -68,7 +69,8 @@ def build_simulation(experiment: Experiment, method: Method[Any]) -> World:
     )
     attackers = None
     if experiment.attack.share:
-        attackers = choose_attackers(experiment.attack, whole, whole.n - len(newcomers), settings.seed)
+        trusted = find_trusted(experiment, whole)
+        attackers = choose_attackers(experiment.attack, whole, whole.n - len(newcomers), settings.seed, trusted)
         whole = poison_data(whole, attackers)
     spec = engine_spec(experiment, method, whole)
     if settings.runtime == "ray":
@@ -109,6 +111,21 @@ def _initial_model(experiment: Experiment, population: Population, engine: Engin
     return build_network(
         network.name, network.settings, features, engine.data.outputs, seed, variant, origin
     ).initial
+
+
+def find_trusted(experiment: Experiment, population: Population) -> Ids | None:
+    """Return the ids of the clients that others are held against; None where nobody is.
+
+    Raises:
+        BadInput: a name is that of no client.
+    """
+    names = experiment.aggregation.trusted
+    if names is None:
+        return None
+    known = {name: client for client, name in enumerate(population.names)}
+    if wrong := [unknown("the client of aggregation.trusted", name, known) for name in names if name not in known]:
+        raise BadInput(wrong)
+    return np.array(sorted(known[name] for name in names), np.int64)
 
 
 def quarantine_after(experiment: Experiment) -> int | None:
@@ -194,6 +211,7 @@ def engine_spec(experiment: Experiment, method: Method[Any], data: Any) -> Engin
     origin = origin_of(experiment.network)
     settings = experiment.network.settings
     imports = run.imports or ()
+    upload_noise, example_privacy = find_client_noise(experiment, data)
     return EngineSpec(
         name,
         settings,
@@ -205,7 +223,8 @@ def engine_spec(experiment: Experiment, method: Method[Any], data: Any) -> Engin
         origin,
         imports=imports,
         metrics=tuple(MEASURES[metric] for metric in data.task.metrics),
-        upload_noise=make_upload_noise(experiment, getattr(data, "n", 0)),
+        upload_noise=upload_noise,
+        example_privacy=example_privacy,
     )
 
 

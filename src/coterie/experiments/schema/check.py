@@ -101,9 +101,9 @@ def find_problems(sections: Mapping[str, Any]) -> list[str]:
     found += _declared(sections.get("data"), sections.get("task"))
     found += _measured(sections.get("data"), sections.get("evaluation"))
     found += _pairs(sections.get("data"), sections.get("method"), sections.get("run"), sections.get("scale"))
-    found += _aggregation(sections.get("method"), sections.get("aggregation"))
+    found += _aggregation(sections.get("method"), sections.get("aggregation"), sections.get("run"))
     found += _privacy(
-        sections.get("privacy"), sections.get("method"), sections.get("aggregation"), sections.get("data")
+        *(sections.get(title) for title in ("privacy", "method", "aggregation", "data", "evaluation"))
     )
     if "attack" in sections and sections["attack"].share and "data" in sections and sections["data"].own:
         found.append("attack.share is not possible with data.name = 'own'; attacks are simulated, leave it out")
@@ -398,7 +398,11 @@ def _needs(data: Data | None, network: Network | None, method: MethodChoice | No
 
 
 def _privacy(
-    privacy: Privacy | None, method: MethodChoice | None, aggregation: Aggregation | None, data: Data | None
+    privacy: Privacy | None,
+    method: MethodChoice | None,
+    aggregation: Aggregation | None,
+    data: Data | None,
+    evaluation: Evaluation | None,
 ) -> list[str]:
     """A promise that the method, its aggregation or what is known of the clients does not let a run keep."""
     if privacy is None or not privacy.kind:
@@ -417,13 +421,23 @@ def _privacy(
             f"aggregation.{key} = {getattr(aggregation, key)!r} is not possible with privacy.noise_by = 'server', "
             "which hides a client in sums; leave it out"
         )
+    if privacy.kind == "samples" and evaluation is not None and evaluation.adapt is not None:
+        found.append(
+            "evaluation.adapt is not possible with privacy.unit = 'example', for adaptation trains without noise; "
+            "leave it out"
+        )
     if privacy.kind != "server" and data is not None and data.own and privacy.delta is None:
         found.append("privacy.delta is missing; a client does not know how many others there are, so give it")
     return found
 
 
-def _aggregation(method: MethodChoice | None, aggregation: Aggregation | None) -> list[str]:
-    """A rule of aggregation that the method has no use for."""
+def _aggregation(method: MethodChoice | None, aggregation: Aggregation | None, run: Run | None) -> list[str]:
+    """A rule of aggregation that the method has no use for, or that the run cannot keep."""
+    if aggregation is not None and aggregation.trusted and run is not None and run.participation < 1:
+        return [
+            f"run.participation = {run.participation:g} is not possible with aggregation.rule = 'fltrust', which "
+            "needs the trusted clients in every round; it must be 1"
+        ]
     if method is None or aggregation is None or aggregation.is_mean or _refused(method):
         return []
     own = build_method(method).own_aggregation
