@@ -54,6 +54,7 @@ METHODS: Mapping[str, str] = {
     "flis": "clustered.md",
     "clusterfl": "clustered.md",
     "robust-tkm": "clustered.md",
+    "halves": "halves.md",
 }
 """Methods that search for groups, with their pages. By its defaults any other serves one model, or each client its
 own."""

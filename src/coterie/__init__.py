@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.clients.data.federation import Federation as Federation
     from coterie.errors import BadInput as BadInput
+    from coterie.experiments.diagnose.diagnose import diagnose as diagnose
     from coterie.experiments.explain.explain import explain as explain
     from coterie.experiments.folder.run_folder import RunFolder
     from coterie.experiments.run.events import Observer as Observer
@@ -38,6 +39,7 @@ _HOMES = {
     "RunFolder": "coterie.experiments.folder.run_folder",
     "check": "coterie.experiments.schema.experiment",
     "compare": "coterie.report.comparison.compare",
+    "diagnose": "coterie.experiments.diagnose.diagnose",
     "explain": "coterie.experiments.explain.explain",
     "resume": "coterie.experiments.run.loop",
     "rounds": "coterie.experiments.run.loop",
@@ -55,6 +57,7 @@ __all__ = [
     "__version__",
     "check",
     "compare",
+    "diagnose",
     "explain",
     "resume",
     "rounds",

@@ -81,6 +81,7 @@ def test_help_names_every_command_and_what_comes_next(terminal: Terminal) -> Non
         "reproduce",
         "list",
         "new",
+        "diagnose",
         "explain",
         "coterie run experiment.toml",
     ):
@@ -197,8 +198,8 @@ def test_list_knows_its_kinds(terminal: Terminal) -> None:
         (
             ["zzz"],
             [
-                "command 'zzz' is unknown; known: compare, demo, explain, export, flower, list, new, predict, "
-                "report, reproduce, resume, run and 1 more"
+                "command 'zzz' is unknown; known: compare, demo, diagnose, explain, export, flower, list, new, "
+                "predict, report, reproduce, resume and 2 more"
             ],
         ),
         (["list", "models"], ["list 'models' is unknown; did you mean networks?"]),

@@ -42,6 +42,8 @@ BAD_INPUTS: tuple[tuple[str, ...], ...] = (
     ("show",),
     ("show", "x"),
     ("report", "x"),
+    ("diagnose", "x"),
+    ("diagnose", "digits", "--alpha", "2", "--starts", "0"),
     ("explain", "fesm"),
     ("compare", "fedavg", "fesm"),
     ("reproduce", "x"),

@@ -160,6 +160,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "per-fedavg": ("per-fedavg", {}, {}),
     "per-fedavg with curvature": ("per-fedavg", {"order": "hf"}, {}),
+    "halves": ("halves", {"starts": 2}, {}),
     "robust-tkm": ("robust-tkm", {"clusters": 3, "local_epochs": 2}, {}),
 }
 """Methods with settings under which much happens in few rounds: a name, the method, its settings, other changes."""

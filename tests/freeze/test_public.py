@@ -40,6 +40,7 @@ ALL = [
     "__version__",
     "check",
     "compare",
+    "diagnose",
     "explain",
     "resume",
     "rounds",

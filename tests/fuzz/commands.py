@@ -17,6 +17,7 @@ from tests.fuzz.values import draw_literal, draw_text
 ENDS: dict[str, tuple[str, ...]] = {
     "run": ("--against", "nobody"),
     "explain": ("--clients", "0"),
+    "diagnose": ("--alpha", "0"),
     "compare": BLOCKED,
     "reproduce": ("--jobs", "0"),
     "demo": ("--seed", "-1"),
@@ -26,6 +27,7 @@ ENDS: dict[str, tuple[str, ...]] = {
 
 ARGUMENTS = {
     "METHOD|FILE.toml": ("fedavg", "fesem", "ifca", "mixed", "experiment.toml", "nothing.toml"),
+    "FILE.toml|RUN|DATA": ("experiment.toml", "first", "digits", "data.csv", "nothing.toml"),
     "METHOD...|FILE.toml|FOLDER": ("fedavg", "fesem(clusters=2)", "experiment.toml", "runs", "runs/first"),
     "RUN": ("first", "fir", "runs/first", "runs", "second"),
     "RUN...": ("first", "runs/first", "runs"),
@@ -40,6 +42,7 @@ ARGUMENTS = {
     "MODULE": ("math", "nothing", "coterie.cli", "1"),
     "DIR": ("made", "runs", "blocked/made", "."),
     "FILE": ("out.npz", "out.csv", "out.parquet", "model.safetensors", "model.pt", "blocked/x.npz", "out"),
+    "FILE.json": ("out.json", "blocked/x.json"),
     "FILE.toml": ("experiment.toml", "new.toml", "new"),
     "FILE.md": ("page.md", "page"),
     "EXPERIMENT.toml": ("experiment.toml", "nothing.toml"),

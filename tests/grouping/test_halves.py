@@ -70,9 +70,16 @@ def test_clients_of_one_population_are_divided_no_more_often_than_alpha() -> Non
 def test_planted_groups_are_found(groups: list[int]) -> None:
     found = find_groups(products_of(centres_of(groups)), 0.03, np.random.default_rng(0))
     assert found.labels.tolist() == groups
-    assert [cut.groups for cut in found.cuts] == list(range(1, max(groups) + 2))
     assert not found.all_differ
-    assert found.cuts[-1].p > 0.03 >= max([0.0] + [cut.p for cut in found.cuts[:-1]])
+    assert found.tests[0].clients == len(groups)
+    assert [test.level for test in found.tests] == [0.03 * test.clients / len(groups) for test in found.tests]
+    assert sum(test.p <= test.level for test in found.tests) == max(groups)  # each division makes one group more
+
+
+def test_a_client_far_from_all_others_leaves_their_group_whole() -> None:
+    groups = [0] * 10 + [1]
+    found = find_groups(products_of(centres_of(groups)), 0.05, np.random.default_rng(0))
+    assert found.labels.tolist() == groups
 
 
 def test_everybody_differs_where_no_group_is_large_enough_to_be_tested() -> None:

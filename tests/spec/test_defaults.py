@@ -154,7 +154,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "fedsr": {"c_l2r": 1e-2, "c_cmi": 5e-4, "adapt": "head", "fine_tune": 10, "prior": None},  # 6.19
     "local-only": {"trains": "cohort"},  # 6.20
 }
-ITS_OWN = {"mixed"}
+ITS_OWN = {"halves", "mixed"}
 """What no paper has, and no page gives defaults for."""
 
 

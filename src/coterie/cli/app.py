@@ -21,6 +21,7 @@ from coterie.errors import BadInput, print_escaped, unknown
 
 COMMANDS = (
     "demo",
+    "diagnose",
     "run",
     "resume",
     "show",
@@ -44,6 +45,7 @@ Clustered and personalised federated learning: find out which clients belong tog
 
 Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden groups, offline.
 
+  coterie diagnose clients.csv     do these clients fall into groups?
   coterie list methods             what there is; with a name, its settings
   coterie run fesem --name first   train; the run gets a folder, runs/first
   coterie show first               its rounds as a table, or runs compared

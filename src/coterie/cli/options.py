@@ -118,9 +118,25 @@ def make_experiment(
         )
     with freeze_imports():
         from coterie.experiments.schema import toml
-        from coterie.experiments.schema.experiment import assemble
 
     tables = toml.load(Path(what)) if what.endswith(".toml") else {"method": what}
+    return change_experiment(tables, settings, imports, observers, **options)
+
+
+def change_experiment(
+    tables: Mapping[str, Any],
+    settings: list[str] | None,
+    imports: list[str] | None = None,
+    observers: list[str] | None = None,
+    **options: str | None,
+) -> Experiment:
+    """Return the experiment in `tables` with what options say in its place, checked; as `make_experiment` does.
+
+    Raises:
+        BadInput: everything that is wrong with it.
+    """
+    from coterie.experiments.schema.experiment import assemble
+
     changes = collect_changes(**options)
     for key, more in (("imports", imports), ("observers", observers)):
         if more:

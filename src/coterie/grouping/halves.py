@@ -5,7 +5,8 @@ halves are exchangeable: it makes no difference whether a half is paired with it
 stranger's. So the mean distance between own halves is held against random pairings of the same halves: a
 permutation test (Pitman, 1937), exact at any number of samples. It is exact where all halves are of one size.
 
-The number of groups is the smallest K at which no group of a hierarchical clustering rejects within itself.
+Groups are found down the tree of average linkage: one that rejects within itself is divided into its two branches,
+and one that does not stays whole. How many there are follows, from one up to as many as clients.
 
 Halves lie in pairs: client `i` has the rows `2 i` and `2 i + 1`. A matrix of products is one of inner products of
 directions, `[2 n, 2 n]`; there is one for each of V starts.
@@ -14,6 +15,7 @@ directions, `[2 n, 2 n]`; there is one for each of V starts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.grouping.affinity import inner_products
-from coterie.grouping.cluster import average_linkage, nearest_group
+from coterie.grouping.cluster import dendrogram, nearest_group
 from coterie.grouping.labels import relabel
 
 Floats = NDArray[np.float64]
@@ -32,6 +34,9 @@ LEAST = 4
 
 AGAINST = -0.7
 """A client whose updates agree with all others this many times as well as the median client's was turned round."""
+
+FINER = 4.0
+"""How many times finer than the level that it is held against a p-value is computed, at least."""
 
 _CHUNK = 1 << 21
 """Places of random pairings drawn at a time."""
@@ -47,11 +52,12 @@ class PairingTest:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """One number of groups that was tried: K, and the least p-value within a group times the groups tested."""
+class Division:
+    """A test of one branch of the tree: how many clients it has, its p-value, and at most what p divides it."""
 
-    groups: int
+    clients: int
     p: float
+    level: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +66,12 @@ class HalfGroups:
 
     Attributes:
         labels: of each client `[n]`, canonical.
-        cuts: what was tried, K = 1 first. The last one did not reject, unless `all_differ`.
-        all_differ: no number of groups large enough to be tested describes the clients; each is its own group.
+        tests: what was tested, all clients first.
+        all_differ: no groups large enough to be tested describe the clients; each is its own group.
     """
 
     labels: Labels
-    cuts: tuple[Cut, ...]
+    tests: tuple[Division, ...]
     all_differ: bool
 
     @property
@@ -161,58 +167,59 @@ def find_groups(
     draws: int = 999,
     tested: NDArray[np.bool_] | None = None,
 ) -> HalfGroups:
-    """Return the groups at the smallest K at which no group rejects within itself, at the error level `alpha`.
+    """Return the groups that do not reject within themselves, as large as possible, at the error level `alpha`.
 
-    Groups are those of average linkage. At each K every group of `LEAST` members or more is tested, and one rejects
-    where its p-value is at most `alpha` divided by the number of groups tested, the first step of Holm (1979). So
-    clients of one population are divided with a probability of at most `alpha`. Where groups large enough to be
-    tested hold less than half of the clients, everybody differs.
+    Down the tree of average linkage, m of the n clients are divided where their p-value is at most `alpha m / n`.
+    So the probability of dividing any branch of one population is at most `alpha` for a given tree (Meinshausen,
+    Biometrika 2008, Theorem 1), and exactly so for all clients together. Clients far from all others leave the tree
+    first, and leave the other groups as they were. Branches of fewer than `LEAST` stay; where most clients end in
+    such, everybody differs.
 
     Args:
         products: `[V, 2 n, 2 n]`.
         alpha: above 0.
         rng: draws the pairings.
-        draws: of each test.
+        draws: of a test at least; a small branch, whose p-value must be smaller, has more.
         tested: whose halves count `[n]`; all where not given. The others join the nearest group.
     """
     n = products.shape[1] // 2
     counted = np.arange(n) if tested is None else np.flatnonzero(tested)
-    if not len(counted):
-        return HalfGroups(np.zeros(n, np.int64), (Cut(1, 1.0),), False)
+    if len(counted) < LEAST:
+        return HalfGroups(np.zeros(n, np.int64), (), False)
     halves = half_distances(products, counted)
-    labels, cuts, all_differ = _cut(halves, alpha, rng, draws)
-    if all_differ:
-        return HalfGroups(np.arange(n), cuts, True)
+    apart = client_distances(halves)
+    left, tests, groups = [_branches(apart)], list[Division](), list[Labels]()
+    while left:
+        branch = left.pop(0)
+        members = np.sort(np.array(branch.pre_order(), np.int64))
+        if len(members) >= LEAST:
+            rows, level = _halves_of(members), alpha * len(members) / len(counted)
+            enough = max(draws, int(np.ceil(FINER / level)) - 1)
+            test = pairing_test(halves[np.ix_(rows, rows)], rng, enough)
+            tests.append(Division(len(members), test.p, level))
+            if test.p <= level:
+                left += [branch.left, branch.right]
+                continue
+        groups.append(members)
+    whole = sum(len(members) for members in groups if len(members) >= LEAST)
+    if len(groups) > 1 and 2 * whole < len(counted):
+        return HalfGroups(np.arange(n), tuple(tests), True)
+    labels = np.zeros(len(counted), np.int64)
+    for group, members in enumerate(groups):
+        labels[members] = group
     everybody, others = np.zeros(n, np.int64), np.setdiff1d(np.arange(n), counted)
     everybody[counted] = labels
     if len(others):
         apart = client_distances(half_distances(products))
         everybody[others] = nearest_group(apart[np.ix_(others, counted)], labels)
-    return HalfGroups(relabel(everybody), cuts, False)
+    return HalfGroups(relabel(everybody), tuple(tests), False)
 
 
-def _cut(
-    halves: Floats, alpha: float, rng: np.random.Generator, draws: int
-) -> tuple[Labels, tuple[Cut, ...], bool]:
-    """Return labels `[n]`, the cuts that were tried, and whether none of them describes the clients."""
-    n = len(halves) // 2
-    apart, cuts = client_distances(halves), list[Cut]()
-    known: dict[bytes, float] = {}
-    for k in range(1, n + 1):
-        labels = average_linkage(apart, k)
-        groups = [np.flatnonzero(labels == group) for group in range(labels.max() + 1)]
-        testable = [members for members in groups if len(members) >= LEAST]
-        if k > 1 and 2 * sum(map(len, testable)) < n:
-            return np.arange(n), tuple(cuts), True
-        for members in testable:
-            if members.tobytes() not in known:  # most groups stay from one cut to the next
-                rows = _halves_of(members)
-                known[members.tobytes()] = pairing_test(halves[np.ix_(rows, rows)], rng, draws).p
-        least = min((known[members.tobytes()] for members in testable), default=1.0)
-        cuts.append(Cut(k, min(1.0, least * len(testable))))
-        if not testable or least > alpha / len(testable):
-            return labels, tuple(cuts), False
-    return np.zeros(n, np.int64), tuple(cuts), False
+def _branches(distances: Floats) -> Any:
+    """Return the root of the tree of average linkage, of distances `[n, n]`."""
+    from scipy.cluster.hierarchy import to_tree
+
+    return to_tree(dendrogram(distances))
 
 
 def membership_shares(products: Floats, labels: Labels, rng: np.random.Generator, resamples: int = 20) -> Floats:
@@ -260,6 +267,8 @@ def resampled_counts(
 ) -> Labels:
     """Return the number of groups found among random subsets of the clients, and of the starts `[resamples]`.
 
+    It is 0 where everybody differs.
+
     Args:
         products: `[V, 2 n, 2 n]`, of clients who are tested.
         alpha: as in `find_groups`.
@@ -274,7 +283,8 @@ def resampled_counts(
         clients = np.sort(rng.permutation(n)[: max(1, round(share * n))])
         some = products[rng.integers(0, starts, starts)]
         rows = _halves_of(clients)
-        found[at] = find_groups(some[:, rows[:, None], rows], alpha, rng, draws).count
+        groups = find_groups(some[:, rows[:, None], rows], alpha, rng, draws)
+        found[at] = 0 if groups.all_differ else groups.count
     return found
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.methods.fesem import FeSEM as FeSEM
     from coterie.methods.fesem_ma import FeSEMMA as FeSEMMA
     from coterie.methods.flis import FLIS as FLIS
+    from coterie.methods.halves import Halves as Halves
     from coterie.methods.ifca import IFCA as IFCA
     from coterie.methods.layercfl import LayerCFL as LayerCFL
     from coterie.methods.lg_fedavg import LGFedAvg as LGFedAvg

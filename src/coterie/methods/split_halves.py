@@ -22,23 +22,18 @@ class GatheredHalves:
     """What the halves of clients say.
 
     Attributes:
-        clients: those that answered from every start `[r]`, ascending.
+        clients: those that answered from every start `[r]`, ascending, without those turned round.
         products: inner products of the directions of their halves `[V, 2 r, 2 r]` (`grouping.halves`).
         size: samples in a half; 0 where hardly any client has two samples, and nothing was asked.
-        small: whose halves are smaller `[r]`; they are not tested, only placed.
-        turned_round: whose updates point against all others' `[r]`; they are not tested either.
+        tested: whose halves have that size `[r]`; the others are not tested, only placed.
+        turned_round: ids of clients whose updates point against all others', as those of clients that flip signs.
     """
 
     clients: Ids
     products: NDArray[np.float64]
     size: int
-    small: NDArray[np.bool_]
-    turned_round: NDArray[np.bool_]
-
-    @property
-    def tested(self) -> NDArray[np.bool_]:
-        """Whose halves are held against each other `[r]`."""
-        return ~self.small & ~self.turned_round
+    tested: NDArray[np.bool_]
+    turned_round: Ids
 
 
 def gather_halves(
@@ -64,20 +59,29 @@ def gather_halves(
     common = clients if answers else clients[:0]
     for answered, _ in answers:
         common = np.intersect1d(common, answered)
-    products = np.empty((len(answers), 2 * len(common), 2 * len(common)))
-    for start, (answered, found) in enumerate(answers):
-        at = np.searchsorted(answered, common)
-        rows = np.stack([2 * at, 2 * at + 1], 1).ravel()
-        products[start] = found[np.ix_(rows, rows)]
-    small = server.samples[common] < 2 * size
+    products = _restrict(answers, common)
     turned = find_turned_round(products) if len(products) else np.zeros(len(common), np.bool_)
-    return GatheredHalves(common, products, size, small, turned)
+    kept = common[~turned]
+    return GatheredHalves(kept, _restrict(answers, kept), size, server.samples[kept] >= 2 * size, common[turned])
+
+
+def _restrict(answers: list[tuple[Ids, NDArray[np.float64]]], clients: Ids) -> NDArray[np.float64]:
+    """Return the products `[V, 2 r, 2 r]` of some clients, all of whom answered from every start."""
+    found = np.empty((len(answers), 2 * len(clients), 2 * len(clients)))
+    for start, (answered, products) in enumerate(answers):
+        at = np.searchsorted(answered, clients)
+        rows = np.stack([2 * at, 2 * at + 1], 1).ravel()
+        found[start] = products[np.ix_(rows, rows)]
+    return found
 
 
 def _read_products(replies: Replies) -> tuple[Ids, NDArray[np.float64]]:
-    """Return who sent both directions, and their products; a client with a single sample sends none."""
+    """Return who sent two directions, and their products.
+
+    A client with a single sample sends none; a vector of 0, as of training that diverged, is none either.
+    """
     if not len(replies):
         return replies.clients, np.empty((0, 0))
     first, second = replies.uploads["first"], replies.uploads["second"]
-    sent = ~(first[:, 0].isnan() | second[:, 0].isnan())
+    sent = first.norm(dim=1).mul(second.norm(dim=1)) > 0  # NaN, where nothing crossed, is not
     return replies.clients[sent.numpy()], direction_products(first[sent], second[sent])

@@ -1,0 +1,173 @@
+"""`coterie diagnose`: whether clients should be grouped, before anybody trains a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.options import (
+    Clients,
+    Engine,
+    HoldoutClients,
+    Imports,
+    Network,
+    RunsFolder,
+    Seed,
+    Settings,
+    Split,
+    Workers,
+    change_experiment,
+)
+from coterie.errors import BadInput
+from coterie.runtime.garbage import freeze_imports
+
+if TYPE_CHECKING:
+    from coterie.experiments.diagnose.diagnosis import Diagnosis
+
+HELP = """
+Say whether clients fall into groups, how many, and who belongs to which. No model is trained to an end.
+
+Examples:
+
+  coterie diagnose clients.csv
+  coterie diagnose experiment.toml --json diagnosis.json
+  coterie diagnose first
+  coterie diagnose digits --split 'rotated(4)' --clients 40
+
+Each client trains for some steps on either half of its data, from a few initial models. If all clients draw from
+one population, its own halves are no nearer to each other than to strangers' halves: that is tested, exactly.
+
+A dataset, a file or a folder of data is what --data takes in [bold]coterie run[/]; of an experiment or a run it is
+the data, the network and the local solver that count. Options go before what they say.
+"""
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE.toml|RUN|DATA", help="An experiment file, a run, or data: a dataset, a file or a folder."
+    ),
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command(help=HELP)(diagnose)
+
+
+def diagnose(
+    what: Source,
+    split: Split = None,
+    clients: Clients = None,
+    holdout_clients: HoldoutClients = None,
+    network: Network = None,
+    seed: Seed = None,
+    settings: Settings = None,
+    alpha: Annotated[
+        float, typer.Option(metavar="A", help="Error level: how often one population may be divided.")
+    ] = 0.05,
+    starts: Annotated[int, typer.Option(metavar="N", help="Initial models; more make groups steadier.")] = 4,
+    workers: Workers = None,
+    engine: Engine = None,
+    imports: Imports = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE.json", help="Write everything to this file, too.")
+    ] = None,
+    folder: RunsFolder = "runs",
+) -> None:
+    """Say whether clients should be grouped."""
+    from coterie.cli.live import describe_run, exit_on_interrupt
+    from coterie.cli.predict import check_parent
+    from coterie.cli.printing import say
+
+    with exit_on_interrupt("interrupted; nothing was written"):
+        problems = [] if json_file is None else check_parent("--json", json_file)
+        try:
+            experiment = change_experiment(
+                read_tables(what, folder),
+                settings,
+                imports,
+                split=split,
+                clients=clients,
+                holdout_clients=holdout_clients,
+                network=network,
+                seed=seed,
+                workers=workers,
+                engine=engine,
+            )
+        except BadInput as problem:
+            raise BadInput([*problem.problems, *problems]) from None
+        if problems:
+            raise BadInput(problems)
+        with freeze_imports():
+            from coterie.experiments.diagnose import diagnose as diagnosing
+        said = describe_run(experiment.resolved()).partition(" on ")[2]
+        with show_progress() as progress:
+            diagnosis = diagnosing.diagnose(experiment, alpha=alpha, starts=starts, progress=progress)
+    say(f"{diagnosis.clients} clients on {said}")
+    for note in diagnosis.notes:
+        say(f"note: {note}")
+    for sentence in describe(diagnosis):
+        say(sentence)
+    if json_file is not None:
+        from coterie.experiments.folder.files import encode_json, write_whole
+
+        write_whole(json_file, encode_json(diagnosis.tables()))
+        say(f"all of it is in {json_file}")
+
+
+def describe(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the answers, how they agree with groups that were planted, and what comes next."""
+    yield from diagnosis.sentences()
+    if diagnosis.planted_ari is not None:
+        yield f"These clients have planted groups; the agreement with them is {diagnosis.planted_ari:.2f} (ARI)"
+    if diagnosis.has_structure and not diagnosis.all_differ:
+        yield "next    coterie run halves with the same data trains a model for each group"
+    elif diagnosis.has_structure:
+        yield "next    coterie run fedrep or ditto with the same data gives each client a model of its own"
+    else:
+        yield "next    coterie run fedavg with the same data trains one model for all"
+
+
+def read_tables(what: str, folder: str) -> dict[str, Any]:
+    """Return the tables of the experiment that a file, a run or data stand for.
+
+    Raises:
+        BadInput: it is none of them.
+    """
+    with freeze_imports():
+        from coterie.clients.data import datasets
+        from coterie.clients.data.files import ENDINGS
+        from coterie.experiments.folder.run_folder import RunFolder
+        from coterie.experiments.schema import toml
+    if what.endswith(".toml"):
+        return toml.load(Path(what))
+    path = Path(what)
+    if not what or what in datasets.DATASETS or what.startswith(datasets.HUB) or path.suffix in ENDINGS:
+        return {"data": {"name": what}, "method": "fedavg"}
+    try:
+        run = RunFolder.find(what, folder)
+    except BadInput as problem:
+        if path.exists() or len(path.parts) > 1:
+            return {"data": {"name": what}, "method": "fedavg"}
+        raise BadInput(
+            f"{what!r} is neither an experiment file nor data, and {problem.problems[0]}; name a .toml file, a "
+            "run, or what --data takes"
+        ) from None
+    return toml.load(run.experiment_text() + "\n")
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[int, int], None]]:
+    """Give a function that shows how many starts are done: in a line that renews itself, or in lines of its own."""
+    from coterie.cli.printing import EscapingConsole, say
+
+    console = EscapingConsole(highlight=False)
+    if not console.is_terminal:
+        yield lambda start, starts: say(f"start {start} of {starts}: all clients have trained on their halves")
+        return
+    with console.status("clients train on their halves") as status:
+        yield lambda start, starts: status.update(f"clients train on their halves: {start} of {starts} starts")

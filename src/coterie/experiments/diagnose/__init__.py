@@ -1,0 +1,1 @@
+"""Whether clients should be grouped, told before anything is trained."""

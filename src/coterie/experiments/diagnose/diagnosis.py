@@ -1,0 +1,247 @@
+"""What is known of the clients of an experiment before training: answers, how sure they are, sentences."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.grouping.halves import LEAST, Division, PairingTest
+
+BETWEEN = 0.75
+"""A client that has a smaller share of its votes for its own group sits between groups."""
+
+MOST_NAMES = 12
+"""Clients that are named in a sentence."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some clients that no test tells apart."""
+
+    number: int
+    clients: tuple[str, ...]
+    """Their names."""
+    confidence: float
+    """The mean of its members' `Membership.confidence`."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Which group a client is of, and how surely: shares of votes of its halves, from all starts."""
+
+    client: str
+    group: int
+    confidence: float
+    second: int | None
+    """The next likely group; None where there is one group."""
+    second_share: float
+    tested: bool
+    """Whether its halves were held against others'; if not, it was only placed."""
+
+    @property
+    def is_between(self) -> bool:
+        """Whether it sits between its group and the second."""
+        return self.confidence < BETWEEN
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Whether clients should be grouped, and into which groups.
+
+    Attributes:
+        clients: how many there are in training.
+        answered: how many of them took part from every start, and are placed.
+        size: samples in each half.
+        starts: initial models.
+        alpha: the error level.
+        draws: random pairings a test.
+        structure: the test of all clients together.
+        tests: which clients were held against each other, all of them first; each that rejected was divided.
+        groups: those that were found, numbered by their first client; of those who stand apart, each is one.
+        all_differ: every client is a group, for no number of groups describes them.
+        memberships: one for each client that answered.
+        resampled: the number of groups in each resample of clients and starts; 0 where everybody differs.
+        planted_ari: agreement with planted groups, for data that have them.
+        small: clients whose halves are smaller; they were placed, not tested.
+        turned_round: clients whose updates point against all others'; they were left out of the test.
+        missing: why other clients did not answer, by name.
+        notes: what is to be known of the data.
+        seconds: what it took.
+    """
+
+    clients: int
+    answered: int
+    size: int
+    starts: int
+    alpha: float
+    draws: int
+    structure: PairingTest
+    tests: tuple[Division, ...]
+    groups: tuple[Group, ...]
+    all_differ: bool
+    memberships: tuple[Membership, ...]
+    resampled: tuple[int, ...]
+    planted_ari: float | None
+    small: tuple[str, ...]
+    turned_round: tuple[str, ...]
+    missing: dict[str, str]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def tested(self) -> int:
+        """How many clients were held against each other."""
+        return sum(member.tested for member in self.memberships)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there were enough clients to be tested."""
+        return self.tested >= LEAST
+
+    @property
+    def has_structure(self) -> bool:
+        """Whether the clients are no draws from one population, at the error level."""
+        return self.is_possible and self.structure.p <= self.alpha
+
+    @property
+    def standing_apart(self) -> tuple[str, ...]:
+        """Clients who are alone in their group beside larger ones."""
+        if self.all_differ or len(self.groups) == 1:
+            return ()
+        return tuple(group.clients[0] for group in self.groups if len(group.clients) == 1)
+
+    @property
+    def between(self) -> tuple[Membership, ...]:
+        """Clients who sit between two groups."""
+        return () if self.all_differ else tuple(member for member in self.memberships if member.is_between)
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return the answers, one sentence each: whether there is structure, how many groups, and which."""
+        return (self._say_structure(), self._say_count(), *self._say_groups(), *self._say_left_out())
+
+    def _say_structure(self) -> str:
+        if not self.is_possible:
+            return (
+                f"Is there structure? It cannot be told: {self.tested} of {self.clients} clients could be tested, "
+                f"and a test needs {LEAST}"
+            )
+        of, test = f"{self.tested} clients with twice {self.size} samples, {self.starts} starts", self.structure
+        p = f"p = {test.p:.3g}" if test.p > 1 / (1 + self.draws) else f"p < {2 / (1 + self.draws):.3g}"
+        if self.has_structure:
+            return (
+                f"Is there structure? Yes ({p}): a client's own halves are nearer to each other than halves paired "
+                f"at random, {test.own:.3f} against {test.random:.3f} ({of})"
+            )
+        return (
+            f"Is there structure? None was found ({p}): a client's own halves are no nearer to each other than "
+            f"halves paired at random, {test.own:.3f} against {test.random:.3f} ({of})"
+        )
+
+    def _say_count(self) -> str:
+        if not self.has_structure:
+            return "How many groups? One: train one model for all"
+        level = f"at an error level of {self.alpha:.3g}"
+        stable = f"; among resamples of clients and starts {_say_counts(self.resampled)}" if self.resampled else ""
+        if self.all_differ:
+            return (
+                f"How many groups? Everybody differs {level}: most clients are in no group large enough to be "
+                f"tested{stable}"
+            )
+        apart = len(self.standing_apart)
+        shared = len(self.groups) - apart
+        groups = f"{shared} {'group' if shared == 1 else 'groups'}"
+        sizes = ", ".join(str(len(group.clients)) for group in self.groups if len(group.clients) > 1)
+        alone = f", and {_clients(apart)} standing apart" if apart else ""
+        return f"How many groups? {groups[:1].upper()}{groups[1:]} of {sizes} clients{alone} {level}{stable}"
+
+    def _say_groups(self) -> tuple[str, ...]:
+        if not self.has_structure or self.all_differ:
+            return ()
+        said = [
+            f"Group {group.number}: {_names(group.clients)} (confidence {group.confidence:.0%})"
+            for group in self.groups
+            if len(group.clients) > 1
+        ]
+        if self.standing_apart:
+            said.append(f"Standing apart from all others: {_names(self.standing_apart)}")
+        if self.between:
+            sits = [
+                f"{m.client} ({m.group} {m.confidence:.0%}, {m.second} {m.second_share:.0%})" for m in self.between
+            ]
+            said.append(f"Between two groups: {_names(tuple(sits))}")
+        return tuple(said)
+
+    def _say_left_out(self) -> tuple[str, ...]:
+        said = []
+        if self.turned_round:
+            said.append(
+                f"Left out of the tests, for their updates point against all others': {_names(self.turned_round)}"
+            )
+        if self.small:
+            said.append(
+                f"Placed but not tested, for they have fewer than {2 * self.size} samples: {_names(self.small)}"
+            )
+        if self.missing:
+            said.append(f"Without an answer: {_names(tuple(f'{k} ({why})' for k, why in self.missing.items()))}")
+        return tuple(said)
+
+    def tables(self) -> dict[str, Any]:
+        """Return all of it as plain values, for JSON."""
+        found: dict[str, Any] = asdict(self)
+        found["structure"] |= {"found": self.has_structure, "possible": self.is_possible}
+        for member, of in zip(found["memberships"], self.memberships, strict=True):
+            member["between"] = of.is_between
+        return {
+            **found,
+            "tested": self.tested,
+            "standing_apart": list(self.standing_apart),
+            "sentences": list(self.sentences()),
+        }
+
+
+def make_groups(
+    names: tuple[str, ...], labels: NDArray[np.int64], shares: NDArray[np.float64], tested: NDArray[np.bool_]
+) -> tuple[tuple[Group, ...], tuple[Membership, ...]]:
+    """Return the groups, and each client's membership.
+
+    Args:
+        names: of the clients `[r]`.
+        labels: of each `[r]`, canonical.
+        shares: of its votes for each group `[r, K]`.
+        tested: whether its halves were tested `[r]`.
+    """
+    members = []
+    for at, name in enumerate(names):
+        order = [k for k in np.argsort(-shares[at], kind="stable").tolist() if k != labels[at]]
+        second, share = (order[0], float(shares[at, order[0]])) if order else (None, 0.0)
+        own = float(shares[at, labels[at]])
+        members.append(Membership(name, int(labels[at]), own, second, share, bool(tested[at])))
+    groups = [
+        Group(
+            k,
+            tuple(names[i] for i in np.flatnonzero(labels == k)),
+            float(np.mean([members[i].confidence for i in np.flatnonzero(labels == k)])),
+        )
+        for k in range(int(labels.max(initial=-1)) + 1)
+    ]
+    return tuple(groups), tuple(members)
+
+
+def _clients(count: int) -> str:
+    return f"{count} client{'s' * (count != 1)}"
+
+
+def _say_counts(counts: tuple[int, ...]) -> str:
+    """Say which numbers of groups resamples found: `3 (18 of 20), 4 (2 of 20)`."""
+    values, times = np.unique(counts, return_counts=True)
+    order = np.argsort(-times, kind="stable")[:3]
+    words = [str(value) if value else "everybody differs" for value in values.tolist()]
+    return ", ".join(f"{words[i]} ({times[i]} of {len(counts)})" for i in order)
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = list(names[:MOST_NAMES]) + [f"{len(names) - MOST_NAMES:,} more"] * (len(names) > MOST_NAMES)
+    return ", ".join(shown)

@@ -1,0 +1,145 @@
+"""Halves: one-shot groups by a test on halves of every client's data, as many as there are; then FedAvg in each.
+
+A method of Coterie's own; the test is that of `coterie diagnose` (docs/diagnose.md).
+
+Round 1, before anything is trained:
+    1. From each of V initial models, each client trains for some steps on either half of its samples, and sends the
+       two directions.
+    2. Where own halves are nearer to each other than halves paired at random, clients are no draws from one
+       population, and are divided; so on within each part (`grouping.halves`). What does not reject is a group.
+Every round, that one too:
+    3. Each client trains the model of its group. One that was not placed in round 1 joins the group whose model has
+       the smallest loss on its data, as soon as models differ.
+    4. A group's model becomes the mean of what its clients trained, weighted by samples.
+Where nothing rejects, this is FedAvg. Decisions, and cost: docs/methods/halves.md
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from coterie.catalogue import state
+from coterie.clients.rules.choose import Choose
+from coterie.clients.rules.local_update import LocalUpdate
+from coterie.grouping.halves import LEAST, common_half, find_groups
+from coterie.methods.catalog import METHODS, Grid
+from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
+from coterie.methods.k_models import read_choices, serve_picked
+from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving
+from coterie.methods.split_halves import gather_halves
+
+
+@state("halves")
+@dataclass(frozen=True, eq=False)
+class HalvesState:
+    """What the server remembers."""
+
+    models: Tensor  # [K, P], of the groups
+    groups: NDArray[np.int64]  # [n], -1 for a client that was not placed yet
+    p: float | None  # the p-value of all clients together; None before they were tested
+    all_differ: bool  # whether no groups describe the clients
+
+
+@METHODS.add("halves")
+@dataclass(frozen=True)
+class Halves(Method[HalvesState]):
+    """One-shot groups, as many as an exact test on halves of the clients' data finds; FedAvg in each.
+
+    Per round: down and up `m P b` bytes; the first one also `V n P b` down and `2 V n P b` up.
+    """
+
+    alpha: Annotated[
+        float,
+        Field(gt=0, lt=1, description="error level: how often clients of one population may be divided"),
+        Grid(0.01, 0.05),
+    ] = 0.05
+    differing: Annotated[
+        Literal["together", "alone"],
+        Field(description="clients of whom everybody differs: one model for all, or each trains alone"),
+    ] = "together"
+    starts: Annotated[int, Field(ge=1, description="initial models from which halves are compared (V)")] = 4
+
+    def start(self, server: ServerView) -> HalvesState:
+        return HalvesState(server.initial(0)[None], np.full(server.n, UNKNOWN, np.int64), None, False)
+
+    def round(self, state: HalvesState, cohort: Cohort) -> Round[HalvesState]:
+        clients, server = cohort.clients, cohort.server
+        if state.p is None:
+            state = yield from self._find_groups(state, cohort)
+        else:
+            state = yield from self._join(state, clients)
+        groups = state.groups if len(state.models) > 1 else np.zeros(server.n, np.int64)
+        placed = clients[groups[clients] != UNKNOWN]
+        send = {"model": Send(state.models, groups[placed])}
+        replies: Replies = yield Exchange(placed, LocalUpdate(), send)  # step 3
+        models = server.aggregation.average_groups(  # step 4
+            replies.models, groups[replies.clients], state.models, replies.samples
+        )
+        return replace(state, models=models)
+
+    def _find_groups(self, state: HalvesState, cohort: Cohort) -> Round[HalvesState]:
+        """Test all clients and divide them (steps 1 and 2); too few answers leave that to the next round."""
+        server = cohort.server
+        gathered = yield from gather_halves(server.everyone, server, self.starts)
+        if gathered.tested.sum() < LEAST <= server.n and gathered.size:
+            return state
+        rng = server.stream("pairings", cohort.round)
+        found = find_groups(gathered.products, self.alpha, rng, tested=gathered.tested)
+        p = found.tests[0].p if found.tests else 1.0
+        yield Log("p-value of one population", p)
+        if found.count <= 1 or (found.all_differ and self.differing == "together"):
+            return replace(state, groups=np.zeros(server.n, np.int64), p=p, all_differ=found.all_differ)
+        groups = np.full(server.n, UNKNOWN, np.int64)
+        groups[gathered.clients] = found.labels
+        return HalvesState(state.models.repeat(found.count, 1), groups, p, found.all_differ)
+
+    def _join(self, state: HalvesState, clients: Ids) -> Round[HalvesState]:
+        """Let clients that were not placed pick the group whose model has the smallest loss on their data."""
+        late = clients[state.groups[clients] == UNKNOWN]
+        if not len(late):
+            return state
+        replies: Replies = yield Exchange(late, Choose(), {"models": Send.all(state.models, late)})
+        groups = state.groups.copy()
+        groups[replies.clients] = read_choices(replies)
+        return replace(state, groups=groups)
+
+    def serving(self, state: HalvesState, server: ServerView) -> Serving:
+        return Serving(state.models, state.groups)
+
+    def newcomer(self, state: HalvesState, clients: Ids, server: ServerView) -> Round[Serving]:
+        """Let newcomers pick the group whose model has the smallest loss on their data."""
+        replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
+        return serve_picked(state.models, clients, replies)
+
+    def warnings(self, server: ServerView, rounds: int) -> list[str]:
+        """Say so if clients are too few, or have too few samples, to be tested."""
+        if server.n < LEAST:
+            return [f"{server.n} clients are too few to be tested; it takes {LEAST}, and fewer are one group"]
+        if not common_half(server.samples):
+            return ["more than a fifth of the clients have one sample or none, so that all clients are one group"]
+        return []
+
+    def final_warnings(self, state: HalvesState, server: ServerView, rounds: int) -> list[str]:
+        """Say so if all clients are one group, and how near they came to being divided."""
+        if state.p is None:
+            return [
+                f"fewer than {LEAST} clients answered in any round, so that nobody was tested and all are one group"
+            ]
+        if state.all_differ:
+            what = "have one model" if self.differing == "together" else "train alone"
+            return [
+                f"everybody differs (p = {state.p:.3g}): no groups large enough to be tested describe the clients, "
+                f"so they {what}; a method that gives each client a part of its own may suit them better"
+            ]
+        if len(state.models) > 1:
+            return []
+        return [
+            f"all clients are one group: their halves do not tell them apart (p = {state.p:.3g}); method.alpha = "
+            f"{state.p:.3g} would have divided them"
+        ]

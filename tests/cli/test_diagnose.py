@@ -1,0 +1,84 @@
+"""`coterie diagnose`: what it takes, what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.commandline import Terminal
+
+FEW = ("--clients", "8", "--workers", "1", "--starts", "2", "--set", "samples_per_client=60")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    return Terminal(capsys)
+
+
+@pytest.mark.medium
+def test_a_dataset_an_experiment_and_a_run_are_diagnosed_alike(terminal: Terminal, tmp_path: Path) -> None:
+    split = ("--split", "rotated(2)")
+    data = terminal("diagnose", "digits", *split, *FEW, "--json", "found.json")
+    assert data.code == 0, data.err
+    assert data.out.startswith("start 1 of 2: all clients have trained on their halves\nstart 2 of 2")
+    assert "8 clients on digits, rotated(2), seed 0\nIs there structure? Yes (p " in data.out
+    assert "\nHow many groups? 2 groups of 4, 4 clients at an error level of 0.05" in data.out
+    assert "\nGroup 1: client 1, client 3, client 5, client 7 (confidence " in data.out
+    assert "the agreement with them is 1.00 (ARI)" in data.out
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert [group["clients"] for group in found["groups"]] == [
+        [f"client {i}" for i in range(g, 8, 2)] for g in (0, 1)
+    ]
+    trained = terminal(
+        "run", "fedavg", "--data", "digits", *split, "--name", "first", "--rounds", "1", *FEW[:4], *FEW[6:]
+    )
+    assert trained.code == 0, trained.err
+    (tmp_path / "e.toml").write_bytes((tmp_path / "runs" / "first" / "experiment.toml").read_bytes())
+    for what in ("first", "runs/first", "e.toml"):
+        again = terminal("diagnose", what, "--starts", "2")
+        assert again.out.splitlines()[3:-1] == data.out.splitlines()[3:-2]
+
+
+@pytest.mark.medium
+def test_a_file_of_clients_is_diagnosed(terminal: Terminal, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["client,a,b,c,d,label"]
+    for client in range(10):
+        for _ in range(40):
+            x = rng.normal(size=4)
+            label = int((x @ [1, -1, 2, 0.5]) * (1 if client % 2 else -1) > 0)
+            lines.append(f"site {client}," + ",".join(f"{v:.4f}" for v in x) + f",{label}")
+    (tmp_path / "sites.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = terminal("diagnose", "sites.csv", "--workers", "1")
+    assert found.code == 0, found.err
+    assert "10 clients on " in found.out
+    assert "Group 0: site 0, site 2, site 4, site 6, site 8 (confidence " in found.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["x"],
+            "'x' is neither an experiment file nor data, and run 'x' is unknown; there is no run in 'runs' yet",
+        ),
+        (["x.toml"], "experiment file 'x.toml' does not exist; write one with: coterie new x.toml"),
+        (["x.csv"], "data = 'x.csv' does not exist; give a .csv, .npz or .parquet file"),
+        (["no/x"], "data = 'no/x' does not exist"),
+        (["digits", "--alpha", "0"], "alpha = 0 is not possible; it must be from 0.001 up to below 1"),
+        (["digits", "--starts", "0"], "starts = 0 is not possible; it must be at least 1"),
+        (["digits", "--split", "rotatd(4)"], "split 'rotatd' is unknown; did you mean rotated?"),
+        (["digits", "--json", "no/x.json"], "--json 'no/x.json' is not possible: there is no folder 'no'"),
+        ([], "missing argument 'FILE.toml|RUN|DATA'"),
+    ],
+)
+def test_what_is_not_possible_is_said_in_one_sentence(terminal: Terminal, words: list[str], sentence: str) -> None:
+    found = terminal("diagnose", *words)
+    assert found.code == 2
+    (line,) = found.err.splitlines()
+    assert line.startswith(f"coterie: {sentence}")
+    assert not found.out

@@ -1,0 +1,197 @@
+"""A diagnosis: what it says of federations whose groups are known, the same wherever clients are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.errors import BadInput
+from coterie.experiments.diagnose.diagnose import diagnose
+from coterie.experiments.diagnose.diagnosis import Diagnosis, Group, Membership, make_groups
+from coterie.experiments.run.setup import World
+from coterie.experiments.schema.experiment import Experiment
+from coterie.grouping.halves import Division, PairingTest
+from coterie.runtime.local.runtime import EngineSpec
+from tests.federated import TRAINING, planted
+from tests.loopback import LoopbackRuntime
+
+
+def experiment(split: str = "rotated(2)", clients: int = 12, **sections: Any) -> Experiment:
+    return Experiment(
+        data={"name": "digits", "split": split, "clients": clients, **sections.pop("data", {})},
+        method="fedavg",
+        run={"workers": 1, "seed": 1, **sections.pop("run", {})},
+        **sections,
+    )
+
+
+def some(**changes: Any) -> Diagnosis:
+    """A diagnosis of four clients in two groups and one who stands apart."""
+    groups = (Group(0, ("a", "b"), 0.9), Group(1, ("c", "d"), 0.7), Group(2, ("e",), 1.0))
+    members = (
+        *(Membership(name, 0, 0.9, 1, 0.1, True) for name in "ab"),
+        *(Membership(name, 1, 0.7, 0, 0.3, True) for name in "cd"),
+        Membership("e", 2, 1.0, 0, 0.0, True),
+    )
+    return replace(
+        Diagnosis(
+            clients=5,
+            answered=5,
+            size=30,
+            starts=4,
+            alpha=0.05,
+            draws=999,
+            structure=PairingTest(0.001, 0.4, 1.02),
+            tests=(Division(5, 0.001, 0.05),),
+            groups=groups,
+            all_differ=False,
+            memberships=members,
+            resampled=(3,) * 18 + (2, 0),
+            planted_ari=None,
+            small=(),
+            turned_round=(),
+            missing={},
+            notes=(),
+            seconds=1.0,
+        ),
+        **changes,
+    )
+
+
+@pytest.mark.medium
+def test_planted_groups_are_found_and_named() -> None:
+    found = diagnose(experiment())
+    assert found.has_structure
+    assert found.planted_ari == 1.0
+    assert [len(group.clients) for group in found.groups] == [6, 6]
+    assert found.groups[0].clients == tuple(f"client {i}" for i in range(0, 12, 2))
+    assert min(member.confidence for member in found.memberships) > 0.9
+    assert json.loads(json.dumps(found.tables()))["sentences"] == list(found.sentences())
+
+
+@pytest.mark.medium
+def test_one_population_is_one_group() -> None:
+    found = diagnose(experiment("iid"))
+    assert not found.has_structure
+    assert len(found.groups) == 1
+    assert found.resampled == ()
+    said = found.sentences()
+    assert said[0].startswith("Is there structure? None was found (p = 0.")
+    assert said[1] == "How many groups? One: train one model for all"
+    assert len(said) == 2
+
+
+@pytest.mark.medium
+def test_the_number_of_workers_the_engine_and_vanishing_clients_change_nothing() -> None:
+    one = diagnose(experiment(run={"engine": "sequential"}), starts=2)
+    other = diagnose(experiment(run={"engine": "batched", "workers": 2, "dropout": 0.5}), starts=2)
+    assert replace(one, seconds=0.0) == replace(other, seconds=0.0)
+
+
+@pytest.mark.medium
+def test_clients_that_are_reached_by_bytes_say_the_same() -> None:
+    federation = planted("feature", 2, clients=8, samples=40)
+    asked, found = experiment(clients=8), []
+    for remote in (False, True):
+        spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
+        runtime: Any = LoopbackRuntime(spec.build(), federation.bounds, 0.0)
+        if not remote:
+            from coterie.runtime.local.runtime import LocalRuntime
+
+            runtime = LocalRuntime(spec, federation.samples, 0.0, 1, None)
+        found.append(diagnose(asked, world=World(federation, np.empty(0, np.int64), runtime), starts=2))
+    assert replace(found[0], seconds=0.0) == replace(found[1], seconds=0.0)
+    assert found[0].planted_ari == 1.0
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["sign-flip", "scale", "nan", "zero"])
+def test_a_fifth_of_the_clients_does_not_turn_the_answer(kind: str) -> None:
+    found = diagnose(experiment("rotated(2)", 20, attack={"kind": kind, "share": 0.2}), starts=3)
+    out = {*found.turned_round, *found.missing}
+    truth = {f"client {i}": i % 2 for i in range(20)}
+    honest = [member for member in found.memberships if member.client not in out]
+    agree = [(truth[a.client] == truth[b.client]) == (a.group == b.group) for a in honest for b in honest]
+    assert len(out) == (0 if kind == "scale" else 4)
+    assert found.has_structure
+    assert np.mean(agree) > 0.8
+
+
+def test_too_few_clients_cannot_be_told_apart() -> None:
+    found = diagnose(experiment("iid", 3), starts=1)
+    assert not found.is_possible
+    assert found.sentences()[0] == (
+        "Is there structure? It cannot be told: 3 of 3 clients could be tested, and a test needs 4"
+    )
+
+
+@pytest.mark.medium
+def test_clients_with_few_samples_are_placed_and_said() -> None:
+    found = diagnose(experiment("dirichlet(0.5) + rotated(2)", 12), starts=2)
+    small = {member.client for member in found.memberships if not member.tested}
+    assert small == set(found.small)
+    assert 0 < len(found.small) <= 2
+    assert any(sentence.startswith("Placed but not tested") for sentence in found.sentences())
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"alpha": 0.0}, "alpha = 0 is not possible; it must be from 0.001 up to below 1"),
+        ({"alpha": 1.0}, "alpha = 1 is not possible; it must be from 0.001 up to below 1"),
+        ({"alpha": float("nan")}, "alpha = nan is not possible; it must be from 0.001 up to below 1"),
+        ({"starts": 0}, "starts = 0 is not possible; it must be at least 1"),
+    ],
+)
+def test_what_is_not_possible_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        diagnose(experiment(), **settings)
+    assert refused.value.problems == [sentence]
+
+
+def test_sentences_name_groups_who_stands_apart_and_who_sits_between() -> None:
+    found = some()
+    assert found.standing_apart == ("e",)
+    assert [member.client for member in found.between] == ["c", "d"]
+    assert found.sentences() == (
+        "Is there structure? Yes (p < 0.002): a client's own halves are nearer to each other than halves paired at "
+        "random, 0.400 against 1.020 (5 clients with twice 30 samples, 4 starts)",
+        "How many groups? 2 groups of 2, 2 clients, and 1 client standing apart at an error level of 0.05; among "
+        "resamples of clients and starts 3 (18 of 20), everybody differs (1 of 20), 2 (1 of 20)",
+        "Group 0: a, b (confidence 90%)",
+        "Group 1: c, d (confidence 70%)",
+        "Standing apart from all others: e",
+        "Between two groups: c (1 70%, 0 30%), d (1 70%, 0 30%)",
+    )
+
+
+def test_sentences_name_who_was_left_out() -> None:
+    said = some(all_differ=True, turned_round=("f",), small=("a",), missing={"g": "vanished"}).sentences()
+    assert said[1:] == (
+        "How many groups? Everybody differs at an error level of 0.05: most clients are in no group large enough "
+        "to be tested; among resamples of clients and starts 3 (18 of 20), everybody differs (1 of 20), "
+        "2 (1 of 20)",
+        "Left out of the tests, for their updates point against all others': f",
+        "Placed but not tested, for they have fewer than 60 samples: a",
+        "Without an answer: g (vanished)",
+    )
+
+
+def test_memberships_say_the_second_likely_group() -> None:
+    shares = np.array([[0.6, 0.1, 0.3], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    groups, members = make_groups(("a", "b", "c"), np.arange(3), shares, np.array([True, True, False]))
+    assert [(m.group, m.confidence, m.second, m.second_share, m.tested) for m in members] == [
+        (0, 0.6, 2, 0.3, True),
+        (1, 1.0, 0, 0.0, True),
+        (2, 1.0, 0, 0.0, False),
+    ]
+    assert [group.clients for group in groups] == [("a",), ("b",), ("c",)]
+
+
+def test_it_is_public() -> None:
+    assert coterie.diagnose is diagnose

@@ -1,0 +1,130 @@
+"""Halves (docs/methods/halves.md): groups by a test, as many as there are, and FedAvg in each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.clients.rules import LocalUpdate
+from coterie.grouping.aggregate import group_means
+from coterie.methods import FedAvg, Halves
+from coterie.methods.exchange import Exchange, Replies, Send
+from coterie.runtime.runtime import drive
+from tests.federated import TRAINING, grouped, planted, train
+from tests.survival import SIZES, assert_resumes, assert_survives, local
+
+MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_halves_of_one_population_are_fedavg(engine: str, participation: float) -> None:
+    federation = planted("iid", sizes=SIZES)
+    settings: dict[str, Any] = {"training": MOMENTUM, "engine": engine, "participation": participation}
+    ours = train(Halves(starts=1), federation, 3, **settings)
+    fedavg = train(FedAvg(), federation, 3, **settings)
+    assert ours.state.p > 0.05
+    for one, other in zip(ours.states, fedavg.states, strict=True):
+        assert torch.equal(one.models, other.model)
+    (warning,) = ours.method.final_warnings(ours.state, ours.server, 3)
+    assert warning.startswith("all clients are one group: their halves do not tell them apart (p = 0.")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("kind", "groups"), [("feature", 2), ("feature", 4), ("label", 2), ("incongruent", 4)])
+def test_halves_find_planted_groups(kind: str, groups: int) -> None:
+    run = train(Halves(), planted(kind, groups, samples=60), 1)
+    assert run.ari() == 1.0
+    assert run.state.groups.max() == groups - 1
+    assert run.logged("p-value of one population") == [run.state.p] == [0.001]
+    assert run.method.final_warnings(run.state, run.server, 1) == []
+
+
+@pytest.mark.medium
+def test_halves_find_groups_of_different_sizes() -> None:
+    assert train(Halves(), grouped("feature", (10, 6, 4)), 1).ari() == 1.0
+
+
+@pytest.mark.medium
+def test_halves_train_each_group_by_fedavg() -> None:
+    run = train(Halves(starts=2), planted("feature", 2, sizes=SIZES), 3, participation=0.6)
+    groups = run.groups()
+    models = run.server.initial(0).repeat(2, 1)
+    runtime = local(run)
+    for number in (1, 2, 3):
+        runtime.begin_round(number)
+        clients = run.asked[number - 1][-1][0].clients
+        replies = runtime.answer(Exchange(clients, LocalUpdate(), {"model": Send(models, groups[clients])}))
+        assert isinstance(replies, Replies)
+        models = group_means(replies.models, groups[clients], models, replies.samples)
+        assert torch.equal(run.states[number].models, models)
+
+
+@pytest.mark.medium
+def test_halves_place_late_clients_and_newcomers() -> None:
+    run = train(Halves(starts=1), planted("feature", 2), 6, dropout=0.3)
+    missed = run.states[1].groups < 0
+    assert 0 < missed.sum() < 20
+    for before, after in zip(run.states[1:], run.states[2:], strict=False):
+        settled = before.groups >= 0
+        assert (after.groups[settled] == before.groups[settled]).all()
+    assert run.ari() == 1.0
+    runtime = local(run)
+    runtime.dropout = 0.0
+    runtime.begin_round(7)
+    joined = drive(run.method.newcomer(run.state, np.array([1, 4, 6]), run.server), runtime.answer)
+    assert joined.groups.tolist() == run.groups()[[1, 4, 6]].tolist()
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_halves_bytes(participation: float) -> None:
+    """In the first round V n P b more down, and twice as much up."""
+    run = train(Halves(starts=2), planted("feature", 2, samples=30), 2, participation=participation)
+    size, m = run.server.layout.size * 4, round(20 * participation)
+    assert run.bytes("down", 1) == (2 * 20 + m) * size
+    assert run.bytes("up", 1) == (2 * 2 * 20 + m) * size
+    assert run.bytes("up", 2) == run.bytes("down", 2) == m * size
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("differing", "models"), [("together", 1), ("alone", 10)])
+def test_halves_where_everybody_differs(differing: Any, models: int) -> None:
+    federation = planted("label", 10, clients=10)
+    run = train(Halves(differing=differing, alpha=0.2), federation, 2)
+    assert run.state.all_differ
+    assert len(run.state.models) == models
+    (warning,) = run.method.final_warnings(run.state, run.server, 2)
+    assert warning.startswith("everybody differs (p = 0.001): no groups large enough")
+
+
+def test_halves_too_few_answers_are_asked_again() -> None:
+    run = train(Halves(starts=1), planted("feature", 2, clients=5, samples=20), 3, dropout=0.8)
+    untested = [state.p is None for state in run.states]
+    assert untested[1]
+    asked = [len(asked) for asked in run.asked]
+    assert all(count == 2 for count, waiting in zip(asked, untested, strict=False) if waiting)
+
+
+@pytest.mark.parametrize(("clients", "samples"), [(3, 40), (8, 1)])
+def test_halves_of_too_few_are_one_group_at_once(clients: int, samples: int) -> None:
+    run = train(Halves(starts=1), planted("feature", 2, clients=clients, samples=samples), 2)
+    fedavg = train(FedAvg(), planted("feature", 2, clients=clients, samples=samples), 2)
+    assert run.state.p == 1.0
+    assert torch.equal(run.state.models, fedavg.state.model)
+    (warning,) = run.method.warnings(run.server, 2)
+    assert warning.startswith("3 clients are too few" if clients == 3 else "more than a fifth of the clients")
+
+
+@pytest.mark.medium
+def test_halves_8_7() -> None:
+    assert_survives(Halves(starts=1))
+
+
+@pytest.mark.slow
+def test_halves_8_9_resumed(tmp_path: Path) -> None:
+    assert_resumes(Halves(starts=2), tmp_path)
