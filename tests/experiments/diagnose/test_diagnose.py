@@ -154,6 +154,13 @@ def test_what_is_not_possible_is_refused(settings: dict[str, Any], sentence: str
     assert refused.value.problems == [sentence]
 
 
+def test_what_was_promised_to_clients_is_kept() -> None:
+    with pytest.raises(
+        BadInput, match=r"privacy\.unit = 'client' is not possible with a diagnosis: no noise covers"
+    ):
+        diagnose(experiment(privacy={"unit": "client", "epsilon": 8.0}))
+
+
 def test_sentences_name_groups_who_stands_apart_and_who_sits_between() -> None:
     found = some()
     assert found.standing_apart == ("e",)

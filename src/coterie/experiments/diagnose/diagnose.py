@@ -62,9 +62,14 @@ def diagnose(
         problems.append(f"alpha = {alpha:g} is not possible; it must be from {1 / (1 + DRAWS):g} up to below 1")
     if starts < 1:
         problems.append(f"starts = {starts} is not possible; it must be at least 1")
+    check(experiment)
+    if (unit := experiment.privacy.unit) != "off":
+        problems.append(
+            f"privacy.unit = {unit!r} is not possible with a diagnosis: no noise covers what clients send of their "
+            "halves; leave privacy out, or ask clients whose data may be looked at"
+        )
     if problems:
         raise BadInput(problems)
-    check(experiment)
     begun = time.perf_counter()
     with closing(Session(experiment, world)) as session:
         missing: dict[int, str] = {}
