@@ -98,7 +98,7 @@ _BRANCHES = {"int", "constrained-int", "float", "str", "bool", "none"}
 
 
 def _sentence(where: str, item: Any, known: Iterable[str], owner: str) -> str:
-    value, kind, context = _shown(item.get("input")), item["type"], item.get("ctx", {})
+    value, kind, context = show_value(item.get("input")), item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         key = where.rsplit(".", 1)[-1]
         close = nearest(key, known)
@@ -124,8 +124,8 @@ def _sentence(where: str, item: Any, known: Iterable[str], owner: str) -> str:
     return f"{where} = {value} is not possible; it must be {wanted[:1].lower()}{wanted[1:]}"
 
 
-def _shown(value: Any) -> str:
-    """The value as it is written, of a very long one the beginning."""
+def show_value(value: Any) -> str:
+    """Return a value as it is written; of a very long one the beginning."""
     text = repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= MOST_SIGNS else f"{text[:MOST_SIGNS]}…"
 

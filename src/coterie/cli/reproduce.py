@@ -163,7 +163,8 @@ def _choose_items(names: Sequence[str], scale: str) -> list[Item]:
         raise BadInput(unknown("scale", scale, SCALES))
     problems: list[str] = []
     items: list[Item] = []
-    for name in dict.fromkeys(list_items() if ALL in names else names):
+    everything = list_items() if ALL in names else []
+    for name in dict.fromkeys([*everything, *(name for name in names if name != ALL)]):
         try:
             item = load_item(name)
             if ALL not in names:

@@ -201,6 +201,13 @@ def test_bad_input(coterie: Terminal, words: list[str], sentence: str) -> None:
     assert coterie("reproduce", *words) == Outcome(2, "", f"coterie: {sentence}\n")
 
 
+def test_a_name_beside_all_is_looked_up_too(coterie: Terminal) -> None:
+    """Options behind `--` are names; without this, everything was run."""
+    done = coterie("reproduce", "--", "nothing", "all", "--jobs", "0")
+    assert (done.code, done.out) == (2, "")
+    assert [line.split("'")[1] for line in done.err.splitlines()] == ["nothing", "--jobs", "0"]
+
+
 def test_everything_that_is_wrong_is_said_before_anything_runs(coterie: Terminal, tmp_path: Path) -> None:
     for name, split in (("a-table1", "dirichlet(-1)"), ("a-table2", "dirichlet(0)")):
         path = tmp_path / f"papers/{name}.toml"

@@ -197,6 +197,7 @@ def altered(message: bytes, **changes: Any) -> bytes:
             {"version": "coterie-message/9"},
             f"a message has version 'coterie-message/9'; this side speaks {VERSION!r}",
         ),
+        ({"version": "m" * 9000}, f"a message has version '{'m' * 99}…; this side speaks {VERSION!r}"),
         ({"rule": "lokal-update"}, "rule 'lokal-update' is unknown; did you mean local-update?"),
         ({"rule_settings": {"wrods": "a"}}, "did you mean words?"),
         ({"rule_settings": {"count": "x"}}, "settings.count = 'x' is not possible; it must be a valid integer"),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.clients.rules.requests import Scored
 from coterie.clients.rules.rule import RULES, Answer, Item, Order
-from coterie.errors import BadInput
+from coterie.errors import BadInput, show_value
 from coterie.models.layout import Layout, Part
 
 VERSION = "coterie-message/4"
@@ -105,7 +105,7 @@ def _unpack(message: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
         size = int.from_bytes(message[:8], "little")
         meta = json.loads(message[8 : 8 + size])["__metadata__"]
         if meta["version"] != VERSION:
-            raise BadInput(f"a message has version {meta['version']!r}; this side speaks {VERSION!r}")
+            raise BadInput(f"a message has version {show_value(meta['version'])}; this side speaks {VERSION!r}")
         header, tensors = json.loads(meta["header"]), load(message)
     for name, values in tensors.items():
         if values.dtype != torch.float32:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coterie.errors import BadInput, escape
+from coterie.errors import BadInput, escape, show_value
 from coterie.runtime.remote.codec import VERSION
 
 Value = str | int | float | bool
@@ -38,7 +38,8 @@ class Message:
         spoken = self.values.get("version")
         if spoken != VERSION:
             raise BadInput(
-                f"the other side speaks {spoken!r} and this one {VERSION!r}; install the same coterie on both"
+                f"the other side speaks {show_value(spoken)} and this one {VERSION!r}; install the same coterie on "
+                "both"
             )
 
     def number(self, name: str) -> int:
@@ -49,7 +50,7 @@ class Message:
         """
         value = self.values.get(name)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise BadInput(f"a message says {name} = {value!r}; it must be a whole number")
+            raise BadInput(f"a message says {name} = {show_value(value)}; it must be a whole number")
         return value
 
     def text(self, name: str) -> str:
@@ -60,5 +61,5 @@ class Message:
         """
         value = self.values.get(name)
         if not isinstance(value, str):
-            raise BadInput(f"a message says {name} = {value!r}; it must be a text")
+            raise BadInput(f"a message says {name} = {show_value(value)}; it must be a text")
         return value
