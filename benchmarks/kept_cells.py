@@ -33,12 +33,15 @@ C = TypeVar("C", bound=Cell)
 
 
 def play(experiment: Experiment) -> Row:
-    """Run an experiment in this process and return its row: the accuracy after the last round."""
+    """Run an experiment in this process and return its row: the accuracy after the last round, 0 if it gave up."""
     import coterie
     from coterie.runtime.threads import one_thread
 
-    with one_thread(blas=True):
-        *_, last = coterie.rounds(experiment)
+    try:
+        with one_thread(blas=True):
+            *_, last = coterie.rounds(experiment)
+    except BadInput as problem:
+        return {"key": key_of(experiment), "accuracy": 0.0, "failed": str(problem)}
     return {"key": key_of(experiment), "accuracy": float(last.metrics["accuracy"])}
 
 

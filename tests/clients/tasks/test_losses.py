@@ -146,6 +146,7 @@ def test_losses_of_many_models_at_once_are_those_of_each() -> None:
         (Regression(), np.array([1.0, np.nan]), "label in row 1 is nan; every target must be a finite number"),
         (Regression(), np.array(["a", "b"]), "it must be a number for each sample, or several"),
         (Segmentation(), np.zeros((2, 3)), "it must be a whole number for every pixel"),
+        (Language(), np.array([[1, 1e300]]), "label must hold whole numbers from 0 on, or -1 where there is none"),
         (Language(), np.array([[1, -2]]), "label must hold whole numbers from 0 on, or -1 where there is none"),
     ],
 )

@@ -546,7 +546,8 @@ def read_tokens(inputs: NDArray[Any], where: str, task: Task) -> NDArray[np.int6
     Raises:
         BadInput: some are no whole numbers from 0 on.
     """
-    tokens = inputs.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # what does not fit is another number then, and so it is wrong
+        tokens = inputs.astype(np.int64)
     wrong = (tokens != inputs) | (tokens < 0)
     if wrong.any():
         row = int(np.argwhere(wrong)[0][0])

@@ -12,6 +12,7 @@ from coterie.clients.data.columns import MISSING_TEXTS, Columns
 from coterie.clients.tasks import CLASSIFICATION, Regression, Task
 from coterie.clients.tasks.classification import (
     are_numbers,
+    is_whole,
     number_known_classes,
     plain_labels,
 )
@@ -129,7 +130,7 @@ def leave_out_unlabelled(columns: Columns, task: Task, notes: list[str]) -> Colu
     kept = columns.take(~empty)
     labels = kept.labels
     assert labels is not None
-    if task.one_class and labels.dtype.kind == "f" and (labels == np.floor(labels)).all():
+    if task.one_class and labels.dtype.kind == "f" and is_whole(labels).all():
         labels = labels.astype(np.int64)  # a table with gaps makes floats of whole numbers
     return replace(kept, labels=labels)
 

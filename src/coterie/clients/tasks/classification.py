@@ -159,7 +159,7 @@ def plain_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
         raise BadInput(f"{where}: label has shape {values.shape}; it needs one entry per sample")
     labels = values.astype(str) if values.dtype.kind in "OS" else values
     if labels.dtype.kind == "f":
-        whole = np.isfinite(labels) & (labels == np.floor(labels))
+        whole = is_whole(labels)
         if not whole.all():
             row = int(np.argmin(whole))
             raise BadInput(
@@ -170,6 +170,12 @@ def plain_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
     if labels.dtype.kind not in "biuU":
         raise BadInput(f"{where}: labels are of type {labels.dtype}; labels must be integers or strings")
     return labels
+
+
+def is_whole(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which floats are integers, of those up to 2^53: beyond, floats skip some."""
+    whole: NDArray[np.bool_] = (np.abs(values) <= 2**53) & (values == np.floor(values))
+    return whole
 
 
 def number_known_classes(values: NDArray[Any], where: str, names: Sequence[str]) -> NDArray[np.int64]:

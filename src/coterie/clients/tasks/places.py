@@ -110,7 +110,8 @@ def read_places(
             f"{where}: label is {values.dtype} {values.shape}; with task.name = {name!r} it must be a whole number "
             f"for every {place}"
         )
-    found = values.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # what does not fit is another number then
+        found = values.astype(np.int64)
     if not np.array_equal(found, values) or found.min(initial=0) < UNLABELLED:
         raise BadInput(f"{where}: label must hold whole numbers from 0 on, or -1 where there is none")
     highest = int(found.max(initial=UNLABELLED))
