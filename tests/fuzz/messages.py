@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -189,7 +190,8 @@ def _damage_values(values: Mapping[str, Any], random: Random) -> dict[str, Any]:
         if isinstance(changed.get(name), str) and random.random() < 0.4:
             changed[name] = damage(changed[name], random)
         elif isinstance(changed.get(name), str) and changed[name][:1] == "[" and random.random() < 0.7:
-            changed[name] = json.dumps(_replace_somewhere(json.loads(changed[name]), random))
+            with suppress(json.JSONDecodeError):  # it was damaged already
+                changed[name] = json.dumps(_replace_somewhere(json.loads(changed[name]), random))
         else:
             changed[name] = odd if isinstance(odd, str | int | float | bool) else str(odd)
         if random.random() < 0.15:

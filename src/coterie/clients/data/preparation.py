@@ -475,7 +475,7 @@ def advise_standardising(inputs: NDArray[np.float32], known: Preparation) -> lis
     if inputs.ndim != 2 or known.standardise != "none":
         return []
     deviation = Sums.of(inputs).deviation
-    varies = np.nanmax(inputs, axis=0) > np.nanmin(inputs, axis=0)
+    varies = np.fmax.reduce(inputs, axis=0) > np.fmin.reduce(inputs, axis=0)  # not where all values are missing
     if varies.sum() < 2:
         return []
     names = known.input_names or tuple(f"input {place}" for place in range(inputs.shape[1]))
