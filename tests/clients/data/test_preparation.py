@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from coterie.clients.data.preparation import Preparation, advise_standardising
+import numpy as np
+import pytest
+
+from coterie.clients.data.preparation import Column, Preparation, advise_standardising
+from coterie.errors import BadInput
+from coterie.experiments.run.setup import load_federation
+from coterie.experiments.schema.check import build_method
+from coterie.experiments.schema.experiment import Experiment
 
 
 def test_inputs_of_very_different_scales_are_noted_whatever_is_missing() -> None:
     inputs = np.array([[np.nan, 1, 5000, 7], [np.nan, 2, np.nan, 7], [np.nan, 3, 1000, 7]], np.float32)
-    known = Preparation(input_names=("empty", "small", "large", "same"))
+    known = Preparation(tuple(Column(name) for name in ("empty", "small", "large", "same")))
     (note,) = advise_standardising(inputs, known)
     assert note.startswith("large varies 2,449 times as much as small")
     assert advise_standardising(inputs[:, :2], known) == []
+
+
+def test_columns_of_raw_memory_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.zeros((40, 2), "V8"), y=np.arange(40) % 2, columns=np.array(["age", "size"]))
+    wanted = Experiment(data={"name": str(path), "split": "iid", "clients": 2})
+    with pytest.raises(BadInput, match="column age holds void; it must hold numbers or text"):
+        load_federation(wanted, build_method(wanted.method))
