@@ -163,6 +163,8 @@ def test_what_does_not_go_with_a_promise_is_refused() -> None:
         BadInput, match=r"aggregation.rule = 'median' is not possible with privacy.noise_by = 'serv"
     ):
         experiment().updated({"aggregation.rule": "median"}).check()
+    with pytest.raises(BadInput, match=r"data.standardise = 'global' is not possible with privacy, for the mean"):
+        experiment().updated({"data.standardise": "global"}).check()
     own = {"data.name": "own", "data.features": [4], "data.classes": 2, "data.split": "auto", "data.clients": None}
     with pytest.raises(
         BadInput, match=r"privacy.delta is missing; a client does not know how many others there are"

@@ -426,6 +426,11 @@ def _privacy(
             "evaluation.adapt is not possible with privacy.unit = 'example', for adaptation trains without noise; "
             "leave it out"
         )
+    if data is not None and data.standardise == "global":
+        found.append(
+            "data.standardise = 'global' is not possible with privacy, for the mean of all samples is told without "
+            "noise; it must be none or client"
+        )
     if privacy.kind != "server" and data is not None and data.own and privacy.delta is None:
         found.append("privacy.delta is missing; a client does not know how many others there are, so give it")
     return found
