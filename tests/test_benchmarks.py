@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import document, document_sections, measuring, methods, planted
+from benchmarks import diagnose, document, document_sections, measuring, methods, planted
 from benchmarks.document_bars import Judged, Reaches
 from benchmarks.document_sections import SECTIONS, plainly
 from coterie.experiments.folder.run_folder import RunFolder
@@ -306,6 +306,26 @@ def test_the_committed_page_of_planted_groups_is_that_of_the_committed_rows() ->
     assert planted.PAGE.exists() == planted.KEPT.exists()
     if planted.PAGE.exists():
         assert planted.PAGE.read_text("utf-8") == planted.page(planted.Kept(planted.KEPT).rows)
+
+
+def test_the_committed_calibration_of_diagnoses_is_that_of_the_committed_rows() -> None:
+    page, rows = diagnose.PAGE.read_text("utf-8"), json.loads(diagnose.KEPT.read_text("utf-8"))["rows"]
+    assert page == diagnose.written(page, rows)
+
+
+def test_a_calibration_counts_what_was_found() -> None:
+    case = diagnose.Case("rotated", 2, 1.0)
+    found = [
+        {"p": 0.001, "groups": 2, "ari": 1.0},
+        {"p": 0.03, "groups": 3, "ari": 0.5},
+        {"p": 0.2, "groups": 1, "ari": 0},
+    ]
+    rows = {case.place(seed): row for seed, row in enumerate(found)}
+    rows |= {diagnose.LEVEL[0].place(seed): row for seed, row in enumerate(found[1:])}
+    assert "| 2 groups, rotated images | – | – | – | – | 67% · 33% · 0.50 | 0 to 3 |" in diagnose.power_table(rows)
+    assert (
+        diagnose.level_table(rows).splitlines()[2] == "| clients of one size | 2 | 0.0% | 50.0% | 50.0% | 50.0% |"
+    )
 
 
 def test_every_method_that_searches_for_groups_is_on_the_page_of_planted_groups() -> None:

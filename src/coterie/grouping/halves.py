@@ -104,9 +104,9 @@ def direction_products(first: Tensor, second: Tensor) -> Floats:
 
     Lengths do not count: a client cannot weigh more by sending more. An update of 0 has no direction, and stays 0.
     """
-    rows = torch.stack([first, second], 1).flatten(0, 1).double()
-    lengths = rows.norm(dim=1, keepdim=True)
-    return inner_products(rows / torch.where(lengths > 0, lengths, 1.0))
+    rows = torch.stack([first, second], 1).flatten(0, 1)
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    return inner_products(rows.div_(torch.where(lengths > 0, lengths, 1.0).to(rows.dtype)))
 
 
 def half_distances(products: Floats, clients: Labels | None = None) -> Floats:

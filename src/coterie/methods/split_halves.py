@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from coterie.clients.rules.half_data import HalfDirections
@@ -83,5 +84,6 @@ def _read_products(replies: Replies) -> tuple[Ids, NDArray[np.float64]]:
     if not len(replies):
         return replies.clients, np.empty((0, 0))
     first, second = replies.uploads["first"], replies.uploads["second"]
-    sent = first.norm(dim=1).mul(second.norm(dim=1)) > 0  # NaN, where nothing crossed, is not
+    lengths = torch.stack([first.norm(dim=1), second.norm(dim=1)])
+    sent = ((lengths > 0) & lengths.isfinite()).all(0)  # NaN is where nothing crossed
     return replies.clients[sent.numpy()], direction_products(first[sent], second[sent])

@@ -1,0 +1,207 @@
+"""How often `coterie diagnose` errs: its level on one population, its power, and the groups that it finds.
+
+    python -m benchmarks.diagnose [--write FILE] [--seconds N] [--kept]
+
+20 clients hold digits, some 62 training images each, dealt anew for every federation. For the level all are draws
+from one population, of the same size or of sizes from a third to all of that. For the power there are groups of the
+same size, whose images are rotated or whose labels are shifted in a share of the samples: this is the strength.
+
+A federation is kept once it has been diagnosed, and is not diagnosed again. All cases fill evenly, so `--seconds`
+can stop at any time; the tables say of how many federations they are. `--kept` diagnoses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from benchmarks.kept_cells import Row, put_between
+from benchmarks.measuring import machine
+from coterie.clients.data.federation import Federation
+from coterie.experiments.diagnose.diagnose import diagnose
+from coterie.experiments.folder.files import write_whole
+from coterie.experiments.run.setup import World, engine_spec, load_federation
+from coterie.experiments.schema.experiment import Experiment
+from coterie.methods import FedAvg
+from coterie.runtime.local.runtime import LocalRuntime
+
+PAGE = Path(__file__).parents[1] / "docs" / "diagnose.md"
+KEPT = PAGE.parent / "diagnose" / "calibration.json"
+BEGIN, END = "<!-- calibration -->", "<!-- end of calibration -->"
+CLIENTS = 20
+ALPHA = 0.05
+Kind = Literal["same", "sizes", "rotated", "shifted"]
+KINDS: Mapping[Kind, str] = {
+    "same": "clients of one size",
+    "sizes": "clients of different sizes",
+    "rotated": "rotated images",
+    "shifted": "shifted labels",
+}
+STRENGTHS = (0.1, 0.2, 0.3, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Federations of one kind."""
+
+    kind: Kind
+    groups: int = 1
+    strength: float = 0.0
+    """The share of samples that are changed."""
+    federations: int = 10
+
+    def place(self, seed: int) -> str:
+        """What says which federation it is."""
+        return f"{self.kind}, {self.groups} groups, {self.strength:g}, seed {seed}"
+
+
+LEVEL = (Case("same", federations=200), Case("sizes", federations=100))
+POWER = tuple(Case(kind, k, s) for kind in ("rotated", "shifted") for k in (2, 4) for s in STRENGTHS)
+
+
+def diagnose_one(case: Case, seed: int) -> Row:
+    """Diagnose a federation; return the p-value, the number of groups, and their ARI to the planted ones."""
+    experiment = Experiment(
+        data={"name": "digits", "split": "iid", "clients": CLIENTS, "validation": 0, "test": 0.3},
+        method="fedavg",
+        run={"seed": seed, "workers": 1},
+    )
+    whole = plant(load_federation(experiment, FedAvg()), case, seed)
+    spec = engine_spec(experiment, FedAvg(), whole)
+    world = World(whole, np.empty(0, np.int64), LocalRuntime(spec, whole.samples, 0.0, 1, None))
+    found = diagnose(experiment, world=world, alpha=ALPHA)
+    return {
+        "p": found.structure.p,
+        "groups": 0 if found.all_differ else len(found.groups),
+        "ari": found.planted_ari,
+        "seconds": round(found.seconds, 2),
+    }
+
+
+def plant(federation: Federation, case: Case, seed: int) -> Federation:
+    """Return the federation with what a case says of its clients; client i is in group i mod K."""
+    rng = np.random.default_rng((seed, 17))
+    if case.kind == "same":
+        return federation
+    if case.kind == "sizes":
+        bounds = federation.bounds.copy()
+        bounds[:, 0] = bounds[:, 1] - np.ceil(federation.samples * rng.uniform(1 / 3, 1, federation.n)).astype(int)
+        return replace(federation, bounds=bounds)
+    inputs, labels = federation.inputs.clone(), federation.labels.clone()
+    planted = np.arange(federation.n) % case.groups
+    for client, group in enumerate(planted.tolist()):
+        rows = np.arange(federation.bounds[client, 0], federation.bounds[client, 3])
+        changed = torch.from_numpy(rows[rng.random(len(rows)) < case.strength])
+        if case.kind == "rotated":
+            inputs[changed] = torch.rot90(inputs[changed], group * 4 // case.groups, (1, 2))
+        else:
+            labels[changed] = (labels[changed] + group) % federation.classes
+    return replace(federation, inputs=inputs, labels=labels, planted=planted)
+
+
+def of_case(case: Case, rows: Mapping[str, Row]) -> list[Row]:
+    """Return the rows of a case that there are."""
+    places = (case.place(seed) for seed in range(case.federations))
+    return [rows[place] for place in places if place in rows]
+
+
+def level_table(rows: Mapping[str, Row]) -> str:
+    """Return how often one population was found to be several, in Markdown."""
+    lines = [
+        "| one population | federations | p ≤ 1 % | p ≤ 5 % | p ≤ 10 % | divided |",
+        "|---|---|---|---|---|---|",
+    ]
+    for case in LEVEL:
+        found = of_case(case, rows)
+        shares = [np.mean([row["p"] <= level for row in found]) for level in (0.01, 0.05, 0.1)] if found else []
+        shares += [np.mean([row["groups"] != 1 for row in found])] if found else []
+        cells = [KINDS[case.kind], str(len(found)), *(f"{share:.1%}" for share in shares)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def power_table(rows: Mapping[str, Row]) -> str:
+    """Return what was found of planted groups by their strength, in Markdown."""
+    heads = [*(f"{strength:.0%}" for strength in STRENGTHS), "federations"]
+    lines = [f"| planted | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    for first in POWER[:: len(STRENGTHS)]:
+        cells, counts = [], []
+        for strength in STRENGTHS:
+            found = of_case(replace(first, strength=strength), rows)
+            counts.append(len(found))
+            if not found:
+                cells.append("–")
+                continue
+            seen = np.mean([row["p"] <= ALPHA for row in found])
+            right = np.mean([row["groups"] == first.groups for row in found])
+            ari = np.mean([row["ari"] for row in found])
+            cells.append(f"{seen:.0%} · {right:.0%} · {ari:.2f}")
+        many = f"{min(counts)}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+        lines.append(f"| {first.groups} groups, {KINDS[first.kind]} | {' | '.join(cells)} | {many} |")
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str]) -> int:
+    """Diagnose what is missing, and write or print the tables."""
+    parser = ArgumentParser(prog="python -m benchmarks.diagnose", description=__doc__)
+    parser.formatter_class = RawDescriptionHelpFormatter
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page that gets the tables")
+    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N", help="stop after so long")
+    parser.add_argument("--kept", action="store_true", help="diagnose nothing")
+    asked = parser.parse_args(words)
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    rows: dict[str, Any] = json.loads(KEPT.read_text("utf-8"))["rows"] if KEPT.exists() else {}
+    todo = [
+        (seed / case.federations, case, seed)
+        for case in (*LEVEL, *POWER)
+        for seed in range(case.federations)
+        if case.place(seed) not in rows
+    ]
+    todo.sort(key=lambda one: one[0])  # every case fills evenly
+    end = time.perf_counter() + asked.seconds
+    for number, (_, case, seed) in enumerate(() if asked.kept else todo, 1):
+        if time.perf_counter() > end:
+            break
+        rows[case.place(seed)] = row = diagnose_one(case, seed)
+        if number % 20 == 0 or number == len(todo):
+            print(f"{number}/{len(todo)} {case.place(seed)}: {row}", flush=True)
+            keep(rows)
+    keep(rows)
+    if asked.write is None:
+        print(f"{level_table(rows)}\n\n{power_table(rows)}")
+    else:
+        write_whole(asked.write, written(asked.write.read_text("utf-8"), rows).encode())
+    return 0
+
+
+def written(page: str, rows: Mapping[str, Row]) -> str:
+    """Return the page with the tables of these rows."""
+    return put_between(page, BEGIN, END, [level_table(rows), POWER_TEXT, power_table(rows)])
+
+
+POWER_TEXT = (
+    "Of planted groups, by the share of samples that are changed: how often there was structure (p ≤ 5 %), how\n"
+    "often as many groups as there are, and the mean ARI. The last column counts the federations of each strength."
+)
+
+
+def keep(rows: Mapping[str, Row]) -> None:
+    """Write the rows, in the order of their places."""
+    text = json.dumps({"benchmark": "diagnose", "machine": machine(), "rows": dict(sorted(rows.items()))}, indent=1)
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(KEPT, f"{text}\n".encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
