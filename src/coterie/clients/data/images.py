@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,13 @@ DEPTHS = (1, 2, 3)
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    """Find the images of a folder; one that lies too deep is found too, but nothing below it: a disk is large."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        if len(Path(place).relative_to(folder).parts) >= max(DEPTHS):
+            folders.clear()
+        found += [Path(place) / name for name in names if Path(name).suffix.lower() in ENDINGS]
+    return sorted(file for file in found if file.is_file())
 
 
 def _depths(folder: Path, files: list[Path]) -> set[int]:
