@@ -30,6 +30,7 @@ class Cell(Protocol):
 
 
 C = TypeVar("C", bound=Cell)
+M = TypeVar("M", bound=str)
 
 
 def play(experiment: Experiment) -> Row:
@@ -50,9 +51,10 @@ def fill(
     about: str | None,
     words: Sequence[str],
     kept: Path,
-    methods: Sequence[str],
-    cells: Callable[[Sequence[str]], list[C]],
+    methods: Sequence[M],
+    cells: Callable[[Sequence[M]], list[C]],
     run: Callable[[Experiment], Row] = play,
+    what: str = "method",
 ) -> tuple[dict[str, Row], Path | None]:
     """Read a benchmark's command line, run what is missing, and return all rows and the page to write, if any.
 
@@ -64,22 +66,22 @@ def fill(
         methods: that can be asked for.
         cells: returns the cells of some methods.
         run: makes the row of a cell.
+        what: is asked for, where that is no method.
     """
     parser = ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page that gets the tables")
-    parser.add_argument("--only", default="", metavar="METHOD,…", help="run these methods alone")
+    parser.add_argument("--only", default="", metavar=f"{what.upper()},…", help=f"run these {what}s alone")
     parser.add_argument("--kept", action="store_true", help="run nothing")
     asked = parser.parse_args(words)
     only = [word for word in asked.only.split(",") if word]
     for word in only:
         if word not in methods:
-            raise BadInput(unknown("method", word, methods))
+            raise BadInput(unknown(what, word, methods))
+    chosen = [method for method in methods if not only or method in only]
     logging.disable(logging.WARNING)
     rows: dict[str, Row] = json.loads(kept.read_text("utf-8"))["rows"] if kept.exists() else {}
-    todo = [
-        cell for cell in cells(only or methods) if rows.get(cell.place, {}).get("key") != key_of(cell.experiment())
-    ]
+    todo = [cell for cell in cells(chosen) if rows.get(cell.place, {}).get("key") != key_of(cell.experiment())]
     for number, cell in enumerate(() if asked.kept else todo, 1):
         rows[cell.place] = run(cell.experiment())
         print(f"{number}/{len(todo)} {cell.place}: {rows[cell.place]['accuracy']:.3f}", flush=True)

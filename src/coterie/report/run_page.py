@@ -151,7 +151,9 @@ def _privacy_tile(run: Run) -> list[tuple[str, str, str]]:
     """The tile on what has been spent of the promise of privacy; none where nothing is promised."""
     if run.epsilon is None or run.promise is None:
         return []
-    remark = f"delta {run.promise['delta']:.2g}, noise by {run.promise['noise by']}"
+    remark = f"of {run.promise['hides']}; delta {run.promise['delta']:.2g}, noise by {run.promise['noise by']}"
+    if (usual := run.promise.get("epsilon of the median client")) is not None:
+        remark += f"; {usual:.3g} at the median client by the end"
     return [("Privacy, epsilon", f"{run.epsilon:.3g}", remark)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from math import erf, exp, log, sqrt
 from pathlib import Path
@@ -279,12 +280,16 @@ def test_a_private_run_draws_each_client_by_itself() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise_by", ["server", "clients"])
-def test_a_run_says_what_it_has_spent(tmp_path: Path, noise_by: str) -> None:
-    wanted = experiment(unit="client", epsilon=6.0, noise_by=noise_by).updated(
+@pytest.mark.parametrize(
+    "privacy",
+    [{"unit": "client", "noise_by": "server"}, {"unit": "client", "noise_by": "clients"}, {"unit": "example"}],
+)
+def test_a_run_says_what_it_has_spent(tmp_path: Path, privacy: dict[str, Any]) -> None:
+    wanted = experiment(epsilon=6.0, delta=0.01, **privacy).updated(
         {"run.folder": str(tmp_path), "run.name": "private"}
     )
-    promise = make_promise(wanted, np.full(12, 100))
+    with closing(Session(wanted)) as session:
+        promise = make_promise(wanted, session.population.samples)
     assert promise is not None
     assert promise.epsilon == pytest.approx(6.0, rel=0.002)
     run(wanted, observers=[Quiet()])
@@ -293,9 +298,13 @@ def test_a_run_says_what_it_has_spent(tmp_path: Path, noise_by: str) -> None:
     described = json.loads((tmp_path / "private" / "environment.json").read_text())["description"]
     assert promise.describe() in described
     folder = RunFolder(tmp_path / "private")
-    assert f"Privacy, epsilon</dt><dd>{promise.epsilon:.3g}<" in build(folder).read_text("utf-8")
+    page, unit = build(folder).read_text("utf-8"), "sample" if privacy["unit"] == "example" else "client"
+    assert f"Privacy, epsilon</dt><dd>{promise.epsilon:.3g}<" in page
+    assert f"of one {unit}; delta 0.01" in page
+    if promise.usual_epsilon is not None:
+        assert f"{promise.usual_epsilon:.3g} at the median client by the end" in page
     assert last_rounds([folder])["epsilon"].to_list() == [promise.epsilon]
-    assert f"epsilon {promise.epsilon:.3g} of each client with delta 0.065" in str(show(folder).caption)
+    assert f"epsilon {promise.epsilon:.3g} of one {unit} with delta 0.01" in str(show(folder).caption)
 
 
 @pytest.mark.slow
@@ -344,6 +353,11 @@ def test_every_client_keeps_the_promise_for_its_samples() -> None:
     assert max(spent) == promise.epsilon
     assert 4.0 * 0.998 < max(spent) <= 4.0
     assert spent[4] < 2
+    assert promise.usual_epsilon == spent[2]
+    assert f"epsilon = {max(spent):.3g} ({spent[2]:.3g} at the client of median size)" in promise.describe()
+    equal = make_promise(wanted, np.full(3, 64))
+    assert equal is not None
+    assert equal.usual_epsilon is None
     alone = find_client_noise(wanted.updated({"data.samples_per_client": 30}), SimpleNamespace(samples=sizes[4:]))
     assert alone[1] is not None
     assert alone[1].noise_multiplier < promise.multiplier

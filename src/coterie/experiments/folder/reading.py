@@ -89,7 +89,7 @@ class Run:
 
     @cached_property
     def promise(self) -> Mapping[str, Any] | None:
-        """The promise of privacy, `epsilon`, `delta` and `noise by`; None where the run promises nothing."""
+        """The promise of privacy, `epsilon`, `delta`, `hides`, `noise by`; None where the run promises nothing."""
         return self.folder.environment().get("privacy")
 
     @cached_property

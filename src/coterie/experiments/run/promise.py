@@ -31,6 +31,7 @@ class Promise:
         multiplier: the noise, in units of what it hides.
         each: what one round tells under noise: of a sample, at the client that spends most in the whole run.
         rounds: of the run.
+        usual: for samples, what one round tells at the client of median size; None where clients are equally large.
     """
 
     kind: Literal["server", "clients", "samples"]
@@ -38,6 +39,7 @@ class Promise:
     multiplier: float
     each: Releases
     rounds: int
+    usual: Releases | None = None
 
     @property
     def epsilon(self) -> float:
@@ -46,22 +48,33 @@ class Promise:
 
     def find_spent(self, rounds: int) -> float:
         """Return the epsilon of so many rounds."""
-        return find_epsilon(self.multiplier, self.each.repeated(rounds), self.delta)
+        return self._find(self.each, rounds)
+
+    @property
+    def usual_epsilon(self) -> float | None:
+        """Of the whole run, for a sample of a client of median size; None where all clients are promised the same."""
+        return None if self.usual is None else self._find(self.usual, self.rounds)
+
+    def _find(self, each: Releases, rounds: int) -> float:
+        return find_epsilon(self.multiplier, each.repeated(rounds), self.delta)
 
     def to_json(self) -> dict[str, float | str]:
         """Return it as plain values."""
+        usual = self.usual_epsilon
         return {
             "noise by": "server" if self.kind == "server" else "clients",
             "hides": "one sample" if self.kind == "samples" else "one client",
             "epsilon": self.epsilon,
             "delta": self.delta,
             "noise multiplier": self.multiplier,
-        }
+        } | ({} if usual is None else {"epsilon of the median client": usual})
 
     def describe(self) -> str:
         """Say in one line what is promised."""
+        usual = self.usual_epsilon
+        most = "" if usual is None else f" ({usual:.3g} at the client of median size)"
         return (
-            f"privacy: epsilon = {self.epsilon:.3g} with delta = {self.delta:.2g} for {SUBJECT[self.kind]}; "
+            f"privacy: epsilon = {self.epsilon:.3g}{most} with delta = {self.delta:.2g} for {SUBJECT[self.kind]}; "
             f"noise multiplier {self.multiplier:.3g}"
         )
 
@@ -85,7 +98,8 @@ def make_promise(experiment: Experiment, samples: NDArray[np.int64]) -> Promise 
         assert privacy.epsilon is not None
         multiplier = _find_noise_for_all(privacy.epsilon, whole, delta)
     spent = [find_epsilon(multiplier, releases, delta) for releases in whole]
-    return Promise(kind, delta, multiplier, each[int(np.argmax(spent))], run.rounds)
+    worst = each[int(np.argmax(spent))]
+    return Promise(kind, delta, multiplier, worst, run.rounds, _find_usual_releases(experiment, samples))
 
 
 def _list_releases(experiment: Experiment, samples: NDArray[np.int64]) -> list[Releases]:
@@ -101,6 +115,15 @@ def _list_releases(experiment: Experiment, samples: NDArray[np.int64]) -> list[R
     if not shares:
         raise BadInput("privacy.unit = 'example' is not possible, for no client has a training sample")
     return [Releases(steps, share) for steps, share in sorted(shares.items())]
+
+
+def _find_usual_releases(experiment: Experiment, samples: NDArray[np.int64]) -> Releases | None:
+    """Return what a round tells of a sample of the client of median size; None where all clients tell the same."""
+    training, sizes = experiment.training, np.sort(samples[samples > 0])
+    if experiment.privacy.kind != "samples" or sizes[0] == sizes[-1]:
+        return None
+    probability, steps = count_private_steps(int(sizes[len(sizes) // 2]), training.batch_size, training.epochs)
+    return Releases(steps, probability)
 
 
 def _find_noise_for_all(epsilon: float, releases: list[Releases], delta: float) -> float:
