@@ -19,6 +19,7 @@ from coterie.clients.rules.local_update import TrainOwn
 from coterie.methods.catalog import METHODS
 from coterie.methods.exchange import Exchange, Ids, Round
 from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving
+from coterie.methods.privacy import Covered
 
 
 @state("local-only")
@@ -46,6 +47,11 @@ class LocalOnly(Method[LocalOnlyState]):
     @property
     def own_aggregation(self) -> str:
         return "it averages nothing"
+
+    @property
+    def covered(self) -> Covered:
+        told = "its clients send nothing that noise could hide"
+        return Covered(told, told, samples="")
 
     def start(self, server: ServerView) -> LocalOnlyState:
         return LocalOnlyState(server.initial(0)[None])

@@ -52,7 +52,7 @@ class Promise:
 
     @property
     def usual_epsilon(self) -> float | None:
-        """Of the whole run, for a sample of a client of median size; None where all clients are promised the same."""
+        """Of the whole run, for a sample of the client of median size; None where all are equally large."""
         return None if self.usual is None else self._find(self.usual, self.rounds)
 
     def _find(self, each: Releases, rounds: int) -> float:
