@@ -297,6 +297,8 @@ def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named
                 f"{path}: {roles['columns']} has shape {names.shape} and {key} {held[key].shape}; it must name "
                 "each feature once"
             )
+        if held[key].dtype.kind not in "biufUS":
+            raise BadInput(f"{path}: {key} is of type {held[key].dtype}; its columns must hold numbers or text")
         features = pl.DataFrame(held[key], schema=[str(name) for name in names])
     return Columns(
         str(path),
@@ -427,6 +429,10 @@ def _check_alike(first: Columns, other: Columns) -> None:
             what_of_them = "it" if what.startswith("a ") else "them"
             raise BadInput(
                 f"only one of {first.where} and {other.where} has {what}; give {what_of_them} to all or none"
+            )
+        if own is not None and others is not None and own.shape[1:] != others.shape[1:]:
+            raise BadInput(
+                f"{other.where} has {what} of shape {others.shape} and {first.where} of {own.shape}; they must agree"
             )
     if first.labels is not None and other.labels is not None:
         kinds = first.labels.dtype, other.labels.dtype

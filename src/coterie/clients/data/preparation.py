@@ -244,9 +244,6 @@ def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[st
                 "held numbers",
                 told=f"column {column.name} holds text; in training it held numbers",
             )
-        if values.dtype == pl.Object:
-            kind = type(values[0]).__name__
-            raise BadInput(f"{columns.where}: column {column.name} holds {kind}; it must hold numbers or text")
         numbers: NDArray[np.float32] = values.cast(pl.Float32).to_numpy(allow_copy=True)
         return np.array(numbers, np.float32)[:, None]
     texts = to_texts(values)
