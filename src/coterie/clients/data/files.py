@@ -432,7 +432,8 @@ def _check_alike(first: Columns, other: Columns) -> None:
             )
         if own is not None and others is not None and own.shape[1:] != others.shape[1:]:
             raise BadInput(
-                f"{other.where} has {what} of shape {others.shape} and {first.where} of {own.shape}; they must agree"
+                f"{other.where} has {what} of shape {others.shape} and {first.where} of {own.shape}; make them "
+                "alike"
             )
     if first.labels is not None and other.labels is not None:
         kinds = first.labels.dtype, other.labels.dtype
