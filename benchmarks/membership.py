@@ -18,6 +18,7 @@ settings and Coterie's version, and is not run again while its key is the same. 
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -31,9 +32,11 @@ import altair as alt
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 from scipy.stats import rankdata
 
 from benchmarks.kept_cells import Row, fill, put_between
+from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.folder.files import write_whole
@@ -58,6 +61,8 @@ DELTA = 1e-3
 RUNS = 32
 FALSE_ALARMS = 0.01
 """The share of candidates who did not take part and may be taken for such that did."""
+SOFTENED = 50.0
+"""The temperature at which outputs are asked for, so that no probability is rounded to 0 or 1."""
 ATTACKS = {"loss": "threshold on the loss", "lira": "LiRA"}
 BEGIN, END = "<!-- membership -->", "<!-- end of membership -->"
 
@@ -83,7 +88,17 @@ def measure_strength(scores: Floats, member: Flags) -> Strength:
     ranks = rankdata(np.concatenate([inside, outside]))[: len(inside)]
     auc = (ranks.sum() - len(inside) * (len(inside) + 1) / 2) / (len(inside) * len(outside))
     limit = np.sort(outside)[::-1][int(FALSE_ALARMS * len(outside))]
-    return Strength(float(auc), float((inside > limit).mean()))
+    drawn = (FALSE_ALARMS - (outside > limit).mean()) / (outside == limit).mean()  # of those at the limit itself
+    return Strength(float(auc), float((inside > limit).mean() + drawn * (inside == limit).mean()))
+
+
+def find_log_odds(outputs: Floats, labels: NDArray[np.int64]) -> Floats:
+    """Return log(p / (1 - p)) of each true class's probability `[N]`, from a network's outputs `[N, C]`."""
+    true = np.take_along_axis(outputs, labels[:, None], 1)[:, 0]
+    others = outputs.copy()
+    np.put_along_axis(others, labels[:, None], -np.inf, 1)
+    found: Floats = true - logsumexp(others, 1)
+    return found
 
 
 def score_by_loss(confidence: Floats) -> Floats:
@@ -114,13 +129,6 @@ def score_by_likelihood(confidence: Floats, member: Flags) -> Floats:
         ratio = (confidence[run] - without) ** 2 - (confidence[run] - with_it) ** 2
         scores[run] = np.where(np.minimum(*counts) > 0, ratio / (2 * np.maximum(variance, 1e-12)), 0)
     return scores
-
-
-def bound_strength(epsilon: float, delta: float) -> Strength:
-    """Return the most that any attack has on what is (epsilon, delta)-private (Kairouz, Oh and Viswanath, 2015)."""
-    alarms = np.linspace(0, 1, 100_001)
-    hits = np.minimum(np.exp(epsilon) * alarms + delta, 1 - np.exp(-epsilon) * (1 - delta - alarms)).clip(0, 1)
-    return Strength(float(np.trapezoid(hits, alarms)), float(np.interp(FALSE_ALARMS, alarms, hits)))
 
 
 # ---- what is attacked
@@ -193,21 +201,20 @@ def look(experiment: Experiment) -> Shown:
             pass
         people = session.population
         model = session.method.serving(session.state, session.server).models
-        odds = session.runtime.engine.outputs(model, people.inputs)[0].double().numpy()  # type: ignore[attr-defined]
-        labels, bounds = people.labels.numpy(), people.bounds  # type: ignore[attr-defined]
+        assert isinstance(people, Federation)
+        shares = session.runtime.engine.outputs(model, people.inputs, SOFTENED)[0].double().numpy()
+        outputs = SOFTENED * np.log(np.maximum(shares, np.finfo(np.float32).tiny))
+        labels, bounds = people.labels.numpy(), people.bounds
         trained = np.zeros(len(labels), np.bool_)
         for begin, end in bounds[: session.server.n, :2]:
             trained[begin:end] = True
-        right = odds.argmax(1) == labels
-        true = np.take_along_axis(odds, labels[:, None], 1)[:, 0]
-        np.put_along_axis(odds, labels[:, None], 0, 1)
-        confidence = np.log(np.maximum(true, 1e-30)) - np.log(np.maximum(odds.sum(1), 1e-30))
-        accuracy = float(right[~trained].mean())
+        accuracy = float((outputs.argmax(1) == labels)[~trained].mean())
+        confidence = find_log_odds(outputs, labels)
         if experiment.run.holdout_clients:
             order = np.argsort(people.names)
             means = np.array([confidence[begin:end].mean() for begin, _, _, end in bounds])
             return Shown(means[order], order < session.server.n, accuracy)
-        names = [row.numpy().tobytes() for row in people.inputs]  # type: ignore[attr-defined]
+        names = [row.numpy().tobytes() for row in people.inputs]
         order = np.array(sorted(range(len(names)), key=names.__getitem__))
         return Shown(confidence[order], trained[order], accuracy)
 
@@ -234,27 +241,28 @@ def cells(units: Sequence[Unit]) -> list[MembershipCell]:
     return [MembershipCell(*place) for place in product(units, reversed(EPSILONS))]
 
 
+def read_kept() -> dict[str, Row]:
+    """Return the cells that are kept, by place."""
+    rows: dict[str, Row] = json.loads(KEPT.read_text("utf-8"))["rows"]
+    return rows
+
+
 def table(unit: Unit, rows: Mapping[str, Row]) -> str:
     """Return a unit's table in Markdown: a line an epsilon."""
-    percent = f"{100 * FALSE_ALARMS:.0f} %"
-    heads = ["epsilon", "accuracy"]
-    heads += [f"{what}, {words}" for words in ATTACKS.values() for what in ("AUC", f"found at {percent}")]
-    lines = [f"| {' | '.join(heads)} | most that ε allows |", "|---" * (len(heads) + 1) + "|"]
+    heads = [f"{what}, {value}" for what in ("loss", "LiRA") for value in ("AUC", "found")]
+    lines = [f"| {' | '.join(['epsilon', 'accuracy', *heads])} |", "|---" * (len(heads) + 2) + "|"]
     for epsilon in reversed(EPSILONS):
         row = rows.get(MembershipCell(unit, epsilon).place)
         if row is None:
             continue
         found = [f"{row[name]['auc']:.2f} | {100 * row[name]['hits']:.1f} %" for name in ATTACKS]
-        most, shown = "–", "none" if epsilon is None else f"{epsilon:g}"
-        if epsilon is not None:
-            bound = bound_strength(epsilon, DELTA)
-            most = f"{bound.auc:.2f}, {100 * bound.hits:.1f} %"
-        lines.append(f"| {' | '.join([shown, format(row['accuracy'], '.2f'), *found, most])} |")
+        shown = "none" if epsilon is None else f"{epsilon:g}"
+        lines.append(f"| {' | '.join([shown, format(row['accuracy'], '.2f'), *found])} |")
     return "\n".join(lines)
 
 
 def draw(rows: Mapping[str, Row]) -> Chart:
-    """Draw AUC against epsilon; a dashed line is that of a model without a promise."""
+    """Draw AUC against epsilon; a thin line is that of models without a promise."""
     points = [
         {"unit": f'unit = "{unit}"', "attack": words, "epsilon": epsilon, "auc": row[name]["auc"]}
         for unit, epsilon, (name, words) in product(UNITS, EPSILONS, ATTACKS.items())
@@ -263,13 +271,14 @@ def draw(rows: Mapping[str, Row]) -> Chart:
     names = {"unit": pl.String, "attack": pl.String, "epsilon": pl.Float64, "auc": pl.Float64}
     found = pl.DataFrame(points, schema=names)
     colour = alt.Color("attack:N", title=None, sort=list(ATTACKS.values()), scale=alt.Scale(scheme="tableau10"))
-    dash = alt.StrokeDash("unit:N", title=None)
+    dash = alt.StrokeDash("unit:N", title=None, legend=alt.Legend(symbolType="stroke", symbolSize=400))
     y = alt.Y("auc:Q", title="AUC (0.5 is guessing)", scale=alt.Scale(domain=[0.45, 1]))
     x = alt.X("epsilon:Q", title="epsilon (less promises more)", scale=alt.Scale(type="log", base=2))
     private = alt.Chart(found.filter(pl.col("epsilon").is_not_null()))
     free = alt.Chart(found.filter(pl.col("epsilon").is_null())).mark_rule(strokeWidth=1)
-    lines = private.mark_line(point=True).encode(x=x, y=y, color=colour, strokeDash=dash)
-    return alt.layer(lines, free.encode(y=y, color=colour, strokeDash=dash))
+    lines = private.mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)
+    dots = private.mark_circle(size=50, opacity=1).encode(x=x, y=y, color=colour)
+    return alt.layer(lines, dots, free.encode(y=y, color=colour, strokeDash=dash))
 
 
 def main(words: Sequence[str]) -> int:
