@@ -259,6 +259,12 @@ def test_bare_keys_find_their_section() -> None:
     assert (experiment.run.rounds, experiment.data.split) == (3, "iid + rotated(2)")
 
 
+def test_a_bare_key_is_that_of_privacy_where_no_other_section_has_it() -> None:
+    experiment = assemble({"method": "fedavg"}, {}, ["unit=client", "epsilon=4.0", "clip_norm=2.0"])
+    assert (experiment.privacy.epsilon, experiment.aggregation.clip_norm) == (4.0, 2.0)
+    assert assemble({"method": "per-fedavg"}, {}, ["order=hf", "delta=0.1"]).method.settings["delta"] == 0.1
+
+
 def test_dotted_keys_decide_what_bare_ones_mean() -> None:
     experiment = assemble({"method": "fedavg"}, {}, ["hidden=[8]", "network.name=mlp"])
     assert experiment.network == Network(name="mlp", hidden=(8,))
