@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -142,3 +143,21 @@ def test_errors_of_the_block_stay_what_they_are(handled: list[int]) -> None:
         raise ZeroDivisionError
     assert signal.getsignal(signal.SIGINT) is before
     assert handled == []
+
+
+def test_a_block_that_is_collected_late_leaves_handlers_that_are_right() -> None:
+    """Where a signal cuts off how an inner block ends, Python ends it when it is collected: after the outer one."""
+    before = signal.getsignal(signal.SIGINT)
+    outer, inner = defer_signals(), insist_on_signals()
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    assert signal.getsignal(signal.SIGINT) is before
+    del inner
+    gc.collect()
+    assert signal.getsignal(signal.SIGINT) is before
+    alone = defer_signals()
+    alone.__enter__()
+    del alone
+    gc.collect()
+    assert signal.getsignal(signal.SIGINT) is before

@@ -71,14 +71,25 @@ def _handle_signals(handle: Callable[[_Handler, int, Any], None]) -> Iterator[No
         return
     former = {n: handler for n in (signal.SIGINT, signal.SIGTERM) if callable(handler := signal.getsignal(n))}
 
+    def deliver(number: int, frame: Any) -> None:
+        handle(former[signal.Signals(number)], number, frame)
+
+    is_collected = False
+
     def restore() -> None:
         for number, handler in former.items():
-            signal.signal(number, handler)
+            if not is_collected or signal.getsignal(number) is deliver:
+                signal.signal(number, handler)
 
     try:
         for number in former:
-            signal.signal(number, lambda number, frame: handle(former[signal.Signals(number)], number, frame))
+            signal.signal(number, deliver)
         yield
+    except GeneratorExit:
+        # A signal cut the end of the block off, and this comes whenever the block is collected: whoever was around
+        # it may have restored handlers already, and then they are right.
+        is_collected = True
+        raise
     finally:
         try:
             restore()
