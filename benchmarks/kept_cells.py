@@ -14,6 +14,8 @@ from coterie.errors import BadInput, unknown
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.schema.experiment import Experiment
+from coterie.report.drawing.figure import Chart, Figure, with_style
+from coterie.report.drawing.saving import save_charts
 
 Row = Mapping[str, Any]
 
@@ -97,3 +99,16 @@ def put_between(page: str, begin: str, end: str, parts: Sequence[str]) -> str:
     before, rest = page.split(begin)
     _, after = rest.split(end)
     return f"{before}{begin}\n\n" + "\n\n".join(parts) + f"\n\n{end}{after}"
+
+
+def write_with_picture(
+    page: Path, marks: tuple[str, str], parts: Sequence[str], chart: Chart, picture: str, says: str
+) -> None:
+    """Write the parts, and below them a chart as `pictures/PICTURE.svg`, between two marks of the page."""
+    styled = with_style(Figure(picture, "", "", chart)).chart
+    assert styled is not None
+    folder = page.parent / "pictures"
+    save_charts({picture: styled}, folder)
+    (folder / f"{picture}.png").unlink()
+    whole = [*parts, f"![{says}](pictures/{picture}.svg)"]
+    write_whole(page, put_between(page.read_text("utf-8"), *marks, whole).encode())

@@ -35,15 +35,13 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import rankdata
 
-from benchmarks.kept_cells import Row, fill, put_between
+from benchmarks.kept_cells import Row, fill, write_with_picture
 from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
 from coterie.experiments.compare.spec import key_of
-from coterie.experiments.folder.files import write_whole
 from coterie.experiments.run.loop import Session, train
 from coterie.experiments.schema.experiment import Experiment
-from coterie.report.drawing.figure import Chart, Figure, with_style
-from coterie.report.drawing.saving import save_charts
+from coterie.report.drawing.figure import Chart
 from coterie.runtime.threads import one_thread
 
 Unit = Literal["example", "client"]
@@ -288,12 +286,7 @@ def main(words: Sequence[str]) -> int:
     if page is None:
         print("\n\n".join(parts))
         return 0
-    styled = with_style(Figure(PICTURE, "", "", draw(rows))).chart
-    assert styled is not None
-    save_charts({PICTURE: styled}, page.parent / "pictures")
-    (page.parent / "pictures" / f"{PICTURE}.png").unlink()
-    picture = f"![AUC of both attacks against epsilon](pictures/{PICTURE}.svg)"
-    write_whole(page, put_between(page.read_text("utf-8"), BEGIN, END, [*parts, picture]).encode())
+    write_with_picture(page, (BEGIN, END), parts, draw(rows), PICTURE, "AUC of both attacks against epsilon")
     return 0
 
 

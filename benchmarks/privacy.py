@@ -23,12 +23,10 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from benchmarks.kept_cells import Row, fill, put_between
+from benchmarks.kept_cells import Row, fill, write_with_picture
 from coterie.errors import BadInput
-from coterie.experiments.folder.files import write_whole
 from coterie.experiments.schema.experiment import Experiment
-from coterie.report.drawing.figure import Chart, Figure, with_style
-from coterie.report.drawing.saving import save_charts
+from coterie.report.drawing.figure import Chart
 
 PAGE = Path(__file__).parents[1] / "docs" / "privacy.md"
 KEPT = PAGE.parent / "privacy" / "accuracy.json"
@@ -118,12 +116,7 @@ def main(words: Sequence[str]) -> int:
     if page is None:
         print(table(rows))
         return 0
-    styled = with_style(Figure(PICTURE, "", "", draw(rows))).chart
-    assert styled is not None
-    save_charts({PICTURE: styled}, page.parent / "pictures")
-    (page.parent / "pictures" / f"{PICTURE}.png").unlink()
-    picture = f"![Accuracy against epsilon](pictures/{PICTURE}.svg)"
-    write_whole(page, put_between(page.read_text("utf-8"), BEGIN, END, [table(rows), picture]).encode())
+    write_with_picture(page, (BEGIN, END), [table(rows)], draw(rows), PICTURE, "Accuracy against epsilon")
     return 0
 
 

@@ -383,6 +383,13 @@ def test_noise_in_steps_covers_methods_whose_rules_take_them(name: str) -> None:
     assert all(not replies.numbers for asked in found.asked for _, replies in asked)
 
 
+@pytest.mark.parametrize("noise_by", ["server", "clients"])
+def test_noise_in_variances_of_batches_is_refused(noise_by: str) -> None:
+    wanted = experiment(unit="client", noise_multiplier=1.0, noise_by=noise_by)
+    with pytest.raises(BadInput, match="is not possible with privacy: noise would make the variances of its batch"):
+        Session(wanted.updated({"network.name": "planted-batch-norm"}))
+
+
 def test_adaptation_without_noise_is_refused() -> None:
     wanted = experiment(unit="example", epsilon=1).updated({"evaluation.adapt.epochs": 1})
     with pytest.raises(BadInput, match=r"evaluation.adapt is not possible with privacy.unit = 'example'"):

@@ -271,6 +271,12 @@ class Session:
                 "must have more samples"
             )
         self.promise = make_promise(experiment, self.population.samples)
+        if self.promise is not None and engine.batch_norm:
+            raise BadInput(
+                f"network.name = {experiment.network.name!r} is not possible with privacy: noise would make the "
+                "variances of its batch normalisation negative; it must be a network without, or with group or "
+                "layer normalisation in its place"
+            )
         self.clip_norm = experiment.privacy.clip_norm
         self.done = 0
         self.state: Any = self.method.start(self.server)
@@ -460,9 +466,12 @@ class Session:
         """Draw who takes part in a round: uniform, without replacement, ascending.
 
         Source: docs/methods/conventions.md, convention 8. Where the server adds noise, each client is drawn by
-        itself (Poisson sampling), as the promise supposes; so it may be nobody.
+        itself (Poisson sampling), as the promise supposes; so it may be nobody. Real clients know the seed, and the
+        promise supposes too that they cannot tell who was drawn.
         """
         n, run = self.server.n, self.experiment.run
+        if self._adds_noise and self.experiment.data.own:
+            return np.flatnonzero(draw_secretly().random(n) < run.participation)
         rng = stream(run.seed, "participation", round=number)
         if self._adds_noise:
             return np.flatnonzero(rng.random(n) < run.participation)
