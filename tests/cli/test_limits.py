@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pydantic_core import SchemaValidator, core_schema
 
 from coterie.cli import app
 from tests.commandline import Terminal
@@ -137,3 +139,20 @@ def test_an_error_of_the_program_is_no_lack_of_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(app, "app", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         app.main(["list"])
+
+
+def test_ctrl_c_while_compiled_code_calls_python_is_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Pressed:
+        @property
+        def value(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def build(**options: object) -> None:
+        # pydantic's core says it with an error of its own, as of anything that fails while it builds a schema.
+        SchemaValidator(core_schema.enum_schema(Pressed, [Pressed()]))
+
+    monkeypatch.setattr(app, "app", build)
+    assert app.main(["list"]) == 130
+    assert capsys.readouterr().err == "coterie: interrupted\n"

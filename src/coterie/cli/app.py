@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated
@@ -106,10 +107,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of the output has gone. Without this, flushing at exit would complain once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except (OSError, MemoryError, RecursionError, OverflowError, RuntimeError) as error:
+    except Exception as error:
+        if _was_interrupted(error):
+            print("coterie: interrupted", file=sys.stderr)
+            return INTERRUPTED
         if (sentence := _say_exhausted(error)) is None:
             raise
         return _refuse([sentence])
+
+
+def _was_interrupted(error: Exception) -> bool:
+    """Whether Ctrl-C came while compiled code called Python, which then says so with an error of its own."""
+    return KeyboardInterrupt.__name__ in "".join(traceback.format_exception(error))
 
 
 def _say_exhausted(error: Exception) -> str | None:
@@ -123,6 +132,8 @@ def _say_exhausted(error: Exception) -> str | None:
         return "something that was read is nested too deeply; write it flatter"
     if isinstance(error, OverflowError):
         return f"a number is too large ({error}); take a smaller one"
+    if not isinstance(error, MemoryError | RuntimeError):
+        return None
     # PyTorch says so with an error of its own on a GPU and a plain one on a CPU.
     asked = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error), re.IGNORECASE)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or asked:
