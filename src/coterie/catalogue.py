@@ -233,6 +233,20 @@ class Catalog:
         """Whether a name can be used, which imports what a package has under it."""
         return isinstance(name, str) and self.problem(name) is None and name in self.entries
 
+    def name_of(self, given: type) -> str:
+        """Return the name of a class: the one it is listed under, or `package.module:Class`.
+
+        Raises:
+            BadInput: it is not listed, and no other process could import it.
+        """
+        listed = next((entry.name for entry in self.entries.values() if entry.target is given), None)
+        if listed is None and (given.__module__ == "__main__" or "<locals>" in given.__qualname__):
+            raise BadInput(
+                f"{self.kind} {given.__qualname__} is in no module that another process could import; put it into "
+                "a file of its own and import it from there"
+            )
+        return listed or f"{given.__module__}:{given.__qualname__}"
+
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries.values())
 

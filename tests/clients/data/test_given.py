@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 import coterie
-from coterie.clients.data import load
+from coterie.clients.data import load, storage
+from coterie.clients.data.given import fetch
 from coterie.errors import BadInput
 
 pd = pytest.importorskip("pandas")
@@ -88,6 +89,25 @@ def test_tensors_of_images_are_channels_first() -> None:
     found = load(coterie.Experiment(data=(images, torch.arange(12) % 2)).data.name)
     assert np.array_equal(found.inputs, images.permute(0, 2, 3, 1).numpy())
     assert found.users is None
+
+
+def test_items_of_a_dataset_that_are_many_lie_in_a_file() -> None:
+    with storage.memory_limit(0.0001):
+        name = coterie.Experiment(data=Own(slice(None))).data.name
+    held = fetch(name)
+    assert isinstance(held.features, np.ndarray)
+    assert storage.file_of(held.features) is not None
+    np.testing.assert_array_equal(held.features, X)
+
+
+def test_whole_numbers_among_the_items_make_no_others_whole() -> None:
+    class Mixed(Own):
+        def __getitem__(self, place: int) -> Any:
+            return ([1, 2] if place < 30 else [0.5, 0.25]), int(LABEL[place])
+
+    np.testing.assert_array_equal(
+        load(coterie.Experiment(data=Mixed(slice(None))).data.name).inputs[30], [0.5, 0.25]
+    )
 
 
 @pytest.mark.medium

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from coterie.clients.tasks import Regression
 from coterie.errors import BadInput
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.schema.experiment import Experiment, assemble
 from coterie.experiments.schema.registry import keys_deciding
+from coterie.methods import FedAvg
+from tests.own_tasks import Counts
 
 
 @pytest.mark.parametrize("what", ["training", "tables"])
@@ -57,3 +60,18 @@ def test_what_is_no_task_is_refused(section: dict[str, object], sentence: str) -
     with pytest.raises(BadInput) as refused:
         Experiment(task=section).check()
     assert sentence in refused.value.problems
+
+
+def test_a_class_is_given_as_itself() -> None:
+    given = Experiment(task={"name": Counts, "highest": 50.0}, method=FedAvg)
+    assert (given.task.name, given.method.name) == ("tests.own_tasks:Counts", "fedavg")
+    assert given == Experiment(task={"name": "tests.own_tasks:Counts", "highest": 50.0}, method="fedavg")
+    assert Experiment(task=Regression).task.name == "regression"
+
+
+def test_a_class_that_no_other_process_could_import_is_refused() -> None:
+    class Here(Regression):
+        """Of this function."""
+
+    with pytest.raises(BadInput, match="is in no module that another process could import; put it into a file"):
+        Experiment(task=Here)

@@ -64,6 +64,9 @@ ROLES: Mapping[str, Role] = {
 }
 """Every name that means more than a feature. Nothing else is recognised."""
 
+MASK = "attention_mask"
+"""Stands beside `input_ids`, and says which of them count; both together are the inputs `[N, 2, tokens]`."""
+
 IDS = ("id", "index", "row", "uuid", "", "__index_level_0__")
 """Names of columns that number samples; so does one that ends in `_id`. They are never features."""
 
@@ -208,6 +211,24 @@ def pick_roles(names: Iterable[str], where: str, labelled: bool, named: Named = 
         role: named.pick(role, names, where, needed=labelled and (role == "label" or role in named.keys))
         for role in ("label", "client", "split", "segment", "group")
     }
+
+
+def find_mask(features: str, names: Iterable[str]) -> str | None:
+    """Return the name of the mask that stands beside the features, where these are the ids of tokens."""
+    return next((name for name in names if name.lower() == MASK), None) if features.lower() == "input_ids" else None
+
+
+def join_mask(ids: NDArray[Any], mask: NDArray[Any], where: str) -> NDArray[Any]:
+    """Return ids of tokens `[N, tokens]` and their mask, as large, as `[N, 2, tokens]`.
+
+    Raises:
+        BadInput: their shapes differ, or the mask holds other numbers than 0 and 1.
+    """
+    if ids.shape != mask.shape:
+        raise BadInput(f"{where}: {MASK} has shape {mask.shape} and input_ids {ids.shape}; they must be alike")
+    if not np.isin(mask, (0, 1)).all():
+        raise BadInput(f"{where}: {MASK} holds other numbers than 0 and 1; it must be 1 where a token counts")
+    return np.stack([ids, mask.astype(ids.dtype)], 1)
 
 
 def is_id(name: str) -> bool:

@@ -18,7 +18,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from coterie.clients.data import hub, images, storage
-from coterie.clients.data.columns import USUAL, Columns, Named, check_lengths, pick_roles, read_split
+from coterie.clients.data.columns import (
+    USUAL,
+    Columns,
+    Named,
+    check_lengths,
+    find_mask,
+    join_mask,
+    pick_roles,
+    read_split,
+)
 from coterie.clients.data.tables import (
     join_tables,
     read_csv,
@@ -279,7 +288,8 @@ def _keys(
     assert features is not None
     roles = pick_roles(names, str(path), labelled, named)
     roles["columns"] = named.pick("columns", names, str(path), needed=False)
-    return features, roles, [name for name in names if name != features and name not in roles.values()]
+    known = {features, find_mask(features, names), *roles.values()}
+    return features, roles, [name for name in names if name not in known]
 
 
 def _read_npz(path: Path, labelled: bool, named: Named) -> Columns:
@@ -291,6 +301,8 @@ def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named
     key, roles, others = _keys(list(held), path, labelled, named)
     label, user, split, segment, group, names = (None if name is None else held[name] for name in roles.values())
     features: NDArray[Any] | pl.DataFrame = held[key]
+    if (mask := find_mask(key, held)) is not None:
+        features = join_mask(held[key], held[mask], str(path))
     if names is not None:
         if held[key].shape[1:] != names.shape or len(set(names.tolist())) != len(names):
             raise BadInput(

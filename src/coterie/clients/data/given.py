@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.clients.data.columns import USUAL, Columns, Named, check_lengths
+from coterie.clients.data import storage
+from coterie.clients.data.columns import MASK, ROLES, USUAL, Columns, Named, check_lengths, join_mask, pick_name
 from coterie.errors import BadInput
 
 PREFIX = "given-"
@@ -105,6 +106,8 @@ def _read_part(part: Any, where: str, named: Named) -> Columns:
         raise BadInput(named.refuse(where, "they have no columns"))
     if isinstance(part, tuple):
         inputs, labels = part
+        if isinstance(inputs, Mapping):
+            return _read_tokens(inputs, labels, where)
         return Columns(where, _array(inputs), np.asarray(labels))
     if module == "datasets":
         from coterie.clients.data import hub
@@ -131,21 +134,74 @@ def _from_pandas(frame: Any, where: str) -> pl.DataFrame:
         raise BadInput(f"{where}: the frame cannot be read ({type(error).__name__}: {error}); mend it") from None
 
 
+def _read_tokens(inputs: Mapping[str, Any], labels: Any, where: str) -> Columns:
+    """Ids of tokens and, beside them, their mask."""
+    given = {str(name).lower(): np.asarray(values) for name, values in inputs.items()}
+    if not {"input_ids"} <= set(given) <= {"input_ids", MASK}:
+        raise BadInput(
+            f"{where}: inputs by name are {', '.join(map(repr, inputs))}; they must be 'input_ids', and {MASK!r} "
+            "where some do not count"
+        )
+    ids = given["input_ids"]
+    features = join_mask(ids, given[MASK], where) if MASK in given else ids
+    return Columns(where, features, np.asarray(labels), feature_key="input_ids")
+
+
 def _read_items(dataset: Any, where: str) -> Columns:
-    """A torch Dataset of (input, target): all of it, for what does not fit in memory is given as files."""
+    """A torch Dataset of pairs of an input and a target, read one item after the other.
+
+    Many samples then lie in a file, and of the items no more than one is held beside them.
+    """
     tensors = getattr(dataset, "tensors", None)
     if tensors is not None and len(tensors) == 2:
         return Columns(where, _array(tensors[0]), np.asarray(tensors[1]))
-    items = [dataset[place] for place in range(len(dataset))]
-    if not items or any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):
-        raise BadInput(f"{where}: every item must be a pair of an input and a target; give {FORMS}")
-    shapes = {np.shape(item[0]) for item in items}
-    if len(shapes) > 1:
-        first, second, *_ = sorted(shapes)
-        raise BadInput(f"{where}: inputs have the shapes {first} and {second}; make them equally large")
-    inputs = np.stack([np.asarray(item[0]) for item in items])
-    labels = np.asarray([item[1] for item in items])
-    return Columns(where, _channels_last(inputs) if _is_tensor(items[0][0]) else inputs, labels)
+    found: dict[str, NDArray[Any]] = {}
+    labels: list[Any] = []
+    for place in range(len(dataset)):
+        item = dataset[place]
+        if isinstance(item, Mapping):
+            item = _pair(item, where)
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise BadInput(f"{where}: every item must be a pair of an input and a target; give {FORMS}")
+        named = item[0] if isinstance(item[0], Mapping) else {"": item[0]}
+        if place and named.keys() != found.keys():
+            raise BadInput(f"{where}: item {place} names other inputs than item 0; give all items the same")
+        for name, value in named.items():
+            array = np.asarray(value)
+            if _is_tensor(value):
+                array = _channels_last(array[None])[0]
+            found[name] = _put(found.get(name), array, place, len(dataset), where)
+        labels.append(item[1])
+    if not found:
+        raise BadInput(f"{where}: every item must be a pair of an input and a target, and there is none")
+    return Columns(where, found[""], np.asarray(labels)) if "" in found else _read_tokens(found, labels, where)
+
+
+def _pair(item: Mapping[str, Any], where: str) -> tuple[dict[str, Any], Any]:
+    """An item that names its parts, as tokenizers make them: its inputs and its target."""
+    label = pick_name([str(name) for name in item], ROLES["label"].names, where, "label")
+    return {str(name): value for name, value in item.items() if name != label}, item[str(label)]
+
+
+def _put(found: NDArray[Any] | None, value: NDArray[Any], place: int, count: int, where: str) -> NDArray[Any]:
+    """Write one item's input into its place of those of all items; return these.
+
+    Raises:
+        BadInput: it has another shape than those before it.
+    """
+    if found is None:
+        found = storage.allocate((count, *value.shape), value.dtype)
+    if value.shape != found.shape[1:]:
+        raise BadInput(
+            f"{where}: inputs have the shapes {found.shape[1:]} and {value.shape}; make them equally large"
+        )
+    kind = np.result_type(found.dtype, value.dtype)
+    if kind != found.dtype:  # as floats after whole numbers
+        narrower, found = found, storage.allocate(found.shape, kind)
+        for rows in storage.blocks(found):
+            found[rows] = narrower[rows]
+    found[place] = value
+    return found
 
 
 def _is_tensor(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.clients.data.columns import ROLES, USUAL, Columns, Named, pick_name, read_split
+from coterie.clients.data.columns import ROLES, USUAL, Columns, Named, find_mask, join_mask, pick_name, read_split
 from coterie.clients.data.tables import read_table
 from coterie.errors import BadInput
 
@@ -118,8 +118,12 @@ def read_hub_columns(table: Any, where: str, labelled: bool = True, named: Named
         )
     if not chosen:
         return _read_named(table, where, label, user, labelled)
+    mask = find_mask(chosen[0], lists)
+    chosen += [] if mask is None else [mask]
     held = table.select_columns([*chosen, *roles]).with_format("numpy")[:]
     features = np.asarray(held[chosen[0]])
+    if mask is not None:
+        features = join_mask(features, np.asarray(held[mask]), where)
     ignored = [name for name in rest if name not in chosen]
     given = {role: None if name is None else np.asarray(held[name]) for role, name in beside.items()}
     return Columns(

@@ -11,7 +11,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.clients.data.columns import MISSING_TEXTS, USUAL, Columns, Named, is_id, pick_roles, read_split
+from coterie.clients.data.columns import (
+    MISSING_TEXTS,
+    USUAL,
+    Columns,
+    Named,
+    find_mask,
+    is_id,
+    join_mask,
+    pick_roles,
+    read_split,
+)
 from coterie.errors import BadInput
 
 SEPARATORS = ",;\t|"
@@ -27,7 +37,7 @@ class Header:
 
     features: tuple[str, ...]
     is_list: bool
-    """Whether the features are one column of lists."""
+    """Whether the features are one column of lists, or such a one of ids of tokens and one of their mask."""
     roles: Mapping[str, str | None]
     ignored: Mapping[str, str]
     """Columns that are no features, and why."""
@@ -45,12 +55,14 @@ def read_header(schema: Mapping[str, Any], where: str, labelled: bool, named: Na
             raise BadInput(f"{where}: column {name} is of type {schema[name]}; it must hold one value per row")
     rest = {name: kind for name, kind in schema.items() if name not in roles.values()}
     lists = [name for name, kind in rest.items() if kind.is_nested()]
-    if len(lists) > 1:
-        raise BadInput(
-            f"{where} has several list columns ({', '.join(lists)}); keep the one that holds the features"
-        )
     if lists:
-        return Header(tuple(lists), True, roles, {name: "" for name in rest if name not in lists})
+        ids = next((name for name in lists if name.lower() == "input_ids"), None)
+        if ids is None and len(lists) > 1:
+            raise BadInput(
+                f"{where} has several list columns ({', '.join(lists)}); keep the one that holds the features"
+            )
+        features = tuple(name for name in (ids, find_mask(ids, lists)) if name) if ids else tuple(lists)
+        return Header(features, True, roles, {name: "" for name in rest if name not in features})
     ignored = {name: "an id" for name in rest if is_id(name)}
     ignored |= {
         name: f"of type {kind}" for name, kind in rest.items() if name not in ignored and not _is_usable(kind)
@@ -76,8 +88,10 @@ def read_table(table: pl.DataFrame, where: str, labelled: bool, named: Named = U
     vast = [name for name, kind in table.schema.items() if kind.is_integer() and "128" in str(kind)]
     table = table.with_columns(pl.col(vast).cast(pl.Float64))  # NumPy has no such numbers
     header = read_header(dict(table.schema), where, labelled, named)
-    first, table_of_features = header.features[0], table.select(header.features)
-    features = _list_column(table[first], where) if header.is_list else table_of_features
+    features: NDArray[Any] | pl.DataFrame = table.select(header.features)
+    if header.is_list:
+        features, *mask = (_list_column(table[name], where) for name in header.features)
+        features = join_mask(features, mask[0], where) if mask else features
     label, user, split, segment, group = (None if name is None else table[name] for name in header.roles.values())
     for column in (user, segment, group):
         if column is not None and column.is_null().any():
@@ -89,6 +103,7 @@ def read_table(table: pl.DataFrame, where: str, labelled: bool, named: Named = U
         None if label is None else _values(label),
         None if user is None else _values(user),
         "client" if user is None else user.name.lower(),
+        feature_key=header.features[0].lower() if header.is_list else "features",
         given_split=None if split is None else read_split(_values(split), where),
         segments=None if segment is None else _values(segment),
         groups=None if group is None else _values(group),

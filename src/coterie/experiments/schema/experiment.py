@@ -46,7 +46,7 @@ class Experiment(BaseModel):
     """Everything that decides a run's result; frozen, and equal where the experiments are the same.
 
     A section is given as itself, as a mapping of its keys, or, where it has a name, as that name alone. A network
-    may also be a `torch.nn.Module`, or a class or function that gives one.
+    may also be a `torch.nn.Module`, or a class or function that gives one; a method or a task may be its class.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,9 +67,9 @@ class Experiment(BaseModel):
         /,
         *,
         data: Any = None,
-        task: TaskChoice | Mapping[str, Any] | str | None = None,
+        task: TaskChoice | Mapping[str, Any] | str | type | None = None,
         network: Network | Mapping[str, Any] | str | Callable[..., Any] | None = None,
-        method: MethodChoice | Mapping[str, Any] | str | None = None,
+        method: MethodChoice | Mapping[str, Any] | str | type | None = None,
         training: Training | Mapping[str, Any] | None = None,
         evaluation: Evaluation | Mapping[str, Any] | None = None,
         run: Run | Mapping[str, Any] | str | None = None,

@@ -77,14 +77,32 @@ def name_given(network: Any) -> Any:
     return give(network, NETWORKS)
 
 
+def name_class(title: str, value: Any) -> Any:
+    """Return a method or a task that is given as its class, alone or as a section's name, by the class's name.
+
+    Raises:
+        BadInput: no other process could import it.
+    """
+    if isinstance(value, Mapping) and "name" in value:
+        return {**value, "name": name_class(title, value["name"])}
+    if not isinstance(value, type):
+        return value
+    from coterie.clients.tasks import TASKS
+    from coterie.methods import METHODS
+
+    return (METHODS if title == "method" else TASKS).name_of(value)
+
+
 def as_table(title: str, value: Any) -> dict[str, Any] | None:
     """Return a section in any of the forms in which it is given as a table; None for any other value.
 
     Raises:
-        BadInput: data or a network are given that cannot be used.
+        BadInput: data, a network, a method or a task are given that cannot be used.
     """
     if title == "network":
         value = name_given(value)
+    if title in ("method", "task"):
+        value = name_class(title, value)
     if value is None:
         return {}
     if isinstance(value, Section):

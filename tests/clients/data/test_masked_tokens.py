@@ -1,0 +1,118 @@
+"""Ids of tokens beside their mask, as tokenizers make them: read alike from every format, and used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from torch.utils.data import Dataset
+
+import coterie
+from coterie.clients.data import load
+from coterie.errors import BadInput
+
+RNG = np.random.default_rng(0)
+MASK = (np.arange(4) < RNG.integers(1, 5, 90)[:, None]).astype(np.int64)
+LABEL = RNG.integers(0, 3, 90)
+IDS = np.where(MASK == 1, LABEL[:, None], RNG.integers(0, 3, (90, 4)))  # what does not count is noise
+CLIENT = np.repeat(["a", "b", "c"], 30)
+TABLE: dict[str, Any] = {"input_ids": IDS, "attention_mask": MASK, "label": LABEL, "client": CLIENT}
+FRAME = pl.DataFrame({**TABLE, "input_ids": IDS.tolist(), "attention_mask": MASK.tolist()})
+
+
+class Tokens(Dataset[Any]):
+    """Items that name their parts, and among them their target."""
+
+    def __init__(self, rows: slice) -> None:
+        self.rows = np.arange(90)[rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        row = self.rows[place]
+        return {"input_ids": IDS[row], "attention_mask": MASK[row], "labels": LABEL[row]}
+
+
+def save_npz(folder: Path) -> str:
+    np.savez(folder / "tokens.npz", **TABLE)
+    return str(folder / "tokens.npz")
+
+
+def save_arrays(folder: Path) -> str:
+    (folder / "arrays").mkdir()
+    for name, values in TABLE.items():
+        np.save(folder / "arrays" / f"{name}.npy", values)
+    return str(folder / "arrays")
+
+
+def save_parquet(folder: Path) -> str:
+    FRAME.write_parquet(folder / "tokens.parquet")
+    return str(folder / "tokens.parquet")
+
+
+def save_dataset(folder: Path) -> str:
+    datasets = pytest.importorskip("datasets")
+    types = FRAME.with_columns(token_type_ids=pl.col("attention_mask") * 0)
+    datasets.Dataset.from_polars(types).save_to_disk(str(folder / "saved"))
+    return str(folder / "saved")
+
+
+def give(folder: Path) -> str:
+    parts = {"input_ids": IDS, "attention_mask": MASK}
+    data = {n: ({k: v[n == CLIENT] for k, v in parts.items()}, LABEL[n == CLIENT]) for n in "abc"}
+    return coterie.Experiment(data=data).data.name
+
+
+def give_items(folder: Path) -> str:
+    data = {name: Tokens(slice(30 * i, 30 * i + 30)) for i, name in enumerate("abc")}
+    return coterie.Experiment(data=data).data.name
+
+
+@pytest.mark.parametrize(
+    "save",
+    [save_npz, save_arrays, save_parquet, pytest.param(save_dataset, marks=pytest.mark.medium), give, give_items],
+)
+def test_both_are_the_inputs_in_every_form(save: Callable[[Path], str], tmp_path: Path) -> None:
+    dataset = load(save(tmp_path))
+    assert dataset.inputs.dtype == np.int64
+    np.testing.assert_array_equal(dataset.inputs, np.stack([IDS, MASK], 1))
+    np.testing.assert_array_equal(dataset.labels, LABEL)
+    assert dataset.user_names == ("a", "b", "c")
+
+
+@pytest.mark.medium
+def test_a_network_that_asks_for_both_gets_both(tmp_path: Path) -> None:
+    experiment = coterie.Experiment(
+        data={"name": save_npz(tmp_path), "validation": 0.0},
+        network={"name": "tests.own_networks:Language", "output": "logits"},
+        method="fedavg",
+        training={"epochs": 30, "lr": 0.5},
+        run={"rounds": 2, "workers": 1, "folder": str(tmp_path / "runs"), "name": "masked"},
+    )
+    # Every token that counts says the class; one in two or so of all tokens says a wrong one.
+    assert coterie.run(experiment).summary["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("mask", "sentence"),
+    [
+        (MASK[:, :3], "attention_mask has shape (90, 3) and input_ids (90, 4); they must be alike"),
+        (MASK * 2, "attention_mask holds other numbers than 0 and 1; it must be 1 where a token counts"),
+    ],
+)
+def test_a_mask_that_is_none_is_refused(mask: np.ndarray[Any, Any], sentence: str, tmp_path: Path) -> None:
+    altered: dict[str, Any] = {**TABLE, "attention_mask": mask}
+    np.savez(tmp_path / "tokens.npz", **altered)
+    with pytest.raises(BadInput) as caught:
+        load(str(tmp_path / "tokens.npz"))
+    assert sentence in str(caught.value)
+
+
+def test_other_named_inputs_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"inputs by name are 'x'; they must be 'input_ids', and 'attention_mask'"):
+        coterie.Experiment(data={"a": ({"x": IDS}, LABEL)})
