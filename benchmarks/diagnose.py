@@ -79,7 +79,7 @@ def diagnose_one(case: Case, seed: int) -> Row:
     whole = plant(load_federation(experiment, FedAvg()), case, seed)
     spec = engine_spec(experiment, FedAvg(), whole)
     world = World(whole, np.empty(0, np.int64), LocalRuntime(spec, whole.samples, 0.0, 1, None))
-    found = diagnose(experiment, world=world, alpha=ALPHA)
+    found = diagnose(experiment, world=world, alpha=ALPHA, gains=False)
     return {
         "p": found.structure.p,
         "groups": 0 if found.all_differ else len(found.groups),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.commandline import Terminal
 
-FEW = ("--clients", "8", "--workers", "1", "--starts", "2", "--set", "samples_per_client=60")
+FEW = ("--clients", "8", "--workers", "1", "--starts", "2", "--no-gains", "--set", "samples_per_client=60")
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def test_a_dataset_an_experiment_and_a_run_are_diagnosed_alike(terminal: Termina
         [f"client {i}" for i in range(g, 8, 2)] for g in (0, 1)
     ]
     trained = terminal(
-        "run", "fedavg", "--data", "digits", *split, "--name", "first", "--rounds", "1", *FEW[:4], *FEW[6:]
+        "run", "fedavg", "--data", "digits", *split, "--name", "first", "--rounds", "1", *FEW[:4], *FEW[7:]
     )
     assert trained.code == 0, trained.err
     (tmp_path / "e.toml").write_bytes((tmp_path / "runs" / "first" / "experiment.toml").read_bytes())
     for what in ("first", "runs/first", "e.toml"):
-        again = terminal("diagnose", what, "--starts", "2")
+        again = terminal("diagnose", what, "--starts", "2", "--no-gains")
         assert again.out.splitlines()[3:-1] == data.out.splitlines()[3:-2]
 
 
@@ -57,6 +57,8 @@ def test_a_file_of_clients_is_diagnosed(terminal: Terminal, tmp_path: Path) -> N
     assert found.code == 0, found.err
     assert "10 clients on " in found.out
     assert "Group 0: site 0, site 2, site 4, site 6, site 8 (confidence " in found.out
+    assert "Does it pay? Yes: a model for each group, with " in found.out
+    assert "\nFor whom? 10 clients gain by a model for each group (site 0, " in found.out
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from coterie.experiments.diagnose.diagnosis import Diagnosis
 
 HELP = """
-Say whether clients fall into groups, how many, and who belongs to which. No model is trained to an end.
+Say whether clients fall into groups, which, and who gains by what. No model is trained to an end.
 
 Examples:
 
@@ -40,6 +40,8 @@ Examples:
 
 Each client trains for some steps on either half of its data, from a few initial models. If all clients draw from
 one population, its own halves are no nearer to each other than to strangers' halves: that is tested, exactly.
+A few rounds then train a model for all, one for each group, and what a client can make of them or alone, each
+without a part of everybody's samples, which scores them.
 
 A dataset, a file or a folder of data is what --data takes in [bold]coterie run[/]; of an experiment or a run it is
 the data, the network and the local solver that count. Options go before what they say.
@@ -70,6 +72,10 @@ def diagnose(
         float, typer.Option(metavar="A", help="Error level: how often one population may be divided.")
     ] = 0.05,
     starts: Annotated[int, typer.Option(metavar="N", help="Initial models; more make groups steadier.")] = 4,
+    gains: Annotated[
+        bool,
+        typer.Option("--gains/--no-gains", help="Find out who gains by what, too; most of the time goes there."),
+    ] = True,
     workers: Workers = None,
     engine: Engine = None,
     imports: Imports = None,
@@ -106,7 +112,7 @@ def diagnose(
             from coterie.experiments.diagnose import diagnose as diagnosing
         said = describe_run(experiment.resolved()).partition(" on ")[2]
         with show_progress() as progress:
-            diagnosis = diagnosing.diagnose(experiment, alpha=alpha, starts=starts, progress=progress)
+            diagnosis = diagnosing.diagnose(experiment, alpha=alpha, starts=starts, gains=gains, progress=progress)
     say(f"{diagnosis.clients} clients on {said}")
     for note in diagnosis.notes:
         say(f"note: {note}")
@@ -161,13 +167,13 @@ def read_tables(what: str, folder: str) -> dict[str, Any]:
 
 
 @contextmanager
-def show_progress() -> Iterator[Callable[[int, int], None]]:
-    """Give a function that shows how many starts are done: in a line that renews itself, or in lines of its own."""
+def show_progress() -> Iterator[Callable[[str], None]]:
+    """Give a function that shows what has been done: in a line that renews itself, or in lines of its own."""
     from coterie.cli.printing import EscapingConsole, say
 
     console = EscapingConsole(highlight=False)
     if not console.is_terminal:
-        yield lambda start, starts: say(f"start {start} of {starts}: all clients have trained on their halves")
+        yield say
         return
     with console.status("clients train on their halves") as status:
-        yield lambda start, starts: status.update(f"clients train on their halves: {start} of {starts} starts")
+        yield status.update

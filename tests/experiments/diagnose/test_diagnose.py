@@ -65,7 +65,7 @@ def some(**changes: Any) -> Diagnosis:
 
 @pytest.mark.medium
 def test_planted_groups_are_found_and_named() -> None:
-    found = diagnose(experiment())
+    found = diagnose(experiment(), gains=False)
     assert found.has_structure
     assert found.planted_ari == 1.0
     assert [len(group.clients) for group in found.groups] == [6, 6]
@@ -76,7 +76,7 @@ def test_planted_groups_are_found_and_named() -> None:
 
 @pytest.mark.medium
 def test_one_population_is_one_group() -> None:
-    found = diagnose(experiment("iid"))
+    found = diagnose(experiment("iid"), gains=False)
     assert not found.has_structure
     assert len(found.groups) == 1
     assert found.resampled == ()
@@ -88,8 +88,8 @@ def test_one_population_is_one_group() -> None:
 
 @pytest.mark.medium
 def test_the_number_of_workers_the_engine_and_vanishing_clients_change_nothing() -> None:
-    one = diagnose(experiment(run={"engine": "sequential"}), starts=2)
-    other = diagnose(experiment(run={"engine": "batched", "workers": 2, "dropout": 0.5}), starts=2)
+    one = diagnose(experiment(run={"engine": "sequential"}), starts=2, gains=False)
+    other = diagnose(experiment(run={"engine": "batched", "workers": 2, "dropout": 0.5}), starts=2, gains=False)
     assert replace(one, seconds=0.0) == replace(other, seconds=0.0)
 
 
@@ -104,7 +104,9 @@ def test_clients_that_are_reached_by_bytes_say_the_same() -> None:
             from coterie.runtime.local.runtime import LocalRuntime
 
             runtime = LocalRuntime(spec, federation.samples, 0.0, 1, None)
-        found.append(diagnose(asked, world=World(federation, np.empty(0, np.int64), runtime), starts=2))
+        found.append(
+            diagnose(asked, world=World(federation, np.empty(0, np.int64), runtime), starts=2, gains=False)
+        )
     assert replace(found[0], seconds=0.0) == replace(found[1], seconds=0.0)
     assert found[0].planted_ari == 1.0
 
@@ -112,7 +114,7 @@ def test_clients_that_are_reached_by_bytes_say_the_same() -> None:
 @pytest.mark.medium
 @pytest.mark.parametrize("kind", ["sign-flip", "scale", "nan", "zero"])
 def test_a_fifth_of_the_clients_does_not_turn_the_answer(kind: str) -> None:
-    found = diagnose(experiment("rotated(2)", 20, attack={"kind": kind, "share": 0.2}), starts=3)
+    found = diagnose(experiment("rotated(2)", 20, attack={"kind": kind, "share": 0.2}), starts=3, gains=False)
     out = {*found.turned_round, *found.missing}
     truth = {f"client {i}": i % 2 for i in range(20)}
     honest = [member for member in found.memberships if member.client not in out]
@@ -123,7 +125,7 @@ def test_a_fifth_of_the_clients_does_not_turn_the_answer(kind: str) -> None:
 
 
 def test_too_few_clients_cannot_be_told_apart() -> None:
-    found = diagnose(experiment("iid", 3), starts=1)
+    found = diagnose(experiment("iid", 3), starts=1, gains=False)
     assert not found.is_possible
     assert found.sentences()[0] == (
         "Is there structure? It cannot be told: 3 of 3 clients could be tested, and a test needs 4"
@@ -132,7 +134,7 @@ def test_too_few_clients_cannot_be_told_apart() -> None:
 
 @pytest.mark.medium
 def test_clients_with_few_samples_are_placed_and_said() -> None:
-    found = diagnose(experiment("dirichlet(0.5) + rotated(2)", 12), starts=2)
+    found = diagnose(experiment("dirichlet(0.5) + rotated(2)", 12), starts=2, gains=False)
     small = {member.client for member in found.memberships if not member.tested}
     assert small == set(found.small)
     assert 0 < len(found.small) <= 2

@@ -11,6 +11,7 @@ from coterie.clients.rules.client import Client
 from coterie.clients.rules.convergence import TrainToConvergence
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
+from coterie.clients.rules.fold import FoldScores, FoldUpdate
 from coterie.clients.rules.gaussian import ClassGaussians, EvaluateDraws, GaussianUpdate
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient, SendGradient
 from coterie.clients.rules.half_data import HalfDataSpread, HalfDataUpdates, HalfDirections
@@ -46,6 +47,8 @@ __all__ = [
     "CorrectedUpdate",
     "Evaluate",
     "EvaluateDraws",
+    "FoldScores",
+    "FoldUpdate",
     "FrozenHeadUpdate",
     "FullGradient",
     "GaussianUpdate",

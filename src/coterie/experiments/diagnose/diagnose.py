@@ -1,18 +1,22 @@
-"""Asks the clients of an experiment for what their halves say, and makes a diagnosis of it."""
+"""Asks the clients of an experiment what their halves say and who gains by what, and makes a diagnosis."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from coterie.clients.data.federation import Federation
+from coterie.clients.rules.fold import FOLDS
 from coterie.errors import BadInput
 from coterie.experiments.diagnose.diagnosis import Diagnosis, make_groups
+from coterie.experiments.diagnose.pay import Pay, choose_kind, weigh
 from coterie.experiments.run.loop import Session
 from coterie.experiments.run.setup import World
 from coterie.experiments.schema.experiment import Experiment, check
@@ -24,6 +28,7 @@ from coterie.grouping.halves import (
     pairing_test,
     resampled_counts,
 )
+from coterie.methods.cross_fit import ROUNDS, choose_passes, cross_fit, place_by_other_half
 from coterie.methods.exchange import Ask, Exchange, Replies
 from coterie.methods.split_halves import GatheredHalves, gather_halves
 from coterie.runtime.runtime import drive
@@ -39,20 +44,24 @@ def diagnose(
     world: World | None = None,
     alpha: float = 0.05,
     starts: int = STARTS,
-    progress: Callable[[int, int], None] = lambda start, starts: None,
+    gains: bool = True,
+    progress: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
-    """Say whether the clients of an experiment should be grouped, and into which groups, before training.
+    """Say whether clients of an experiment should be grouped, into which groups, and who gains, before training.
 
     Each client trains for some steps on either half of its data, from a few initial models, and sends where that
-    led. Nothing else crosses, and nothing is written. Data, network, local solver and seed are the experiment's;
-    its method only chooses the network where that is `auto`. Simulated clients all answer, whatever `run.dropout`.
+    led. Then a few rounds train a model for all and one for each group, without a part of everybody's samples, on
+    which they are scored beside what a client can make alone. Nothing but these models and scores crosses, and
+    nothing is written. Data, network, local solver and seed are the experiment's; its method only chooses the
+    network where that is `auto`. Simulated clients all answer, whatever `run.dropout`.
 
     Args:
         experiment: whose clients.
         world: the clients and the runtime that reaches them, which is closed; None to simulate them.
         alpha: the error level: clients of one population are divided with a probability of at most that.
         starts: initial models.
-        progress: is told how many starts are done, and of how many.
+        gains: whether to find out who gains by what, which takes most of the time.
+        progress: is told what has been done, a sentence at a time.
 
     Raises:
         BadInput: the experiment cannot run, or `alpha` or `starts` is not possible.
@@ -76,26 +85,61 @@ def diagnose(
 
         def answer(ask: Ask) -> Replies | Tensor | None:
             reply = session.runtime.answer(ask)
-            if isinstance(ask, Exchange) and isinstance(reply, Replies):
-                if session.attackers is not None:
-                    reply = session.attackers.strike(ask, reply, 1)
+            if isinstance(ask, Exchange) and isinstance(reply, Replies) and session.attackers is not None:
+                return session.attackers.strike(ask, reply, 1)
+            return reply
+
+        def answer_of_halves(ask: Ask) -> Replies | Tensor | None:
+            reply = answer(ask)
+            if isinstance(reply, Replies):
                 missing.update(reply.missing)
             return reply
+
+        def say_start(done: int) -> None:
+            progress(f"start {done} of {starts}: all clients have trained on their halves")
 
         session.runtime.dropout = 0.0
         session.runtime.begin_round(1)
         with one_thread(blas=True):
             server = session.server
-            gathered = drive(
-                gather_halves(server.everyone, server, starts, lambda done: progress(done, starts)), answer
-            )
-            return _conclude(session, gathered, alpha, starts, missing, begun)
+            gathered = drive(gather_halves(server.everyone, server, starts, say_start), answer_of_halves)
+            found, labels = _conclude(session, gathered, alpha, starts, missing)
+            pay = _find_gains(session, gathered, found, labels, answer, progress) if gains else None
+            return replace(found, pay=pay, seconds=time.perf_counter() - begun)
+
+
+def _find_gains(
+    session: Session,
+    gathered: GatheredHalves,
+    found: Diagnosis,
+    labels: NDArray[np.int64],
+    answer: Callable[[Ask], Replies | Tensor | None],
+    progress: Callable[[str], None],
+) -> Pay | None:
+    """Return who gains by what; None where nobody has samples enough."""
+    server, clients = session.server, gathered.clients
+    if not gathered.size or not len(clients):
+        return None
+    grouped = found.has_structure and not found.all_differ
+    groups = place_by_other_half(gathered.products, labels) if grouped else None
+    training, kind = session.experiment.training, choose_kind(session.population.task)
+    passes = choose_passes(server.samples[clients], training.batch_size, training.epochs)
+
+    def say_fold(done: int) -> None:
+        progress(f"part {done} of {FOLDS}: all clients have scored models that were made without it")
+
+    fit = drive(
+        cross_fit(clients, groups, server, gathered.size, passes, kind, ROUNDS, say_fold),
+        answer,
+    )
+    names = np.array(session.federation.names, dtype=object)[clients]
+    return weigh(fit, kind, names, labels if grouped else np.zeros(len(clients), np.int64))
 
 
 def _conclude(
-    session: Session, gathered: GatheredHalves, alpha: float, starts: int, missing: dict[int, str], begun: float
-) -> Diagnosis:
-    """Return what the gathered halves say."""
+    session: Session, gathered: GatheredHalves, alpha: float, starts: int, missing: dict[int, str]
+) -> tuple[Diagnosis, NDArray[np.int64]]:
+    """Return what the gathered halves say, and the groups `[r]`."""
     server, names = session.server, np.array(session.federation.names, dtype=object)
     clients, tested = gathered.clients, gathered.tested
     for client in np.setdiff1d(server.everyone, [*clients, *gathered.turned_round]).tolist():
@@ -120,7 +164,7 @@ def _conclude(
         resampled = tuple(counts.tolist())
     groups, members = make_groups(tuple(names[clients]), found.labels, shares, tested)
     planted = session.federation.planted if isinstance(session.federation, Federation) else None
-    return Diagnosis(
+    diagnosis = Diagnosis(
         server.n,
         len(clients),
         gathered.size,
@@ -138,5 +182,5 @@ def _conclude(
         tuple(names[gathered.turned_round]),
         {str(names[client]): reason for client, reason in sorted(missing.items())},
         tuple(session.population.notes),
-        time.perf_counter() - begun,
     )
+    return diagnosis, found.labels

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.experiments.diagnose.pay import Pay
 from coterie.grouping.halves import LEAST, Division, PairingTest
 
 BETWEEN = 0.75
@@ -69,6 +70,7 @@ class Diagnosis:
         turned_round: clients whose updates point against all others'; they were left out of the test.
         missing: why other clients did not answer, by name.
         notes: what is to be known of the data.
+        pay: what each model that a client could have is worth; None where nobody asked or could be scored.
         seconds: what it took.
     """
 
@@ -89,7 +91,8 @@ class Diagnosis:
     turned_round: tuple[str, ...]
     missing: dict[str, str]
     notes: tuple[str, ...]
-    seconds: float
+    pay: Pay | None = None
+    seconds: float = 0.0
 
     @property
     def tested(self) -> int:
@@ -119,8 +122,9 @@ class Diagnosis:
         return () if self.all_differ else tuple(member for member in self.memberships if member.is_between)
 
     def sentences(self) -> tuple[str, ...]:
-        """Return the answers, one sentence each: whether there is structure, how many groups, and which."""
-        return (self._say_structure(), self._say_count(), *self._say_groups(), *self._say_left_out())
+        """Return the answers, one sentence each: whether there is structure, which groups, and who gains."""
+        pay = () if self.pay is None else self.pay.sentences()
+        return (self._say_structure(), self._say_count(), *self._say_groups(), *pay, *self._say_left_out())
 
     def _say_structure(self) -> str:
         if not self.is_possible:
@@ -196,6 +200,7 @@ class Diagnosis:
             member["between"] = of.is_between
         return {
             **found,
+            "pay": None if self.pay is None else self.pay.tables(),
             "tested": self.tested,
             "standing_apart": list(self.standing_apart),
             "sentences": list(self.sentences()),

@@ -1,0 +1,278 @@
+"""Whether a model for each group pays, and for whom: scores on samples that had no part in it, and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clients.rules.fold import Kind
+from coterie.clients.tasks import MEASURES, Task
+from coterie.grouping.gains import (
+    Estimate,
+    choose_by_other_folds,
+    choose_option,
+    client_gain,
+    mean_gain,
+    pool_folds,
+    take_roots,
+)
+from coterie.methods.cross_fit import CrossFit
+
+TITLES: Mapping[str, str] = {
+    "global": "one model for all",
+    "tuned": "one model for all, fine-tuned by each client",
+    "personal": "a personal model pulled to one for all",
+    "local": "training alone",
+    "group": "a model for each group",
+    "group-tuned": "a model for each group, fine-tuned by each client",
+}
+"""What the options are called."""
+
+SIMPLEST_FIRST = ("global", "local", "group", "tuned", "personal", "group-tuned")
+"""Of options that are as good as the best, the first is taken."""
+
+MOST_NAMES = 12
+"""Clients that are named in a sentence."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A model that each client can have: its mean score over the clients, and its gain over one model for all."""
+
+    name: str
+    score: float
+    gain: Estimate
+
+
+@dataclass(frozen=True)
+class ClientGain:
+    """What a client scores with each option, and what it gains.
+
+    Attributes:
+        client: its name.
+        group: the number of its group.
+        samples: on which it was scored.
+        scores: by option.
+        gain: by the option that is weighed, over one model for all; from its own samples.
+        over_local: by the same, over training alone.
+    """
+
+    client: str
+    group: int
+    samples: int
+    scores: dict[str, float]
+    gain: Estimate
+    over_local: Estimate
+
+
+@dataclass(frozen=True)
+class GroupGain:
+    """What the clients of a group gain on average by the option that is weighed, over one model for all."""
+
+    group: int
+    clients: int
+    gain: Estimate
+
+
+@dataclass(frozen=True)
+class Pay:
+    """What each model that a client could have is worth, scored without the samples that made it.
+
+    Attributes:
+        measure: what is scored: `accuracy`, `rmse`, `mae` or `loss`.
+        rounds: that a model for several clients was trained.
+        passes: over a client's samples in each.
+        options: with their mean scores.
+        best: the option that is chosen: the simplest within one standard error of the best mean.
+        weighed: the option whose gains are told client by client: `best`, or the best of the others where that is
+            one model for all.
+        chosen: the gain over one model for all where the option is chosen on other samples than those scored.
+        over_tuned: of the option that is weighed over the fine-tuned model for all.
+        over_local: of the same over training alone.
+        clients: those who were scored.
+        groups: their groups.
+        unscored: names of clients without a sound answer, or with too few samples for one.
+    """
+
+    measure: Kind
+    rounds: int
+    passes: int
+    options: tuple[Option, ...]
+    best: str
+    weighed: str
+    chosen: Estimate
+    over_tuned: Estimate
+    over_local: Estimate
+    clients: tuple[ClientGain, ...]
+    groups: tuple[GroupGain, ...]
+    unscored: tuple[str, ...]
+
+    @property
+    def gaining(self) -> tuple[ClientGain, ...]:
+        """Clients who gain for sure, as far as their own samples tell."""
+        return tuple(client for client in self.clients if client.gain.is_above)
+
+    @property
+    def losing(self) -> tuple[ClientGain, ...]:
+        """Clients who lose for sure."""
+        return tuple(client for client in self.clients if client.gain.is_below)
+
+    def score(self, option: str) -> float:
+        """Return the mean score of an option; NaN for one that there is not."""
+        return next((o.score for o in self.options if o.name == option), float("nan"))
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return what pays, for whom, and what everything else is worth."""
+        return (self._say_best(), *self._say_groups(), self._say_whom(), self._say_others())
+
+    def _say_best(self) -> str:
+        count, whole = len(self.clients), self.say_score(self.score("global"))
+        if self.best == "global":
+            other = next(option for option in self.options if option.name == self.weighed)
+            return (
+                f"Does it pay? No: one model for all gives {whole}, and nothing is better beyond one standard "
+                f"error; next comes {TITLES[self.weighed]} with {self.say_score(other.score)}, "
+                f"{self.say_gain(other.gain)} on average over {count} clients"
+            )
+        option = next(option for option in self.options if option.name == self.best)
+        sure = "Yes" if option.gain.is_above else "Perhaps"
+        groups = any(option.name == "group" for option in self.options)
+        without = "" if self.best.startswith("group") or not groups else ", and not a model for each group"
+        return (
+            f"Does it pay? {sure}: {TITLES[self.best]}{without}, with {self.say_score(option.score)} against "
+            f"{whole} of one model for all, {self.say_gain(option.gain)} on average over {count} clients; chosen "
+            f"on other samples than those scored, {self.say_gain(self.chosen)}"
+        )
+
+    def _say_groups(self) -> tuple[str, ...]:
+        if len(self.groups) < 2:
+            return ()
+        said = ", ".join(f"{of.group}: {self.say_gain(of.gain)}" for of in self.groups[:MOST_NAMES])
+        return (f"By group, {TITLES[self.weighed]} over one for all: {said}",)
+
+    def _say_whom(self) -> str:
+        gain, lose = ([client.client for client in some] for some in (self.gaining, self.losing))
+        unsure = len(self.clients) - len(gain) - len(lose)
+        said = [f"{_count(gain)} gain{'s' if len(gain) == 1 else ''} by {TITLES[self.weighed]}{_names(gain)}"]
+        said.append(f"{_count(lose)} lose{'s' if len(lose) == 1 else ''}{_names(lose)}")
+        if unsure:
+            said.append(f"for {unsure} their own samples cannot tell")
+        if self.unscored:
+            said.append(f"not scored: {', '.join(self.unscored[:MOST_NAMES])}")
+        return f"For whom? {'; '.join(said)}"
+
+    def _say_others(self) -> str:
+        return (
+            f"What else there is: {'; '.join(f'{TITLES[o.name]} {self.say_score(o.score)}' for o in self.options)} "
+            f"({MEASURES[self.measure].title if self.measure in MEASURES else self.measure}, after {self.rounds} "
+            f"rounds, on samples that had no part in any of these)"
+        )
+
+    def say_score(self, score: float) -> str:
+        """Return a score in words."""
+        return f"{score:.1%}" if self.measure == "accuracy" else f"{score:.4g}"
+
+    def say_gain(self, gain: Estimate) -> str:
+        """Return a gain in words, and its interval."""
+        if not isfinite(gain.value):
+            return "unknown"
+        scale, unit = (100.0, " points") if self.measure == "accuracy" else (1.0, "")
+        digits = "+.1f" if self.measure == "accuracy" else "+.3g"
+        low, high = f"{scale * gain.low:{digits}}", f"{scale * gain.high:{digits}}"
+        interval = f" ({low} to {high})" if isfinite(gain.low) else ""
+        return f"{scale * gain.value:{digits}}{unit}{interval}"
+
+    def tables(self) -> dict[str, Any]:
+        """Return all of it as plain values; None for what is not known."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return {
+            **found,
+            "gaining": [client.client for client in self.gaining],
+            "losing": [client.client for client in self.losing],
+        }
+
+
+def choose_kind(task: Task) -> Kind:
+    """Return what is scored of a task's samples: what its first metric is a mean of, or the loss."""
+    first = task.metrics[0] if task.metrics else ""
+    if task.one_class:
+        return "accuracy"
+    return "rmse" if first == "rmse" else "mae" if first == "mae" else "loss"
+
+
+def weigh(fit: CrossFit, kind: Kind, names: NDArray[np.object_], labels: NDArray[np.int64]) -> Pay | None:
+    """Return what the options are worth; None where no client could be scored.
+
+    Args:
+        fit: scores of the clients `[r]`.
+        kind: what they are.
+        names: of these clients `[r]`.
+        labels: their groups `[r]`.
+    """
+    share, sign = kind == "accuracy", 1.0 if kind == "accuracy" else -1.0
+    pooled, counts = pool_folds(fit.moments), fit.moments[:, :, 0, 0]
+    pooled = take_roots(pooled) if kind == "rmse" else pooled
+    scored = pooled[:, 0, 0] > 0
+    if not scored.any():
+        return None
+    pooled, counts, who = pooled[scored], counts[:, scored], names[scored]
+    by_fold = fit.moments[:, scored, 0, 1:]
+    by_fold = np.sqrt(by_fold) if kind == "rmse" else by_fold
+    scores, at = pooled[:, 0, 1:], {name: number for number, name in enumerate(fit.options)}
+    order = tuple(at[name] for name in SIMPLEST_FIRST if name in at)
+    best = choose_option(scores, sign, order)
+    gains = sign * (scores - scores[:, :1])
+    others = [option for option in range(len(fit.options)) if option]
+    weighed = best or max(others, key=lambda option: float(gains[:, option].mean()))
+    chosen = sign * (choose_by_other_folds(by_fold, counts, sign, order) - scores[:, 0])
+    of_groups = labels[scored]
+    return Pay(
+        kind,
+        fit.rounds,
+        fit.passes,
+        tuple(Option(name, float(scores[:, k].mean()), mean_gain(gains[:, k])) for name, k in at.items()),
+        fit.options[best],
+        fit.options[weighed],
+        mean_gain(chosen),
+        mean_gain(sign * (scores[:, weighed] - scores[:, at["tuned"]])),
+        mean_gain(sign * (scores[:, weighed] - scores[:, at["local"]])),
+        tuple(
+            ClientGain(
+                str(who[i]),
+                int(of_groups[i]),
+                int(pooled[i, 0, 0]),
+                {name: float(scores[i, k]) for name, k in at.items()},
+                client_gain(pooled[i], weighed, 0, sign, share),
+                client_gain(pooled[i], weighed, at["local"], sign, share),
+            )
+            for i in range(len(who))
+        ),
+        tuple(
+            GroupGain(int(group), int((of_groups == group).sum()), mean_gain(gains[of_groups == group, weighed]))
+            for group in np.unique(of_groups)
+        ),
+        tuple(str(name) for name in names[~scored]),
+    )
+
+
+def _count(names: list[str]) -> str:
+    return f"{len(names)} client{'s' * (len(names) != 1)}"
+
+
+def _names(names: list[str]) -> str:
+    shown = names[:MOST_NAMES] + [f"{len(names) - MOST_NAMES:,} more"] * (len(names) > MOST_NAMES)
+    return f" ({', '.join(shown)})" if names else ""
+
+
+def _plain(value: Any) -> Any:
+    """Return the same with None in the place of NaN."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
