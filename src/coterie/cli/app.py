@@ -64,7 +64,6 @@ Every command has its own [bold]--help[/].
 """
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli.completion import complete_names, complete_runs
 from coterie.errors import BadInput, unknown
 from coterie.plugins import is_path
 from coterie.runtime.garbage import freeze_imports
@@ -16,17 +17,46 @@ if TYPE_CHECKING:
     from coterie.experiments.folder.run_folder import RunFolder
     from coterie.experiments.schema.experiment import Experiment
 
-What = Annotated[str, typer.Argument(metavar="METHOD|FILE.toml", help="A method, or an experiment file.")]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the beginning of it, or its folder.")]
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="METHOD|FILE.toml",
+        help="A method, or an experiment file.",
+        autocompletion=complete_names("methods", (".toml",)),
+    ),
+]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's name, the beginning of it, or its folder.", autocompletion=complete_runs
+    ),
+]
 RunsFolder = Annotated[str, typer.Option("--folder", metavar="DIR", help="Where run folders are.")]
-Data = Annotated[str | None, typer.Option(metavar="NAME|PATH", help="The dataset: coterie list datasets.")]
-Split = Annotated[str | None, typer.Option(metavar="SPEC", help="Who holds what: coterie list splits.")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|PATH",
+        help="The dataset: coterie list datasets.",
+        autocompletion=complete_names("datasets", (".csv", ".npz", ".parquet")),
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPEC", help="Who holds what: coterie list splits.", autocompletion=complete_names("splits")
+    ),
+]
 Clients = Annotated[str | None, typer.Option(metavar="N", help="How many clients.")]
 Rounds = Annotated[str | None, typer.Option(metavar="R", help="How many rounds.")]
 Participation = Annotated[
     str | None, typer.Option(metavar="F", help="Share of the clients in each round, up to 1.")
 ]
-Network = Annotated[str | None, typer.Option(metavar="NAME", help="The network: coterie list networks.")]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The network: coterie list networks.", autocompletion=complete_names("networks")
+    ),
+]
 HoldoutClients = Annotated[
     str | None, typer.Option(metavar="F", help="Share of the clients who join only when training has ended.")
 ]
@@ -54,7 +84,10 @@ RayAddress = Annotated[
 ]
 Jobs = Annotated[str | None, typer.Option(metavar="N", help="Runs at a time; else one per core.")]
 Against = Annotated[
-    list[str] | None, typer.Option(metavar="RUN", help="Compare with this run on the page; repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="RUN", help="Compare with this run on the page; repeatable.", autocompletion=complete_runs
+    ),
 ]
 Charts = Annotated[Path | None, typer.Option(metavar="DIR", help="Save each chart there as SVG and PNG.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run's folder at the end, and nothing else.")]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli.completion import complete_runs
 from coterie.cli.options import Imports, RunsFolder
 from coterie.errors import BadInput
 from coterie.plugins import import_modules
@@ -37,7 +38,11 @@ client's own model.
 
 ModelSource = Annotated[
     str,
-    typer.Argument(metavar="RUN|STATE-DIR|MODEL.safetensors", help="A run, a client's state folder, or a file."),
+    typer.Argument(
+        metavar="RUN|STATE-DIR|MODEL.safetensors",
+        help="A run, a client's state folder, or a file.",
+        autocompletion=complete_runs,
+    ),
 ]
 Client = Annotated[str | None, typer.Option(metavar="NAME|N", help="The model of this client of a run.")]
 Group = Annotated[str | None, typer.Option(metavar="N", help="The model of this group of a run.")]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.completion import complete_runs
 from coterie.cli.options import RunsFolder, find_run
 
 
@@ -15,7 +16,10 @@ def add(app: typer.Typer) -> None:
 
 
 def show(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names of runs, or their folders.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Names of runs, or their folders.", autocompletion=complete_runs),
+    ],
     folder: RunsFolder = "runs",
 ) -> None:
     """Print a run's rounds as a table, or compare several runs by their last rounds."""
