@@ -87,6 +87,14 @@ def test_the_clipping_norm_goes_where_the_quantile_is() -> None:
     assert follow_quantile(1.0, inf, 0.5) == follow_quantile(1.0, 1.0, 0.5)  # noise cannot throw it far
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_that_training_failed_does_not_show(odd: float) -> None:
+    start = torch.ones(5)
+    model = torch.tensor([1.0, odd, 2.0, 3.0, 4.0])
+    hidden = hide_update(model, start, 0.5, 0.1, np.random.default_rng(0))
+    assert torch.equal(hidden, hide_update(start, start, 0.5, 0.1, np.random.default_rng(0)))
+
+
 def test_an_update_is_cut_and_hidden() -> None:
     start, model = torch.ones(2), torch.tensor([4.0, 5.0])
     assert torch.allclose(hide_update(model, start, 1.0, 0.0, rng()), torch.tensor([1.6, 1.8]))

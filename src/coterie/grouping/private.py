@@ -8,7 +8,7 @@ and Roth, 2014, appendix A) as in McMahan, Ramage, Talwar and Zhang (2018, https
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 
 import numpy as np
 import torch
@@ -123,9 +123,14 @@ def follow_quantile(clip_norm: float, short: float, quantile: float, rate: float
 def hide_update(
     model: Tensor, start: Tensor, clip_norm: float, deviation: float, rng: np.random.Generator
 ) -> Tensor:
-    """Return a client's model `[size]`, its update from `start` cut to `clip_norm`, with noise in every number."""
+    """Return a client's model `[size]`, its update from `start` cut to `clip_norm`, with noise in every number.
+
+    An update that is not finite counts as none: that training failed is a fact about the client's data.
+    """
     update = model.double() - start
     length = float(update.norm())
+    if not isfinite(length):
+        update, length = torch.zeros_like(update), 0.0
     if length > clip_norm:
         update *= clip_norm / length
     return (start + update + torch.from_numpy(rng.normal(0.0, deviation, len(update)))).float()

@@ -51,6 +51,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.client_rows import add_rows, replace_rows
 from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Replies, Round, Send
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, ServerView, Serving, find_idle_settings
+from coterie.methods.privacy import UNTRIED, Covered
 from coterie.models.layout import BYTES_PER_SCALAR, Layout, Part
 
 NOISE, SPLIT_HALF = "noise", "split_half"
@@ -335,6 +336,14 @@ class CFL(Method[CFLState]):
             times, value = shortest / share if share else math.inf, f"method.{name} above {shortest:.3g}"
         near = f"its mean update was never shorter than {times:.3g} times eps1"
         return f"{near if share != 0 else f'with {name} = 0 none does'}; {value} would have passed this test"
+
+    @property
+    def covered(self) -> Covered:
+        server = "its server compares single clients' updates"
+        if not isinstance(self.gamma_max, str):
+            return Covered(server, UNTRIED, UNTRIED)
+        halves = "its clients train on halves of their samples and tell how alike the updates are"
+        return Covered(server, halves, halves)
 
     def start(self, server: ServerView) -> CFLState:
         parts, chosen = candidates(server.layout, self.layers)

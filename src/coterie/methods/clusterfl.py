@@ -36,6 +36,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.client_rows import replace_rows
 from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
 from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, ServerView, Serving
+from coterie.methods.privacy import Covered
 from coterie.methods.private_layers import send_shared_part
 from coterie.models.layout import Part
 
@@ -161,6 +162,11 @@ class ClusterFL(Method[ClusterFLState]):
     @property
     def own_aggregation(self) -> str:
         return "its server solves a regression over the models of all clients, and averages none"
+
+    @property
+    def covered(self) -> Covered:
+        told = "its clients send their loss beside their model"
+        return Covered("its server relates single clients' models and hears their losses", told, told)
 
     def start(self, server: ServerView) -> ClusterFLState:
         if self.rho <= 2 * self.beta:

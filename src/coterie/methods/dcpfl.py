@@ -52,7 +52,7 @@ from coterie.methods.method import (
     Split,
     find_idle_settings,
 )
-from coterie.methods.privacy import Aggregator
+from coterie.methods.privacy import Aggregator, Covered
 from coterie.models.layout import Layout, Part
 
 Parts = Sequence[Part]
@@ -328,6 +328,12 @@ class DCPFL(Method[DCPFLState]):
                 f"more rounds or a smaller window ({self.window}) or t_obv ({self.t_obv}) would"
             ]
         return []
+
+    @property
+    def covered(self) -> Covered:
+        server = "its server compares single clients' models and hears their losses"
+        told = "its clients tell their loss in every round"
+        return Covered(server, told, told)
 
     def start(self, server: ServerView) -> DCPFLState:
         split = self.t_start == 0 and self.cut == 0

@@ -65,7 +65,7 @@ class Ditto(OneModel):
     @property
     def covered(self) -> Covered:
         told = "its clients tell which lam does best; method.dynamic must be false" if self.dynamic else ""
-        return Covered(server=told, clients=told)
+        return Covered(told, told, "its clients train twice in a round")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients = cohort.clients

@@ -25,6 +25,7 @@ from coterie.clients.rules.private import FrozenHeadUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort, ServerView, Serving, Split
+from coterie.methods.privacy import Covered
 from coterie.methods.private_layers import PartlyShared, SharedLayers, select_last_layers
 from coterie.models.layout import Layout, Part
 
@@ -51,6 +52,10 @@ class FedBABU(SharedLayers):
         tuple[Annotated[int, Field(ge=1)], ...],
         Field(description="rounds after each of which the learning rate is a tenth, as in [50, 75] of 100"),
     ] = ()
+
+    @property
+    def covered(self) -> Covered:
+        return Covered("", "", "its clients adapt on their samples before they are scored")
 
     def shared(self, layout: Layout) -> Part:
         return layout.everything - select_last_layers(layout, self.head, "head", len(layout.layers) - 1)

@@ -43,6 +43,7 @@ from coterie.methods.k_models import (
     warn_of_sketches,
 )
 from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, ServerView, Serving, Split, find_idle_settings
+from coterie.methods.privacy import Covered
 from coterie.models.layout import Layout, Part
 
 MIN_TAU2 = 1e-12
@@ -232,6 +233,12 @@ class FedCPS(Method[FedCPSState]):
     def final_warnings(self, state: FedCPSState, server: ServerView, rounds: int) -> list[str]:
         """Say so if one cluster suits everybody best, which leaves one group."""
         return warn_of_one_choice(state.groups, self.clusters, self.init)
+
+    @property
+    def covered(self) -> Covered:
+        server = "its first models and its steps depend on what single clients choose"
+        chosen = "its clients tell which model they choose"
+        return Covered(server, chosen, chosen)
 
     def start(self, server: ServerView) -> FedCPSState:
         return FedCPSState.initial(self._draw_models(server, 0), server.n)

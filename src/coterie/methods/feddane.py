@@ -23,6 +23,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.privacy import Covered
 
 
 @METHODS.add("feddane")
@@ -46,6 +47,12 @@ class FedDANE(OneModel):
         Literal["same", "independent"],
         Field(description="the second cohort: the first, as in the authors' code, or a draw of its own"),
     ] = "same"
+
+    @property
+    def covered(self) -> Covered:
+        server = "its clients send a gradient and then a model, so that each is in two sums"
+        clients = "its clients send a gradient beside their model"
+        return Covered(server, clients, "its clients send the gradient of all their samples")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         layout, same = cohort.server.layout, self.cohorts == "same"

@@ -24,7 +24,7 @@ from coterie.clients.rules.rule import Rule
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.fedper import FedPer
 from coterie.methods.method import Cohort, Split
-from coterie.methods.privacy import Covered
+from coterie.methods.privacy import AVERAGES, Covered
 
 
 @METHODS.add("fedrep")
@@ -50,7 +50,12 @@ class FedRep(FedPer):
 
     @property
     def covered(self) -> Covered:
-        return Covered(server="", clients="")
+        if self.phases == "joint" and not self.last_head:
+            return AVERAGES
+        twice = "its clients train twice in a round"
+        return Covered(
+            "", "", "its clients train once more before they are scored" if self.phases == "joint" else twice
+        )
 
     def update(self, cohort: Cohort) -> Rule:
         if self.phases == "joint":

@@ -20,6 +20,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.privacy import Covered
 
 
 @METHODS.add("fedsgd")
@@ -41,6 +42,11 @@ class FedSGD(OneModel):
     batch: Annotated[
         Literal["minibatch", "all"], Field(description="samples of a gradient: one minibatch, or all of a client's")
     ] = "all"
+
+    @property
+    def covered(self) -> Covered:
+        told = "its clients send gradients, and noise is for models"
+        return Covered(told, told, "its clients send the gradient of their samples as it is")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients, layout = cohort.clients, cohort.server.layout

@@ -27,6 +27,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split, serve
 from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.privacy import UNTRIED, Covered
 
 
 @state("fedsr")
@@ -69,6 +70,14 @@ class FedSR(OneModel):
     @property
     def needs(self) -> Needs:
         return Needs(gaussian=True, classes=True)
+
+    @property
+    def covered(self) -> Covered:
+        adapted = "its clients train on their samples before they are scored"
+        if self.prior == "own":
+            return Covered(UNTRIED, UNTRIED, adapted)
+        told = "its clients send priors of the classes beside their model"
+        return Covered(told, told, adapted)
 
     def start(self, server: ServerView) -> FedSRState:
         return FedSRState(server.initial(0)[None], initial_prior(server.layout)[None])

@@ -44,7 +44,7 @@ from coterie.grouping.trigger import Rho, hopkins, reweight_batch
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, ServerView, Serving, Split
-from coterie.methods.privacy import Aggregator
+from coterie.methods.privacy import UNTRIED, Aggregator, Covered
 from coterie.methods.private_layers import evaluate_kept_models, send_shared_part
 from coterie.models.layout import Layout, Part
 from coterie.randomness import NOBODY
@@ -156,6 +156,11 @@ class FedTSDP(Method[FedTSDPState]):
     def shared_part(self, state: FedTSDPState, server: ServerView) -> Part:
         """Return the tensors that cluster members share."""
         return state.shared_part(server.layout, self.rounding)
+
+    @property
+    def covered(self) -> Covered:
+        server = "its server compares what single clients' models predict, and the models"
+        return Covered(server, UNTRIED, UNTRIED)
 
     def start(self, server: ServerView) -> FedTSDPState:
         layers = len(server.layout.layers)

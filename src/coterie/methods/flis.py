@@ -41,6 +41,7 @@ from coterie.methods.client_rows import replace_rows
 from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
 from coterie.methods.k_models import read_choices
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, ServerView, Serving
+from coterie.methods.privacy import UNTRIED, Covered
 
 THRESHOLDS = {("hc", "hierarchy"): 0.45, ("hc", "threshold"): 0.96}
 """Least similarity of neighbours in the authors' scripts; 0.96 is fixed in their code for `hc`. Otherwise 0.4."""
@@ -90,6 +91,14 @@ class FLIS(Method[FLISState]):
     @property
     def needs(self) -> Needs:
         return Needs(public=2500, distributions=True, pairs="everybody" if self.mode == "hc" else "cohort")
+
+    @property
+    def covered(self) -> Covered:
+        server = "its server compares what single clients' models predict"
+        if self.mode != "dc":
+            return Covered(server, UNTRIED, UNTRIED)
+        chosen = "its clients choose which model they train by the loss on their samples"
+        return Covered(server, chosen, chosen)
 
     def start(self, server: ServerView) -> FLISState:
         n, initial = server.n, server.initial(0)[None]

@@ -32,6 +32,7 @@ from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
 from coterie.methods.k_models import read_choices, serve_picked
 from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving
+from coterie.methods.privacy import Covered
 from coterie.methods.split_halves import gather_halves
 
 
@@ -64,6 +65,11 @@ class Halves(Method[HalvesState]):
         Field(description="clients of whom everybody differs: one model for all, or each trains alone"),
     ] = "together"
     starts: Annotated[int, Field(ge=1, description="initial models from which halves are compared (V)")] = 4
+
+    @property
+    def covered(self) -> Covered:
+        told = "its clients send directions from halves of their samples"
+        return Covered("its server compares directions from halves of single clients' samples", told, told)
 
     def start(self, server: ServerView) -> HalvesState:
         return HalvesState(server.initial(0)[None], np.full(server.n, UNKNOWN, np.int64), None, False)

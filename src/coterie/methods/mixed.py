@@ -58,6 +58,7 @@ from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Outputs, Replie
 from coterie.methods.k_models import SharedBase, draw_models, read_choices, redraw_until_all_picked, serve_picked
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, ServerView, Serving, Split
 from coterie.methods.mixed_parts import Parts
+from coterie.methods.privacy import Covered
 from coterie.methods.private_layers import evaluate_kept_models, send_shared_part
 from coterie.models.layout import Layout, Part
 
@@ -208,6 +209,11 @@ class Mixed(Parts, Method[MixedState]):
     @property
     def own_aggregation(self) -> str:
         return "aggregate = 'trimmed' is a rule of its own" if self.aggregate == "trimmed" else ""
+
+    @property
+    def covered(self) -> Covered:
+        asked = "its parts may have clients tell choices and losses, and nobody has tried its groups under noise"
+        return Covered("its server makes groups of single clients' signals", asked, asked)
 
     def start(self, server: ServerView) -> MixedState:
         names, chosen = candidates(server.layout, self.layers)

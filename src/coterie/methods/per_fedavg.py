@@ -80,7 +80,7 @@ class PerFedAvg(OneModel):
 
     @property
     def covered(self) -> Covered:
-        return Covered(server="", clients="")
+        return Covered("", "", "its clients take steps of its own kind on their samples, which noise does not hide")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
         clients = cohort.clients

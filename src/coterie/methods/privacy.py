@@ -87,16 +87,20 @@ class Privacy(Section):
 class Covered:
     """Whether all that leaves clients is under the promise of each kind of noise: empty, or why it is not.
 
-    A reason is the end of a sentence: "…, for CFL tells groups apart by single clients' updates".
+    A reason ends the sentence "privacy.noise_by = 'server' is not possible with cfl: …". Where a method gives none
+    of its own, it is that nothing is said.
     """
 
-    server: str = "its server looks at single clients' models"
+    server: str = "it does not say that a client's model reaches one sum and nothing else"
     """Noise in sums covers it where a client's model reaches nothing else than one sum, its own group's."""
-    clients: str = "its clients send more than a model"
+    clients: str = "it does not say that its clients send one model a round and nothing else"
     """Noise in updates covers it where a client sends one model a round, and nothing else that its data decide."""
-    samples: str = "its clients look at their samples in other ways than by steps of training"
+    samples: str = "it does not say that its clients look at their samples by steps of training alone"
     """Noise in steps covers it where all that a client sends comes of plain steps of training."""
 
+
+UNTRIED = "its clients send models alone, but nobody has tried how it makes groups of models under noise"
+"""Of what noise would cover, for all that the server does with models under noise costs nothing."""
 
 AVERAGES = Covered("", "", "")
 """Of a method whose clients train and send a model, and whose server averages these."""

@@ -21,7 +21,6 @@ from coterie.clients.rules.rule import Rule
 from coterie.errors import BadInput
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import Cohort, Method, ServerView, Serving, Split
-from coterie.methods.privacy import Covered
 from coterie.models.layout import Layout, Part
 
 
@@ -43,10 +42,6 @@ class SharedLayers(Method[PartlyShared]):
 
     uniform: ClassVar[bool] = False
     """Whether clients count alike in the mean, and not by their samples."""
-
-    @property
-    def covered(self) -> Covered:
-        return Covered(server="", clients="")
 
     @abstractmethod
     def shared(self, layout: Layout) -> Part:

@@ -30,6 +30,7 @@ from coterie.grouping.cluster import trimmed_kmeans
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving
+from coterie.methods.privacy import UNTRIED, Covered
 from coterie.models.layout import Part
 
 
@@ -73,6 +74,11 @@ class RobustTKM(Method[RobustTKMState]):
     @property
     def own_aggregation(self) -> str:
         return "it has a trimmed mean of its own (trim, kmeans_trim)"
+
+    @property
+    def covered(self) -> Covered:
+        server = "its server clusters single clients' models"
+        return Covered(server, UNTRIED, "its clients train longer at first than the promise counts")
 
     def start(self, server: ServerView) -> RobustTKMState:
         rows = server.initial(0).repeat(self.clusters, 1)

@@ -21,13 +21,16 @@ import coterie
 from coterie import BadInput, Experiment
 from coterie.clients.engine.private_steps import count_private_steps
 from coterie.clients.engine.upload_noise import UploadNoise
+from coterie.clients.rules.choose import Choose
+from coterie.clients.rules.local_update import LocalUpdate
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.run.accounting import Releases, find_epsilon, find_noise
 from coterie.experiments.run.loop import Session, resume, run
 from coterie.experiments.run.promise import find_client_noise, make_promise
 from coterie.methods import METHODS, Cohort, Method
 from coterie.methods.aggregation import Aggregation
-from coterie.methods.exchange import Ask, Exchange, Replies
+from coterie.methods.exchange import Ask, Exchange, Replies, Send
+from coterie.methods.privacy import Covered
 from coterie.report.run_page import build
 from coterie.report.run_tables import last_rounds, show
 from coterie.runtime.runtime import drive
@@ -136,7 +139,7 @@ def test_what_makes_no_promise_is_refused(privacy: dict[str, Any], problem: str)
         (
             "cfl",
             "server",
-            "privacy.noise_by = 'server' is not possible with cfl: its server looks at single clients' models; "
+            "privacy.noise_by = 'server' is not possible with cfl: its server compares single clients' updates; "
             "leave privacy out",
         ),
         (
@@ -166,11 +169,53 @@ def test_what_does_not_go_with_a_promise_is_refused() -> None:
         experiment().updated({"aggregation.rule": "median"}).check()
     with pytest.raises(BadInput, match=r"data.standardise = 'global' is not possible with privacy, for the mean"):
         experiment().updated({"data.standardise": "global"}).check()
+    with pytest.raises(BadInput, match=r"it must be none$"):
+        experiment(unit="example", epsilon=1).updated({"data.standardise": "global"}).check()
     own = {"data.name": "own", "data.features": [4], "data.classes": 2, "data.split": "auto", "data.clients": None}
     with pytest.raises(
         BadInput, match=r"privacy.delta is missing; a client does not know how many others there are"
     ):
         experiment(unit="client", epsilon=1, noise_by="clients").updated(own).check()
+
+
+BY_SAMPLES = {"unit": "example", "epsilon": 1}
+BY_SERVER = {"unit": "client", "epsilon": 1}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "changes", "sentence"),
+    [
+        (
+            BY_SAMPLES,
+            {"data.standardise": "client"},
+            "for each sample alters all others of its client by their mean",
+        ),
+        (BY_SAMPLES, {"data.missing": "mean"}, "for the mean of the training samples is told without noise"),
+        (BY_SERVER, {"data.missing": "mean"}, "for the mean of the training samples is told without noise"),
+        (BY_SERVER, {"task.name": "classification", "task.class_weights": "balanced"}, "all classes are counted"),
+        (
+            BY_SERVER,
+            {"task.name": "regression", "task.target_scale": "global"},
+            "for the mean of all targets is told",
+        ),
+    ],
+)
+def test_what_is_computed_from_samples_without_noise_is_refused(
+    privacy: dict[str, Any], changes: dict[str, Any], sentence: str
+) -> None:
+    """By it one unit alters the gradients of others, which are then longer than the clipping norm together."""
+    with pytest.raises(BadInput, match=sentence):
+        experiment(**privacy).updated(changes).check()
+    if privacy is BY_SERVER and "data.missing" not in changes:
+        return
+    experiment(unit="client", epsilon=1).updated({"data.standardise": "client"}).check()
+
+
+def test_every_refusal_has_a_reason_of_the_method() -> None:
+    """Nobody is refused because nothing was said."""
+    silent = set(vars(Covered()).values())
+    for name in METHODS.names():
+        assert not silent & set(vars(method_of(name).covered).values()), name
 
 
 # ---- what methods tell
@@ -268,7 +313,48 @@ def test_what_a_client_sends_is_hidden_before_it_leaves() -> None:
     assert "train_loss" in replies.report
 
 
+def test_numbers_without_a_model_are_not_told_either() -> None:
+    """A server that asks for what its method never would hears nothing."""
+    start = train(method_of("fedavg"), planted("feature", 2, clients=4), 0)
+    engine: Any = start.runtime
+    engine.engine.upload_noise = UploadNoise(0.1, 5.0)
+    engine.begin_round(1)
+    clients = np.arange(2)
+    replies = engine.answer(Exchange(clients, Choose(), {"models": Send.all(start.state.model, clients)}))
+    assert not len(replies)
+    assert "Choose sends more than a model, which noise does not hide" in replies.missing[0]
+
+
 # ---- runs
+
+
+@pytest.mark.parametrize("name", names("server"))
+def test_a_round_of_nobody_is_noise_alone(name: str) -> None:
+    """Without it, models that stay as they were would say that nobody took part."""
+    session = Session(experiment({"name": name, **SETTINGS.get(name, {})}, 1))
+    session.draw_cohort = lambda number: np.arange(0)  # type: ignore[method-assign]
+    before = session.method.serving(session.state, session.server).models.clone()
+    after = session.method.serving(session.play_round(1).state, session.server).models
+    session.close()
+    assert bool((before != after).any(1).all())
+
+
+@pytest.mark.parametrize(
+    "kind", [{"unit": "client", "noise_by": "clients"}, pytest.param({"unit": "example"}, marks=pytest.mark.slow)]
+)
+def test_a_method_that_asks_a_client_twice_in_a_round_is_stopped(kind: dict[str, Any]) -> None:
+    """The promise counts one answer a round, also where a method of somebody's own says that it is covered."""
+    session = Session(experiment("fedavg", 1, noise_multiplier=1.0, **kind))
+    start = Send.same(session.state.model[0], np.arange(2))
+
+    def greedy(state: Any, cohort: Cohort) -> Iterator[Ask]:
+        yield Exchange(np.arange(2), LocalUpdate(), {"model": start})
+        yield Exchange(np.arange(1, 3), LocalUpdate(), {"model": start})
+
+    object.__setattr__(session.method, "round", greedy)
+    with pytest.raises(RuntimeError, match="fedavg asks a client twice in a private round"):
+        session.play_round(1)
+    session.close()
 
 
 def test_a_private_run_draws_each_client_by_itself() -> None:

@@ -396,7 +396,10 @@ class Session:
         result = RoundResult(number, np.zeros(self.server.n, np.bool_))
         trained: list[tuple[Exchange, Replies]] = []
 
+        asked = np.zeros(self.server.n, np.bool_)
+
         def answer(ask: Ask) -> Replies | Tensor | None:
+            self._refuse_second_release(ask, asked)
             reply = self.runtime.answer(ask)
             if isinstance(ask, Exchange) and isinstance(reply, Replies):
                 reply = self._screen(ask, reply, number)
@@ -444,6 +447,19 @@ class Session:
         secret = self.experiment.data.own
         rng = draw_secretly() if secret else stream(run.seed, "privacy", round=number)
         return NoisyAggregation(noise, run.participation * self.server.n, rng)
+
+    def _refuse_second_release(self, ask: Ask, asked: NDArray[np.bool_]) -> None:
+        """Let each client tell under its own noise once a round, as the promise counts; `asked` `[n]` says who did.
+
+        Raises:
+            RuntimeError: the method asks a client again.
+        """
+        if self.promise is None or self._adds_noise or not isinstance(ask, Exchange):
+            return
+        if ask.rule.uploads or ask.rule.client_state:
+            if asked[ask.clients].any():
+                raise RuntimeError(f"{self.experiment.method.name} asks a client twice in a private round")
+            asked[ask.clients] = True
 
     def _note_privacy(self, result: RoundResult, noisy: NoisyAggregation | None) -> None:
         """Log what has been spent of the promise, and say where the clipping norm goes.

@@ -103,7 +103,7 @@ def find_problems(sections: Mapping[str, Any]) -> list[str]:
     found += _pairs(sections.get("data"), sections.get("method"), sections.get("run"), sections.get("scale"))
     found += _aggregation(sections.get("method"), sections.get("aggregation"), sections.get("run"))
     found += _privacy(
-        *(sections.get(title) for title in ("privacy", "method", "aggregation", "data", "evaluation"))
+        *(sections.get(title) for title in ("privacy", "method", "aggregation", "data", "evaluation", "task"))
     )
     if "attack" in sections and sections["attack"].share and "data" in sections and sections["data"].own:
         found.append("attack.share is not possible with data.name = 'own'; attacks are simulated, leave it out")
@@ -405,6 +405,7 @@ def _privacy(
     aggregation: Aggregation | None,
     data: Data | None,
     evaluation: Evaluation | None,
+    task: TaskChoice | None,
 ) -> list[str]:
     """A promise that the method, its aggregation or what is known of the clients does not let a run keep."""
     if privacy is None or not privacy.kind:
@@ -428,13 +429,42 @@ def _privacy(
             "evaluation.adapt is not possible with privacy.unit = 'example', for adaptation trains without noise; "
             "leave it out"
         )
-    if data is not None and data.standardise == "global":
-        found.append(
-            "data.standardise = 'global' is not possible with privacy, for the mean of all samples is told without "
-            "noise; it must be none or client"
-        )
+    found += _find_statistics_without_noise(privacy, data, task)
     if privacy.kind != "server" and data is not None and data.own and privacy.delta is None:
         found.append("privacy.delta is missing; a client does not know how many others there are, so give it")
+    return found
+
+
+def _find_statistics_without_noise(privacy: Privacy, data: Data | None, task: TaskChoice | None) -> list[str]:
+    """Sentences on what is computed before training by which one unit alters what others train on."""
+    found, hides_samples = [], privacy.kind == "samples"
+    if data is not None and data.standardise == "global":
+        right = "none" if hides_samples else "none or client"
+        found.append(
+            "data.standardise = 'global' is not possible with privacy, for the mean of all samples is told without "
+            f"noise; it must be {right}"
+        )
+    if data is not None and data.standardise == "client" and hides_samples:
+        found.append(
+            "data.standardise = 'client' is not possible with privacy.unit = 'example', for each sample alters all "
+            "others of its client by their mean, which no noise covers; it must be none"
+        )
+    if data is not None and data.missing == "mean" and (hides_samples or not data.own):
+        found.append(
+            "data.missing = 'mean' is not possible with privacy, for the mean of the training samples is told "
+            "without noise; it must be refuse, drop or zero"
+        )
+    settings = {} if task is None or task.name == AUTO else task.settings
+    if settings.get("class_weights") == "balanced":
+        found.append(
+            "task.class_weights = 'balanced' is not possible with privacy, for all classes are counted without "
+            "noise; it must be none or a list with a weight for each class"
+        )
+    if settings.get("target_scale") == "global":
+        found.append(
+            "task.target_scale = 'global' is not possible with privacy, for the mean of all targets is told "
+            "without noise; leave it out or write [[means], [deviations]]"
+        )
     return found
 
 
