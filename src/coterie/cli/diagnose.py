@@ -40,6 +40,7 @@ Examples:
 
 Each client trains for some steps on either half of its data, from a few initial models. If all clients draw from
 one population, its own halves are no nearer to each other than to strangers' halves: that is tested, exactly.
+What clients differ in is told from how often classes are, and what their inputs are like.
 A few rounds then train a model for all, one for each group, and what a client can make of them or alone, each
 without a part of everybody's samples, which scores them.
 

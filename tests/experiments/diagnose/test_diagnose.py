@@ -82,8 +82,8 @@ def test_one_population_is_one_group() -> None:
     assert found.resampled == ()
     said = found.sentences()
     assert said[0].startswith("Is there structure? None was found (p = 0.")
-    assert said[1] == "How many groups? One: train one model for all"
-    assert len(said) == 2
+    assert said[2] == "How many groups? One: train one model for all"
+    assert len(said) == 3
 
 
 @pytest.mark.medium

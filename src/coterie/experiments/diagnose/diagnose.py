@@ -16,6 +16,7 @@ from coterie.clients.data.federation import Federation
 from coterie.clients.rules.fold import FOLDS
 from coterie.errors import BadInput
 from coterie.experiments.diagnose.diagnosis import Diagnosis, make_groups
+from coterie.experiments.diagnose.kinds import Kinds
 from coterie.experiments.diagnose.pay import Pay, choose_kind, weigh
 from coterie.experiments.run.loop import Session
 from coterie.experiments.run.setup import World
@@ -28,8 +29,10 @@ from coterie.grouping.halves import (
     pairing_test,
     resampled_counts,
 )
+from coterie.grouping.skew import find_skew
 from coterie.methods.cross_fit import ROUNDS, choose_passes, cross_fit, place_by_other_half
 from coterie.methods.exchange import Ask, Exchange, Replies
+from coterie.methods.profiles import gather_profiles
 from coterie.methods.split_halves import GatheredHalves, gather_halves
 from coterie.runtime.runtime import drive
 from coterie.runtime.threads import one_thread
@@ -45,6 +48,7 @@ def diagnose(
     alpha: float = 0.05,
     starts: int = STARTS,
     gains: bool = True,
+    profiles: bool | None = None,
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
     """Say whether clients of an experiment should be grouped, into which groups, and who gains, before training.
@@ -61,6 +65,9 @@ def diagnose(
         alpha: the error level: clients of one population are divided with a probability of at most that.
         starts: initial models.
         gains: whether to find out who gains by what, which takes most of the time.
+        profiles: whether clients tell how often each class is, and what its inputs sum to, so that kinds of skew
+            can
+            be told apart; None if they are simulated alone.
         progress: is told what has been done, a sentence at a time.
 
     Raises:
@@ -104,8 +111,29 @@ def diagnose(
             server = session.server
             gathered = drive(gather_halves(server.everyone, server, starts, say_start), answer_of_halves)
             found, labels = _conclude(session, gathered, alpha, starts, missing)
+            told = world is None if profiles is None else profiles
+            found = replace(found, kinds=_find_kinds(session, gathered, alpha, answer, told))
             pay = _find_gains(session, gathered, found, labels, answer, progress) if gains else None
             return replace(found, pay=pay, seconds=time.perf_counter() - begun)
+
+
+def _find_kinds(
+    session: Session,
+    gathered: GatheredHalves,
+    alpha: float,
+    answer: Callable[[Ask], Replies | Tensor | None],
+    told: bool,
+) -> Kinds:
+    """Return of what kind clients differ, as far as they tell."""
+    clients, population, skew, count = gathered.clients, session.population, None, 0
+    classes = population.classes if population.task.one_class else 0
+    if told and gathered.size and len(clients) and not population.task.tokens:
+        asked = gather_profiles(clients, gathered.size, tuple(population.features), max(1, classes))
+        profiles = drive(asked, answer)
+        count = len(profiles)
+        skew = find_skew(profiles, session.server.stream("profiles"), DRAWS) if count >= LEAST else None
+    few, many = np.quantile(session.federation.samples, (0.1, 0.9), method="nearest").astype(int).tolist()
+    return Kinds(count, skew, () if skew is None else skew.kinds(alpha), few, many, bool(classes))
 
 
 def _find_gains(

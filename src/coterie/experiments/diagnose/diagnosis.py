@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.experiments.diagnose.kinds import Kinds
 from coterie.experiments.diagnose.pay import Pay
 from coterie.grouping.halves import LEAST, Division, PairingTest
 
@@ -70,6 +71,7 @@ class Diagnosis:
         turned_round: clients whose updates point against all others'; they were left out of the test.
         missing: why other clients did not answer, by name.
         notes: what is to be known of the data.
+        kinds: in what clients differ; None where nobody asked.
         pay: what each model that a client could have is worth; None where nobody asked or could be scored.
         seconds: what it took.
     """
@@ -91,6 +93,7 @@ class Diagnosis:
     turned_round: tuple[str, ...]
     missing: dict[str, str]
     notes: tuple[str, ...]
+    kinds: Kinds | None = None
     pay: Pay | None = None
     seconds: float = 0.0
 
@@ -122,9 +125,10 @@ class Diagnosis:
         return () if self.all_differ else tuple(member for member in self.memberships if member.is_between)
 
     def sentences(self) -> tuple[str, ...]:
-        """Return the answers, one sentence each: whether there is structure, which groups, and who gains."""
+        """Return the answers, one sentence each: whether there is structure, of what, which groups, who gains."""
+        kinds = () if self.kinds is None else (self.kinds.sentence(),)
         pay = () if self.pay is None else self.pay.sentences()
-        return (self._say_structure(), self._say_count(), *self._say_groups(), *pay, *self._say_left_out())
+        return (self._say_structure(), *kinds, self._say_count(), *self._say_groups(), *pay, *self._say_left_out())
 
     def _say_structure(self) -> str:
         if not self.is_possible:

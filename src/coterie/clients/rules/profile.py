@@ -1,0 +1,97 @@
+"""Rules that tell how often each class is, and what its inputs are like, in either half of a client's data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from coterie.clients.rules.client import Client
+from coterie.clients.rules.minibatch import Batch
+from coterie.clients.rules.objective import LocalModel
+from coterie.clients.rules.requests import Inspect
+from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
+from coterie.models.layout import Layout
+from coterie.randomness import stream
+
+FEATURES = 64
+"""Random features of an input, each a cosine."""
+
+
+@rule("input-moments")
+@dataclass(frozen=True)
+class InputMoments(Rule):
+    """Tell the mean of each number of an input, and that of its square."""
+
+    width: Annotated[int, Field(ge=1, description="numbers of an input")] = 1
+    uploads, writes = ("moments",), False
+
+    def run(self, client: Client, order: Order) -> Work:
+        """Answer with `moments` `[2, width]`; 0 without samples."""
+
+        def take(batch: Batch, _: LocalModel | None) -> Tensor:
+            x = batch.inputs.flatten(1).double()
+            return torch.stack([x.mean(0), x.square().mean(0)])
+
+        moments = torch.zeros(self.shapes(client.layout)["moments"])
+        if client.samples:
+            moments = (yield Inspect(take)).float()
+        return Answer({"moments": moments})
+
+    def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        return {"moments": (2, self.width)}
+
+
+@rule("half-profiles")
+@dataclass(frozen=True)
+class HalfProfiles(Rule):
+    """Tell of each class, in either half of the data, how many samples there are and what their inputs sum to.
+
+    Halves are those of `HalfDirections`. An input is standardised by the received `scale`, means and deviations
+    `[2, width]` in a row, and becomes the cosines of random projections, the same at all clients: their means tell
+    any two distributions apart (Rahimi and Recht, 2007).
+    """
+
+    size: Annotated[int, Field(ge=1, description="samples in a half")] = 32
+    classes: Annotated[int, Field(ge=1, description="classes; 1 where samples are of none")] = 1
+    uploads, writes = ("profile",), False
+
+    def run(self, client: Client, order: Order) -> Work:
+        """Answer with `profile` `[2, classes, 1 + FEATURES]`: counts, and beside them sums of the features."""
+        held = min(self.size, client.samples // 2)
+        profile = torch.zeros(self.shapes(client.layout)["profile"])
+        if not held:
+            return Answer({"profile": profile})
+        order_of_samples = torch.from_numpy(client.stream("halves").permutation(client.samples))
+        scale = order.items["scale"].values.double().view(2, -1)
+
+        def take(batch: Batch, _: LocalModel | None) -> Tensor:
+            found = profile.double()
+            for half in (0, 1):
+                rows = order_of_samples[half * held : (half + 1) * held]
+                features = random_features(batch.inputs[rows].flatten(1).double(), scale, client.seed)
+                labels = batch.labels[rows] if self.classes > 1 else torch.zeros(held, dtype=torch.int64)
+                ones = torch.ones(held, 1, dtype=torch.float64)
+                found[half].index_add_(0, labels, torch.cat([ones, features], 1))
+            return found
+
+        return Answer({"profile": (yield Inspect(take)).float()})
+
+    def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        return {"profile": (2, self.classes, 1 + FEATURES)}
+
+
+def random_features(inputs: Tensor, scale: Tensor, seed: int) -> Tensor:
+    """Return the features `[s, FEATURES]` of inputs `[s, width]` by means and deviations `[2, width]`.
+
+    Two inputs that are as far apart as standardised strangers are have a kernel of about 1/e.
+    """
+    rng, width = stream(seed, "random features"), inputs.shape[1]
+    ways = torch.from_numpy(rng.standard_normal((width, FEATURES)) / width**0.5)
+    phases = torch.from_numpy(rng.uniform(0, 2 * torch.pi, FEATURES))
+    deviations = torch.where(scale[1] > 0, scale[1], 1.0)
+    return torch.cos((inputs - scale[0]) / deviations @ ways + phases)

@@ -1,0 +1,89 @@
+"""In what clients differ: planted kinds of skew are named, and nobody tells what was not asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.experiments.diagnose.diagnose import diagnose
+from coterie.experiments.diagnose.kinds import Kinds
+from coterie.experiments.run.setup import World
+from coterie.experiments.schema.experiment import Experiment
+from coterie.grouping.skew import Share, Skew
+from coterie.methods.exchange import Exchange
+from coterie.runtime.local.runtime import EngineSpec
+from tests.federated import TRAINING, planted
+from tests.loopback import LoopbackRuntime
+
+
+def kinds(split: str, **sections: Any) -> Kinds:
+    experiment = Experiment(
+        data={"name": "digits", "split": split, "clients": 20},
+        method="fedavg",
+        run={"workers": 1, "seed": 1},
+        **sections,
+    )
+    found = diagnose(experiment, starts=1, gains=False).kinds
+    assert found is not None
+    return found
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("split", "found"),
+    [
+        ("iid", ()),
+        ("rotated(4)", ("features",)),
+        ("permuted-labels(4)", ("concept",)),
+        ("dirichlet(0.3)", ("labels",)),
+        ("label-groups(4)", ("labels",)),
+    ],
+)
+def test_planted_kinds_are_named(split: str, found: tuple[str, ...]) -> None:
+    assert kinds(split).found == found
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["sign-flip", "scale", "label-flip"])
+def test_a_fifth_of_the_clients_does_not_turn_the_kind(kind: str) -> None:
+    attack = {"kind": kind, "share": 0.2}
+    assert kinds("permuted-labels(2)", attack=attack).found == ("concept",)
+    assert kinds("iid", attack=attack).found == ()
+
+
+def test_sentences_name_what_differs() -> None:
+    skew = Skew(Share(0.1, 0.001), Share(0.02, 0.002), Share(0.2, 0.001))
+    assert Kinds(20, skew, ("labels", "features"), 20, 80, True).sentence() == (
+        "What differs? How often classes are and what inputs are like (or what labels mean: beside such different "
+        "labels the two cannot be told apart): of the variance of classes 10.0% (p = 0.001), inputs beyond their "
+        "classes 2.0% (p = 0.002), inputs within a class 20.0% (p = 0.001) is between clients; sizes are unequal, "
+        "20 to 80 samples"
+    )
+    nothing = Skew(None, Share(-0.01, 0.8), Share(0, 1))
+    assert Kinds(20, nothing, (), 20, 80, False).sentence() == (
+        "What differs? Nothing that profiles tell but their sizes: of the variance of inputs 0.0% (p = 0.8) is "
+        "between clients; sizes are unequal, 20 to 80 samples"
+    )
+    assert Kinds(0, None, (), 20, 20, True).sentence().startswith("What differs? Clients did not tell how often")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("asked", [None, True])
+def test_clients_elsewhere_tell_their_profiles_only_where_that_is_asked_for(asked: bool | None) -> None:
+    federation, seen = planted("feature", 2, clients=8, samples=40), list[str]()
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
+
+    class Watched(LoopbackRuntime):
+        def answer(self, ask: Any) -> Any:
+            if isinstance(ask, Exchange):
+                seen.append(ask.rule.name)
+            return super().answer(ask)
+
+    world = World(federation, np.empty(0, np.int64), Watched(spec.build(), federation.bounds, 0.0))
+    experiment = Experiment(data={"name": "digits", "clients": 8}, method="fedavg")
+    found = diagnose(experiment, world=world, starts=1, gains=False, profiles=asked).kinds
+    assert found is not None
+    assert ("half-profiles" in seen) == ("input-moments" in seen) == bool(asked)
+    assert (found.skew is not None) == bool(asked)
