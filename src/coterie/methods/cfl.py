@@ -278,6 +278,9 @@ class CFL(Method[CFLState]):
             )
         return found
 
+    def amounts_to(self, layout: Layout, rounds: int) -> str:
+        return "FedAvg" if self.t_min > rounds else ""
+
     def final_warnings(self, state: CFLState, server: ServerView, rounds: int) -> list[str]:
         """Say why nobody was split: which test never fired, how near it came, and what would have fired it."""
         if len(state.splits):

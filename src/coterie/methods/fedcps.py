@@ -230,6 +230,13 @@ class FedCPS(Method[FedCPSState]):
     def needs(self) -> Needs:
         return Needs(validation=self.lambda_mode.startswith("grid"))
 
+    def amounts_to(self, layout: Layout, rounds: int) -> str:
+        """Without a pull, one cluster is FedAvg, and clusters that share nothing are IFCA (3.8.1, 3.8.3)."""
+        if self.lambda_0 > 0 or self.lambda_mode not in ("eq3_calibrated", "fixed"):
+            return ""
+        is_apart = self.personal_layers == "all" or self.personal_layers >= len(layout.layers)
+        return "FedAvg" if self.clusters == 1 else "IFCA" if is_apart else ""
+
     def final_warnings(self, state: FedCPSState, server: ServerView, rounds: int) -> list[str]:
         """Say so if one cluster suits everybody best, which leaves one group."""
         return warn_of_one_choice(state.groups, self.clusters, self.init)

@@ -43,5 +43,8 @@ class FedPer(SharedLayers):
     def shared(self, layout: Layout) -> Part:
         return layout.everything - select_last_layers(layout, self.private, "private", len(layout.layers))
 
+    def amounts_to(self, layout: Layout, rounds: int) -> str:
+        return "training alone" if self.private >= len(layout.layers) else ""
+
     def update(self, cohort: Cohort) -> Rule:
         return PrivateUpdate()

@@ -54,6 +54,9 @@ class LGFedAvg(SharedLayers):
             found.append(f"the first {self.pretrain} rounds (pretrain) are FedAvg; this run has {rounds}")
         return found
 
+    def amounts_to(self, layout: Layout, rounds: int) -> str:
+        return "FedAvg" if self.layers >= len(layout.layers) or self.pretrain >= rounds else ""
+
     @property
     def covered(self) -> Covered:
         return AVERAGES

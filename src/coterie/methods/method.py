@@ -200,6 +200,14 @@ class Method(ABC, Generic[S]):
         """Return one sentence for each consequence of these settings that is seldom meant."""
         return []
 
+    def amounts_to(self, layout: Layout, rounds: int) -> str:
+        """Return which other method these settings make of this one, on such a network in so many rounds.
+
+        Empty where it stays itself. Tuning does not try settings that another method answers to, for its row would
+        bear the wrong name.
+        """
+        return ""
+
     def final_warnings(self, state: S, server: ServerView, rounds: int) -> list[str]:
         """Return one sentence for each thing that did not come about in a run of `rounds` finished rounds.
 

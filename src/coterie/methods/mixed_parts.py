@@ -17,6 +17,7 @@ from coterie.grouping.share_map import Share, ShareMap
 from coterie.methods.catalog import Grid
 from coterie.methods.k_models import warn_of_sketches
 from coterie.methods.method import ServerView, find_idle_settings
+from coterie.models.layout import Layout
 
 PARTS: dict[str, dict[str, str]] = {
     "signal": {
@@ -168,6 +169,9 @@ class Parts:
         late = self.searches and self.after > rounds
         found = [f"no groups are looked for before round {self.after} (after); this run has {rounds}"] * late
         return found + (warn_of_sketches(server) if self.cluster in ("kmeans", "nearest") else [])
+
+    def amounts_to(self, layout: Layout, rounds: int) -> str:
+        return "no search for groups" if self.searches and self.after > rounds else ""
 
     @property
     def searches(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy import stats
 
 import coterie
 from coterie.clients.data.federation import Federation, build
@@ -97,6 +98,60 @@ def test_what_counts_for_nothing_is_left_alone() -> None:
     assert "method.gamma_max" in grid_of(Experiment(method="layercfl"))
 
 
+@pytest.mark.parametrize(
+    ("method", "rounds", "key", "kept"),
+    [
+        ("fedrep", 20, "private", None),  # 1 of 2 layers is all that is left: 2 would be training alone
+        ("fedper", 20, "private", None),
+        ({"name": "lg-fedavg", "layers": 1}, 20, "pretrain", (0, 5, 10)),
+        ({"name": "lg-fedavg", "layers": 1, "pretrain": 0}, 8, "pretrain", (0, 5)),  # 10 of 8 would be FedAvg
+        ({"name": "lg-fedavg", "layers": 1, "pretrain": 0}, 8, "layers", None),
+        ("cfl", 15, "t_min", (5, 10)),
+        ({"name": "mixed", "after": 1}, 8, "after", (1, 5)),
+    ],
+)
+def test_no_value_makes_another_method_of_one(
+    method: Any, rounds: int, key: str, kept: tuple[int, ...] | None
+) -> None:
+    experiment = Experiment(**{**QUICK, "method": method, "run": {"rounds": rounds}})
+    assert grid_of(experiment).get(f"method.{key}") == kept
+
+
+def test_a_deeper_network_has_a_longer_grid() -> None:
+    deep = Experiment(method="fedrep", network={"name": "mlp", "hidden": [8, 8]}, data={"clients": 4})
+    assert grid_of(deep)["method.private"] == (1, 2)
+    assert grid_of(deep.updated({"network.hidden": [8, 8, 8]}))["method.private"] == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "other"),
+    [
+        ({"name": "fedrep", "private": 2}, "training alone"),
+        ({"name": "fedrep", "private": 1}, ""),
+        ({"name": "lg-fedavg", "layers": 2, "pretrain": 0}, "FedAvg"),
+        ({"name": "lg-fedavg", "layers": 1, "pretrain": 2}, "FedAvg"),
+        ({"name": "lg-fedavg", "layers": 1, "pretrain": 1}, ""),
+        ({"name": "fedcps", "lambda_0": 0.0, "clusters": 1}, "FedAvg"),
+        ({"name": "fedcps", "lambda_0": 0.0, "personal_layers": 2}, "IFCA"),
+        ({"name": "fedcps", "lambda_0": 0.0, "personal_layers": 1}, ""),
+        ({"name": "fedcps", "lambda_0": 0.1, "clusters": 1}, ""),
+        ({"name": "cfl", "t_min": 3}, "FedAvg"),
+        ({"name": "mixed", "after": 3}, "no search for groups"),
+        ("fedprox", ""),
+    ],
+)
+def test_settings_that_are_another_method_are_known(settings: Any, other: str) -> None:
+    assert tuning.other_method(Experiment(**{**QUICK, "method": settings})) == other
+
+
+def test_a_default_that_is_another_method_is_no_trial_either(tmp_path: Path) -> None:
+    given = comparison({"LG": {"method": {"name": "lg-fedavg", "layers": 1}}})
+    (search,) = tuning.plan_searches(given, tmp_path)  # pretrain = 10 of 2 rounds, as it is
+    tried = search.next(1000)
+    assert {cell.experiment.method.settings.get("pretrain", 10) for cell in tried} == {0}
+    assert len(tried) == 6  # one for each learning rate
+
+
 def test_a_grid_is_walked_in_random_order_without_replacement() -> None:
     grid = {"a": (1, 2, 3), "b": (1, 2, 3, 4), "c": (0,)}
     points = [tuple(point.values()) for point in tuning.draw_points(grid, 0, "fedavg")]
@@ -131,7 +186,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Compari
 def test_every_method_has_the_same_budget(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
     before, _, table, pool = tuned
     assert table.schema == TUNING
-    assert describe_shortfalls(before, table, 4) == []
+    assert not any("trials, for" in sentence for sentence in describe_shortfalls(before, table, 4))
     pairs = [(s.name, m.name) for s in before.settings for m in before.methods]
     assert list(dict.fromkeys(table.select("setting", "method").iter_rows())) == pairs
     for setting, method in pairs:
@@ -189,13 +244,45 @@ def test_the_same_points_in_every_setting(tuned: tuple[Comparison, Comparison, p
         assert first == second
 
 
+def test_what_ties_with_the_pick_is_said(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
+    before, _, table, pool = tuned
+    tied = 0
+    for own in table.partition_by("setting", "method"):
+        (best,) = own.filter("picked")["key"]
+        for row in own.filter(~pl.col("picked")).iter_rows(named=True):
+            both = (RunFolder(pool / key).clients().filter(round=2).sort("client") for key in (row["key"], best))
+            one, other = (frame["accuracy"].to_numpy() for frame in both)
+            half = stats.t.ppf(0.975, len(one) - 1) * (one - other).std(ddof=1) / np.sqrt(len(one))
+            assert row["tied"] == (abs((one - other).mean()) <= half)
+            tied += row["tied"]
+    assert table.filter("picked")["tied"].null_count() == 6
+    said = describe_shortfalls(before, table, 4)
+    assert tied
+    assert sum(int(sentence.split(": ")[1].split()[0]) for sentence in said) == tied
+    assert all("of 3 other trials tie with the pick within noise" in sentence for sentence in said)
+
+
+def test_the_metric_of_the_task_decides(tmp_path: Path) -> None:
+    """Of a regression's settings the one with the lowest RMSE is picked, not the highest."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(240, 3)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", inputs=inputs, labels=(inputs @ [1.0, -2.0, 0.5]).astype(np.float32))
+    data = {"name": str(tmp_path / "own.npz"), "clients": 4, "split": "iid"}
+    given = comparison(["fedavg"], experiment={**QUICK, "data": data, "task": {"name": "regression"}})
+    _, table = tune(given, 3, runner(tmp_path), tmp_path)
+    assert table["picked"].arg_true().to_list() == [table["value"].arg_min()]
+    folder = RunFolder(tmp_path / table.filter("picked")["key"][0])
+    assert table["value"].min() == summary(folder.rounds(), folder.metrics)["macro_rmse"]
+    assert table["value"].n_unique() == 3
+
+
 def test_a_small_grid_ends_early_and_says_so(tmp_path: Path) -> None:
     given = comparison(["fedavg"])
     _, table = tune(given, 9, runner(tmp_path), tmp_path)
     assert table.height == 6
-    assert describe_shortfalls(given, table, 9) == [
+    assert describe_shortfalls(given, table, 9)[0] == (
         "fedavg: 6 of 9 trials, for no other settings of its grid can run"
-    ]
+    )
 
 
 def test_less_is_better_where_it_is(tmp_path: Path) -> None:
@@ -205,17 +292,18 @@ def test_less_is_better_where_it_is(tmp_path: Path) -> None:
 
 def test_settings_that_cannot_run_do_not_count(tmp_path: Path) -> None:
     """The network has two layers, and says so only when it is built."""
-    given = comparison(["fedper"], experiment={**QUICK, "training": {"lr": 0.1}})
+    fixed = {"name": "fedcps", "clusters": 2, "lambda_0": 0.1}
+    given = comparison({"FedCPS": {"method": fixed, "training": {"lr": 0.1}}})
     asked: list[str] = []
 
     def run(cells: list[Cell]) -> Mapping[str, Outcome]:
         asked.extend(cell.key for cell in cells)
         return runner(tmp_path)(cells)
 
-    _, table = tune(given, 10, run, tmp_path)
-    assert 3 in grid_of(given.cells()[0].experiment)["method.private"]
-    assert not any("private = 3" in changes for changes in table["changes"])
-    assert table.height == 10 < len(asked)
+    _, table = tune(given, 3, run, tmp_path)
+    assert grid_of(given.cells()[0].experiment)["method.personal_layers"] == (1, 2, 3)
+    assert not any("personal_layers = 3" in changes for changes in table["changes"])
+    assert (table.height, len(asked)) == (2, 3)
 
 
 def test_settings_that_do_not_go_together_are_never_asked_for(tmp_path: Path) -> None:

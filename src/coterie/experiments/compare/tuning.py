@@ -8,12 +8,16 @@ FedCPS with `lambda_mode = "grid"`, DC-PFL with `trial_loss = "validation"`.
 The search is a seeded random one over a finite grid, without replacement, the settings as they are first. It is no
 cleverer than that because grids are small, every method then has the same budget, and the same trials give the same
 picks to the bit, in whatever order they finish.
+
+The grid ends where the network does: settings that make another method of one (`Method.amounts_to`), such as FedRep
+with all layers private, are no trials.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 from math import isfinite, prod
 from pathlib import Path
@@ -25,12 +29,18 @@ from coterie.catalogue import Setting
 from coterie.errors import BadInput
 from coterie.experiments.compare.measures import shared_metrics
 from coterie.experiments.compare.spec import Cell, Comparison, key_of
+from coterie.experiments.compare.table import interval
 from coterie.experiments.folder import metrics
+from coterie.experiments.folder.metrics import MACRO
+from coterie.experiments.folder.reading import Run
 from coterie.experiments.folder.run_folder import RunFolder
+from coterie.experiments.run.setup import engine_spec, load_federation
 from coterie.experiments.schema.check import build_method, catalog
 from coterie.experiments.schema.experiment import Experiment
 from coterie.experiments.schema.registry import section_settings
 from coterie.experiments.schema.toml import literal
+from coterie.methods.method import Method
+from coterie.models.layout import Layout
 from coterie.randomness import stream
 
 if TYPE_CHECKING:
@@ -48,13 +58,16 @@ TUNING = pl.Schema(
         "changes": pl.String(),
         "value": pl.Float64(),
         "picked": pl.Boolean(),
+        "tied": pl.Boolean(),
         "points": pl.Int64(),
     }
 )
 """One row a trial, in the order of the comparison's cells and of the trials, which count from 1.
 
 `changes` is empty for the settings as they were, which come first. `value` is the comparison's measure in the last
-evaluated round, on validation samples; null where the run broke off, or has none. `points` is the size of the grid.
+evaluated round, on validation samples; null where the run broke off, or has none. `tied` says that it cannot be
+told from the pick: the 95 % interval of its difference to it, paired by client, holds 0. It is null for the pick
+itself, and where clients have no values of their own to pair. `points` is the size of the grid.
 """
 
 
@@ -75,19 +88,53 @@ def grid_of(experiment: Experiment) -> Grid:
     """Return the values that tuning tries, by dotted key.
 
     A setting is left out if the method accepts no other value of it, like a setting of a part that a `mixed` method
-    does not have.
+    does not have. A value is left out if it alone makes another method of this one on the experiment's network.
 
     Raises:
         BadInput: there is no such method, or it refuses its settings.
     """
     now = experiment.resolved().tables()
+    is_itself = not other_method(experiment)
     grid = {}
     for key, setting in tuned_settings(experiment.method.name).items():
         section, _, name = key.partition(".")
-        others = [value for value in setting.grid if value != now[section].get(name)]
-        if any(_accepts(experiment, key, value) for value in others):
-            grid[key] = setting.grid
+        present = now[section].get(name)
+        accepted = {value for value in setting.grid if value == present or _accepts(experiment, key, value)}
+        if not accepted - {present}:
+            continue
+        kept = tuple(
+            value
+            for value in setting.grid
+            # What one value alone does can only be said of a method that is itself with the others.
+            if value == present
+            or not (is_itself and value in accepted and other_method(experiment.updated({key: value})))
+        )
+        if any(value != present for value in kept):
+            grid[key] = kept
     return grid
+
+
+def other_method(experiment: Experiment) -> str:
+    """Return which other method an experiment's settings make of its own on its network; empty where none."""
+    method = build_method(experiment.method)
+    if type(method).amounts_to is Method.amounts_to:
+        return ""
+    # The network depends on no other section, and on nothing of the method but what it needs.
+    sections = {title: getattr(experiment, title) for title in ("data", "task", "network")}
+    needed = Experiment(**sections, method=experiment.method.name, run={"imports": experiment.run.imports})
+    layout = _layout_of(needed.to_toml())
+    return "" if layout is None else method.amounts_to(layout, experiment.run.rounds)
+
+
+@cache
+def _layout_of(text: str) -> Layout | None:
+    """Return the layout of an experiment's network; None where it cannot be built, which its run will explain."""
+    try:
+        experiment = Experiment.from_toml(text).resolved()
+        method = build_method(experiment.method)
+        return engine_spec(experiment, method, load_federation(experiment, method)).build().layout
+    except BadInput:
+        return None
 
 
 def check(comparison: Comparison, trials: int, pool: Path) -> None:
@@ -142,7 +189,7 @@ def tune(
     rows: list[dict[str, Any]] = []
     for search in searches:
         picked = search.best(comparison.measure in measured.falling)
-        rows += search.rows(picked)
+        rows += search.rows(picked, comparison.measure)
         if picked is not None and picked.changes:
             tuned.setdefault(search.cell.setting, {})[search.cell.method] = _nest(picked.changes)
     return replace(comparison, tuned=tuned), pl.DataFrame(rows, schema=TUNING)
@@ -157,6 +204,13 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
             where = " in ".join(filter(None, [method.name, setting.name]))
             if own.height < trials:
                 found.append(f"{where}: {own.height} of {trials} trials, for no other settings of its grid can run")
+            tied = own["tied"].sum()
+            if tied:
+                others = own.height - own["value"].null_count() - 1
+                found.append(
+                    f"{where}: {tied} of {others} other trials tie with the pick within noise, paired by client on "
+                    "validation samples"
+                )
             if own["value"].null_count() == own.height:
                 found.append(f"{where}: no trial has a value, and the settings stay as they are")
     return found
@@ -228,7 +282,7 @@ class _Search:
         values = [(-value if falling else value, t) for t in self.trials if (value := t.value) is not None]
         return max(values, key=lambda pair: pair[0])[1] if values else None
 
-    def rows(self, picked: _Trial | None) -> list[dict[str, Any]]:
+    def rows(self, picked: _Trial | None, measure: str) -> list[dict[str, Any]]:
         """Return the rows of the table `TUNING`."""
         return [
             {
@@ -239,23 +293,44 @@ class _Search:
                 "changes": ", ".join(f"{key} = {literal(value)}" for key, value in trial.changes.items()),
                 "value": trial.value,
                 "picked": trial is picked,
+                "tied": self._is_tied(trial, picked, measure),
                 "points": self.points,
             }
             for number, trial in enumerate(self.trials, start=1)
         ]
 
+    def _is_tied(self, trial: _Trial, picked: _Trial | None, measure: str) -> bool | None:
+        """Return whether a trial cannot be told from the pick over the clients; None where that cannot be asked."""
+        if picked is None or trial is picked or trial.value is None:
+            return None
+        own, best = (Run(RunFolder(self.pool / each.key), each.key).last for each in (trial, picked))
+        column = measure.replace(MACRO, "")
+        if column not in own.columns:
+            return None
+        pairs = own.select("client", own=column).join(best.select("client", best=column), on="client").drop_nulls()
+        _, low, high = interval((pairs["own"] - pairs["best"]).to_numpy())
+        return bool(low <= 0 <= high) if isfinite(low) else None
+
     def _candidates(self, grid: Grid) -> Iterator[Cell]:
-        """Yield every cell that can be tried, each once; the settings as they are come first."""
+        """Yield every cell that can be tried, each once; the settings as they are come first.
+
+        Those that make another method of this one are left out.
+        """
         start = self.cell.experiment
         self._changes[self.cell.key] = {}
-        yield self.cell
+        if not other_method(start):
+            yield self.cell
         # One stream for all settings and labels of a method: they try the same points.
         for changes in draw_points(grid, start.run.seed, start.method.name):
             try:
                 cell = _change_cell(self.cell, changes)
             except BadInput:
                 continue
-            if cell.key not in self._changes and not _find_problems(cell, self.pool):
+            if (
+                cell.key not in self._changes
+                and not other_method(cell.experiment)
+                and not _find_problems(cell, self.pool)
+            ):
                 self._changes[cell.key] = changes
                 yield cell
 
