@@ -161,3 +161,32 @@ def test_a_block_that_is_collected_late_leaves_handlers_that_are_right() -> None
     del alone
     gc.collect()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_blocks_that_were_cut_off_are_left_in_any_order(first: int) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    blocks = [defer_signals(), insist_on_signals()]
+    for block in blocks:
+        block.__enter__()
+    del block
+    for place in (first, 0):
+        del blocks[place]
+        gc.collect()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_was_raised_keeps_no_block_alive(handled: list[int]) -> None:
+    """Its traceback leads to the block, which remembers it: neither would ever be collected, nor the block left."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def cut_off() -> None:
+        block = insist_on_signals()
+        block.__enter__()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        cut_off()
+    gc.collect()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert handled == [signal.SIGINT]

@@ -6,7 +6,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from weakref import ref
 
 _Handler = Callable[[int, Any], Any]
 
@@ -52,15 +55,53 @@ def insist_on_signals() -> Iterator[None]:
             raised.append(error)
             raise
 
-    with _handle_signals(note):
-        try:
-            yield
-        except BaseException as error:
-            if raised and error not in raised:
-                raise raised[-1] from None
-            raise
-    if raised:
-        raise raised[-1]
+    try:
+        with _handle_signals(note):
+            try:
+                yield
+            except GeneratorExit:  # cut off, and now collected: what was raised has been seen
+                raise
+            except BaseException as error:
+                if raised and error not in raised:
+                    raise raised[-1] from None
+                raise
+        if raised:
+            raise raised[-1]
+    finally:
+        raised.clear()  # else what was raised would keep the block alive, and that what was raised
+
+
+@dataclass(eq=False)
+class _Block:
+    """A block of code and who handles signals in it, who passes them on to whoever did before."""
+
+    handle: Callable[[_Handler, int, Any], None]
+    former: dict[int, _Handler]
+    """What handled each signal when the block was entered; within another block that is `_deliver`."""
+
+
+_blocks: list[ref[_Block]] = []
+"""Those that the main thread is in, the innermost last, and those that a signal cut off and nobody collected yet.
+
+Not one is kept from being collected: it may hold what a handler raised, and that what was going on."""
+
+_before: dict[int, _Handler] = {}
+"""What handled each signal before the outermost block was entered."""
+
+
+def _deliver(number: int, frame: Any) -> None:
+    _deliver_within(len(_blocks), number, frame)
+
+
+def _deliver_within(count: int, number: int, frame: Any) -> None:
+    """Have a signal handled by the innermost of the first so many blocks, which passes it on to those around it."""
+    for place in reversed(range(count)):
+        block = _blocks[place]()
+        if block is not None and number in block.former:
+            former = block.former[number]
+            block.handle(partial(_deliver_within, place) if former is _deliver else former, number, frame)
+            return
+    _before[number](number, frame)
 
 
 @contextmanager
@@ -69,21 +110,21 @@ def _handle_signals(handle: Callable[[_Handler, int, Any], None]) -> Iterator[No
     if threading.current_thread() is not threading.main_thread():
         yield  # handlers run in the main thread alone
         return
-    former = {n: handler for n in (signal.SIGINT, signal.SIGTERM) if callable(handler := signal.getsignal(n))}
-
-    def deliver(number: int, frame: Any) -> None:
-        handle(former[signal.Signals(number)], number, frame)
-
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    block = _Block(handle, {int(n): handler for n in numbers if callable(handler := signal.getsignal(n))})
     is_collected = False
 
-    def restore() -> None:
-        for number, handler in former.items():
-            if not is_collected or signal.getsignal(number) is deliver:
+    def leave() -> None:
+        for number, handler in block.former.items():
+            if not is_collected or (handler is not _deliver and signal.getsignal(number) is _deliver):
                 signal.signal(number, handler)
+        _blocks[:] = [one for one in _blocks if one() is not None and one() is not block]
 
     try:
-        for number in former:
-            signal.signal(number, deliver)
+        _before.update((number, handler) for number, handler in block.former.items() if handler is not _deliver)
+        _blocks.append(ref(block))
+        for number in block.former:
+            signal.signal(number, _deliver)
         yield
     except GeneratorExit:
         # A signal cut the end of the block off, and this comes whenever the block is collected: whoever was around
@@ -92,6 +133,6 @@ def _handle_signals(handle: Callable[[_Handler, int, Any], None]) -> Iterator[No
         raise
     finally:
         try:
-            restore()
+            leave()
         finally:  # a signal may have cut it off
-            restore()
+            leave()
