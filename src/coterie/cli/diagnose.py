@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +28,9 @@ from coterie.errors import BadInput
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
+    from coterie.experiments.diagnose.advice import Suggestion
     from coterie.experiments.diagnose.diagnosis import Diagnosis
+    from coterie.experiments.schema.experiment import Experiment
 
 HELP = """
 Say whether clients fall into groups, which, and who gains by what. No model is trained to an end.
@@ -34,6 +38,7 @@ Say whether clients fall into groups, which, and who gains by what. No model is 
 Examples:
 
   coterie diagnose clients.csv
+  coterie diagnose clients.csv --write experiment.toml
   coterie diagnose experiment.toml --json diagnosis.json
   coterie diagnose first
   coterie diagnose digits --split 'rotated(4)' --clients 40
@@ -42,7 +47,8 @@ Each client trains for some steps on either half of its data, from a few initial
 one population, its own halves are no nearer to each other than to strangers' halves: that is tested, exactly.
 What clients differ in is told from how often classes are, and what their inputs are like.
 A few rounds then train a model for all, one for each group, and what a client can make of them or alone, each
-without a part of everybody's samples, which scores them.
+without a part of everybody's samples, which scores them. Methods that suit what was found come last, with what
+[bold]coterie explain[/] says of their costs.
 
 A dataset, a file or a folder of data is what --data takes in [bold]coterie run[/]; of an experiment or a run it is
 the data, the network and the local solver that count. Options go before what they say.
@@ -83,6 +89,10 @@ def diagnose(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE.json", help="Write everything to this file, too.")
     ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FILE.toml", help="Write an experiment with the first method of the list."),
+    ] = None,
     folder: RunsFolder = "runs",
 ) -> None:
     """Say whether clients should be grouped."""
@@ -92,6 +102,7 @@ def diagnose(
 
     with exit_on_interrupt("interrupted; nothing was written"):
         problems = [] if json_file is None else check_parent("--json", json_file)
+        problems += [] if write is None else check_new_file(write)
         try:
             experiment = change_experiment(
                 read_tables(what, folder),
@@ -111,32 +122,70 @@ def diagnose(
             raise BadInput(problems)
         with freeze_imports():
             from coterie.experiments.diagnose import diagnose as diagnosing
+            from coterie.experiments.diagnose.advice import predict_costs, suggest
         said = describe_run(experiment.resolved()).partition(" on ")[2]
         with show_progress() as progress:
             diagnosis = diagnosing.diagnose(experiment, alpha=alpha, starts=starts, gains=gains, progress=progress)
+            suggestions = predict_costs(suggest(diagnosis, experiment), experiment, progress)
     say(f"{diagnosis.clients} clients on {said}")
     for note in diagnosis.notes:
         say(f"note: {note}")
-    for sentence in describe(diagnosis):
+    for sentence in describe(diagnosis, suggestions, experiment):
         say(sentence)
+    from coterie.experiments.folder.files import encode_json, write_whole
+
     if json_file is not None:
-        from coterie.experiments.folder.files import encode_json, write_whole
-
-        write_whole(json_file, encode_json(diagnosis.tables()))
+        whole = {**diagnosis.tables(), "suggestions": [asdict(suggestion) for suggestion in suggestions]}
+        write_whole(json_file, encode_json(whole))
         say(f"all of it is in {json_file}")
+    if write is not None and suggestions:
+        write_whole(write, describe_experiment(diagnosis, suggestions[0], experiment).encode())
+    if suggestions:
+        say(f"next    coterie run {write}" if write else "next    add --write FILE.toml, and run that file")
 
 
-def describe(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield the answers, how they agree with groups that were planted, and what comes next."""
+def describe_experiment(diagnosis: Diagnosis, suggestion: Suggestion, experiment: Experiment) -> str:
+    """Return the experiment of a suggestion as TOML, with the reasons above it."""
+    why = (*diagnosis.sentences(), f"{suggestion.method}: {suggestion.reason}")
+    printable = ("".join(sign if sign.isprintable() else "?" for sign in sentence) for sentence in why)
+    lines = [line for sentence in printable for line in textwrap.wrap(sentence, 110)]
+    return "\n".join(f"# {line}" for line in lines) + "\n\n" + suggestion.experiment(experiment).to_toml()
+
+
+def check_new_file(path: Path) -> list[str]:
+    """Return what is wrong with an experiment file that is to be written, one sentence each."""
+    from coterie.cli.predict import check_parent
+
+    if path.suffix != ".toml":
+        return [f"--write {str(path)!r} is not possible; its name must end in .toml"]
+    if path.exists():
+        return [f"--write {str(path)!r} is not possible: the file exists already; name another, or remove it first"]
+    return check_parent("--write", path)
+
+
+def describe(diagnosis: Diagnosis, suggestions: tuple[Suggestion, ...], experiment: Experiment) -> Iterator[str]:
+    """Yield the answers, the methods that suit them, and how they agree with groups that were planted."""
+    from coterie.cli.live import format_clock
+    from coterie.report.numbers import volume
+
     yield from diagnosis.sentences()
+    for number, found in enumerate(suggestions, 1):
+        changes = " ".join(f"{key}={toml_of(value)}" for key, value in found.settings.items())
+        time = "" if found.seconds is None else f"; about {format_clock(found.seconds)} here"
+        if found.up_bytes is not None and found.down_bytes is not None:
+            rounds = experiment.run.rounds
+            time += f" and {volume(found.up_bytes)} up, {volume(found.down_bytes)} down in {rounds} rounds"
+        said = f"{number}. {found.method}{f' with {changes}' if changes else ''}: {found.reason}{time}"
+        yield f"Which method? {said}" if number == 1 else f"              {said}"
     if diagnosis.planted_ari is not None:
         yield f"These clients have planted groups; the agreement with them is {diagnosis.planted_ari:.2f} (ARI)"
-    if diagnosis.has_structure and not diagnosis.all_differ:
-        yield "next    coterie run halves with the same data trains a model for each group"
-    elif diagnosis.has_structure:
-        yield "next    coterie run fedrep or ditto with the same data gives each client a model of its own"
-    else:
-        yield "next    coterie run fedavg with the same data trains one model for all"
+
+
+def toml_of(value: Any) -> str:
+    """Return a setting as it is written in an experiment."""
+    from coterie.experiments.schema import toml
+
+    return toml.literal(value)
 
 
 def read_tables(what: str, folder: str) -> dict[str, Any]:
