@@ -46,13 +46,14 @@ def test_a_dataset_an_experiment_and_a_run_are_diagnosed_alike(terminal: Termina
 
 @pytest.mark.slow
 def test_what_it_advises_is_written_and_runs(terminal: Terminal, tmp_path: Path) -> None:
-    words = ("digits", "--split", "rotated(2)", *FEW, "--write", "advised.toml")
+    words = ("digits", "--split", "rotated(2)", *FEW, "--write", "advised.toml", "--page", "found.html")
     told = terminal("diagnose", *words)
     assert told.code == 0, told.err
     assert "Which method? 1. halves with method.alpha=0.05: finds these groups by the same test; " in told.out
     assert "\n              2. fesem with method.clusters=2: " in told.out
     assert " up, " in told.out
-    assert told.out.endswith("next    coterie run advised.toml\n")
+    assert told.out.endswith("page    found.html\nnext    coterie run advised.toml\n")
+    assert "Who is near whom" in (tmp_path / "found.html").read_text(encoding="utf-8")
     assert "# Group 0: client 0, client 2" in (tmp_path / "advised.toml").read_text(encoding="utf-8")
     ran = terminal("run", "advised.toml", "--name", "advised", "--rounds", "1")
     assert ran.code == 0, ran.err
@@ -99,6 +100,7 @@ def test_a_file_of_clients_is_diagnosed(terminal: Terminal, tmp_path: Path) -> N
         (["digits", "--alpha", "0"], "alpha = 0 is not possible; it must be from 0.001 up to below 1"),
         (["digits", "--starts", "0"], "starts = 0 is not possible; it must be at least 1"),
         (["digits", "--split", "rotatd(4)"], "split 'rotatd' is unknown; did you mean rotated?"),
+        (["digits", "--page", "no/x.html"], "--page 'no/x.html' is not possible: there is no folder 'no'"),
         (["digits", "--write", "x.json"], "--write 'x.json' is not possible; its name must end in .toml"),
         (["digits", "--write", "no/x.toml"], "--write 'no/x.toml' is not possible: there is no folder 'no'"),
         (["digits", "--json", "no/x.json"], "--json 'no/x.json' is not possible: there is no folder 'no'"),

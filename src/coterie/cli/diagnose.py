@@ -38,7 +38,7 @@ Say whether clients fall into groups, which, and who gains by what. No model is 
 Examples:
 
   coterie diagnose clients.csv
-  coterie diagnose clients.csv --write experiment.toml
+  coterie diagnose clients.csv --page diagnosis.html --write experiment.toml
   coterie diagnose experiment.toml --json diagnosis.json
   coterie diagnose first
   coterie diagnose digits --split 'rotated(4)' --clients 40
@@ -93,6 +93,9 @@ def diagnose(
         Path | None,
         typer.Option("--write", metavar="FILE.toml", help="Write an experiment with the first method of the list."),
     ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page with tables and charts.")
+    ] = None,
     folder: RunsFolder = "runs",
 ) -> None:
     """Say whether clients should be grouped."""
@@ -102,6 +105,7 @@ def diagnose(
 
     with exit_on_interrupt("interrupted; nothing was written"):
         problems = [] if json_file is None else check_parent("--json", json_file)
+        problems += [] if page is None else check_parent("--page", page)
         problems += [] if write is None else check_new_file(write)
         try:
             experiment = change_experiment(
@@ -138,6 +142,11 @@ def diagnose(
         whole = {**diagnosis.tables(), "suggestions": [asdict(suggestion) for suggestion in suggestions]}
         write_whole(json_file, encode_json(whole))
         say(f"all of it is in {json_file}")
+    if page is not None:
+        from coterie.report.diagnosis_page import make_page
+
+        write_whole(page, make_page(diagnosis, suggestions, said, experiment.to_toml()).encode())
+        say(f"page    {page}")
     if write is not None and suggestions:
         write_whole(write, describe_experiment(diagnosis, suggestions[0], experiment).encode())
     if suggestions:

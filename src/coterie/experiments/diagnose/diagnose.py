@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie.clients.data.federation import Federation
 from coterie.clients.rules.fold import FOLDS
 from coterie.errors import BadInput
-from coterie.experiments.diagnose.diagnosis import Diagnosis, make_groups
+from coterie.experiments.diagnose.diagnosis import MOST_DISTANCES, Diagnosis, make_groups
 from coterie.experiments.diagnose.kinds import Kinds
 from coterie.experiments.diagnose.pay import Pay, choose_kind, weigh
 from coterie.experiments.run.loop import Session
@@ -23,6 +23,7 @@ from coterie.experiments.run.setup import World
 from coterie.experiments.schema.experiment import Experiment, check
 from coterie.grouping.halves import (
     LEAST,
+    client_distances,
     find_groups,
     half_distances,
     membership_shares,
@@ -115,6 +116,13 @@ def diagnose(
             found = replace(found, kinds=_find_kinds(session, gathered, alpha, answer, told))
             pay = _find_gains(session, gathered, found, labels, answer, progress) if gains else None
             return replace(found, pay=pay, seconds=time.perf_counter() - begun)
+
+
+def _find_distances(products: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
+    """Return the distances between clients, of products `[V, 2 n, 2 n]`; none of very many clients."""
+    if not LEAST <= products.shape[1] // 2 <= MOST_DISTANCES:
+        return ()
+    return tuple(tuple(row) for row in client_distances(half_distances(products)).round(4).tolist())
 
 
 def _find_kinds(
@@ -210,5 +218,6 @@ def _conclude(
         tuple(names[gathered.turned_round]),
         {str(names[client]): reason for client, reason in sorted(missing.items())},
         tuple(session.population.notes),
+        distances=_find_distances(products),
     )
     return diagnosis, found.labels

@@ -15,6 +15,9 @@ from coterie.grouping.halves import LEAST, Division, PairingTest
 BETWEEN = 0.75
 """A client that has a smaller share of its votes for its own group sits between groups."""
 
+MOST_DISTANCES = 80
+"""Clients between whom all distances are told."""
+
 MOST_NAMES = 12
 """Clients that are named in a sentence."""
 
@@ -73,6 +76,7 @@ class Diagnosis:
         notes: what is to be known of the data.
         kinds: in what clients differ; None where nobody asked.
         pay: what each model that a client could have is worth; None where nobody asked or could be scored.
+        distances: between clients, in the order of `memberships`; none for more than `MOST_DISTANCES` clients.
         seconds: what it took.
     """
 
@@ -95,6 +99,7 @@ class Diagnosis:
     notes: tuple[str, ...]
     kinds: Kinds | None = None
     pay: Pay | None = None
+    distances: tuple[tuple[float, ...], ...] = ()
     seconds: float = 0.0
 
     @property
