@@ -14,6 +14,7 @@ from coterie.cli.options import (
     Charts,
     Clients,
     Data,
+    HoldoutClients,
     Imports,
     Jobs,
     Network,
@@ -71,6 +72,7 @@ def compare(
     rounds: Rounds = None,
     participation: Participation = None,
     network: Network = None,
+    holdout_clients: HoldoutClients = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="N|A,B,C", help="How many seeds, from 0 on, or which; 3 if not said.")
     ] = None,
@@ -103,7 +105,13 @@ def compare(
     from coterie.experiments.schema import toml
 
     changes = collect_changes(
-        data=data, split=split, network=network, clients=clients, rounds=rounds, participation=participation
+        data=data,
+        split=split,
+        network=network,
+        clients=clients,
+        rounds=rounds,
+        participation=participation,
+        holdout_clients=holdout_clients,
     )
     top: dict[str, Any] = {"name": name, "baseline": baseline}
     top |= {"seeds": seeds and _parse_seeds(seeds), "target": target and toml.value_of(target)}
@@ -123,9 +131,9 @@ def compare(
         with watch_cells(quiet) as observer:
             compared = run_comparison(comparison, folder=parent, jobs=count, tune=trials, observer=observer)
         if compared.status == "interrupted":
-            if compared.outcomes:  # empty while settings are tuned: how many runs follow is not known yet
-                done = sum(outcome.status == "finished" for outcome in compared.outcomes.values())
-                print_escaped(f"{done} of {len(compared.outcomes)} runs are finished")
+            if compared.summary is not None:
+                _print_results(compared, quiet)
+            print_escaped(compared.left)
             raise KeyboardInterrupt
         _print_results(compared, quiet)
         if charts is not None:

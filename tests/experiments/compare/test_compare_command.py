@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import polars as pl
 import pytest
 
 import coterie
+from coterie.experiments.compare.cells import Outcome, Unwatched
 from coterie.experiments.compare.folder import ComparisonFolder
-from coterie.experiments.compare.spec import Comparison
+from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.report.comparison.compare import compare
 from tests.commandline import Terminal
 from tests.processes import Processes
@@ -177,8 +179,10 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_tables(tmp_path: Path) ->
         stopped.send(signal.SIGINT)
         assert stopped.wait() == 130
         kept = cells.done(cells.comparison().cells())
+        left = [cells.cell(key).progress() for key in {c.key for c in cells.comparison().cells()} - {*kept}]
+        rounds_left = sum(30 - (0 if p is None else p.round) for p in left)
         assert stopped.printed.splitlines()[-2:] == [
-            f"{len(kept)} of 4 runs are finished",
+            f"{len(kept)} of 4 runs are finished; {4 - len(kept)} are left, with {rounds_left} rounds",
             "interrupted; what is finished is kept, go on with: coterie compare comparisons/mine",
         ]
         assert all(is_gone(pid) for pid in pids)
@@ -228,6 +232,64 @@ def test_from_python(tmp_path: Path) -> None:
     assert found.summary is not None
     assert found.summary["method"].to_list() == [METHODS[0], f"{METHODS[0]}+FT", *METHODS[1:]]
     assert repr(found) == f"<Compared '{tmp_path / 'fedavg-ifca-clusters-2'}': finished, 2 of 2 cells finished>"
+
+
+class StopAfterTheFirst(Unwatched):
+    """Interrupts as soon as one cell is finished, as Ctrl-C would."""
+
+    def ended(self, cell: Cell, outcome: Outcome) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_interrupted_it_keeps_a_table_of_what_is_finished(tmp_path: Path) -> None:
+    tables = {
+        "name": "cut",
+        "methods": METHODS,
+        "seeds": 2,
+        "experiment": {
+            "data": {"clients": 4, "samples_per_client": 40},
+            "network": {"name": "mlp", "hidden": [8]},
+            "run": {"rounds": 2},
+        },
+    }
+    cut = compare(tables, folder=tmp_path, jobs=1, observer=StopAfterTheFirst())
+    assert cut.status == "interrupted"
+    assert cut.left == "1 of 4 runs are finished; 3 are left, with 6 rounds"
+    assert cut.summary is not None
+    assert cut.summary.select("method", "finished").rows() == [("fedavg", 1), ("fedavg+FT", 1), (METHODS[1], 0)]
+    assert "fedavg" in (tmp_path / "cut" / "table.md").read_text("utf-8")
+    page = (tmp_path / "cut" / "report.html").read_text("utf-8")
+    assert "1 of 4 runs finished" in page
+    tuned = compare({**tables, "name": "tuned"}, folder=tmp_path, jobs=1, tune=2, observer=StopAfterTheFirst())
+    assert (tuned.status, tuned.summary) == ("interrupted", None)
+    assert tuned.left == "1 of at most 4 trials are finished; 4 runs follow"
+
+
+@pytest.mark.slow
+def test_newcomers_are_scored_and_public_samples_accounted_for(terminal: Terminal) -> None:
+    words = ["--rounds", "2", "--seeds", "1", "--name", "late", "--jobs", "1", "--network", "mlp", "--clients", "6"]
+    found = terminal("compare", "fedavg", "fedtsdp", *words, "--holdout-clients", "0.3")
+    assert (found.code, found.err) == (0, "")
+    folder = Path("comparisons/late")
+    cells = pl.read_parquet(folder / "cells.parquet")
+    for row in cells.filter(~pl.col("method").str.contains("FT")).iter_rows(named=True):
+        joined = coterie.RunFolder(folder / "cells" / row["key"]).newcomers()
+        assert joined is not None
+        assert joined.height == 2
+        assert row["newcomers"] == pytest.approx(joined["arrival"].mean())
+        assert row["newcomers_adapted"] == pytest.approx(joined["adapted"].mean())
+    after = cells.filter(method="fedavg+FT").row(0, named=True)
+    assert (after["newcomers"], after["newcomers_adapted"]) == (None, cells["newcomers_adapted"][0])
+    assert "newcomers on arrival, % | newcomers adapted, %" in (folder / "table.md").read_text("utf-8")
+    page = (folder / "report.html").read_text("utf-8")
+    assert "Newcomers on arrival, %" in page
+    assert "Newcomers, who were held out of training, do best on arrival with " in page
+    # Digits have no official test images: what the server looks at was taken from the clients, for both methods.
+    (line,) = [line for line in found.out.splitlines() if "public samples" in line]
+    assert line.startswith("note: fedtsdp looks at 179 public samples on the server; they were taken from the ")
+    assert line.endswith("for all methods alike: 179 of 1,797 samples")
+    assert line.removeprefix("note: ") in html.unescape(page)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from coterie.errors import BadInput
-from coterie.experiments.compare import table, tuning
+from coterie.experiments.compare import public, table, tuning
 from coterie.experiments.compare.cells import Outcome, Watcher, refuse_unguarded, run_cells
 from coterie.experiments.compare.folder import ComparisonFolder
 from coterie.experiments.compare.measures import Frames, measure_cells, shared_metrics
@@ -30,14 +30,16 @@ class Compared:
     outcomes: Mapping[str, Outcome]
     """What became of each cell, by key; where tuning was interrupted, none."""
     frames: Frames | None
-    """What the finished cells measured; None after an interruption."""
+    """What the finished cells measured; None where none is finished."""
     summary: pl.DataFrame | None
-    """One row a setting and method; None after an interruption."""
+    """One row a setting and method; None where no cell is finished."""
     status: Status
     notes: Sequence[str] = ()
     """What is to be known of the tables: methods that had fewer trials than asked for."""
     diverged: Sequence[str] = ()
     """The runs whose training diverged for every client."""
+    left: str = ""
+    """After an interruption, what is finished and what is left in all."""
 
     def __repr__(self) -> str:
         done = sum(outcome.status == "finished" for outcome in self.outcomes.values())
@@ -61,7 +63,7 @@ def run_comparison(
     """Run every cell of a comparison that is not finished, and write its tables.
 
     Arguments, result and errors are those of `coterie.compare`, which passes `write_report`: it is called with the
-    finished comparison while its folder is still held.
+    comparison while its folder is still held, also where it was interrupted and some cells are finished.
     """
     refuse_unguarded()
     if not isinstance(comparison, Comparison):
@@ -75,24 +77,31 @@ def run_comparison(
         tuning.check(comparison, tune, Path(folder))
     notes: list[str] = []
     with ComparisonFolder.hold(folder, comparison.name, comparison) as where:
+        ended: dict[str, Outcome] = {}
 
         def run(cells: Sequence[Cell]) -> dict[str, Outcome]:
-            return run_cells(cells, where.pool, jobs, observer)
+            outcomes = run_cells(cells, where.pool, jobs, observer)
+            ended.update(outcomes)
+            return outcomes
 
         if tune is not None:
             try:
                 comparison, trials = tuning.tune(comparison, tune, run, where.pool)
             except KeyboardInterrupt:
-                return Compared(comparison, where, {}, None, None, "interrupted")
+                tried, planned = _count_finished(ended), tune * len(comparison.settings) * len(comparison.methods)
+                left = f"{tried} of at most {planned} trials are finished; {_count_cells(comparison)} runs follow"
+                return Compared(comparison, where, {}, None, None, "interrupted", left=left)
             notes += tuning.describe_shortfalls(comparison, trials, tune)
             write_whole(where.path / "tuning.parquet", encode(trials, tuning.TUNING))
             where.write_comparison(comparison)
         elif not comparison.tuned:  # remove the trials of a comparison that was here before
             (where.path / "tuning.parquet").unlink(missing_ok=True)
         outcomes = run(comparison.cells())
-        if any(outcome.status == "interrupted" for outcome in outcomes.values()):
-            return Compared(comparison, where, outcomes, None, None, "interrupted", notes)
+        interrupted = any(outcome.status == "interrupted" for outcome in outcomes.values())
+        left = _describe_left(comparison, where, outcomes) if interrupted else ""
         done = where.done(comparison.cells())
+        if interrupted and not done:
+            return Compared(comparison, where, outcomes, None, None, "interrupted", notes, left=left)
         if not done:
             sentences = dict.fromkeys(outcome.sentence for outcome in outcomes.values())
             raise BadInput([f"no cell is finished: {sentence}" for sentence in sentences])
@@ -101,9 +110,30 @@ def run_comparison(
         summary = table.summarise(comparison, frames)
         where.write_frames(frames, summary)
         own = [cell for cell in comparison.cells() if cell.key in done and not cell.is_adapted]
+        notes += public.describe(comparison)
         notes += [f"{cell.label}: {said}" for cell in own for said in done[cell.key].divergences()]
         lost = [cell.label for cell in own if done[cell.key].diverged_for_all()]
-        compared = Compared(comparison, where, outcomes, frames, summary, "finished", notes, lost)
+        status: Status = "interrupted" if interrupted else "finished"
+        compared = Compared(comparison, where, outcomes, frames, summary, status, notes, lost, left)
         if write_report is not None:
             write_report(compared)
     return compared
+
+
+def _count_finished(outcomes: Mapping[str, Outcome]) -> int:
+    return sum(outcome.status == "finished" for outcome in outcomes.values())
+
+
+def _count_cells(comparison: Comparison) -> int:
+    return len({cell.key for cell in comparison.cells()})
+
+
+def _describe_left(comparison: Comparison, where: ComparisonFolder, outcomes: Mapping[str, Outcome]) -> str:
+    """Say how many runs are finished, and how many runs and rounds are left in all."""
+    left = {cell.key: cell for cell in comparison.cells() if outcomes[cell.key].status == "interrupted"}
+    rounds = 0
+    for key, cell in left.items():
+        progress = where.cell(key).progress()
+        rounds += cell.experiment.run.rounds - (0 if progress is None else progress.round)
+    said = f"{_count_finished(outcomes)} of {len(outcomes)} runs are finished"
+    return f"{said}; {len(left)} {'is' if len(left) == 1 else 'are'} left, with {rounds:,} rounds"

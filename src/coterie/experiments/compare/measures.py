@@ -20,12 +20,18 @@ LABELS: dict[str, pl.DataType] = {"setting": pl.String(), "method": pl.String(),
 """The first columns of every table; `setting` is empty if a comparison has only one."""
 
 
+NEWCOMERS = ("newcomers", "newcomers_adapted")
+"""The columns of the tables of cells that say how well newcomers are received."""
+
+
 def cells_schema(metrics: RunMetrics) -> pl.Schema:
     """Return the columns of the table of cells of a comparison by these metrics.
 
     One row a finished cell: the last evaluated round, then the last round, then totals. The target is what the
-    comparison's measure is to reach; `rounds_to_target` is the first evaluated round that did, with the bytes up
-    and down and the simulated seconds until its end, all three null where none did.
+    comparison's measure is to reach. `newcomers` and `newcomers_adapted` are the first metric's mean over clients
+    who were held out of training, on arrival and adapted; null without such clients. `rounds_to_target` is the
+    first evaluated round that reached the target, with the bytes up and down and the simulated seconds until its
+    end, all three null where none did.
     """
     return pl.Schema(
         {
@@ -41,6 +47,7 @@ def cells_schema(metrics: RunMetrics) -> pl.Schema:
             "simulated_seconds": pl.Float64(),
             "seconds": pl.Float64(),
             "failed": pl.Int64(),
+            **dict.fromkeys(NEWCOMERS, pl.Float64()),
             "target": pl.Float64(),
             "rounds_to_target": pl.Int32(),
             "bytes_to_target": pl.Int64(),
@@ -191,6 +198,11 @@ def _read_last_values(run: Run, schema: pl.Schema) -> dict[str, Any]:
     """Return the columns of the table of cells that depend on one run alone."""
     end = summary(run.rounds, run.metrics)
     own = {name: end[name] for name in schema if name in end}
+    if run.newcomers is not None:
+        moments = dict(zip(NEWCOMERS, ("arrival", "adapted"), strict=True))
+        # A row after adaptation is about nothing before it.
+        moments = {name: moment for name, moment in moments.items() if moment == "adapted" or type(run) is Run}
+        own |= {name: run.newcomers[moment].mean() for name, moment in moments.items()}
     return {name: None if value != value else value for name, value in own.items()}
 
 

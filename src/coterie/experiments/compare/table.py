@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 from scipy.special import stdtrit
 
-from coterie.experiments.compare.measures import LABELS, Frames
+from coterie.experiments.compare.measures import LABELS, NEWCOMERS, Frames
 from coterie.experiments.folder.metrics import CLASSIFICATION, RunMetrics
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ CONFIDENCE = 0.95
 COSTS = (
     *("ari", "groups", "up_bytes", "down_bytes", "simulated_seconds"),
     *("rounds_to_target", "bytes_to_target"),
+    *NEWCOMERS,
 )
 """The columns of the table of cells that are averaged over the seeds beside the measures."""
 

@@ -35,7 +35,7 @@ def headline(view: View) -> str:
 
 def finding(view: View) -> list[str]:
     """Give the headline, then what the best method costs, who loses by it, which are as good, and which worse."""
-    said = [headline(view), _cost(view), _losers(view), _equals(view), _worse(view)]
+    said = [headline(view), _cost(view), _losers(view), _equals(view), _worse(view), _newcomers(view)]
     return [sentence for sentence in said if sentence]
 
 
@@ -155,6 +155,22 @@ def _losers(view: View) -> str:
     by = found.filter(pl.col("gain") < 0).group_by("label").len().sort(["len", "label"], descending=[True, False])
     if found["label"].n_unique() > 1 and row["lost"] > 2 and by["len"][0] > row["lost"] / 2:
         said += f"; {by['len'][0]} of those who lose are in the {by['label'][0]}".replace("the group", "group")
+    return f"{said}."
+
+
+def _newcomers(view: View) -> str:
+    """Say which method receives best the clients who were held out of training."""
+    means = {method: view.row(method)["newcomers_mean"] for method in view.methods}
+    known = {method: mean for method, mean in means.items() if mean is not None}
+    if not known:
+        return ""
+    measure = view.metrics.measures[view.metrics.headline]
+    best = (min if measure.less_is_better else max)(known.values())
+    first = [method for method, mean in known.items() if mean == best]
+    said = f"Newcomers, who were held out of training, do best on arrival with {join_words(first)}"
+    said += f": {measure.title} {value(measure, best)}"
+    if view.baseline not in first and view.baseline in known:
+        said += f" against {value(measure, known[view.baseline])} with {view.baseline}"
     return f"{said}."
 
 

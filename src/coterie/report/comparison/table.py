@@ -9,6 +9,7 @@ import polars as pl
 from rich.console import Group
 from rich.text import Text
 
+from coterie.experiments.compare.measures import NEWCOMERS
 from coterie.experiments.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, Metric, RunMetrics
 from coterie.experiments.folder.reading import MEGABYTE
 from coterie.report import tables
@@ -18,13 +19,19 @@ from coterie.report.tables import Table, escape_markdown, fit
 if TYPE_CHECKING:
     from coterie.experiments.compare.spec import Comparison
 
+MOMENTS = ("on arrival", "adapted")
+"""When newcomers are scored, for the columns `NEWCOMERS`."""
+
 Row = Mapping[str, Any]
 """A row of a comparison's summary (`coterie.experiments.compare.table.summary_schema`)."""
 
 Columns = Mapping[str, tuple[str, Callable[[Row], str]]]
 """Each column's title, and the function from a row to its text."""
 
-LEAST = ("down", "groups", "volume", "wins", "up", "rank", "worst10", "ari", "way", "difference")
+LEAST = (
+    *("down", "groups", "volume", "wins", "up", "rank", "newcomers_adapted", "newcomers"),
+    *("worst10", "ari", "way", "difference"),
+)
 """Columns that are dropped on a narrow terminal, the least important one first."""
 
 
@@ -113,6 +120,7 @@ def columns_of(summary: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> C
         "rank": ("rank", lambda row: _or_missing(row["rank"], lambda v: decimals(v, 1))),
         "worst10": (_title(worst), lambda row: _or_missing(row["worst10_mean"], lambda v: _number(v, worst))),
         **{key: _further_column(key, other) for key, other in further.items() if key != name},
+        **{key: _newcomers_column(key, when, metrics) for key, when in zip(NEWCOMERS, MOMENTS, strict=True)},
         "ari": ("ARI", lambda row: _or_missing(row["ari_mean"], decimals)),
         "groups": ("groups", lambda row: _or_missing(row["groups_mean"], significant)),
         "up": ("MB up", lambda row: _or_missing(row["up_bytes_mean"], _megabytes)),
@@ -158,6 +166,15 @@ def _least(columns: Columns) -> list[str]:
 def _further_column(key: str, measure: Metric) -> tuple[str, Callable[[Row], str]]:
     """Return the title and the text of another metric's column."""
     return _title(measure), lambda row: _or_missing(row[f"{key}_mean"], lambda v: _number(v, measure))
+
+
+def _newcomers_column(key: str, when: str, metrics: RunMetrics) -> tuple[str, Callable[[Row], str]]:
+    """Return the title and the text of a column on newcomers, by the first metric."""
+    measure = metrics.measures[metrics.headline]
+    return (
+        _title(measure).replace(measure.title, f"newcomers {when}"),
+        lambda row: _or_missing(row.get(f"{key}_mean"), lambda v: _number(v, measure)),
+    )
 
 
 def _title(measure: Metric) -> str:
@@ -266,6 +283,12 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
         parts.append(f"Wins: seeds in which it is better than {baseline}.")
     if "rank" in columns:
         parts.append("Rank: mean over seeds, 1 the best.")
+    if {*NEWCOMERS} & columns:
+        title = metrics.measures[metrics.headline].title
+        parts.append(
+            f"Newcomers: mean {title} of clients who were held out of training, with the model that the method "
+            "gives them, and once they have adapted it."
+        )
     if {"way", "volume"} & columns:
         target = f"{baseline}'s own last value, seed by seed"
         if first["target"] is not None:
