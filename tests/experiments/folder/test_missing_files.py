@@ -31,13 +31,15 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs: `finished`, `short`, which is finished with fewer rounds, and `stopped` after its fourth."""
+    """`finished`, `other` with another seed, `short`, with fewer rounds; after four `stopped`, `held`."""
     parent = tmp_path_factory.mktemp("runs")
     experiment = Experiment(method="fedavg", **SMALL).updated({"run.folder": str(parent)})
     coterie.run(experiment.updated({"run.name": "finished"}), observers=[Stopping(9)])
     coterie.run(experiment.updated({"run.name": "short", "run.rounds": 3}), observers=[Stopping(9)])
     stopped = coterie.run(experiment.updated({"run.name": "stopped"}), observers=[Stopping(4)])
     assert stopped.status == "interrupted"
+    coterie.run(experiment.updated({"run.name": "other", "run.seed": 1}), observers=[Stopping(9)])
+    coterie.run(experiment.updated({"run.name": "held", "run.seed": 1}), observers=[Stopping(4)])
     assert RunFolder(parent / "finished").failures().height > 0
     names = [path.name for path in sorted((parent / "stopped/metrics").iterdir())]
     assert names == [f"{number:06d}.zip" for number in (1, 2, 3, 4)]
@@ -125,6 +127,30 @@ def test_a_table_of_a_shorter_run(terminal: Terminal, table: str) -> None:
     exchange(file)
     for command in ("show", "report", "resume")[table != "rounds" :]:
         assert_named(terminal, file, command)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_of_another_run_as_long(terminal: Terminal, table: str) -> None:
+    file = Path(f"runs/finished/{table}.parquet")
+    shutil.copy(Path(f"runs/other/{table}.parquet"), file)
+    for command in ("show", "report", "resume")[table != "rounds" :]:
+        assert_named(terminal, file, command)
+
+
+def test_rounds_of_another_run_as_long(terminal: Terminal) -> None:
+    file = Path("runs/stopped/metrics/000002.zip")
+    shutil.copy(Path("runs/held/metrics/000002.zip"), file)
+    for command in ("show", "report", "resume"):
+        assert_named(terminal, file, command)
+
+
+def test_all_tables_of_another_run(terminal: Terminal) -> None:
+    """Not even together do they pass; the run's own pass wherever its folder goes."""
+    for table in TABLES:
+        shutil.copy(Path(f"runs/other/{table}.parquet"), Path(f"runs/finished/{table}.parquet"))
+    assert_named(terminal, Path("runs/finished/rounds.parquet"), "show")
+    shutil.copytree("runs/other", "runs/moved")
+    assert terminal("show", "moved").code == 0
 
 
 @pytest.mark.parametrize("table", ["rounds", "clients"])

@@ -102,10 +102,10 @@ def test_a_table_is_read_while_another_process_drops_its_rounds_one_by_one(
         folder.write_round(number, **a_round(number))
     left = list(vanished)
 
-    def decode_late(path: Path, table: str, schemas: Mapping[str, pl.Schema]) -> pl.DataFrame:
+    def decode_late(path: Path, table: str, schemas: Mapping[str, pl.Schema], run: str) -> pl.DataFrame:
         if left:  # each read comes too late by one file
             (folder.path / "metrics" / f"{left.pop(0):06d}.zip").unlink()
-        return decode_round(path, table, schemas)
+        return decode_round(path, table, schemas, run)
 
     monkeypatch.setattr(round_files, "decode_round", decode_late)
     assert folder.rounds()["round"].to_list() == [n for n in (1, 2, 3, 4) if n not in vanished]
@@ -291,7 +291,7 @@ def test_experiment_and_environment(folder: RunFolder) -> None:
     assert folder.experiment() == {"method": "fedavg"}
     assert folder.environment() == {}
     folder.write_environment({"seed": 3, "versions": {"python": "3.11"}})
-    assert folder.environment() == {"seed": 3, "versions": {"python": "3.11"}}
+    assert folder.environment().items() >= {"seed": 3, "versions": {"python": "3.11"}}.items()
     (folder.path / "environment.json").write_text("{")
     with pytest.raises(BadInput, match=r"environment\.json is damaged"):
         folder.environment()

@@ -294,9 +294,10 @@ def _ignore_interrupts() -> Iterator[None]:
     if os.name != "posix":
         yield
         return
-    resource_tracker.ensure_running()  # its own start would let Ctrl-C through again
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        resource_tracker.ensure_running()  # its own start would let Ctrl-C through again
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # may raise what has just arrived
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)

@@ -5,8 +5,8 @@ had waited in memory, with an Arrow stream for each table. When it ends they bec
 (`rounds.parquet`), which polars and pandas read with one call.
 
 Rounds are removed from the last one back, so at any moment the files hold all rounds from 1 to some last one, which
-is no earlier than the run's status says. A table that is read is held against this: a file that somebody has
-removed, cut off or exchanged is an error, not a shorter table.
+is no earlier than the run's status says. A table that is read is held against this, and every file says of which
+run it is: one that somebody has removed, cut off or exchanged is an error, not a shorter or another table.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class _Part(NamedTuple):
     def rounds(self) -> range:
         return range(self.first, self.last + 1)
 
-    def read(self, table: str, schemas: Mapping[str, pl.Schema]) -> pl.DataFrame:
+    def read(self, table: str, schemas: Mapping[str, pl.Schema], run: str) -> pl.DataFrame:
         """Read the rounds of one table.
 
         Raises:
             FileNotFoundError: there is no such file.
-            BadInput: it is damaged, or holds other rounds than its name says.
+            BadInput: it is damaged, of another run, or holds other rounds than its name says.
         """
-        frame = decode_round(self.path, table, schemas)
+        frame = decode_round(self.path, table, schemas, run)
         found = set(frame["round"])
         if not found <= set(self.rounds) or (table == "rounds" and len(found) < len(self.rounds)):
             raise damaged_file(self.path, ValueError("it holds other rounds than its name says"))
@@ -84,17 +84,23 @@ class RoundFiles:
         folder: the run's.
         schemas: returns the tables' columns by table; it is asked when a table is written or read.
         reported: returns up to which round the run's status says that all rounds are here.
+        run: returns what the run's files say of which run they are; empty where they say nothing.
 
     Attributes:
         is_buffered: whether rounds that are written wait in memory until `flush`. Reading a table flushes first.
     """
 
     def __init__(
-        self, folder: Path, schemas: Callable[[], Mapping[str, pl.Schema]], reported: Callable[[], int]
+        self,
+        folder: Path,
+        schemas: Callable[[], Mapping[str, pl.Schema]],
+        reported: Callable[[], int],
+        run: Callable[[], str] = str,
     ) -> None:
         self._folder = folder
         self._schemas = schemas
         self._reported = reported
+        self._run = run
         self._parts = folder / "metrics"
         self._waiting: dict[int, dict[str, pl.DataFrame]] = {}
         self.is_buffered = False
@@ -137,7 +143,7 @@ class RoundFiles:
             for table, schema in self._schemas().items()
         }
         self._parts.mkdir(exist_ok=True)
-        write_whole(self._parts / _Part.name(first, last), encode_round(tables, self._schemas()))
+        write_whole(self._parts / _Part.name(first, last), encode_round(tables, self._schemas(), self._run()))
         self._waiting.clear()
 
     def read(self, table: str, least: int = 0) -> pl.DataFrame:
@@ -162,7 +168,8 @@ class RoundFiles:
 
     def _read(self, table: str, parts: Sequence[_Part], least: int) -> pl.DataFrame:
         schemas = self._schemas()
-        frames = [part.read(table, schemas) for part in parts]
+        run = self._run()
+        frames = [part.read(table, schemas, run) for part in parts]
         newer = [number for part in parts for number in part.rounds]
         whole = self._read_compacted(table, newer)
         rounds = whole if table == "rounds" else self._read_compacted("rounds", newer)
@@ -178,7 +185,7 @@ class RoundFiles:
         path, schema = self._compacted_path(table), self._schemas()[table]
         if not path.exists():
             return pl.DataFrame(schema=schema)
-        return decode(path, schema).filter(~pl.col("round").is_in(newer))
+        return decode(path, schema, self._run()).filter(~pl.col("round").is_in(newer))
 
     def _require_all(self, numbers: Collection[int], has_parts: bool, least: int) -> None:
         """Check that the files hold every round up to `least` and up to the last that they hold.
@@ -222,10 +229,10 @@ class RoundFiles:
         for table, schema in self._schemas().items():
             whole = self._compacted_path(table)
             if whole.exists():
-                frame = decode(whole, schema)
+                frame = decode(whole, schema, self._run())
                 kept = frame.filter(pl.col("round") <= number)
                 if kept.height < frame.height:
-                    write_whole(whole, encode(kept, schema))
+                    write_whole(whole, encode(kept, schema, self._run()))
 
     def compact(self) -> None:
         """Turn the files of some rounds each into one file a table, ascending by round."""
@@ -234,7 +241,7 @@ class RoundFiles:
         frames = {table: self.read(table) for table in ("log", "ledger", "failures", "clients", "rounds")}
         frames["clients"] = frames["clients"].sort("round", "client")
         for table, frame in frames.items():
-            write_whole(self._compacted_path(table), encode(frame, self._schemas()[table]))
+            write_whole(self._compacted_path(table), encode(frame, self._schemas()[table], self._run()))
         for part in self._list_parts():
             part.path.unlink()
         if self._parts.is_dir() and not any(self._parts.iterdir()):
@@ -259,9 +266,10 @@ class RoundFiles:
 
     def _keep_rounds(self, part: _Part, *ranges: range) -> None:
         """Drop all rounds of a file except these."""
-        tables = {table: part.read(table, self._schemas()) for table in self._schemas()}
+        tables = {table: part.read(table, self._schemas(), self._run()) for table in self._schemas()}
         for some in ranges:
             if some:
                 kept = {t: f.filter(pl.col("round").is_between(some[0], some[-1])) for t, f in tables.items()}
-                write_whole(self._parts / _Part.name(some[0], some[-1]), encode_round(kept, self._schemas()))
+                content = encode_round(kept, self._schemas(), self._run())
+                write_whole(self._parts / _Part.name(some[0], some[-1]), content)
         part.path.unlink()

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -57,8 +58,9 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._tables = RoundFiles(self.path, self._schemas, self._reported_rounds)
+        self._tables = RoundFiles(self.path, self._schemas, self._reported_rounds, self._identify)
         self._metrics: RunMetrics | None = None
+        self._identity: str | None = None
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -139,9 +141,25 @@ class RunFolder:
             raise damaged_file(self.path / "experiment.toml", error) from None
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
-        """Keep versions, seed, command, start time, and metrics other than a classifier's, as JSON."""
-        self._metrics = None
-        write_whole(self.path / "environment.json", encode_json(environment))
+        """Keep versions, seed, command, start time, and metrics other than a classifier's, as JSON.
+
+        Beside them stands by what the run's tables know each other: a digest of the experiment as the run began.
+        """
+        run = self._identify()
+        if not run:
+            text = self.experiment_text() if _is_run(self.path) else ""
+            run = blake2b(text.encode(), digest_size=8).hexdigest()
+        self._metrics = self._identity = None
+        write_whole(self.path / "environment.json", encode_json({**environment, "run": run}))
+
+    def _identify(self) -> str:
+        """Return what the run's tables say of which run they are; empty for a run of an earlier version."""
+        if self._identity is None:
+            environment = self.environment()
+            if not environment:  # nothing is written yet
+                return ""
+            self._identity = str(environment.get("run", ""))
+        return self._identity
 
     def environment(self) -> dict[str, Any]:
         """Versions, seed, command and start time; empty where none was kept."""
@@ -176,7 +194,7 @@ class RunFolder:
 
     def write_people(self, people: pl.DataFrame) -> None:
         """Keep who the clients are; columns `PEOPLE`."""
-        write_whole(self.path / "people.parquet", encode(people, PEOPLE))
+        write_whole(self.path / "people.parquet", encode(people, PEOPLE, self._identify()))
 
     def people(self) -> pl.DataFrame | None:
         """One row a client, ascending: name, planted group, samples, labels; None where none was kept.
@@ -185,7 +203,7 @@ class RunFolder:
             BadInput: the file is damaged.
         """
         path = self.path / "people.parquet"
-        return decode(path, PEOPLE) if path.exists() else None
+        return decode(path, PEOPLE, self._identify()) if path.exists() else None
 
     def write_newcomers(self, newcomers: pl.DataFrame) -> None:
         """Keep how the clients fare that were held out of training; columns `newcomers_schema`.
@@ -196,7 +214,7 @@ class RunFolder:
         schema = newcomers_schema(self.metrics)
         if found := find_mismatches("newcomers", newcomers, schema):
             raise BadInput(found)
-        write_whole(self._newcomers, encode(newcomers, schema))
+        write_whole(self._newcomers, encode(newcomers, schema, self._identify()))
 
     def newcomers(self) -> pl.DataFrame | None:
         """One row a client that was held out of training; None where nobody was, or the run has not ended.
@@ -204,7 +222,9 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return decode(self._newcomers, newcomers_schema(self.metrics)) if self._newcomers.exists() else None
+        if not self._newcomers.exists():
+            return None
+        return decode(self._newcomers, newcomers_schema(self.metrics), self._identify())
 
     def write_warnings(
         self, warnings: Sequence[str], diverged: Sequence[str] = (), diverged_for_all: bool = False
