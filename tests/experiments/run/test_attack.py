@@ -118,6 +118,41 @@ def test_an_update_begins_where_its_client_was_sent() -> None:
     assert find_starts(nothing, replies, CLIENTS)[:, 0].isnan().tolist() == [True] + [False] * 5
 
 
+def test_a_client_that_says_no_choice_began_at_the_nearest() -> None:
+    """As in FLIS, where the server is not told."""
+    exchange, replies = asked([1.0] * 6)
+    several = replace(exchange, send={"models": Send.all(exchange.send["model"].matrix, CLIENTS)})
+    assert find_starts(several, replies, CLIENTS)[:, 0].tolist() == [0, 10, 20, 0, 10, 20]
+
+
+def test_an_update_begins_where_its_client_was_sent_earlier_in_the_round() -> None:
+    """As in DC-PFL, whose clients receive in one exchange and train in the next; a later model lies over both."""
+    exchange, replies = asked([1.0] * 6)
+    empty = replace(exchange, send={})
+    some = Exchange(
+        CLIENTS[2:], LocalUpdate(), {"initial": Send(exchange.send["model"].matrix, np.zeros(4, np.int64))}
+    )
+    assert find_starts(empty, replies, CLIENTS, [exchange])[:, 0].tolist() == [0, 10, 20, 0, 10, 20]
+    assert find_starts(empty, replies, CLIENTS, [some])[:, 0].isnan().tolist() == [True, True] + [False] * 4
+    assert find_starts(exchange, replies, CLIENTS, [some])[:, 0].tolist() == [0, 10, 20, 0, 10, 20]
+
+
+def test_trust_without_a_known_start_gives_numbers() -> None:
+    """Where nobody was sent a model the mean of the trusted stands for it; what is far from it is cut."""
+    exchange, replies = asked([1.0, 2.0, 3.0, 1.0, 2.0, 500.0])
+    found = weigh_by_trust(replace(exchange, send={}), replies, np.array([0, 1]))
+    assert bool(found.models.isfinite().all())
+    assert float(found.models.max()) < 50
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("method", ["dcpfl", "flis", "fedtsdp"])
+def test_trusted_clients_do_no_harm_where_starts_are_told_elsewhere(method: str) -> None:
+    trust = {"rule": "fltrust", "trusted": ["client 0", "client 1"]}
+    wanted = experiment(method, 3, aggregation=trust)
+    assert last(wanted)["accuracy"] > last(wanted.updated({"aggregation": {}}))["accuracy"] - 0.1
+
+
 def test_what_hostile_clients_send() -> None:
     exchange, replies = asked([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
 

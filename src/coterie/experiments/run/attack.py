@@ -6,7 +6,7 @@ together know what the honest clients of their round sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
@@ -65,8 +65,11 @@ class Attackers:
         """What the kind multiplies."""
         return STRENGTHS.get(self.attack.kind, 1.0) if self.attack.strength is None else self.attack.strength
 
-    def strike(self, exchange: Exchange, replies: Replies, round: int) -> Replies:
-        """Return the replies with what the hostile clients among them send in truth."""
+    def strike(self, exchange: Exchange, replies: Replies, round: int, earlier: Sequence[Exchange] = ()) -> Replies:
+        """Return the replies with what the hostile clients among them send in truth.
+
+        `earlier` are the exchanges of the round before that one.
+        """
         hostile = np.isin(replies.clients, self.clients)
         kind = self.attack.kind
         if not hostile.any() or not replies.uploads or kind == "label-flip":
@@ -77,20 +80,26 @@ class Attackers:
         uploads, numbers = dict(replies.uploads), dict(replies.numbers)
         for name, values in replies.uploads.items():
             if values.is_floating_point() and values.dim() > 1:
-                uploads[name] = self._spoil(exchange, replies, name, hostile, round)
+                uploads[name] = self._spoil(exchange, replies, name, hostile, round, earlier)
         if kind == "group-poison" and "choice" in numbers and (aimed := self._aimed_at(replies, hostile)).any():
             chosen, counts = np.unique(numbers["choice"][aimed], return_counts=True)
             numbers["choice"] = np.where(hostile, chosen[counts.argmax()], numbers["choice"])
         return replace(replies, uploads=uploads, numbers=numbers)
 
     def _spoil(
-        self, exchange: Exchange, replies: Replies, name: str, hostile: NDArray[np.bool_], round: int
+        self,
+        exchange: Exchange,
+        replies: Replies,
+        name: str,
+        hostile: NDArray[np.bool_],
+        round: int,
+        earlier: Sequence[Exchange],
     ) -> Tensor:
         """Return an upload of all `[r, ...]` in which the hostile rows are what their clients send in truth."""
         sent = replies.uploads[name]
         honest, rows = torch.from_numpy(np.flatnonzero(~hostile)), np.flatnonzero(hostile)
         spoiled, kind, strength = sent.clone(), self.attack.kind, self.strength
-        starts = self._find_starts(exchange, replies, name, honest)
+        starts = self._find_starts(exchange, replies, name, honest, earlier)
         updates = sent - starts
         if kind == "mimic" and len(honest):
             spoiled[torch.from_numpy(rows)] = sent[honest[0]]
@@ -137,12 +146,14 @@ class Attackers:
         found: NDArray[np.bool_] = ~hostile & (self.planted[replies.clients] == self.attack.target)
         return found
 
-    def _find_starts(self, exchange: Exchange, replies: Replies, name: str, honest: Tensor) -> Tensor:
+    def _find_starts(
+        self, exchange: Exchange, replies: Replies, name: str, honest: Tensor, earlier: Sequence[Exchange]
+    ) -> Tensor:
         """Return what the uploads `[r, ...]` began as; where that is not known, the mean of the `honest` rows."""
         sent = replies.uploads[name]
         if name != "model":
             return torch.where(sent.isnan(), sent, torch.zeros_like(sent))
-        starts = find_starts(exchange, replies, np.arange(len(replies)))
+        starts = find_starts(exchange, replies, np.arange(len(replies)), earlier)
         usual = sent[honest].nanmean(0) if len(honest) else sent
         return torch.where(starts.isnan(), usual, starts)
 

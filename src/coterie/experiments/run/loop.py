@@ -396,13 +396,14 @@ class Session:
         result = RoundResult(number, np.zeros(self.server.n, np.bool_))
         trained: list[tuple[Exchange, Replies]] = []
 
-        asked = np.zeros(self.server.n, np.bool_)
+        asked, earlier = np.zeros(self.server.n, np.bool_), list[Exchange]()
 
         def answer(ask: Ask) -> Replies | Tensor | None:
             self._refuse_second_release(ask, asked)
             reply = self.runtime.answer(ask)
             if isinstance(ask, Exchange) and isinstance(reply, Replies):
-                reply = self._screen(ask, reply, number)
+                reply = self._screen(ask, reply, number, earlier)
+                earlier.append(ask)
                 result.add_replies(ask, reply)
                 if self.local is not None:
                     trained.append((ask, reply))
@@ -420,14 +421,17 @@ class Session:
         result.seconds = time.perf_counter() - started
         return result
 
-    def _screen(self, ask: Exchange, reply: Replies, number: int) -> Replies:
-        """Return the replies that count: with what hostile clients send, without what is out of proportion."""
-        given = reply if self.attackers is None else self.attackers.strike(ask, reply, number)
+    def _screen(self, ask: Exchange, reply: Replies, number: int, earlier: Sequence[Exchange]) -> Replies:
+        """Return the replies that count: with what hostile clients send, without what is out of proportion.
+
+        `earlier` are the exchanges of the round before this one: in one a client may have been sent a model.
+        """
+        given = reply if self.attackers is None else self.attackers.strike(ask, reply, number, earlier)
         # Whether one client counts may not depend on how long the others' updates are; theirs are clipped anyway.
         bound = "off" if self._adds_noise else self.experiment.aggregation.norm_bound
-        kept = screen_updates(ask, given, bound)
+        kept = screen_updates(ask, given, bound, earlier)
         if self.trusted is not None:
-            kept = weigh_by_trust(ask, kept, self.trusted)
+            kept = weigh_by_trust(ask, kept, self.trusted, earlier)
         for client in sorted(kept.missing.keys() - reply.missing.keys()):
             self.runtime.failures.append((client, kept.missing[client]))
             self.runtime.quarantine.note_failure(client, kept.missing[client])
