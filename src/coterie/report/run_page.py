@@ -10,16 +10,18 @@ import polars as pl
 
 from coterie.errors import BadInput
 from coterie.experiments.folder.files import write_whole
-from coterie.experiments.folder.metrics import ADAPTED, MACRO, RunMetric
+from coterie.experiments.folder.metrics import ACCURACY, ADAPTED, MACRO, RunMetric
 from coterie.experiments.folder.reading import Run, method_name, read_runs
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import newcomers_columns
 from coterie.report.charts import draw_run
 from coterie.report.compared_runs import read_against, write_against
+from coterie.report.each_client import describe_clients
 from coterie.report.numbers import MISSING, capital, count_of, decimals, measured, versus, volume
 from coterie.report.rendering import render_page
 from coterie.report.run_tables import last_rounds, shown_metrics, tabulate
 from coterie.report.tables import Table, capitalise, flatten
+from coterie.report.uncertainty import worst_tenth_interval
 
 MOST_TRANSFERS = 12
 """Rows of the table of what was sent."""
@@ -58,6 +60,7 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         notes=[*folder.warnings(), *notes],
         tiles=_tiles(run, others),
         compared=_compared([folder, *against]) if others else None,
+        each=describe_clients(run, others),
         newcomers=_newcomers(run),
         members=members,
         more_groups=more_groups,
@@ -139,12 +142,21 @@ def _score_tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
         spread = f"{100 * end['spread']:.1f} points" if metric.is_share else measured(metric, end["spread"])
         tiles = [
             (f"{name}, mean over clients", measured(metric, mean), beside or further),
-            (f"{name}, worst 10%", measured(metric, end["worst10"]), f"spread {spread}"),
+            (f"{name}, worst 10%", measured(metric, end["worst10"]), f"{_sureness(run)}spread {spread}"),
         ]
     if (adapted := end.get(f"{ADAPTED}{column}")) is not None:
         by_it = f"{versus(metric, adapted, mean)} by it" if mean is not None else ""
         tiles.insert(1, (f"{name} after adaptation", measured(metric, adapted), by_it))
     return tiles
+
+
+def _sureness(run: Run) -> str:
+    """Say between what the mean of the worst tenth lies; nothing where right answers are not what is counted."""
+    known = run.last.filter(pl.col("test_samples") > 0).drop_nulls(run.metrics.deciding.name)
+    if run.metrics.deciding != ACCURACY or not known.height:
+        return ""
+    low, high = worst_tenth_interval(known["accuracy"].to_numpy(), known["test_samples"].to_numpy())
+    return f"95 % interval {measured(ACCURACY, low)} to {measured(ACCURACY, high)}; "
 
 
 def _privacy_tile(run: Run) -> list[tuple[str, str, str]]:

@@ -14,13 +14,27 @@ const narrowed = (part, share) => {
   const inside = Object.entries(part).filter(([key]) => key !== "datasets");
   return Math.max(rows, ...inside.map(([, inner]) => narrowed(inner, share)));
 };
+// A legend begins where the axis ends, so a wide axis leaves it less room than the page: it gets fewer columns still.
+const isCut = (place) => {
+  const edge = place.getBoundingClientRect().right + 1;
+  return [...place.querySelectorAll(".role-legend")].some((legend) => legend.getBoundingClientRect().right > edge);
+};
+const embed = async (place, name) => {
+  await vegaEmbed(place, specifications[name], options);
+  for (let attempt = 0; attempt < 4 && isCut(place); attempt++) {
+    const rows = narrowed(specifications[name], 0.5);
+    if (rows <= 0) return;
+    place.style.height = place.clientHeight + row * rows + "px";
+    await vegaEmbed(place, specifications[name], options);
+  }
+};
 const draw = (name) => {
   const place = document.getElementById("chart-" + name);
   if (place.dataset.drawn) return null;
   place.dataset.drawn = "begun";
   const rows = place.clientWidth < wide ? narrowed(specifications[name], place.clientWidth / wide) : 0;
   if (rows > 0) place.style.height = place.clientHeight + row * rows + "px";
-  return vegaEmbed(place, specifications[name], options).then(
+  return embed(place, name).then(
     () => { place.dataset.drawn = "yes"; },
     (error) => {
       place.innerHTML = "<p class='failed'></p>";
@@ -39,3 +53,30 @@ addEventListener("beforeprint", () => {
   drawVisible();
 });
 drawVisible().then(() => { document.body.dataset.drawn = "yes"; });
+
+// A table that can be sorted has a button in each heading. Cells without a number stay last.
+const numberOf = (text) => parseFloat(text.replaceAll(",", "").replace("−", "-"));
+const compare = (a, b) => {
+  const [x, y] = [numberOf(a), numberOf(b)];
+  if (!isNaN(x) && !isNaN(y)) return x - y;
+  return a.localeCompare(b, "en", { numeric: true });
+};
+const sortBy = (table, column) => {
+  const heading = table.tHead.rows[0].cells[column], body = table.tBodies[0];
+  const direction = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  heading.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
+  const text = (row) => row.cells[column].textContent;
+  const missing = (row) => text(row) === "–";
+  body.append(...[...body.rows].sort(
+    (a, b) => missing(a) - missing(b) || direction * compare(text(a), text(b))));
+};
+for (const table of document.querySelectorAll("table.sortable")) {
+  [...table.tHead.rows[0].cells].forEach((heading, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = heading.textContent;
+    button.addEventListener("click", () => sortBy(table, column));
+    heading.replaceChildren(button);
+  });
+}

@@ -1,0 +1,233 @@
+"""Each client of a run by name: its scores, and what it gains over each baseline, with an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from coterie.experiments.folder.metrics import ACCURACY
+from coterie.experiments.folder.reading import Run
+from coterie.report.numbers import MISSING, capital, count_of, join_words, measured, signed
+from coterie.report.tables import Table
+from coterie.report.uncertainty import difference_interval, least_visible_difference
+
+MOST_CLIENTS = 1000
+"""The page lists at most so many clients: those who lose most."""
+
+SAME = 1e-9
+"""Scores that differ by less are equal."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """What each client would score otherwise."""
+
+    name: str
+    scores: Floats
+    """By the run's first metric `[clients]`; NaN where it is not known."""
+    samples: NDArray[np.int64]
+    """On which that was counted `[clients]`."""
+    fixed: bool = False
+    """An answer that needs no model."""
+
+
+@dataclass(frozen=True, eq=False)
+class EachClient:
+    """The part of a page that says how each client fares."""
+
+    table: Table
+    """One row a client, who loses most first."""
+    sentences: Sequence[str]
+    """What the table says, and how far it can be trusted."""
+    left_out: int
+    """Clients for whom there is no room."""
+
+
+def describe_clients(run: Run, others: Sequence[Run] = ()) -> EachClient | None:
+    """Say how each client fares in the last round that was evaluated; None where none was.
+
+    Args:
+        run: the run.
+        others: each a baseline, where it has the same clients with the same test samples.
+    """
+    last, metric = run.last, run.metrics.deciding
+    if not last.height or not last[metric.name].count():
+        return None
+    baselines, apart = _find_baselines(run, others)
+    scores = _floats(last[metric.name])
+    samples = last["test_samples"].to_numpy().astype(np.int64)
+    counted = metric == ACCURACY
+    gains = [_gains(run, scores, baseline) for baseline in baselines]
+    bounds = [_bounds(scores, samples, baseline) if counted else None for baseline in baselines]
+    # Models decide who comes first. Where there are none, it is the client's own most common class.
+    first = next((i for i, baseline in enumerate(baselines) if not baseline.fixed), 0)
+    worth = gains[first] if gains else scores * (-1 if metric.less_is_better else 1)
+    order = np.argsort(np.where(np.isnan(worth), np.inf, worth), kind="stable")
+    table = _table(run, baselines, gains, bounds, order[:MOST_CLIENTS])
+    sentences = [
+        *(_count(b, g, interval) for b, g, interval in zip(baselines, gains, bounds, strict=True)),
+        *_caution(run, scores, samples, counted, bool(baselines)),
+    ]
+    if alone := _count_of_one_class(baselines):
+        sentences.insert(
+            0,
+            f"{count_of(alone, 'client')} of {last.height:,} {'has' if alone == 1 else 'have'} one class alone in "
+            "training: what such a client gains over another model, a constant answer gains, too.",
+        )
+    if apart:
+        sentences.append(
+            f"Not held against {join_words(apart)}, whose clients have other test samples or another metric."
+        )
+    return EachClient(table, sentences, max(last.height - MOST_CLIENTS, 0))
+
+
+def _find_baselines(run: Run, others: Sequence[Run]) -> tuple[list[Baseline], list[str]]:
+    """Return what each client is held against, and the labels of runs that it cannot be held against."""
+    last, found, apart = run.last, list[Baseline](), list[str]()
+    for other in others:
+        if not _are_same_clients(run, other):
+            apart.append(other.label)
+            continue
+        score = other.last.select("client", "test_samples", pl.col(run.metrics.deciding.name).alias("score"))
+        beside = last.select("client").join(score, on="client", how="left", maintain_order="left")
+        counts = beside["test_samples"].fill_null(0).to_numpy().astype(np.int64)
+        found.append(Baseline(other.label, _floats(beside["score"]), counts))
+    if run.metrics.deciding == ACCURACY and (constant := _most_common_class(run)) is not None:
+        found.append(constant)
+    return found, apart
+
+
+def _count_of_one_class(baselines: Sequence[Baseline]) -> int:
+    return sum(int((baseline.scores == 1).sum()) for baseline in baselines if baseline.fixed)
+
+
+def _are_same_clients(run: Run, other: Run) -> bool:
+    """Say whether the clients of two runs are scored alike on the same samples, as far as the folders tell."""
+    if not other.last.height or run.metrics.deciding != other.metrics.deciding:
+        return False
+    one, two = run.folder.experiment(), other.folder.experiment()
+    same = one.get("data") == two.get("data") and one.get("run", {}).get("seed") == two.get("run", {}).get("seed")
+    tested = [r.last.select("client", "test_samples").sort("client") for r in (run, other)]
+    return same and tested[0].equals(tested[1])
+
+
+def _most_common_class(run: Run) -> Baseline | None:
+    """Return the share of each client's most common class among its training samples; None where nobody says."""
+    known = run.last.select("client").join(
+        run.people.select("client", "labels"), on="client", how="left", maintain_order="left"
+    )
+    labels = pl.col("labels")
+    counts = known.select(labels.list.sum().alias("all"), labels.list.max().alias("most"))
+    if not counts["all"].fill_null(0).sum():
+        return None
+    samples = counts["all"].fill_null(0).to_numpy().astype(np.int64)
+    most = _floats(counts["most"].cast(pl.Float64))
+    return Baseline("own majority class", most / np.where(samples > 0, samples, np.nan), samples, fixed=True)
+
+
+def _floats(series: pl.Series) -> Floats:
+    return series.cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+
+def _gains(run: Run, scores: Floats, baseline: Baseline) -> Floats:
+    """Return by how much each client fares better, in points where the metric is a share."""
+    metric = run.metrics.deciding
+    times = (100 if metric.is_share else 1) * (-1 if metric.less_is_better else 1)
+    gain = times * (scores - baseline.scores)
+    return np.where(np.abs(gain) < SAME * abs(times), 0.0, gain)
+
+
+def _bounds(scores: Floats, samples: NDArray[np.int64], baseline: Baseline) -> tuple[Floats, Floats]:
+    low, high = difference_interval(scores, samples, baseline.scores, baseline.samples)
+    return 100 * low, 100 * high
+
+
+def _table(
+    run: Run,
+    baselines: Sequence[Baseline],
+    gains: Sequence[Floats],
+    bounds: Sequence[tuple[Floats, Floats] | None],
+    order: NDArray[np.int64],
+) -> Table:
+    last, metrics = run.last, run.metrics
+    clients, groups = last["client"].to_list(), last["group"].to_list()
+    values = [last[metric.name].to_list() for metric in metrics.of]
+    samples = last["test_samples"].to_list()
+    points = ", points" if metrics.deciding.is_share else ""
+    header = ["Client", *(["Group"] if run.clustered else []), "Test samples"]
+    header += [capital(metric.title) for metric in metrics.of]
+    header += [f"Gain over {baseline.name}{points}" for baseline in baselines]
+    rows = []
+    for i in order.tolist():
+        row = [run.names.get(clients[i], f"client {clients[i]}")]
+        if run.clustered:
+            row.append(str(groups[i]) if groups[i] >= 0 else MISSING)
+        row.append(f"{samples[i]:,}")
+        row += [measured(metric, column[i]) for metric, column in zip(metrics.of, values, strict=True)]
+        row += [
+            _write_gain(metrics.deciding.is_share, gain[i], None if b is None else (b[0][i], b[1][i]))
+            for gain, b in zip(gains, bounds, strict=True)
+        ]
+        rows.append(row)
+    return Table(header, rows)
+
+
+def _write_gain(is_share: bool, gain: float, interval: tuple[float, float] | None) -> str:
+    if np.isnan(gain):
+        return MISSING
+    text = f"{round(gain, 1) + 0.0:+.1f}" if is_share else signed(gain)
+    if gain == 0:
+        text = "0"
+    return (
+        text if interval is None or np.isnan(interval[0]) else f"{text} ({interval[0]:+.0f} to {interval[1]:+.0f})"
+    )
+
+
+def _count(baseline: Baseline, gains: Floats, bounds: tuple[Floats, Floats] | None) -> str:
+    """Say how many gain and lose over a baseline, and how many of them by more than chance."""
+    known = gains[~np.isnan(gains)]
+    words = f"Against {baseline.name}: {(known > 0).sum():,} gain, {(known < 0).sum():,} lose"
+    if same := int((known == 0).sum()):
+        words += f", {same:,} {'is' if same == 1 else 'are'} equal"
+    if bounds is None or not len(known):
+        return f"{words}."
+    up, down = int((bounds[0] > 0).sum()), int((bounds[1] < 0).sum())
+    if not up and not down:
+        return f"{words}; for nobody is that more than chance."
+    return f"{words}; by more than chance {up:,} gain and {down:,} lose."
+
+
+def _caution(run: Run, scores: Floats, samples: NDArray[np.int64], counted: bool, held: bool) -> list[str]:
+    """Say what the intervals are, and what could be seen at all."""
+    metric = run.metrics.deciding
+    if not counted:
+        known = "keeps no interval"
+        return [f"A run that is scored by {metric.title} {known}: one needs the score of every single test sample."]
+    tested = samples[(samples > 0) & ~np.isnan(scores)]
+    if not len(tested):
+        return []
+    median = int(np.median(tested))
+    visible = least_visible_difference(float(np.nanmean(scores)), median)
+    said = [
+        f"A client here has {count_of(median, 'test sample')} (median). "
+        + (
+            "With so few no difference at all can be told from chance for one client."
+            if np.isnan(visible)
+            else f"For one client a difference below about {100 * visible:.0f} points cannot be told from chance."
+        )
+    ]
+    if held:
+        said.append(
+            "In brackets: an interval of 95 % from the client's own test samples (Newcombe 1998, method 10). Both "
+            "models are taken as tested on separate samples, so it is rather too wide. Of 20 clients without any "
+            "difference, about one falls outside by chance. The own majority class is the share of the client's "
+            "most common class in its training samples: a model that gains nothing over it has learned nothing "
+            "that the client did not know."
+        )
+    return said

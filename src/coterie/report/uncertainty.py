@@ -1,0 +1,116 @@
+"""How sure shares of right answers are that were counted on a client's own test samples: intervals of 95 %."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.randomness import stream
+
+Floats = NDArray[np.float64]
+
+Z = 1.959963984540054
+"""The normal quantile of an interval of 95 %."""
+
+DRAWS = 400
+"""Draws of a bootstrap at most."""
+
+DRAWN_NUMBERS = 2_000_000
+"""Numbers that a bootstrap draws at most; with many clients it has fewer draws."""
+
+MANY = 1e4
+"""Strength of a prior by which all clients are alike, in samples."""
+
+
+def wilson_interval(shares: ArrayLike, samples: ArrayLike) -> tuple[Floats, Floats]:
+    """Return the score interval of a share of `samples` that are independent of each other, both `[...]`.
+
+    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
+
+    Returns:
+        The lower and the upper ends, `[...]`; NaN where there is no sample.
+    """
+    share, count = np.asarray(shares, np.float64), np.asarray(samples, np.float64)
+    count = np.where(count > 0, count, np.nan)
+    middle = (share + Z**2 / (2 * count)) / (1 + Z**2 / count)
+    half = Z * np.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2)) / (1 + Z**2 / count)
+    # An end that is a share of none or of all is exact, whatever was rounded.
+    return np.where(share <= 0, 0 * middle, middle - half), np.where(share >= 1, 1 + 0 * middle, middle + half)
+
+
+def difference_interval(
+    shares: ArrayLike, samples: ArrayLike, others: ArrayLike, other_samples: ArrayLike
+) -> tuple[Floats, Floats]:
+    """Return the interval of the difference of two shares that were counted on samples of their own, all `[...]`.
+
+    Where both were counted on the same samples it is wider than need be, as long as both are mostly wrong together.
+
+    Source: R. G. Newcombe, Interval estimation for the difference between independent proportions: comparison of
+    eleven methods, Statistics in Medicine 17 (1998), method 10.
+
+    Returns:
+        The lower and the upper ends of `shares - others`, `[...]`; NaN where there is no sample.
+    """
+    share, other = np.asarray(shares, np.float64), np.asarray(others, np.float64)
+    (low, high), (other_low, other_high) = wilson_interval(share, samples), wilson_interval(other, other_samples)
+    down = np.hypot(share - low, other_high - other)
+    up = np.hypot(high - share, other - other_low)
+    return share - other - down, share - other + up
+
+
+def least_visible_difference(share: float, samples: int) -> float:
+    """Return the smallest difference of two shares around `share` whose interval leaves out zero; NaN for none.
+
+    Args:
+        share: what both are on average, as far as there is room for the difference.
+        samples: of either.
+    """
+    differences = np.arange(0.0, 1.0, 0.001)[1:]
+    higher = np.minimum(share + differences / 2, 1.0)
+    lower = higher - differences
+    low, _ = difference_interval(higher, samples, np.maximum(lower, 0), samples)
+    seen = (low > 0) & (lower >= 0)
+    return float(differences[seen.argmax()]) if seen.any() else float("nan")
+
+
+def worst_tenth_interval(shares: ArrayLike, samples: ArrayLike) -> tuple[float, float]:
+    """Return between what the mean of the worst tenth of the clients lies, if each had endless test samples.
+
+    The tenth that does worst on few samples had bad luck, too, so its own mean is too low, and what a plain
+    bootstrap says of it is lower still. The interval joins two that correct for that in opposite directions: the
+    basic bootstrap (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 5.2), and a
+    beta-binomial prior that is fitted to clients drawn with replacement (Laird and Louis, Empirical Bayes
+    confidence intervals based on bootstrap samples, JASA 82, 1987).
+
+    Args:
+        shares: right answers of each client `[clients]`.
+        samples: that they were counted on, at least one each `[clients]`.
+
+    Returns:
+        The lower and the upper end, within 0 … 1; NaN where there is no client.
+    """
+    share, count = np.asarray(shares, np.float64), np.asarray(samples, np.int64)
+    n = len(share)
+    if not n:
+        return float("nan"), float("nan")
+    rng, hits = stream(0, "worst tenth"), np.rint(share * count)
+    draws = int(np.clip(DRAWN_NUMBERS // n, 20, DRAWS))
+    plain, shrunk = np.empty(draws), np.empty(draws)
+    for draw in range(draws):
+        plain[draw] = _worst_tenth(rng.binomial(count, share) / count)
+        some = rng.integers(0, n, n)
+        mean = share[some].mean()
+        noise = mean * (1 - mean)
+        between = share[some].var(ddof=1) - noise * (1 / count[some]).mean() if n > 1 else 0.0
+        strength = np.clip(noise / between - 1, 1.0, MANY) if between > noise / MANY else MANY
+        right, wrong = mean * strength + hits, (1 - mean) * strength + count - hits
+        shrunk[draw] = _worst_tenth(rng.beta(np.maximum(right, 1e-9), np.maximum(wrong, 1e-9)))
+    low, high = np.quantile(plain, [0.025, 0.975])
+    basic, twice = (low, high), 2 * _worst_tenth(share)
+    ends = [*(twice - end for end in basic), *np.quantile(shrunk, [0.025, 0.975])]
+    return float(np.clip(min(ends), 0, 1)), float(np.clip(max(ends), 0, 1))
+
+
+def _worst_tenth(shares: Floats) -> float:
+    count = max(1, len(shares) // 10)
+    return float(np.partition(shares, count - 1)[:count].mean())

@@ -1,0 +1,91 @@
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from coterie.experiments.folder.reading import read_runs
+from coterie.experiments.folder.tables import PEOPLE
+from coterie.randomness import stream
+from coterie.report.each_client import describe_clients
+from coterie.report.uncertainty import (
+    difference_interval,
+    least_visible_difference,
+    wilson_interval,
+    worst_tenth_interval,
+)
+
+from .synthesis import synthesise
+
+
+def test_intervals_are_those_of_their_sources() -> None:
+    low, high = wilson_interval([81 / 263, 15 / 148, 0 / 20], [263, 148, 20])
+    np.testing.assert_allclose(low, [0.2553, 0.0624, 0], atol=5e-5)
+    np.testing.assert_allclose(high, [0.3662, 0.1605, 0.1611], atol=5e-5)
+    low, high = difference_interval([56 / 70, 9 / 10, 0], [70, 10, 0], [48 / 80, 3 / 10, 0], [80, 10, 5])
+    np.testing.assert_allclose(low, [0.0524, 0.1705, np.nan], atol=5e-5)
+    np.testing.assert_allclose(high, [0.3339, 0.8090, np.nan], atol=5e-5)
+
+
+def test_the_least_visible_difference_shrinks_with_samples() -> None:
+    seen = [least_visible_difference(0.8, samples) for samples in (10, 100, 10_000)]
+    assert seen == sorted(seen, reverse=True)
+    assert 0.3 < seen[0] < 0.5
+    assert seen[2] == pytest.approx(1.96 * np.sqrt(2 * 0.16 / 10_000), abs=0.001)
+    assert np.isnan(least_visible_difference(0.5, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("clients", "a", "b"), [(20, 20, 5), (100, 200, 40), (40, 1, 1)])
+def test_the_interval_of_the_worst_tenth_covers_it(clients: int, a: int, b: int) -> None:
+    rng, times, covered, naive = stream(0, "coverage"), 40, 0, 0
+    for _ in range(times):
+        talent, samples = rng.beta(a, b, clients), rng.integers(10, 40, clients)
+        share = rng.binomial(samples, talent) / samples
+        true = np.sort(talent)[: clients // 10].mean()
+        low, high = worst_tenth_interval(share, samples)
+        covered += low <= true <= high
+        naive += bool(np.sort(share)[: clients // 10].mean() < true)
+    assert covered >= 0.85 * times
+    assert naive > 0.6 * times  # the tenth that did worst had bad luck, too
+
+
+def test_one_client_and_none_have_an_interval() -> None:
+    low, high = worst_tenth_interval([0.5], [10])
+    assert 0 <= low < 0.5 < high <= 1
+    assert np.isnan(worst_tenth_interval([], [])).all()
+
+
+def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) -> None:
+    one = synthesise(tmp_path / "a", "one", clients=10, rounds=2, picture=False)
+    two = synthesise(tmp_path / "b", "one", clients=10, rounds=2, picture=False, ceiling=0.5)
+    other = synthesise(tmp_path, "other", clients=10, rounds=2, picture=False)
+    people = pl.DataFrame(
+        {
+            "client": range(10),
+            "name": [f"ward {i}" for i in range(10)],
+            "planted": [None] * 10,
+            "few_shot": [None] * 10,
+            "train": [100] * 10,
+            "validation": [0] * 10,
+            "test": [20] * 10,
+            "labels": [[100, 0]] * 4 + [[60, 40]] * 6,
+        },
+        schema=PEOPLE,
+    )
+    one.write_people(people)
+    run, *others = read_runs([one, two, other])
+    found = describe_clients(run, others)
+    assert found is not None
+    *_, over_run, over_class = found.table.header
+    assert (over_run, over_class) == ("Gain over one (2), points", "Gain over own majority class, points")
+    said = " ".join(found.sentences)
+    assert "4 clients of 10 have one class alone in training" in said
+    assert "Against one (2): 10 gain, 0 lose" in said
+    assert "Not held against other, whose clients have other test samples" in said
+    scores = dict(run.last.select("client", "accuracy").iter_rows())
+    over = {row[0]: float(row[-1].split(" ")[0]) for row in found.table.rows}
+    assert over["ward 0"] == pytest.approx(100 * (scores[0] - 1), abs=0.051)
+    assert over["ward 9"] == pytest.approx(100 * (scores[9] - 0.6), abs=0.051)
+    gains = [float(row[-2].split(" ")[0]) for row in found.table.rows]
+    assert gains == sorted(gains)
