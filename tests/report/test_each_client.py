@@ -78,7 +78,7 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
     found = describe_clients(run, others)
     assert found is not None
     *_, over_run, over_class = found.table.header
-    assert (over_run, over_class) == ("Gain over one (2), points", "Gain over own majority class, points")
+    assert (over_run, over_class) == ("Gain over one (2)", "Gain over own majority class")
     said = " ".join(found.sentences)
     assert "4 clients of 10 have one class alone in training" in said
     assert "Against one (2): 10 gain, 0 lose" in said

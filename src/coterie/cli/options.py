@@ -89,6 +89,12 @@ Against = Annotated[
         metavar="RUN", help="Compare with this run on the page; repeatable.", autocompletion=complete_runs
     ),
 ]
+Baselines = Annotated[
+    str | None,
+    typer.Option(
+        metavar="cheap|all|none", help="Run FedAvg (+ FT) and local-only beside it; without -q, if cheap."
+    ),
+]
 Charts = Annotated[Path | None, typer.Option(metavar="DIR", help="Save each chart there as SVG and PNG.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run's folder at the end, and nothing else.")]
 

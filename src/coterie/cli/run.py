@@ -11,6 +11,7 @@ import typer
 
 from coterie.cli.options import (
     Against,
+    Baselines,
     Clients,
     Data,
     Engine,
@@ -31,7 +32,7 @@ from coterie.cli.options import (
     find_runs,
     make_experiment,
 )
-from coterie.errors import print_escaped
+from coterie.errors import BadInput, print_escaped
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ INTERRUPTED = 130
 
 DIVERGED = 3
 """The exit code of a run, or of a comparison with one, whose training diverged for every client."""
+
+BASELINES = ("cheap", "all", "none")
+"""What `--baselines` can be."""
 
 HELP = """
 Train a federation with a method, or as an experiment file says, and write a report page.
@@ -83,6 +87,7 @@ def run(
     imports: Imports = None,
     observers: Observers = None,
     against: Against = None,
+    baselines: Baselines = None,
     quiet: Quiet = False,
     folder: Annotated[str | None, typer.Option(metavar="DIR", help="Where the run's folder is made.")] = None,
 ) -> None:
@@ -90,6 +95,7 @@ def run(
     from coterie.cli.live import exit_on_interrupt
 
     with exit_on_interrupt("interrupted before the first round; nothing was written"):
+        check_baselines(baselines)
         experiment = make_experiment(
             what,
             settings,
@@ -110,16 +116,29 @@ def run(
             ray_address=ray_address,
             folder=folder,
         )
-        train(experiment, find_runs(against, experiment.run.folder), quiet)
+        train(experiment, find_runs(against, experiment.run.folder), quiet, baselines)
 
 
-def train(what: Experiment | RunFolder, others: list[RunFolder] | None, quiet: bool) -> None:
+def check_baselines(baselines: str | None) -> None:
+    """Check the option that says which baselines are run.
+
+    Raises:
+        BadInput: it is none of its values.
+    """
+    if baselines is not None and baselines not in BASELINES:
+        raise BadInput(f"--baselines = {baselines!r} is not possible; it must be {', '.join(BASELINES)}")
+
+
+def train(
+    what: Experiment | RunFolder, others: list[RunFolder] | None, quiet: bool, baselines: str | None = None
+) -> None:
     """Run an experiment, or go on with a run; then write its page and print the outcome.
 
     Args:
         what: the experiment to begin, or the run to go on with.
         others: runs to compare with on the page; None keeps those of the page before.
         quiet: print the run's folder at the end, and nothing else.
+        baselines: one of `BASELINES`; None is `none` where nothing is printed, else `cheap`.
     """
     with freeze_imports():
         from coterie.experiments.run import loop
@@ -153,6 +172,11 @@ def train(what: Experiment | RunFolder, others: list[RunFolder] | None, quiet: b
             compared_runs.write_against(folder, others)
         exit_interrupted(folder.path, result.rounds.height)
     page = folder.path / "report.html"
+    again = f"interrupted; the run is finished, and the rest comes with: coterie resume {run_argument(folder.path)}"
+    if added := _run_baselines(folder, baselines or ("none" if quiet else "cheap"), again):
+        if not quiet:
+            say(f"beside  {added}")
+        page.unlink(missing_ok=True)
     if before is None or folder.progress() != before or others is not None or not page.exists():
         with exit_on_interrupt(
             f"interrupted; the run is finished, and its page comes with: coterie report {run_argument(folder.path)}"
@@ -168,6 +192,30 @@ def train(what: Experiment | RunFolder, others: list[RunFolder] | None, quiet: b
             for sentence in folder.divergences():
                 print_escaped(f"coterie: {sentence}", file=sys.stderr)
         raise typer.Exit(DIVERGED)
+
+
+def _run_baselines(folder: RunFolder, which: str, interrupted: str) -> str:
+    """Run the baselines of a finished run that are wanted and not there yet; return what is to be said of them.
+
+    A run that diverged or was never evaluated has none.
+    """
+    if which == "none" or folder.diverged_for_all():
+        return ""
+    from coterie.cli.live import exit_on_interrupt
+    from coterie.experiments.folder.baselines import TITLES, read_baselines
+    from coterie.experiments.run.baselines import run_baselines
+    from coterie.report.numbers import measured
+
+    before = {run.label for run in read_baselines(folder)}
+    with exit_on_interrupt(interrupted):
+        plan = run_baselines(folder, always=which == "all")
+    runs, metrics = read_baselines(folder), folder.metrics
+    parts = [f"{TITLES[name]} not run: {why}" for name, why in plan.refused.items()]
+    if {run.label for run in runs} != before:
+        column = metrics.headline
+        scores = [f"{run.label} {measured(metrics.deciding, run.summary[column])}" for run in runs]
+        parts.insert(0, ", ".join(scores))
+    return "; ".join(parts)
 
 
 def exit_interrupted(folder: Path, round: int) -> NoReturn:

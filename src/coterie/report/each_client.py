@@ -159,10 +159,9 @@ def _table(
     clients, groups = last["client"].to_list(), last["group"].to_list()
     values = [last[metric.name].to_list() for metric in metrics.of]
     samples = last["test_samples"].to_list()
-    points = ", points" if metrics.deciding.is_share else ""
     header = ["Client", *(["Group"] if run.clustered else []), "Test samples"]
     header += [capital(metric.title) for metric in metrics.of]
-    header += [f"Gain over {baseline.name}{points}" for baseline in baselines]
+    header += [f"Gain over {baseline.name}" for baseline in baselines]
     rows = []
     for i in order.tolist():
         row = [run.names.get(clients[i], f"client {clients[i]}")]
@@ -224,7 +223,8 @@ def _caution(run: Run, scores: Floats, samples: NDArray[np.int64], counted: bool
     ]
     if held:
         said.append(
-            "In brackets: an interval of 95 % from the client's own test samples (Newcombe 1998, method 10). Both "
+            "Gains are in percentage points. In brackets: an interval of 95 % from the client's own test samples "
+            "(Newcombe 1998, method 10). Both "
             "models are taken as tested on separate samples, so it is rather too wide. Of 20 clients without any "
             "difference, about one falls outside by chance. The own majority class is the share of the client's "
             "most common class in its training samples: a model that gains nothing over it has learned nothing "

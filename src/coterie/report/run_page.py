@@ -9,6 +9,7 @@ from typing import Any, cast
 import polars as pl
 
 from coterie.errors import BadInput
+from coterie.experiments.folder.baselines import TITLES, read_baselines, read_refusals
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.folder.metrics import ACCURACY, ADAPTED, MACRO, RunMetric
 from coterie.experiments.folder.reading import Run, method_name, read_runs
@@ -60,7 +61,8 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         notes=[*folder.warnings(), *notes],
         tiles=_tiles(run, others),
         compared=_compared([folder, *against]) if others else None,
-        each=describe_clients(run, others),
+        each=describe_clients(run, [*read_baselines(folder), *others]),
+        not_run=_not_run(folder),
         newcomers=_newcomers(run),
         members=members,
         more_groups=more_groups,
@@ -186,6 +188,12 @@ def _agreement(end: Mapping[str, Any]) -> tuple[str, str]:
     if end["ari"] is None:
         return "–", "none planted"
     return decimals(end["ari"]), f"adjusted Rand index; NMI {decimals(end['nmi'])}"
+
+
+def _not_run(folder: RunFolder) -> list[str]:
+    """Say which baselines were not run beside the run, and why."""
+    refused = read_refusals(folder)
+    return [f"{TITLES[name]} was not run beside this run: {why}" for name, why in refused.items() if name in TITLES]
 
 
 def _newcomers(run: Run) -> Table | None:
