@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from coterie.experiments.compare.cells import _ignore_interrupts
+from coterie.experiments.compare.cells import ignore_interrupts
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are blocked where there are masks")
 
@@ -18,7 +18,7 @@ def blocked() -> set[int]:
 
 
 def start(happens: Callable[[], None]) -> None:
-    with _ignore_interrupts():
+    with ignore_interrupts():
         assert signal.SIGINT in blocked()
         happens()
 
@@ -51,14 +51,14 @@ def test_ctrl_c_just_before_leaves_nothing_blocked(monkeypatch: pytest.MonkeyPat
         return {int(number) for number in former}
 
     monkeypatch.setattr(signal, "pthread_sigmask", deliver_late)
-    with pytest.raises(KeyboardInterrupt), _ignore_interrupts():
+    with pytest.raises(KeyboardInterrupt), ignore_interrupts():
         pass
     assert signal.SIGINT not in blocked()
 
 
 def test_what_was_blocked_before_stays_so() -> None:
     former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    with _ignore_interrupts():
+    with ignore_interrupts():
         pass
     found = blocked()
     signal.pthread_sigmask(signal.SIG_SETMASK, former)

@@ -191,7 +191,7 @@ class _Runner:
         with defer_signals():
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, str(Path.cwd())), name=_NAME)
-            with _ignore_interrupts():
+            with ignore_interrupts():
                 process.start()
             theirs.close()
             self._processes.append(_Process(process, ours))
@@ -289,7 +289,7 @@ def _modules(experiment: Experiment) -> tuple[str, ...]:
 
 
 @contextmanager
-def _ignore_interrupts() -> Iterator[None]:
+def ignore_interrupts() -> Iterator[None]:
     """Start processes that ignore Ctrl-C; the parent handles it."""
     if os.name != "posix":
         yield
