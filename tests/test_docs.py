@@ -23,6 +23,7 @@ LONG = (
     "docs/methods.md",
     "docs/predict.md",
     "docs/tasks.md",
+    "docs/tracking.md",
     "docs/your-own.md",
 )
 """Guides that run many commands; they are carried out in `make test-all` alone."""

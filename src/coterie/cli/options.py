@@ -75,6 +75,10 @@ Observers = Annotated[
     list[str] | None,
     typer.Option("--observer", metavar="NAME", help="Who watches: coterie list observers; repeatable."),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(metavar="mlflow|tensorboard|wandb|csv", help="Tell this tracker of every round, too; repeatable."),
+]
 Workers = Annotated[str | None, typer.Option(metavar="N", help="Worker processes; else one per core.")]
 Engine = Annotated[str | None, typer.Option(metavar="auto|sequential|batched|gpu", help="How clients train.")]
 Runtime = Annotated[str | None, typer.Option("--runtime", metavar="local|ray", help="Where clients train.")]

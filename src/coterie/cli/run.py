@@ -27,6 +27,7 @@ from coterie.cli.options import (
     Seed,
     Settings,
     Split,
+    Track,
     What,
     Workers,
     find_runs,
@@ -56,6 +57,7 @@ Examples:
   coterie run ifca --data fashion-mnist --clients 40 --participation 0.25
   coterie run fedavg --split 'dirichlet(0.5) + rotated(4)'
   coterie run experiment.toml --seed 1 --name second --against first
+  coterie run fesem --track tensorboard
 
 An option goes before what the file says, and --set before an option.
 
@@ -86,6 +88,7 @@ def run(
     ray_address: RayAddress = None,
     imports: Imports = None,
     observers: Observers = None,
+    track: Track = None,
     against: Against = None,
     baselines: Baselines = None,
     quiet: Quiet = False,
@@ -100,7 +103,7 @@ def run(
             what,
             settings,
             imports,
-            observers,
+            [*(observers or ()), *(track or ())],
             data=data,
             split=split,
             clients=clients,

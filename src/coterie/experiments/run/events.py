@@ -50,6 +50,8 @@ class Round:
     """What the clients are called."""
     measured: RunMetrics = CLASSIFICATION
     """The run's metrics: which columns of `metrics` say how well it goes, and how they read."""
+    scores: NDArray[np.float64] | None = None
+    """Each client's score `[n]` by the first metric, NaN where it has none; None where no evaluation was due."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -362,8 +362,11 @@ class Session:
             raise BadInput(
                 f"nobody answered in the last {self._silent_rounds} rounds, and nothing was learnt; begin a new run"
             )
+        experiment = self.experiment
+        if self.folder is not None:  # a name that was taken is another now
+            experiment = experiment.updated({"run.name": self.folder.name})
         for observer in self.observers:
-            observer.started(self.experiment, self.describe())
+            observer.started(experiment, self.describe())
             _tell([observer], self.find_warnings())
 
     def find_warnings(self) -> list[str]:
@@ -609,6 +612,7 @@ class Session:
             self.groups,
             self.federation.names,
             self.metrics,
+            None if result.scores is None else result.scores.values[self.metrics.of[0].name],
         )
         _tell(self.observers, [f"round {result.number}: {note}" for note in self.runtime.notes])
         for observer in self.observers:

@@ -1,0 +1,251 @@
+"""What trackers are told, on the real systems: a server of MLflow, event files, a run of W&B without a network."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import polars as pl
+import pytest
+
+import coterie
+from coterie.errors import BadInput
+from coterie.experiments.folder.run_folder import RunFolder
+from coterie.report.trackers.csv import Csv
+from coterie.report.trackers.tracker import Tracker
+from tests.commandline import COTERIE
+from tests.interrupted import Stopping, assert_same_run
+
+RUN = ("run", "fesem", "--clients", "4", "--rounds", "3", "--set", "samples_per_client=40", "--set", "clusters=2")
+
+
+def experiment(folder: Path, name: str, *observers: str) -> coterie.Experiment:
+    return coterie.Experiment(
+        method={"name": "fesem", "clusters": 2},
+        data={"clients": 4, "samples_per_client": 40},
+        run={
+            "rounds": 3,
+            "workers": 1,
+            "checkpoint_every": 1,
+            "folder": str(folder),
+            "name": name,
+            **({"observers": observers} if observers else {}),
+        },
+    )
+
+
+@pytest.mark.medium
+def test_a_run_that_is_resumed_is_told_of_once_and_is_what_it_is_untold(tmp_path: Path) -> None:
+    plain = coterie.run(experiment(tmp_path, "plain"))
+    told = coterie.run(experiment(tmp_path, "told", "csv"))
+    coterie.run(experiment(tmp_path, "cut"), observers=[Csv(), Stopping(2)])
+    with (tmp_path / "cut" / "tracked.csv").open("a") as file:
+        file.write("3,accuracy,0.0\n")  # as of a round that was told, and lost with a kill
+    cut = coterie.resume(tmp_path / "cut", observers=[Csv()])
+    tables = [pl.read_csv(result.folder / "tracked.csv") for result in (told, cut)]
+    for table in tables:
+        assert table.filter(name="accuracy")["value"].to_list() == plain.rounds["accuracy"].to_list()
+        final = plain.clients.filter(round=3)
+        for group in final["group"].unique():
+            mean = final.filter(group=group)["accuracy"].mean()
+            said = table.filter(round=3, name=f"group {group}/accuracy")["value"]
+            assert said.to_list() == pytest.approx([mean])
+        assert table.filter(round=3, name="clients/accuracy 100%")["value"][0] == final["accuracy"].max()
+        assert (
+            table.filter(round=3, name="up_megabytes_total")["value"][0]
+            == float(plain.rounds["up_bytes"].sum()) / 1e6
+        )
+    assert tables[0].filter(pl.col("name") != "seconds").equals(tables[1].filter(pl.col("name") != "seconds"))
+    for result in (told, cut):
+        assert_same_run(RunFolder(plain.folder), RunFolder(result.folder))
+        assert (result.folder / "report.html").is_file()
+
+
+class Losing(Csv):
+    """Loses its file after the first round."""
+
+    def begin(self, folder: Path, settings: Mapping[str, str]) -> None:
+        self.file = folder / "tracked.csv"
+        super().begin(folder, settings)
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        if round == 2:
+            self.file.unlink()
+        super().log(round, values)
+
+
+@pytest.mark.medium
+def test_a_tracker_that_fails_is_said_once_and_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "coterie"):
+        told = coterie.run(experiment(tmp_path, "told"), observers=[Losing()])
+    assert told.status == "finished"
+    said = [record.getMessage() for record in caplog.records if "told no more" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("note: csv is told no more of this run (FileNotFoundError: ")
+
+
+class Absent(Csv):
+    """Of a library that is not there."""
+
+    library, extra = "no_such_library", "mlflow"
+
+
+class Refused(Csv):
+    """Of a server that is not there."""
+
+    def begin(self, folder: Path, settings: Mapping[str, str]) -> None:
+        raise ConnectionError("nobody listens\nand so on")
+
+
+@pytest.mark.parametrize(
+    ("tracker", "sentence"),
+    [
+        (Absent(), "tracking a run with mlflow needs no_such_library; install coterie[mlflow]"),
+        (
+            Refused(),
+            "the run cannot be tracked with csv (ConnectionError: nobody listens); mend that, or leave --track out",
+        ),
+    ],
+)
+def test_what_cannot_be_tracked_is_refused_before_the_first_round(
+    tracker: Tracker, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        coterie.run(experiment(tmp_path, "told"), observers=[tracker])
+    assert str(caught.value) == sentence
+    assert RunFolder(tmp_path / "told").rounds().is_empty()
+
+
+def test_rounds_without_a_folder_cannot_be_tracked() -> None:
+    untold = coterie.Experiment(method="fedavg", run={"observers": ["csv"]})
+    with pytest.raises(
+        BadInput, match=r"a run without a folder, as of coterie\.rounds, cannot be tracked with csv"
+    ):
+        next(coterie.rounds(untold))
+
+
+# ---- the systems themselves, each in a process of its own: what they import warns of much
+
+
+def call(*words: str, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
+    told = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW", "WANDB"))}
+    told |= environment or {}
+    done = subprocess.run(words, cwd=cwd, env=told, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def ask(program: str, *words: str, cwd: Path) -> Any:
+    return json.loads(call(sys.executable, "-W", "ignore", "-c", program, *words, cwd=cwd).splitlines()[-1])
+
+
+def accuracies(folder: Path) -> list[float]:
+    return RunFolder(folder).rounds()["accuracy"].to_list()
+
+
+@pytest.mark.slow
+def test_event_files_of_tensorboard_are_read_back(tmp_path: Path) -> None:
+    call(*COTERIE, *RUN, "--track", "tensorboard", "--name", "told", cwd=tmp_path)
+    program = (
+        "import json, sys\n"
+        "from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
+        "events = EventAccumulator(sys.argv[1]).Reload()\n"
+        "scalars = {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()['scalars']}\n"
+        "print(json.dumps([scalars, events.Tags()['tensors']]))"
+    )
+    scalars, texts = ask(program, "runs/told/tensorboard", cwd=tmp_path)
+    assert scalars["accuracy"] == [
+        [round, pytest.approx(value)] for round, value in enumerate(accuracies(tmp_path / "runs" / "told"), 1)
+    ]
+    assert [step for step, _ in scalars["group 1/accuracy"]] == [1, 2, 3]
+    assert "clients/accuracy 50%" in scalars
+    assert {"settings/text_summary", "summary/text_summary"} <= set(texts)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """A server of MLflow on this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    words += ["--backend-store-uri", "sqlite:///store.db", "--artifacts-destination", "artefacts"]
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen([sys.executable, "-m", "mlflow", *words], cwd=tmp_path, stdout=log, stderr=log)
+    try:
+        for _ in range(600):
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    break
+            except (URLError, OSError):
+                assert process.poll() is None, (tmp_path / "server.log").read_text()
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.slow
+def test_a_server_of_mlflow_has_settings_numbers_and_files(server: str, tmp_path: Path) -> None:
+    track = ("--track", f"mlflow(uri='{server}', experiment=wards)")
+    call(*COTERIE, *RUN, *track, "--name", "told", cwd=tmp_path)
+    program = (
+        "import json, sys\n"
+        "from mlflow.tracking import MlflowClient\n"
+        "client = MlflowClient(sys.argv[1])\n"
+        "(run,) = client.search_runs([client.get_experiment_by_name('wards').experiment_id])\n"
+        "history = [[m.step, m.value] for m in client.get_metric_history(run.info.run_id, 'accuracy')]\n"
+        "files = [file.path for file in client.list_artifacts(run.info.run_id)]\n"
+        "facts = [run.info.run_name, run.info.status, run.data.params, list(run.data.metrics)]\n"
+        "print(json.dumps([*facts, history, files]))"
+    )
+    name, status, settings, metrics, history, files = ask(program, server, cwd=tmp_path)
+    assert (name, status) == ("told", "FINISHED")
+    assert (settings["method.name"], settings["data.clients"]) == ("fesem", "4")
+    assert {"group 0/accuracy", "clients/accuracy 10 percent", "final/accuracy"} <= set(metrics)
+    assert history == [[i, value] for i, value in enumerate(accuracies(tmp_path / "runs" / "told"), 1)]
+    assert {"report.html", "experiment.toml", "rounds.parquet", "clients.parquet"} <= set(files)
+
+
+@pytest.mark.slow
+def test_a_run_of_wandb_is_written_without_a_network(tmp_path: Path) -> None:
+    words = (*COTERIE, *RUN, "--track", "wandb", "--name", "told")
+    call(*words, cwd=tmp_path, environment={"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
+    (file,) = (tmp_path / "runs" / "told" / "wandb").glob("offline-run-*/*.wandb")
+    program = (
+        "import json, sys\n"
+        "from wandb.proto import wandb_internal_pb2\n"
+        "raw, found, names = open(sys.argv[1], 'rb').read(), [], []\n"
+        "place, whole = 7, b''\n"  # behind the file's header, a log of LevelDB: blocks of 32 KiB
+        "while place + 7 <= len(raw):\n"
+        "    if 32768 - place % 32768 < 7:\n"
+        "        place += 32768 - place % 32768\n"
+        "        continue\n"
+        "    length, kind = int.from_bytes(raw[place + 4 : place + 6], 'little'), raw[place + 6]\n"
+        "    whole += raw[place + 7 : place + 7 + length]\n"
+        "    place += 7 + length\n"
+        "    if kind in (1, 4):\n"  # a whole record, or the end of one
+        "        record = wandb_internal_pb2.Record()\n"
+        "        record.ParseFromString(whole)\n"
+        "        whole = b''\n"
+        "        items = {item.key or '.'.join(item.nested_key): item for item in record.history.item}\n"
+        "        if 'accuracy' in items:\n"
+        "            found.append(json.loads(items['accuracy'].value_json))\n"
+        "        if record.run.display_name:\n"
+        "            names.append(record.run.display_name)\n"
+        "print(json.dumps([names[0], found]))"
+    )
+    assert ask(program, str(file), cwd=tmp_path) == ["told", accuracies(tmp_path / "runs" / "told")]
