@@ -95,15 +95,27 @@ def test_a_pipe_is_waited_for_by_nobody(terminal: Terminal) -> None:
         assert f"data = '{name}' is neither a file nor a folder" in err
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["network.hidden=[1000000000]", "network.hidden=[99999999,99999999]", "network.channels=[999999,999999]"],
+)
+def test_a_network_without_end_is_counted_before_any_memory_is_taken(setting: str, terminal: Terminal) -> None:
+    name = "cnn" if "channels" in setting else "mlp"
+    code, _, err = terminal("run", "fedavg", f"--set=network.name={name}", "--set", setting)
+    assert code == 2
+    assert err.startswith(f"coterie: network.name = '{name}' is not possible with these settings: it has ")
+    assert err.endswith(" parameters; it must have 10,000,000,000 at most\n")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
 def test_a_network_that_does_not_fit_is_told_of() -> None:
     import resource
 
     def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 35, 1 << 35))
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))
 
-    words = ["run", "fedavg", "--set", "network.name=mlp", "--set", "network.hidden=[1000000000]"]
+    words = ["run", "fedavg", "--set", "network.name=mlp", "--set", "network.hidden=[50000000]"]
     ended = subprocess.run(
         [sys.executable, "-m", "coterie", *words], capture_output=True, text=True, preexec_fn=limited, timeout=60
     )

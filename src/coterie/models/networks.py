@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.catalogue import Entry
 from coterie.errors import BadInput
 from coterie.models import cnn, deep, gaussian
 from coterie.models.calling import prepare
@@ -160,6 +161,8 @@ def build_network(
         problems += refused.problems
     if problems:
         raise BadInput(problems)
+    if not own:
+        _refuse_too_large(entry, features, classes, bound)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(address(seed, f"build/{variant}"))
         network: nn.Module = entry.target(features, classes, **bound)
@@ -192,6 +195,30 @@ def build_network(
     if layout.frozen:
         notes.append(f"{layout.frozen_size:,} frozen parameters are shared by all clients, who download them once")
     return Built(network, layout, vector.clone(), tuple(notes))
+
+
+LARGE = 10_000
+"""A setting from which on a network is counted before any memory is taken for it."""
+MOST_PARAMETERS = 10**10
+"""Parameters that a network of settings may have: 40 GB a copy, and every worker needs several."""
+
+
+def _refuse_too_large(entry: Entry, features: tuple[int, ...], classes: int, settings: Mapping[str, Any]) -> None:
+    """Let a network pass that has no more than `MOST_PARAMETERS`.
+
+    Raises:
+        BadInput: it has more.
+    """
+    numbers = [n for value in settings.values() for n in (value if isinstance(value, tuple) else (value,))]
+    if max((n for n in numbers if isinstance(n, int)), default=0) < LARGE:
+        return
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in entry.target(features, classes, **settings).parameters())
+    if count > MOST_PARAMETERS:
+        raise BadInput(
+            f"network.name = {entry.name!r} is not possible with these settings: it has {count:,} parameters; it "
+            f"must have {MOST_PARAMETERS:,} at most"
+        )
 
 
 def _but(modules: list[str]) -> str:
