@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import diagnose, document, document_sections, measuring, methods, planted
+from benchmarks import diagnose, diagnose_truth, document, document_sections, measuring, methods, planted
 from benchmarks.document_bars import Judged, Reaches
 from benchmarks.document_sections import SECTIONS, plainly
 from coterie.experiments.folder.run_folder import RunFolder
@@ -311,6 +311,33 @@ def test_the_committed_page_of_planted_groups_is_that_of_the_committed_rows() ->
 def test_the_committed_calibration_of_diagnoses_is_that_of_the_committed_rows() -> None:
     page, rows = diagnose.PAGE.read_text("utf-8"), json.loads(diagnose.KEPT.read_text("utf-8"))["rows"]
     assert page == diagnose.written(page, rows)
+
+
+def test_the_committed_truth_of_diagnoses_is_that_of_the_committed_rows() -> None:
+    page, rows = diagnose_truth.PAGE.read_text("utf-8"), json.loads(diagnose_truth.KEPT.read_text("utf-8"))["rows"]
+    assert page == diagnose_truth.written(page, rows)
+    assert sum(case.place in rows for case in diagnose_truth.CASES) >= 12
+
+
+def test_what_was_wrong_is_said() -> None:
+    row = {
+        "kinds": ["features"],
+        "groups": 3,
+        "best": "tuned",
+        "measure": "accuracy",
+        "truth": {"global": 0.8, "tuned": 0.85, "group": 0.9},
+    }
+    case = diagnose_truth.Case("x", {}, ("concept",), 2)
+    wrong = ["3 groups of 2", "kind: features", "a model for each group does better by 5.0 points"]
+    assert diagnose_truth.find_faults(case, row) == wrong
+    right = row | {"kinds": ["concept"], "groups": 2, "best": "group-tuned"}
+    assert diagnose_truth.find_faults(case, right) == []
+    assert diagnose_truth.find_faults(diagnose_truth.Case("x", {}, None, None), row) == wrong[2:]
+    less = row | {"measure": "loss", "best": "global"}
+    assert diagnose_truth.find_regret(less) == 0
+    assert diagnose_truth.find_faults(diagnose_truth.Case("x", {}, None, 1), less) == [
+        "structure where there is none"
+    ]
 
 
 def test_a_calibration_counts_what_was_found() -> None:

@@ -86,6 +86,14 @@ def test_clients_that_are_reached_by_bytes_gain_the_same() -> None:
     assert got[0] == got[1]
 
 
+@pytest.mark.medium
+def test_models_that_are_no_better_than_a_guess_are_said_to_be() -> None:
+    asked = experiment("iid", 8, training={"lr": 1e-6})
+    (note,) = [n for n in diagnose(asked, starts=1).notes if n.startswith("nothing was learnt")]
+    assert "naming the commonest class has 10." in note
+    assert "data.standardise = 'global'" in note
+
+
 def test_a_group_is_told_by_the_half_that_is_not_scored() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(16, 6)) + np.repeat(np.array([[3, 0], [0, 3]] * 4), 2, 0) @ rng.normal(size=(2, 6))

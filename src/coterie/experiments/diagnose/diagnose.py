@@ -38,6 +38,9 @@ from coterie.methods.split_halves import GatheredHalves, gather_halves
 from coterie.runtime.runtime import drive
 from coterie.runtime.threads import one_thread
 
+LEARNT = 0.15
+"""The share of what naming the commonest class gets wrong that a model must get right to have learnt anything."""
+
 STARTS, DRAWS, RESAMPLES = 4, 999, 20
 """Initial models, random pairings a test, and resamples."""
 
@@ -115,7 +118,21 @@ def diagnose(
             told = world is None if profiles is None else profiles
             found = replace(found, kinds=_find_kinds(session, gathered, alpha, answer, told))
             pay = _find_gains(session, gathered, found, labels, answer, progress) if gains else None
-            return replace(found, pay=pay, seconds=time.perf_counter() - begun)
+            notes = (*found.notes, *_advise(pay, session.federation.histograms))
+            return replace(found, pay=pay, notes=notes, seconds=time.perf_counter() - begun)
+
+
+def _advise(pay: Pay | None, histograms: NDArray[np.int64] | None) -> list[str]:
+    """Return a note where no model does better than naming the class that is most frequent."""
+    if pay is None or pay.measure != "accuracy" or histograms is None or not histograms.sum():
+        return []
+    guessed, best = histograms.sum(0).max() / histograms.sum(), max(option.score for option in pay.options)
+    if best > guessed + LEARNT * (1 - guessed):
+        return []
+    return [
+        f"nothing was learnt: no model has more than {best:.1%}, and naming the commonest class has {guessed:.1%}; "
+        "inputs may have to be standardised (data.standardise = 'global'), or training.lr may not suit them"
+    ]
 
 
 def _find_distances(products: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
