@@ -1,17 +1,18 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 import pytest
 import vl_convert
 
-from coterie.experiments.folder.reading import read_runs
+from coterie.experiments.folder.reading import Run, read_runs
 from coterie.experiments.folder.run_folder import RunFolder
-from coterie.report import run_page
+from coterie.report import charts, run_page
 from coterie.report.charts import charts_of, draw_run
 from coterie.report.charts.other_log import MOST_PLAIN
-from coterie.report.charts.registry import LOG_CHARTS, LogChart
-from coterie.report.drawing.figure import MOST_POINTS
+from coterie.report.charts.registry import LOG_CHARTS, RUN_CHARTS, Chapter, LogChart, RunChart
+from coterie.report.drawing.figure import MOST_POINTS, Figure
 from coterie.report.drawing.marks import decades, thin_rounds
 from coterie.report.drawing.saving import language_version, specification
 from coterie.report.numbers import join_words, significant
@@ -53,6 +54,25 @@ def test_each_log_gets_its_own_figures_and_no_other(tmp_path: Path, method: str)
 def test_a_run_without_a_log_has_no_story(clustered: RunFolder) -> None:
     assert story(read_runs([clustered])[0]) == []
     assert "Newcomers" not in run_page.build(clustered, []).read_text(encoding="utf-8").split("<script")[0]
+
+
+def test_a_chart_that_cannot_be_drawn_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a run that is finished fail for its page: the chart says that it is left out, and why."""
+
+    def overflow(run: Run, against: Sequence[Run]) -> Figure:
+        raise OverflowError("cannot convert float\ninfinity to integer")
+
+    folder = synthesise(tmp_path, "fesem", clients=4, rounds=3, picture=False)
+    run = read_runs([folder])[0]
+    whole = [figure.name for figure in draw_run(run)]
+    odd = RunChart(Chapter.ACCURACY, overflow, lambda run: True, "odd numbers")
+    monkeypatch.setattr(charts, "RUN_CHARTS", [odd, *RUN_CHARTS])
+    found = draw_run(run)
+    assert [figure.name for figure in found] == ["odd numbers", *whole]
+    assert found[0].chart is None
+    said = "This chart could not be drawn (OverflowError: cannot convert float infinity to integer)."
+    assert found[0].caption == said
+    assert said in run_page.build(folder, []).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

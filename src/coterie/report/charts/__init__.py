@@ -6,15 +6,17 @@ Charts of one chapter stand in the order of the files' names, and then in that o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
+from coterie.errors import BadInput
 from coterie.experiments.folder.reading import Run, read_runs
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report.charts.other_log import draw_other_names
-from coterie.report.charts.registry import LOG_CHARTS, RUN_CHARTS, Chapter
+from coterie.report.charts.registry import LOG_CHARTS, RUN_CHARTS, Chapter, LogChart, RunChart
 from coterie.report.drawing.figure import Chart, Figure, with_style
 from coterie.report.drawing.saving import save_charts
 
@@ -24,9 +26,41 @@ for _module in sorted(iter_modules(__path__), key=lambda module: module.name):
 
 def draw_run(run: Run, against: Sequence[Run] = ()) -> list[Figure]:
     """Draw every figure of a run in reading order, also those that have no chart but say why."""
-    drawn = [(chart.chapter, chart.draw(run, against)) for chart in RUN_CHARTS if chart.when(run)]
+    drawn: list[tuple[Chapter, Figure]] = []
+    for chart in RUN_CHARTS:
+        drawn += [
+            (chart.chapter, f) for f in _draw_or_say(chart.name, partial(_draw_if_meant, chart, run, against))
+        ]
     drawn += draw_log(run)
-    return [with_style(figure) for _, figure in sorted(drawn, key=lambda pair: pair[0])]
+    ordered = [figure for _, figure in sorted(drawn, key=lambda pair: pair[0])]
+    return [styled for figure in ordered for styled in _draw_or_say(figure.name, partial(_style, figure))]
+
+
+def _style(figure: Figure) -> list[Figure]:
+    return [with_style(figure)]
+
+
+def _draw_if_meant(chart: RunChart, run: Run, against: Sequence[Run]) -> list[Figure]:
+    return [chart.draw(run, against)] if chart.when(run) else []
+
+
+def _draw_logged(chart: LogChart, run: Run) -> list[Figure]:
+    return [chart.draw(run)]
+
+
+def _draw_or_say(name: str, draw: Callable[[], list[Figure]]) -> list[Figure]:
+    """Return figures, or one that says why there are none: no chart costs the others, nor a run its page.
+
+    Raises:
+        BadInput: a file of the run is damaged.
+    """
+    try:
+        return draw()
+    except BadInput:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever numbers of a run make of a chart
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return [Figure(name, name.capitalize(), f"This chart could not be drawn ({reason[:200]}).")]
 
 
 def draw_log(run: Run) -> list[tuple[Chapter, Figure]]:
@@ -35,11 +69,13 @@ def draw_log(run: Run) -> list[tuple[Chapter, Figure]]:
     known: set[str] = set()
     for chart in sorted(LOG_CHARTS, key=lambda chart: chart.chapter):
         if chart.needs[0] not in known and chart.fits(run):
-            drawn.append((chart.chapter, chart.draw(run)))
+            figures = _draw_or_say(chart.needs[0], partial(_draw_logged, chart, run))
+            drawn += [(chart.chapter, figure) for figure in figures]
             known |= {*chart.needs, *chart.shows}
     others = [name for name in run.log["name"].unique(maintain_order=True) if name not in known]
     taken = [figure.name for _, figure in drawn]
-    return [*drawn, *((Chapter.OTHER, figure) for figure in draw_other_names(run, others, taken))]
+    rest = _draw_or_say("log", lambda: list(draw_other_names(run, others, taken)))
+    return [*drawn, *((Chapter.OTHER, figure) for figure in rest)]
 
 
 def charts_of(folder: RunFolder, against: Sequence[RunFolder] = ()) -> dict[str, Chart]:

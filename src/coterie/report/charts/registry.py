@@ -47,6 +47,8 @@ class RunChart:
     draw: Callable[[Run, Sequence[Run]], Figure]
     """Draws a run, beside others where the chart can show several."""
     when: Callable[[Run], bool]
+    name: str
+    """Of the chart, where it cannot be drawn."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,15 @@ DrawRun = Callable[[Run], Figure]
 DrawRuns = Callable[[Run, Sequence[Run]], Figure]
 
 
+def _name(draw: Callable[..., Figure]) -> str:
+    return draw.__name__.removeprefix("draw_").replace("_", " ")
+
+
 def run_chart(chapter: Chapter, when: Callable[[Run], bool] = lambda run: True) -> Callable[[DrawRun], DrawRun]:
     """Decorate a function that draws a run, to put its figure into a chapter of the page of every run."""
 
     def register(draw: DrawRun) -> DrawRun:
-        RUN_CHARTS.append(RunChart(chapter, lambda run, against: draw(run), when))
+        RUN_CHARTS.append(RunChart(chapter, lambda run, against: draw(run), when, _name(draw)))
         return draw
 
     return register
@@ -90,7 +96,7 @@ def runs_chart(chapter: Chapter) -> Callable[[DrawRuns], DrawRuns]:
     """Decorate a function that draws a run and those it is compared with, as `run_chart` does."""
 
     def register(draw: DrawRuns) -> DrawRuns:
-        RUN_CHARTS.append(RunChart(chapter, draw, lambda run: True))
+        RUN_CHARTS.append(RunChart(chapter, draw, lambda run: True, _name(draw)))
         return draw
 
     return register
