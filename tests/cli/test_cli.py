@@ -77,6 +77,7 @@ def test_help_names_every_command_and_what_comes_next(terminal: Terminal) -> Non
         "resume",
         "show",
         "report",
+        "watch",
         "compare",
         "reproduce",
         "list",
@@ -199,7 +200,7 @@ def test_list_knows_its_kinds(terminal: Terminal) -> None:
             ["zzz"],
             [
                 "command 'zzz' is unknown; known: compare, demo, diagnose, explain, export, flower, list, new, "
-                "predict, report, reproduce, resume and 2 more"
+                "predict, report, reproduce, resume and 3 more"
             ],
         ),
         (["list", "models"], ["list 'models' is unknown; did you mean networks?"]),

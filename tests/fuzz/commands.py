@@ -19,11 +19,12 @@ ENDS: dict[str, tuple[str, ...]] = {
     "explain": ("--clients", "0"),
     "diagnose": ("--alpha", "0"),
     "compare": BLOCKED,
+    "watch": ("--port", "0"),
     "reproduce": ("--jobs", "0"),
     "demo": ("--seed", "-1"),
     "flower demo": ("--seed", "-1"),
 }
-"""What commands that train are given at the end, twice, so that they are refused before they begin."""
+"""What commands that train or serve are given at the end, twice, so that they are refused before they begin."""
 
 ARGUMENTS = {
     "METHOD|FILE.toml": ("fedavg", "fesem", "ifca", "mixed", "experiment.toml", "nothing.toml"),

@@ -27,6 +27,7 @@ COMMANDS = (
     "resume",
     "show",
     "report",
+    "watch",
     "explain",
     "compare",
     "reproduce",
@@ -51,6 +52,7 @@ Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden gro
   coterie run fesem --name first   train; the run gets a folder, runs/first
   coterie show first               its rounds as a table, or runs compared
   coterie report first             its page again, --against RUN, --charts DIR
+  coterie watch                    every run on a live page
   coterie new experiment.toml      every setting in a file to edit, and then
   coterie explain experiment.toml  what it will take: memory, time, bytes
   coterie run experiment.toml      run it

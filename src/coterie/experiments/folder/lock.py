@@ -6,6 +6,8 @@ import errno
 import os
 import platform
 import stat
+import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,3 +89,30 @@ def lock_run(folder: RunFolder) -> Iterator[None]:
             yield
         finally:
             _locked_here.discard(place)
+
+
+def find_writer(folder: Path) -> int | None:
+    """Return the process that holds the lock of a folder; None where nobody does, or the system does not say who.
+
+    A process that asks for its own lock is not told.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    import fcntl
+
+    try:
+        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+
+
+_FLOCK = "hhqqi4x"
+"""Linux's `struct flock`: kind, whence, first byte, length, process."""

@@ -1,0 +1,460 @@
+"""`coterie watch`: who may ask, what is read while a run writes, and the page in a browser with a run going on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from coterie.errors import BadInput
+from coterie.experiments.folder.lock import find_writer, lock_folder
+from coterie.experiments.folder.run_folder import RunFolder
+from coterie.experiments.folder.tables import FAILURES, PEOPLE
+from coterie.report.watch.control import Resumed, stop
+from coterie.report.watch.reading import Watched
+from coterie.report.watch.server import listening, make_app, make_server, make_token
+from tests.browser import CHROMIUM, Browser
+from tests.commandline import Terminal
+from tests.processes import Processes
+
+from .synthesis import synthesise
+
+TOKEN = make_token()
+
+
+class Page:
+    """A live page that is served in a thread."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.address = f"http://127.0.0.1:{port}/{TOKEN}/"
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+        """The status and the body of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def get(self, what: str) -> Any:
+        status, body = self.ask(f"/{TOKEN}/api/{what}")
+        assert status == 200, body
+        return json.loads(body)
+
+
+@contextmanager
+def serve(folder: Path) -> Iterator[Page]:
+    with listening() as listener:
+        port = listener.getsockname()[1]
+        app = make_app(folder, TOKEN, port)
+        server = make_server(app)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield Page(port)
+        finally:
+            server.should_exit = True
+            thread.join()
+            app.close()
+
+
+# ---- who may ask
+
+
+def test_only_this_machine_can_ask() -> None:
+    with listening() as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+        taken = listener.getsockname()[1]
+        with pytest.raises(BadInput, match=f"--port {taken} is not possible"), listening(taken):
+            pass
+
+
+def test_two_tokens_are_different_and_long() -> None:
+    tokens = {make_token() for _ in range(100)}
+    assert len(tokens) == 100
+    assert min(map(len, tokens)) >= 32
+
+
+@pytest.mark.medium
+def test_who_does_not_know_the_token_or_the_name_is_refused(tmp_path: Path) -> None:
+    with serve(tmp_path) as page:
+        own = f"127.0.0.1:{page.port}"
+        assert page.ask(f"/{TOKEN}/")[0] == 200
+        assert page.ask(f"/{TOKEN}/", Host=f"localhost:{page.port}")[0] == 200
+        for path in ("/", "/api/runs", f"/{TOKEN}", f"/{TOKEN[:-1]}/", f"/{TOKEN}x/", "/%ff/", f"/x/{TOKEN}/"):
+            assert page.ask(path) == (404, ""), path
+        for name in ("evil.example", f"evil.example:{page.port}", "127.0.0.1", f"127.0.0.1:{page.port + 1}"):
+            assert page.ask(f"/{TOKEN}/", Host=name) == (403, ""), name
+        for origin in ("http://evil.example", "null", f"https://{own}", "http://127.0.0.1:1"):
+            assert page.ask(f"/{TOKEN}/api/stop?name=x", "POST", Origin=origin) == (403, ""), origin
+        status, body = page.ask(f"/{TOKEN}/api/stop?name=x", "POST", Origin=f"http://{own}")
+        assert (status, json.loads(body)) == (409, {"problem": "run 'x' is unknown"})
+        for what in ("stop", "resume"):
+            assert page.ask(f"/{TOKEN}/api/{what}?name=x")[0] == 405  # no link does anything
+            assert page.ask(f"/api/{what}?name=x", "POST")[0] == 404
+
+
+@pytest.mark.medium
+def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
+    synthesise(tmp_path / "elsewhere", "secret", clients=4, groups=2, rounds=2)
+    (tmp_path / "runs").mkdir()
+    with serve(tmp_path / "runs") as page:
+        for name in ("../elsewhere/secret", "..%2Felsewhere%2Fsecret", str(tmp_path / "elsewhere/secret"), "", "."):
+            assert page.ask(f"/{TOKEN}/api/run?name={name}")[0] == 409, name
+            assert page.ask(f"/{TOKEN}/api/resume?name={name}", "POST")[0] == 409, name
+        for path in ("../../etc/passwd", "%2e%2e/server.py", "templates/watch.js"):
+            assert page.ask(f"/{TOKEN}/{path}")[0] in (403, 404), path
+
+
+@pytest.mark.medium
+def test_the_page_may_load_nothing_from_elsewhere(tmp_path: Path) -> None:
+    with serve(tmp_path) as page:
+        connection = http.client.HTTPConnection("127.0.0.1", page.port)
+        connection.request("GET", f"/{TOKEN}/")
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        assert (
+            "default-src 'none'; script-src 'self'; style-src 'self'" in (answer.headers["Content-Security-Policy"])
+        )
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "//" not in text
+        assert "innerHTML" not in page.ask(f"/{TOKEN}/watch.js")[1]
+
+
+# ---- what is read
+
+
+@pytest.mark.medium
+def test_rows_say_what_the_tables_say(tmp_path: Path) -> None:
+    run = synthesise(tmp_path, "whole", clients=6, groups=2, rounds=4)
+    (row,) = Watched(tmp_path).index()
+    rounds = run.rounds()
+    assert (row["name"], row["round"], row["groups"]) == ("whole", 4, rounds["groups"][-1])
+    assert row["value"] == rounds["macro_accuracy"][-1]
+    assert row["failed"] == rounds["failed"].sum()
+    assert row["bytes"] == int(rounds["up_bytes"].sum()) + int(rounds["down_bytes"].sum())
+    found = Watched(tmp_path).detail("whole")
+    (accuracy,) = [curve for curve in found["curves"] if curve["title"] == "accuracy"]
+    assert accuracy["points"] == list(rounds.select("round", "macro_accuracy").drop_nulls().iter_rows())
+    clients = run.clients()
+    for place, client in enumerate(found["members"]["clients"]):
+        own = clients.filter(pl.col("client") == place)
+        assert client["groups"] == own["group"].to_list()
+    assert found["failures"]["count"] == run.failures().height
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_time_left_is_that_of_the_last_rounds(tmp_path: Path) -> None:
+    run = synthesise(tmp_path, "going", clients=4, groups=2, rounds=4)
+    run.write_status("running", 4, 14)  # by this process, which lives
+    (row,) = Watched(tmp_path).index()
+    assert row["state"] == "running"
+    assert row["left"] == pytest.approx(10 * np.mean(run.rounds()["seconds"].to_numpy()))
+    run.write_status("interrupted", 4, 14)
+    (row,) = Watched(tmp_path).index()
+    assert (row["state"], row["left"]) == ("interrupted", None)
+
+
+@pytest.mark.medium
+def test_what_is_half_written_or_damaged_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    synthesise(tmp_path, "whole", clients=4, groups=2, rounds=3)
+    for name in ("begun", "damaged", "odd", "gone", "latin"):
+        synthesise(tmp_path, name, clients=4, groups=2, rounds=3)
+    shutil.rmtree(tmp_path / "begun")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "experiment.toml").write_text("", "utf-8")
+    (tmp_path / "damaged" / "status.json").write_text("{", "utf-8")
+    (tmp_path / "odd" / "experiment.toml").write_text("method = [", "utf-8")
+    for path in (tmp_path / "gone").rglob("*.parquet"):
+        path.write_bytes(b"PAR1")
+    (tmp_path / "latin" / "experiment.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "a file").write_text("", "utf-8")
+    watched = Watched(tmp_path)
+    rows = {row["name"]: row for row in watched.index()}
+    assert list(rows) == ["begun", "damaged", "gone", "latin", "odd", "whole"]
+    assert (rows["begun"]["problem"], rows["begun"]["state"]) == ("", "interrupted")
+    assert rows["damaged"]["state"] == "unreadable"
+    for name in ("damaged", "gone", "latin", "odd"):
+        assert "is damaged" in rows[name]["problem"], name
+    assert (rows["whole"]["problem"], rows["whole"]["round"]) == ("", 3)
+    for name in rows:
+        json.dumps(watched.detail(name), allow_nan=False)
+
+
+def test_a_run_is_read_again_only_when_it_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = synthesise(tmp_path, "whole", clients=4, groups=2, rounds=3)
+    watched, reads, read = Watched(tmp_path), [], RunFolder.rounds
+
+    def count(self: RunFolder) -> pl.DataFrame:
+        reads.append(self.name)
+        return read(self)
+
+    monkeypatch.setattr(RunFolder, "rounds", count)
+    first = watched.index()
+    assert watched.index() == first
+    assert reads == ["whole"]
+    run.write_status("interrupted", 3, 9)
+    assert watched.index()[0]["rounds"] == 9
+    assert reads == ["whole"] * 2
+
+
+# ---- stopping and resuming
+
+
+@pytest.mark.medium
+def test_nobody_but_the_holder_of_the_lock_is_stopped(tmp_path: Path) -> None:
+    run = synthesise(tmp_path, "whole", clients=4, groups=2, rounds=3)
+    with pytest.raises(BadInput, match="run whole is not running"):
+        stop(run)
+    run.write_status("running", 3, 9)  # says this process, which holds no lock
+    with pytest.raises(BadInput, match="is held by no process that can be told"):
+        stop(run)
+    with lock_folder(run.path, "busy"), pytest.raises(BadInput, match="is held by no process that can be told"):
+        stop(run)  # its own
+    with pytest.raises(BadInput, match="run whole is running already"):
+        Resumed().resume(run)
+    run.write_status("finished", 9, 9)
+    with pytest.raises(BadInput, match="run whole is finished"):
+        Resumed().resume(run)
+    (tmp_path / "c" / "cells").mkdir(parents=True)
+    (tmp_path / "c" / "comparison.toml").write_text("", "utf-8")
+    cell = synthesise(tmp_path / "c" / "cells", "one", clients=4, groups=2, rounds=3)
+    cell.write_status("running", 3, 9)
+    with pytest.raises(BadInput, match="run one is part of a comparison"):
+        stop(cell)
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not say who holds a lock")
+def test_the_holder_of_a_lock_is_known(tmp_path: Path) -> None:
+    assert find_writer(tmp_path) is None
+    script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True)"
+    other = subprocess.Popen(
+        [sys.executable, "-c", f"{script}; input()", str(tmp_path / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert find_writer(tmp_path) == other.pid
+    finally:
+        other.communicate(b"\n")
+    assert find_writer(tmp_path) is None
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["a.txt"], "'a.txt' is a file; name the folder in which the runs are"),
+        (["runs/one"], "'runs/one' is a run itself; name the folder in which it is: 'runs'"),
+        (["compared"], "'compared' is a comparison; its runs are in 'compared/cells'"),
+        (["--port", "x"], "--port 'x' is not possible; it must be a whole number, at least 1"),
+        (["--port", "70000"], "--port 70000 is not possible; it must be at most 65535"),
+    ],
+)
+def test_what_the_command_refuses(
+    words: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("", "utf-8")
+    Path("compared").mkdir()
+    Path("compared/comparison.toml").write_text("", "utf-8")
+    synthesise(tmp_path / "runs", "one", clients=4, groups=2, rounds=2)
+    assert Terminal(capsys)("watch", *words) == (2, "", f"coterie: {sentence}\n")
+
+
+# ---- in a browser
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to open the page with")
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    with Browser(tmp_path / "profile") as found:
+        yield found
+
+
+@contextmanager
+def ended_at_last(run: Path) -> Iterator[None]:
+    """Leave no process behind that still trains, however a test ends."""
+    try:
+        yield
+    finally:
+        progress = RunFolder(run).progress()
+        if progress is not None and progress.state == "running":
+            with suppress(ProcessLookupError):
+                os.kill(progress.pid, signal.SIGKILL)
+
+
+def until(true: Callable[[], bool], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_what_others_wrote_stays_text(tmp_path: Path, browser: Browser) -> None:
+    nasty = "<img src=x onerror=document.title='taken'>&amp;"
+    runs = tmp_path / "runs"
+    run = synthesise(runs, "plain", clients=4, groups=2, rounds=2, failing=False)
+    run.write_experiment(f'method = """{nasty}"""\ndata.name = """{nasty}"""\n')
+    who = {"planted": 0, "few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1]}
+    run.write_people(pl.DataFrame([{"client": i, "name": nasty, **who} for i in range(4)], PEOPLE))
+    second = pl.col("round") == 2
+    failure = pl.DataFrame([(2, 0, nasty)], schema=FAILURES, orient="row")
+    tables = (run.rounds().filter(second), run.clients().filter(second), run.ledger().filter(second))
+    run.write_round(2, *tables, failure)
+    run.write_warnings([nasty])
+    run.path.rename(runs / nasty)
+    with serve(runs) as page:
+        browser.open(page.address)
+        assert browser.wait("document.querySelector('#runs a')?.textContent") == nasty
+        browser.evaluate("document.querySelector('#runs a').click()")
+        browser.wait("document.querySelector('.failures li')")
+        text = browser.evaluate("document.body.textContent")
+        assert text.count(nasty) >= 5
+        assert browser.evaluate("document.images.length") == 0
+        assert browser.evaluate("document.title") == "Coterie: runs"
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_page_with_a_run_going_on(tmp_path: Path, browser: Browser) -> None:
+    runs = tmp_path / "runs"
+    synthesise(runs, "earlier", clients=12, groups=3, rounds=8)
+    synthesise(runs, "other", clients=6, groups=2, rounds=5)
+    words = ["run", "fedavg", "--clients", "4", "--set", "samples_per_client=40", "--network", "mlp"]
+    words += [
+        "--set",
+        "network.hidden=[8]",
+        "--rounds",
+        "100000",
+        "--set",
+        "run.dropout=0.2",
+        "--name",
+        "going",
+        "-q",
+    ]
+    names = "[...document.querySelectorAll('#runs tbody tr')].map(row => row.dataset.name).join()"
+
+    def state_of(name: str) -> str:
+        return f"document.querySelector('article[data-name={name}] dd')?.textContent"
+
+    with Processes(tmp_path) as processes, ended_at_last(runs / "going"), serve(runs) as page:
+        call = processes.start(*words)
+        until(lambda: (runs / "going" / "status.json").exists())
+        browser.resize(1280)
+        browser.open(page.address)
+        browser.wait(f"({names}) === 'going,other,earlier' || ({names}) === 'going,earlier,other'")
+        assert "1 running" in browser.wait("document.getElementById('count').textContent")
+
+        # Sort by name, search, and filter.
+        browser.evaluate("document.querySelectorAll('#runs th button')[0].click()")
+        assert browser.evaluate(names) == "earlier,going,other"
+        browser.evaluate("document.querySelectorAll('#runs th button')[0].click()")
+        assert browser.evaluate(names) == "other,going,earlier"
+        set_search = "search.value = {!r}; search.dispatchEvent(new Event('input'))"
+        browser.evaluate(set_search.format("FedAvg goi"))
+        assert browser.evaluate(names) == "going"
+        browser.evaluate(set_search.format(""))
+        browser.evaluate("state.value = 'running'; state.dispatchEvent(new Event('change'))")
+        assert browser.evaluate(names) == "going"
+        browser.evaluate("state.value = ''; state.dispatchEvent(new Event('change'))")
+
+        # Two beside each other.
+        for name in ("earlier", "other"):
+            browser.evaluate(f"document.querySelector('[data-name={name}] input').click()")
+        browser.evaluate("document.getElementById('beside').click()")
+        browser.wait("document.querySelectorAll('article[data-name]').length === 2")
+        assert browser.evaluate("document.querySelector('svg').querySelectorAll('.curve').length") == 2
+        cells = "document.querySelector('article[data-name=earlier]').querySelectorAll('rect').length"
+        assert browser.evaluate(cells) == 12 * 8  # the group of each client in each round
+
+        # The run goes on before one's eyes.
+        browser.evaluate("location.hash = 'run=going'")
+        browser.wait(f"{state_of('going')} === 'running'")
+        points = "document.querySelector('polyline')?.getAttribute('points')"
+        before = browser.wait(points)
+        browser.wait(f"({points}) !== {before!r}")
+        left = browser.evaluate("document.querySelector('article[data-name=going] dl').innerText")
+        assert "time left" in left
+        assert browser.wait("document.querySelectorAll('.failures li').length")
+
+        for width in (390, 768, 1280):
+            browser.resize(width)
+            for place in ("", "run=going", "run=earlier,going"):
+                browser.evaluate(f"location.hash = {place!r}")
+                browser.wait(
+                    f"document.querySelectorAll('article[data-name]').length === {place.count(',') + 1}"
+                    if place
+                    else "!document.getElementById('index').hidden"
+                )
+                assert browser.evaluate("document.documentElement.scrollWidth") <= width, (width, place)
+
+        # Stopped as by Ctrl-C, and resumed.
+        browser.evaluate("location.hash = 'run=going'")
+        browser.wait("document.querySelector('article[data-name=going] .stop')")
+        browser.evaluate("document.querySelector('article[data-name=going] .stop').click()")
+        browser.wait(f"{state_of('going')} === 'interrupted'")
+        assert call.wait() == 130
+        reached = RunFolder(runs / "going").rounds()["round"][-1]
+        browser.evaluate("document.querySelector('article[data-name=going] .resume').click()")
+        browser.wait(f"{state_of('going')} === 'running'")
+        until(lambda: RunFolder(runs / "going").rounds()["round"][-1] > reached)
+        browser.wait("document.querySelector('article[data-name=going] .stop')")
+        browser.evaluate("document.querySelector('article[data-name=going] .stop').click()")
+        browser.wait(f"{state_of('going')} === 'interrupted'")
+        assert [text for text in browser.complaints if "favicon" not in text] == []
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "coterie", "watch"]
+    # As in a terminal: whoever started the tests in the background left the signal ignored.
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as served:
+        assert served.stdout is not None
+        address = served.stdout.readline().split()[1]
+        port, token = address.removeprefix("http://127.0.0.1:").rstrip("/").split("/")
+        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+        connection.request("GET", f"/{token}/api/runs")
+        assert json.loads(connection.getresponse().read()) == {"folder": "runs", "runs": []}
+        connection.close()
+        os.kill(served.pid, signal.SIGINT)
+        assert served.wait(60) == 0
+        assert served.communicate()[1] == ""
