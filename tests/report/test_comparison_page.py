@@ -328,7 +328,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, 1200, 768, 390])
 def test_the_page_renders(
     written: str, comparison: Comparison, frames: Frames, folder: Path, tmp_path: Path, width: int
 ) -> None:
@@ -350,7 +350,10 @@ def test_the_page_renders(
         "marks: c.querySelectorAll('.role-mark path, .role-mark line').length,"
         "legend: Math.max(0, ...[...c.querySelectorAll('.role-legend-label text')].map(right)),"
         "width: c.querySelector('svg').getBoundingClientRect().width}));"
-        "said.textContent = JSON.stringify({folded, charts, width: page.documentElement.scrollWidth}); }</script>"
+        "const column = right(page.querySelector('main'));"
+        "const past = Math.max(...[...page.querySelectorAll('.scroll')].map(right)) - column;"
+        "const width = page.documentElement.scrollWidth;"
+        "said.textContent = JSON.stringify({folded, charts, past, width}); }</script>"
     )
     text, console = browse(probe, tmp_path / "profile", "--allow-file-access-from-files")
     assert console == []
@@ -358,6 +361,7 @@ def test_the_page_renders(
     assert said is not None
     found = json.loads(said[1])
     assert found["width"] <= width
+    assert found["past"] <= 0  # no table leaves the column
     names = charts_of(comparison, frames, summarise(comparison, frames))
     assert {c["name"] for c in found["charts"]} == {f"chart-{name}" for name in names}
     assert found["folded"] == 3  # those of the second setting
