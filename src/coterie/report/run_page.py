@@ -23,6 +23,7 @@ from coterie.report.rendering import render_page
 from coterie.report.run_tables import last_rounds, shown_metrics, tabulate
 from coterie.report.tables import Table, capitalise, flatten
 from coterie.report.uncertainty import worst_tenth_interval
+from coterie.report.why_groups import explain_groups
 
 MOST_TRANSFERS = 12
 """Rows of the table of what was sent."""
@@ -64,6 +65,7 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         each=describe_clients(run, [*read_baselines(folder), *others]),
         not_run=_not_run(folder),
         newcomers=_newcomers(run),
+        why=explain_groups(run),
         members=members,
         more_groups=more_groups,
         transfers=transfers,

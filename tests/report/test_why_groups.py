@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from coterie.experiments.folder.reading import read_runs
+from coterie.experiments.folder.tables import PEOPLE
+from coterie.report.why_groups import explain_groups, label_distance
+
+from .synthesis import synthesise
+
+
+def test_the_distance_of_labels_is_that_of_shares() -> None:
+    counts = np.array([[10.0, 0], [5, 0], [0, 7], [0, 1]])
+    assert label_distance(counts, np.array([0, 0, 1, 1])) == pytest.approx(0.5)
+    assert label_distance(counts, np.array([0, 1, 0, 1])) == pytest.approx(0)
+
+
+@pytest.mark.parametrize(("skewed", "said"), [(True, "Labels tell the groups"), (False, "Labels do not tell")])
+def test_labels_are_told_apart_from_chance(tmp_path: Path, skewed: bool, said: str) -> None:
+    folder = synthesise(tmp_path, "one", clients=12, groups=2, rounds=3, picture=False)
+    last = read_runs([folder])[0].last.sort("client")
+    labels = [[30, 10, 0] if skewed and group == 0 else [10, 10, 20] for group in last["group"]]
+    people = {"name": [f"ward {i}" for i in range(12)], "planted": None, "few_shot": None, "train": 40}
+    frame = pl.DataFrame({"client": range(12), "labels": labels, **people, "validation": 0, "test": 20})
+    folder.write_people(frame.select(PEOPLE.names()).cast(PEOPLE))
+    why = explain_groups(read_runs([folder])[0])
+    assert why is not None
+    assert why.sentences[0].startswith(said)
+    assert [row[0] for row in why.table.rows] == ["0", "1"]
+    assert why.table.rows[0][4] == "40"
+    assert ("0 (" in why.table.rows[0][1]) == skewed
+
+
+def test_without_labels_the_page_says_so_and_one_group_needs_no_reason(tmp_path: Path) -> None:
+    folder = synthesise(tmp_path, "two", clients=12, groups=2, rounds=3, picture=False)
+    why = explain_groups(read_runs([folder])[0])
+    assert why is not None
+    assert "does not say which labels" in why.sentences[0]
+    together = synthesise(tmp_path, "together", clients=12, groups=1, rounds=3, picture=False)
+    assert explain_groups(read_runs([together])[0]) is None
