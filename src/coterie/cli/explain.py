@@ -109,6 +109,7 @@ def _render(explanation: Explanation) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from coterie.cli.live import describe_run, find_idle_training, format_clock
+    from coterie.experiments.run.baselines import CHEAP_SECONDS
     from coterie.report.numbers import count_of, volume
 
     yield Text(describe_run(explanation.experiment))
@@ -134,6 +135,11 @@ def _render(explanation: Explanation) -> Iterator[RenderableType]:
         start, end = _format_seconds(explanation.start_seconds), _format_seconds(explanation.end_seconds)
         yield Text(f"time    {about}: {start} to load and start, {end} at the end")
         yield _make_rounds_table(explanation)
+        if not explanation.experiment.privacy.kind:
+            limit = f"{CHEAP_SECONDS:.0f} s"
+            yield Text(
+                f"beside  FedAvg, FedAvg + FT and local-only, where the rounds take at most {limit} (--baselines)"
+            )
     for note in (*find_idle_training(explanation.experiment), *explanation.notes):
         yield Text(f"note: {note}", style="yellow")
 
