@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from math import prod
 from pathlib import Path
 
@@ -17,6 +18,9 @@ torch.set_num_threads(1)
 # The same examples on every machine, and no deadline that a busy machine would miss.
 settings.register_profile("coterie", derandomize=True, deadline=None)
 settings.load_profile("coterie")
+
+# A shell that starts the suite in the background leaves Ctrl-C ignored; some tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONGEST_FIRST = (

@@ -13,6 +13,7 @@ import pytest
 
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.schema.experiment import Experiment
+from coterie.report import run_page
 from tests.commandline import COTERIE, Terminal, fresh
 
 SMALL = ["--clients", "4", "--rounds", "2", "--set", "samples_per_client=40", "--workers", "1"]
@@ -150,6 +151,24 @@ def test_a_page_that_cannot_be_written_is_said(terminal: Terminal) -> None:
     code, out, err = terminal("report", "x")
     assert (code, out) == (2, "")
     assert err.startswith("coterie: runs/x/report.html cannot be written (")
+
+
+@pytest.mark.medium
+def test_a_page_that_cannot_be_drawn_costs_no_run(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> None:
+        raise ValueError("eigenvalues\ndid not converge")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_page, "build", fail)
+        code, out, err = terminal("run", "fedavg", "--name", "x", "--baselines", "none", *SMALL)
+    assert code == 0
+    assert "folder  runs/x\n" in out
+    assert "page" not in out
+    assert err == (
+        "coterie: the page could not be written (ValueError: eigenvalues did not converge); the run is finished, "
+        "and coterie report x tries again\n"
+    )
+    assert terminal("report", "x").out == "runs/x/report.html\n"
 
 
 @pytest.mark.slow

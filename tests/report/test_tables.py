@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from coterie.report.drawing.figure import Figure
+from coterie.report.each_client import EachClient
 from coterie.report.rendering import render_document, render_page
 from coterie.report.tables import (
     Markdown,
@@ -19,6 +20,7 @@ from coterie.report.tables import (
     to_markdown,
     to_rich,
 )
+from coterie.report.why_groups import WhyGroups
 
 from .test_page import Reader
 
@@ -81,6 +83,9 @@ def test_every_text_of_a_run_page_is_escaped() -> None:
         notes=[HOSTILE],
         tiles=[(HOSTILE,) * 3],
         compared=table,
+        each=EachClient(table, [HOSTILE], 1),
+        not_run=[HOSTILE],
+        why=WhyGroups(table, [HOSTILE]),
         members=[(HOSTILE, HOSTILE)],
         more_groups=1,
         transfers=table,
@@ -94,7 +99,7 @@ def test_every_text_of_a_run_page_is_escaped() -> None:
         environment=table,
         seed=HOSTILE,
     )
-    _assert_no_foreign_element(text, 34)
+    _assert_no_foreign_element(text, 45)
 
 
 def test_every_text_of_a_comparison_page_is_escaped() -> None:

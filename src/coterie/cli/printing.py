@@ -74,7 +74,7 @@ def describe_rename(result: Result) -> str:
     return f"note: the name {asked} was taken; this run is {result.folder.name}"
 
 
-def describe_outcome(result: Result, page: Path) -> list[str]:
+def describe_outcome(result: Result, page: Path | None) -> list[str]:
     """Say what a run has found, where it lies, and what can be done with it next."""
     from coterie.experiments.folder.run_folder import RunFolder
 
@@ -95,7 +95,7 @@ def describe_outcome(result: Result, page: Path) -> list[str]:
         *_describe_newcomers(result),
         f"sent    {volume(last['up_bytes'])} up, {volume(last['down_bytes'])} down, in {last['seconds']:.1f} s",
         f"folder  {result.folder}",
-        f"page    {page}",
+        *([] if page is None else [f"page    {page}"]),
         f"next    coterie show {run}   or   coterie report {run} --charts charts",
     ]
 

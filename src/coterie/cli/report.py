@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from coterie.cli.options import Against, Charts, Run, RunsFolder, find_run, find_runs
-from coterie.errors import print_escaped
+from coterie.errors import BadInput, print_escaped
 
 if TYPE_CHECKING:
     from coterie.experiments.folder.run_folder import RunFolder
@@ -32,6 +32,28 @@ def report(run: Run, charts: Charts = None, against: Against = None, folder: Run
 
         for path in save_charts_of(found, charts, read_against(found)[0]):
             print_escaped(path)
+
+
+def write_page_or_say(folder: RunFolder, others: list[RunFolder] | None) -> Path | None:
+    """Write the page of a run that has just finished; where it cannot be drawn, say so and return None.
+
+    The run is finished all the same, and nothing of it is lost.
+    """
+    from coterie.cli.printing import run_argument
+
+    try:
+        return write_page(folder, others)
+    except BadInput:
+        raise
+    except Exception as error:  # noqa: BLE001  # a page is worth no run
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        again = f"coterie report {run_argument(folder.path)}"
+        print_escaped(
+            f"coterie: the page could not be written ({reason[:300]}); the run is finished, and {again} "
+            "tries again",
+            file=sys.stderr,
+        )
+        return None
 
 
 def write_page(folder: RunFolder, others: list[RunFolder] | None) -> Path:

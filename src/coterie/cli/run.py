@@ -165,7 +165,7 @@ def train(
             compared_runs.write_against(begun, others)
         exit_interrupted(begun.path, progress.round)
     from coterie.cli.printing import describe_outcome, describe_rename, run_argument, say
-    from coterie.cli.report import write_page
+    from coterie.cli.report import write_page_or_say
 
     folder = RunFolder(result.folder)
     if isinstance(what, Experiment) and not quiet and (note := describe_rename(result)):
@@ -180,15 +180,16 @@ def train(
         if not quiet:
             say(f"beside  {added}")
         page.unlink(missing_ok=True)
+    written: Path | None = page
     if before is None or folder.progress() != before or others is not None or not page.exists():
         with exit_on_interrupt(
             f"interrupted; the run is finished, and its page comes with: coterie report {run_argument(folder.path)}"
         ):
-            page = write_page(folder, others)
+            written = write_page_or_say(folder, others)
     if quiet:
         print_escaped(result.folder)
     else:
-        for line in describe_outcome(result, page):
+        for line in describe_outcome(result, written):
             say(line)
     if folder.diverged_for_all():
         if quiet:
