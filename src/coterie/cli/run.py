@@ -141,7 +141,8 @@ def train(
         what: the experiment to begin, or the run to go on with.
         others: runs to compare with on the page; None keeps those of the page before.
         quiet: print the run's folder at the end, and nothing else.
-        baselines: one of `BASELINES`; None is `none` where nothing is printed, else `cheap`.
+        baselines: one of `BASELINES`; None is `none` where nothing is printed, or where a run had ended that has
+            none beside it, else `cheap`.
     """
     with freeze_imports():
         from coterie.experiments.run import loop
@@ -166,6 +167,7 @@ def train(
         exit_interrupted(begun.path, progress.round)
     from coterie.cli.printing import describe_outcome, describe_rename, run_argument, say
     from coterie.cli.report import write_page_or_say
+    from coterie.experiments.folder.baselines import FOLDER as BESIDE
 
     folder = RunFolder(result.folder)
     if isinstance(what, Experiment) and not quiet and (note := describe_rename(result)):
@@ -176,7 +178,9 @@ def train(
         exit_interrupted(folder.path, result.rounds.height)
     page = folder.path / "report.html"
     again = f"interrupted; the run is finished, and the rest comes with: coterie resume {run_argument(folder.path)}"
-    if added := _run_baselines(folder, baselines or ("none" if quiet else "cheap"), again):
+    ended = before is not None and before.state == "finished"  # and to be left as it is, unless something is open
+    usual = "none" if quiet or (ended and not (folder.path / BESIDE).exists()) else "cheap"
+    if added := _run_baselines(folder, baselines or usual, again):
         if not quiet:
             say(f"beside  {added}")
         page.unlink(missing_ok=True)
