@@ -332,7 +332,7 @@ def test_a_run_that_breaks_off_is_a_trial_without_a_value(tmp_path: Path) -> Non
 
 
 def test_a_method_that_cannot_begin_is_not_searched_for_ever(tmp_path: Path) -> None:
-    given = comparison(["fedper(private=3)", "fedavg"])
+    given = comparison(["fedcps(personal_layers=9)", "fedavg"])
     asked: list[str] = []
 
     def run(cells: list[Cell]) -> Mapping[str, Outcome]:
@@ -340,10 +340,10 @@ def test_a_method_that_cannot_begin_is_not_searched_for_ever(tmp_path: Path) -> 
         return runner(tmp_path)(cells)
 
     after, table = tune(given, 2, run, tmp_path)
-    assert asked.count("fedper(private=3)") == 2
+    assert asked.count("fedcps(personal_layers=9)") == 2
     assert table["method"].unique().to_list() == ["fedavg"]
-    assert "fedper(private=3)" not in after.tuned.get("", {})
-    assert describe_shortfalls(given, table, 2)[0].startswith("fedper(private=3): 0 of 2 trials")
+    assert "fedcps(personal_layers=9)" not in after.tuned.get("", {})
+    assert describe_shortfalls(given, table, 2)[0].startswith("fedcps(personal_layers=9): 0 of 2 trials")
 
 
 @pytest.mark.slow
