@@ -141,6 +141,16 @@ def test_updates_that_are_turned_round_are_found_and_others_are_not(groups: list
     assert np.flatnonzero(find_turned_round(products * signs[:, None] * signs)).tolist() == [0, 1, 2, 3]
 
 
+def test_more_than_a_fifth_are_a_group_of_their_own_and_not_turned_round() -> None:
+    """As clients for whom the same labels mean the opposite: none of them is left out, and they are told apart."""
+    products, signs = products_of(centres_of([0] * 20)), np.ones(40)
+    signs[:10] = -1
+    turned = products * signs[:, None] * signs
+    assert not find_turned_round(turned).any()
+    found = find_groups(turned, 0.05, np.random.default_rng(0))
+    assert found.labels.tolist() == [0] * 5 + [1] * 15
+
+
 @pytest.mark.parametrize(
     ("samples", "size"),
     [

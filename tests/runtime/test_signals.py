@@ -190,3 +190,15 @@ def test_what_was_raised_keeps_no_block_alive(handled: list[int]) -> None:
     gc.collect()
     assert signal.getsignal(signal.SIGINT) is before
     assert handled == [signal.SIGINT]
+
+
+def test_a_signal_in_a_block_that_fails_is_delivered_all_the_same(handled: list[int]) -> None:
+    def fail() -> None:
+        with defer_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise OSError("the disk is full")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fail()
+    assert isinstance(caught.value.__context__, OSError)
+    assert handled == [signal.SIGINT]

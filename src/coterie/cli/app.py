@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated
@@ -119,7 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _was_interrupted(error: Exception) -> bool:
     """Whether Ctrl-C came while compiled code called Python, which then says so with an error of its own."""
-    return KeyboardInterrupt.__name__ in "".join(traceback.format_exception(error))
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, KeyboardInterrupt) or KeyboardInterrupt.__name__ in str(found):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
 
 
 def _say_exhausted(error: Exception) -> str | None:

@@ -34,6 +34,8 @@ LEAST = 4
 
 AGAINST = -0.7
 """A client whose updates agree with all others this many times as well as the median client's was turned round."""
+MOST_TURNED = 0.2
+"""The share of clients of whom more are a group of their own, and not hostile."""
 
 FINER = 4.0
 """How many times finer than the level that it is held against a p-value is computed, at least."""
@@ -292,7 +294,9 @@ def find_turned_round(products: Floats) -> NDArray[np.bool_]:
     """Return whose updates point against everybody else's `[n]`, as those of a client that flips signs do.
 
     Honest clients share what every start has to learn first, whatever their group. A client is turned round where
-    the mean product of its directions with all others' is below `AGAINST` times the median client's.
+    the mean product of its directions with all others' is below `AGAINST` times the median client's. Where labels
+    mean the opposite in a group, its clients are like that, too; so nobody is where it would be more than
+    `MOST_TURNED` of all.
     """
     n = products.shape[1] // 2
     if n < LEAST:
@@ -300,7 +304,8 @@ def find_turned_round(products: Floats) -> NDArray[np.bool_]:
     between = products.mean(0).reshape(n, 2, n, 2).mean((1, 3))
     agreement = (between.sum(1) - between.diagonal()) / (n - 1)
     median = float(np.median(agreement))
-    return np.asarray(agreement < AGAINST * median) if median > 0 else np.zeros(n, np.bool_)
+    turned = np.asarray(agreement < AGAINST * median) if median > 0 else np.zeros(n, np.bool_)
+    return turned if turned.sum() <= MOST_TURNED * n else np.zeros(n, np.bool_)
 
 
 def _halves_of(clients: Labels) -> Labels:

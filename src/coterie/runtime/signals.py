@@ -30,13 +30,15 @@ def defer_signals() -> Iterator[None]:
         else:
             former(number, frame)
 
-    with _handle_signals(defer):
-        try:
-            yield
-        finally:
-            is_deferring = False
-    for former, number, frame in waiting:
-        former(number, frame)
+    try:
+        with _handle_signals(defer):
+            try:
+                yield
+            finally:
+                is_deferring = False
+    finally:  # also where the block raised, whose error is then the context
+        for former, number, frame in waiting:
+            former(number, frame)
 
 
 @contextmanager

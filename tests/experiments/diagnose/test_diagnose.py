@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -204,3 +205,27 @@ def test_memberships_say_the_second_likely_group() -> None:
 
 def test_it_is_public() -> None:
     assert coterie.diagnose is diagnose
+
+
+@pytest.mark.medium
+def test_a_norm_over_the_batch_would_see_what_models_are_scored_on() -> None:
+    found = diagnose(experiment(network={"name": "cnn", "norm": True}), starts=1)
+    assert found.pay is None
+    assert found.notes[-1].startswith(
+        "who gains was not asked: the samples that models are scored on would take part"
+    )
+
+
+@pytest.mark.medium
+def test_a_file_that_names_no_client_is_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [f"ward {i % 4},{rng.normal():.2f},{rng.normal():.2f},{rng.integers(2)}" for i in range(400)]
+    path = tmp_path / "wards.csv"
+    path.write_text("\n".join(["ward,age,dose,label", *lines]), encoding="utf-8")
+    given = Experiment(data={"name": str(path), "clients": 5}, method="fedavg", run={"workers": 1})
+    sentence = (
+        "does not say whose a sample is, so that samples were dealt to 5 clients at random; data.client names"
+    )
+    assert sentence in diagnose(given, starts=1, gains=False).notes[0]
+    said = given.updated({"data.client": "ward"})
+    assert not any(sentence in note for note in diagnose(said, starts=1, gains=False).notes)

@@ -127,6 +127,14 @@ def test_clients_gain_lose_or_cannot_tell() -> None:
     assert json.loads(json.dumps(pay.tables()))["losing"] == ["site 5"]
 
 
+def test_what_is_chosen_by_other_folds_gains_nothing_where_all_are_alike() -> None:
+    fit = moments([[4.0] * 4, [1.0] * 4, [2.25] * 4])
+    fit.moments[0, :, 0, 1:] *= 4  # a fold on which all are twice as far off
+    pay = weigh(fit, "rmse", np.array(["a", "b", "c"], dtype=object), np.zeros(3, np.int64))
+    assert pay is not None
+    assert pay.chosen.value == pytest.approx(0, abs=1e-12)
+
+
 def test_an_error_that_falls_is_a_gain() -> None:
     fit = moments([[4.0, 2.25, 4.0, 4.0], [4.0, 1.0, 4.0, 9.0], [4.0, 1.44, 4.0, 4.0]])
     pay = weigh(fit, "rmse", np.array(["a", "b", "c"], dtype=object), np.zeros(3, np.int64))

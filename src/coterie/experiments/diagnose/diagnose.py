@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
+from coterie.clients.data.columns import Named
+from coterie.clients.data.datasets import DATASETS, default_split
 from coterie.clients.data.federation import Federation
 from coterie.clients.rules.fold import FOLDS
 from coterie.errors import BadInput
@@ -43,6 +45,11 @@ LEARNT = 0.15
 
 STARTS, DRAWS, RESAMPLES = 4, 999, 20
 """Initial models, random pairings a test, and resamples."""
+
+NOT_ASKED = (
+    "who gains was not asked: the samples that models are scored on would take part in their batch normalisation; "
+    "take a network without, or with group or layer normalisation in its place"
+)
 
 
 def diagnose(
@@ -117,8 +124,15 @@ def diagnose(
             found, labels = _conclude(session, gathered, alpha, starts, missing)
             told = world is None if profiles is None else profiles
             found = replace(found, kinds=_find_kinds(session, gathered, alpha, answer, told))
-            pay = _find_gains(session, gathered, found, labels, answer, progress) if gains else None
-            notes = (*found.notes, *_advise(pay, session.federation.histograms))
+            asked = gains and not session.has_batch_norm
+            pay = _find_gains(session, gathered, found, labels, answer, progress) if asked else None
+            notes = (
+                *_note_invented_clients(experiment),
+                *found.notes,
+                *_advise(pay, session.federation.histograms),
+            )
+            if gains and not asked:
+                notes = (*notes, NOT_ASKED)
             return replace(found, pay=pay, notes=notes, seconds=time.perf_counter() - begun)
 
 
@@ -238,3 +252,16 @@ def _conclude(
         distances=_find_distances(products),
     )
     return diagnosis, found.labels
+
+
+def _note_invented_clients(experiment: Experiment) -> tuple[str, ...]:
+    """Say that data name no clients, where nobody said who is to hold what: those asked about are then invented."""
+    data = experiment.data
+    if data.split != "auto" or data.own or data.name in DATASETS:
+        return ()
+    if default_split(data.name, Named(data.label, data.client)) == "by-user":
+        return ()
+    return (
+        f"{data.name} does not say whose a sample is, so that samples were dealt to {data.clients} clients at "
+        "random; data.client names the column that says it",
+    )

@@ -221,15 +221,15 @@ def weigh(fit: CrossFit, kind: Kind, names: NDArray[np.object_], labels: NDArray
     if not scored.any():
         return None
     pooled, counts, who = pooled[scored], counts[:, scored], names[scored]
-    by_fold = fit.moments[:, scored, 0, 1:]
-    by_fold = np.sqrt(by_fold) if kind == "rmse" else by_fold
     scores, at = pooled[:, 0, 1:], {name: number for number, name in enumerate(fit.options)}
     order = tuple(at[name] for name in SIMPLEST_FIRST if name in at)
     best = choose_option(scores, sign, order)
     gains = sign * (scores - scores[:, :1])
     others = [option for option in range(len(fit.options)) if option]
     weighed = best or max(others, key=lambda option: float(gains[:, option].mean()))
-    chosen = sign * (choose_by_other_folds(by_fold, counts, sign, order) - scores[:, 0])
+    crossed = choose_by_other_folds(fit.moments[:, scored, 0, 1:], counts, sign, order)
+    # The root of all folds' squared errors, as of every option; the mean of each fold's root would be smaller.
+    chosen = sign * ((np.sqrt(crossed) if kind == "rmse" else crossed) - scores[:, 0])
     of_groups = labels[scored]
     return Pay(
         kind,

@@ -127,11 +127,12 @@ def _make_experiment(experiment: Experiment, folder: RunFolder, name: str) -> Ex
 
 
 def _train(folder: RunFolder, name: str, experiment: Experiment) -> Result:
-    """Run a baseline, or go on with it; one that was killed before it began is begun anew."""
+    """Run a baseline, or go on with it; one of other rounds, or killed before it began, is begun anew."""
     path = folder.path / FOLDER / name
     observers: list[Observer] = [_Silent()]
     if path.exists():
-        if RunFolder(path).progress() is not None:
+        progress = RunFolder(path).progress()
+        if progress is not None and progress.rounds == experiment.run.rounds:
             return loop.resume(path, observers=observers)
         shutil.rmtree(path)
     return loop.run(experiment, observers=observers)

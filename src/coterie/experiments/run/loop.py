@@ -271,7 +271,8 @@ class Session:
                 "must have more samples"
             )
         self.promise = make_promise(experiment, self.population.samples)
-        if self.promise is not None and engine.batch_norm:
+        self.has_batch_norm = engine.batch_norm
+        if self.promise is not None and self.has_batch_norm:
             raise BadInput(
                 f"network.name = {experiment.network.name!r} is not possible with privacy: noise would make the "
                 "variances of its batch normalisation negative; it must be a network without, or with group or "

@@ -73,8 +73,13 @@ class Tracker(ABC):
         if experiment.run.name is None:
             raise BadInput(f"a run without a folder, as of coterie.rounds, cannot be tracked with {self.extra}")
         folder = Path(experiment.run.folder) / experiment.run.name
+        progress = RunFolder(folder).progress()
+        settings = dict(flatten(experiment.tables()))
+        if progress is not None and progress.round:  # a run that goes on is not held up
+            self._tell(lambda: self.begin(folder, settings))
+            return
         try:
-            self.begin(folder, dict(flatten(experiment.tables())))
+            self.begin(folder, settings)
         except Exception as error:  # whatever another system raises
             raise BadInput(
                 f"the run cannot be tracked with {self.extra} ({_say(error)}); mend that, or leave --track out"

@@ -32,8 +32,7 @@ def stop(run: RunFolder) -> None:
         raise BadInput(f"run {run.name} is not running")
     if progress.host != platform.node():
         raise BadInput(f"run {run.name} runs on {progress.host}; stop it there")
-    if (run.path.resolve().parent.parent / "comparison.toml").is_file():
-        raise BadInput(f"run {run.name} is part of a comparison; stop that with Ctrl-C where it runs")
+    _refuse_cell(run, "stop that with Ctrl-C where it runs")
     pid = find_writer(run.path)
     if pid is None or pid != progress.pid or pid == os.getpid():
         raise BadInput(f"run {run.name} is held by no process that can be told; stop it with Ctrl-C where it runs")
@@ -43,6 +42,11 @@ def stop(run: RunFolder) -> None:
         raise BadInput(f"run {run.name} is not running") from None
     except PermissionError:
         raise BadInput(f"run {run.name} belongs to another user; stop it with Ctrl-C where it runs") from None
+
+
+def _refuse_cell(run: RunFolder, instead: str) -> None:
+    if (run.path.resolve().parent.parent / "comparison.toml").is_file():
+        raise BadInput(f"run {run.name} is part of a comparison; {instead}")
 
 
 @dataclass
@@ -64,6 +68,7 @@ class Resumed:
             BadInput: it is running, or it has finished.
         """
         progress = run.progress()
+        _refuse_cell(run, "the same coterie compare goes on with it")
         if run.status == "running" or self._lives(run.path.name):
             raise BadInput(f"run {run.name} is running already")
         if progress is not None and progress.state == "finished" and progress.round >= progress.rounds:

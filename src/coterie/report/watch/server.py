@@ -61,9 +61,7 @@ def make_app(folder: Path | str, token: str, port: int) -> LiveApp:
     watched, resumed, one_at_a_time = Watched(folder), Resumed(), threading.Lock()
 
     def index(request: Request) -> Response:
-        with one_at_a_time:
-            rows = watched.index()
-        return JSONResponse({"folder": str(watched.folder), "runs": rows})
+        return _answer(lambda: {"folder": str(watched.folder), "runs": watched.index()}, one_at_a_time)
 
     def detail(request: Request) -> Response:
         name = _name(request)
@@ -102,6 +100,8 @@ def _answer(do: Callable[[], dict[str, Any]], lock: threading.Lock) -> Response:
             return JSONResponse(do())
     except BadInput as problem:
         return JSONResponse({"problem": "; ".join(problem.problems)}, 409)
+    except OSError as error:
+        return JSONResponse({"problem": f"the folder cannot be used ({error.strerror})"}, 409)
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:
