@@ -30,6 +30,12 @@ def test_a_thousand_odd_inputs_end_as_they_should() -> None:
     assert [found for found in play_apart(SEED, list_cases(1000)) if found is not None] == []
 
 
+@pytest.mark.medium
+def test_a_table_that_stops_its_reader_is_refused() -> None:
+    """polars panics over it, which is no `Exception`."""
+    assert [found for found in play_here(1, [("file", 2012)]) if found is not None] == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_case_depends_on_seed_kind_and_number_alone(kind: str) -> None:
     first, again, other = (make_case(seed, kind, 3).describe() for seed in (1, 1, 2))

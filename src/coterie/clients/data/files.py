@@ -275,7 +275,7 @@ def _check_file(path: Path, labelled: bool, named: Named) -> list[str]:
             read_header(_schema(path), str(path), labelled, named)
     except BadInput as error:
         return error.problems
-    except (*_DAMAGE, pl.exceptions.PolarsError) as error:
+    except (*_DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         return [_unreadable(path, error)]
     return []
 

@@ -33,7 +33,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     wanted = ["play", "role", "speech", "text"]
     try:
         table = pl.read_parquet(path, columns=wanted)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise BadInput(f"{path} is damaged or not what it should be ({type(error).__name__}); replace it") from None
     rows = table.with_columns(pl.col("play", "role").cast(pl.String)).sort("play", "role", maintain_order=True)
     for (play, role), own in groupby(rows.iter_rows(), key=lambda row: row[:2]):

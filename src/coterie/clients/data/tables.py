@@ -147,7 +147,7 @@ def read_parquet(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
     """
     try:
         table = pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise BadInput(
             f"{path} is damaged or not what its name says ({type(error).__name__}); replace it"
         ) from None

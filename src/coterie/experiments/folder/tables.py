@@ -226,7 +226,7 @@ def decode(path: Path, schema: pl.Schema, run: str = "") -> pl.DataFrame:
         content = path.read_bytes()
         frame = pl.read_parquet(content)
         said = pl.read_parquet_metadata(BytesIO(content)).get(RUN_KEY, "") if run else ""
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise damaged_file(path, error) from None
