@@ -168,3 +168,10 @@ def test_ctrl_c_while_compiled_code_calls_python_is_an_interruption(
     monkeypatch.setattr(app, "app", build)
     assert app.main(["list"]) == 130
     assert capsys.readouterr().err == "coterie: interrupted\n"
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--jobs", "--tune"])
+def test_a_number_of_more_digits_than_python_reads_is_refused(option: str, terminal: Terminal) -> None:
+    code, out, err = terminal("compare", "fedavg", option, "9" * 5000)
+    assert (code, out) == (2, "")
+    assert "is not possible" in err or "must be" in err

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.options import (
+    MOST_DIGITS,
     Charts,
     Clients,
     Data,
@@ -304,6 +305,6 @@ def _parse_seeds(text: str) -> Any:
     numbers = [part.strip() for part in text.split(",")]
     if len(numbers) > 1 and not numbers[-1]:
         numbers.pop()  # "3," is the seed 3 alone
-    if not all(part.isascii() and part.isdigit() for part in numbers):
+    if not all(part.isascii() and part.isdigit() and len(part) <= MOST_DIGITS for part in numbers):
         return text
     return [int(part) for part in numbers] if "," in text else int(text)

@@ -102,6 +102,9 @@ Baselines = Annotated[
 Charts = Annotated[Path | None, typer.Option(metavar="DIR", help="Save each chart there as SVG and PNG.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run's folder at the end, and nothing else.")]
 
+MOST_DIGITS = 4000
+"""Of a number that an option has; Python reads no more of them."""
+
 TEXTS = {
     "data": "data.name",
     "split": "data.split",
@@ -203,7 +206,7 @@ def parse_whole_number(option: str, text: str | None) -> int | None:
     """
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS or int(text) < 1:
         raise BadInput(f"--{option} {text!r} is not possible; it must be a whole number, at least 1")
     return int(text)
 
