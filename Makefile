@@ -5,6 +5,7 @@
 # make test-all      the same with every test: all methods on all engines and runtimes, real processes, kills
 # make storm         1,000 kills and 1,000 interruptions at random moments lose no bit; takes an hour or two
 # make fuzz          20,000 odd inputs: files, command lines, data, messages; each ends in a result or a sentence
+# make docs          builds the documentation site into site/, strictly: a broken link fails
 # make release-check builds the wheel, installs it into an empty environment and runs it there
 # make clean         remove what these made
 #
@@ -30,7 +31,7 @@ $(PYTHON) -m venv .venv
 $(BIN)/python -m pip install --quiet -c constraints.txt -e '$(1)'
 endef
 
-.PHONY: demo demo-flower quick test test-all storm fuzz release-check clean
+.PHONY: demo demo-flower quick test test-all storm fuzz docs release-check clean
 
 demo: .venv/installed
 	$(BIN)/coterie demo
@@ -53,11 +54,14 @@ storm: .venv/installed-dev
 fuzz: .venv/installed-dev
 	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
+docs: .venv/installed-dev
+	$(BIN)/python -m mkdocs build --strict
+
 release-check: .venv/installed-dev
 	$(BIN)/python -m tests.release
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/installed: pyproject.toml constraints.txt
 	$(call install,.)

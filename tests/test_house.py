@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CODE = ("src", "tests", "benchmarks", "examples")
+CODE = ("src", "tests", "benchmarks", "examples", "website")
 TEXT = (*CODE, "docs", ".ci")
 SUFFIXES = {"", ".cfg", ".css", ".html", ".js", ".json", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
 
@@ -72,6 +72,12 @@ def test_no_path_of_one_machine() -> None:
     assert found == []
 
 
+def test_every_page_is_on_the_site() -> None:
+    named = set(re.findall(r"[\w./-]+\.md\b", (ROOT / "mkdocs.yml").read_text("utf-8")))
+    missing = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - named
+    assert not missing, f"nav of mkdocs.yml must name {sorted(missing)}"
+
+
 def test_something_is_looked_at() -> None:
     assert ROOT / "src/coterie/randomness.py" in _files(CODE)
     assert {ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "README.md"} <= set(_top())
@@ -85,7 +91,7 @@ def _files(folders: tuple[str, ...]) -> list[Path]:
 
 def _top() -> list[Path]:
     kept = {"Makefile", ".gitignore", ".pre-commit-config.yaml"}
-    return [p for p in sorted(ROOT.iterdir()) if p.name in kept or p.suffix in {".md", ".toml", ".txt"}]
+    return [p for p in sorted(ROOT.iterdir()) if p.name in kept or p.suffix in {".md", ".toml", ".txt", ".yml"}]
 
 
 def _bad_names(files: list[Path]) -> list[str]:

@@ -1,0 +1,116 @@
+"""The documentation site: built strictly, read from a folder without a network, and like the pages on GitHub."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import markdown
+import pytest
+from markdown_it import MarkdownIt
+
+from tests.browser import CHROMIUM, Browser
+from website.commonmark import translate
+
+ROOT = Path(__file__).parents[1]
+EXTENSIONS = ["tables", "sane_lists", "attr_list", "md_in_html", "pymdownx.superfences"]
+KINDS = ("ul", "ol", "li", "table", "tr", "td", "h2", "h3", "em", "strong", "a", "img", "details", "blockquote")
+
+
+def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Build the site into a folder, as `make docs` does."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    loads = re.compile(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    assert {path.name: found for path in pages if (found := loads.findall(path.read_text("utf-8")))} == {}
+
+
+@pytest.mark.slow
+def test_a_broken_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/index.md").write_text("# Start\n\n[gone](gone.md), [nowhere](#nowhere)\n")
+    own = f"INHERIT: {ROOT / 'mkdocs.yml'}\nnav: [index.md]\nhooks: []\nextra: {{polyfills: [iframe-worker]}}\n"
+    (tmp_path / "mkdocs.yml").write_text(own)
+    done = build(tmp_path / "site", "--config-file", str(tmp_path / "mkdocs.yml"))
+    assert done.returncode != 0
+    assert "'gone.md'" in done.stderr
+    assert "'#nowhere'" in done.stderr
+    assert "Aborted with 2 warnings in strict mode!" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser")
+def test_the_site_is_read_and_searched_from_a_folder(site: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path) as browser:
+        browser.open((site / "methods/fesem.html").as_uri())
+        assert browser.wait("document.querySelector('h1')?.innerText").startswith("FeSEM and FeSEM-MA")
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        browser.evaluate("document.querySelector('.md-search__input').focus()")
+        browser.wait("document.querySelector('.md-search-result__meta').textContent.includes('Type to start')")
+        browser.send("Input.insertText", text="Hopkins statistic")
+        browser.send("Input.dispatchKeyEvent", type="keyUp", key="c")
+        found = "[...document.querySelectorAll('.md-search-result__link')]"
+        browser.wait(f"{found}.some(a => a.href.includes('fedtsdp'))")
+        assert browser.complaints == []
+
+
+class Tags(HTMLParser):
+    """Counts the elements of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.counts[tag] += tag in KINDS
+
+
+def shown(text: str) -> tuple[Counter[str], Counter[str]]:
+    """Return the elements of a page as GitHub shows it, and as the site does."""
+    github = MarkdownIt("commonmark").enable("table").render(text)
+    ours = markdown.markdown(translate(text), extensions=EXTENSIONS)
+    return Tags(github).counts, Tags(ours).counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/**/*.md")), ids=lambda path: path.stem)
+def test_pages_have_the_lists_and_tables_that_github_shows(path: Path) -> None:
+    github, ours = shown(path.read_text("utf-8"))
+    assert ours == github
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "* one\n  * two\n  * three\n* four\n",
+        "Text:\n- one\n- two\n",
+        "1. one\n\n   ```sh\n   - ls\n   ```\n\n2. two\n   - three\n",
+        "* one\n\n  | a | b |\n  |---|---|\n  | 1 | 2 |\n\n  text\n* two\n",
+        "Text:\n| a |\n|---|\n| *b* |\n",
+        "<details><summary>more</summary>\n\n| a |\n|---|\n| **b** |\n\n</details>\n",
+    ],
+)
+def test_lists_and_tables_are_translated(text: str) -> None:
+    github, ours = shown(text)
+    assert ours == github
+    assert github.total() > 2
