@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 import torch
 
 import coterie
-from coterie.clients.data import build, load
+from coterie.clients.data import build, datasets, load
+from coterie.clients.data.datasets import Dataset
 from coterie.clients.data.own import Holding
+from coterie.clients.data.preparation import scale_bytes
 from coterie.clients.engine import bound_network, minibatches
 from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import Language
@@ -74,6 +78,67 @@ def test_a_run_on_bytes_is_the_same_run(
         )
         found.append([result.rounds[name].to_list() for name in ("loss", "train_loss", "macro_accuracy")])
     assert found[0] == found[1] == found[2]
+
+
+@pytest.fixture
+def named_as_numbers(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Lets the images of named datasets be numbers as soon as they are loaded."""
+
+    def load_as_numbers(*given: Any, **settings: Any) -> Dataset:
+        found = load(*given, **settings)
+        public = None if found.public is None else scale_bytes(found.public, found.standard)
+        return replace(found, inputs=scale_bytes(found.inputs, found.standard), public=public, standard=None)
+
+    return lambda: monkeypatch.setattr(datasets, "load", load_as_numbers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnist", "cifar10-20k"])
+def test_named_images_stay_bytes_and_become_the_same_numbers(
+    name: str, named_as_numbers: Callable[[], None]
+) -> None:
+    kept = build(name, "iid + rotated(4)", 300, 0, public=9, samples_per_client=20)
+    named_as_numbers()
+    numbers = build(name, "iid + rotated(4)", 300, 0, public=9, samples_per_client=20)
+    assert (kept.inputs.dtype, numbers.inputs.dtype) == (torch.uint8, torch.float32)
+    assert kept.fingerprint == numbers.fingerprint
+    assert kept.public is not None
+    assert numbers.public is not None
+    assert torch.equal(kept.public, numbers.public)
+    assert torch.equal(kept.to_numbers(kept.inputs), numbers.inputs)
+    assert torch.equal(Holding.of(kept, 7).parts[0][0], Holding.of(numbers, 7).parts[0][0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "fedtsdp", "ifca"])
+@pytest.mark.parametrize("settings", [{"engine": "sequential"}, {"engine": "batched"}, {"workers": 2}])
+@pytest.mark.parametrize("name", ["mnist", "cifar10-20k"])
+def test_a_run_on_named_images_is_that_on_their_numbers(
+    name: str, settings: dict[str, Any], method: str, named_as_numbers: Callable[[], None], tmp_path: Path
+) -> None:
+    found = []
+    for kind in ("bytes", "numbers"):
+        data = {"name": name, "split": "rotated(4)", "clients": 8, "samples_per_client": 40}
+        run = {"rounds": 2, "workers": 1, "folder": str(tmp_path / kind), **settings}
+        result = coterie.run(coterie.Experiment(method=method, data=data, run=run))
+        found.append([result.rounds[name].to_list() for name in ("loss", "train_loss", "macro_accuracy")])
+        named_as_numbers()
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_marked_images_are_numbers_whoever_looks_at_them(
+    images: tuple[str, str], workers: int, tmp_path: Path
+) -> None:
+    found = []
+    for number, data in enumerate(images):
+        run = {"rounds": 2, "workers": workers, "folder": str(tmp_path / str(number))}
+        attack = {"share": 0.25, "kind": "backdoor"}
+        result = coterie.run(coterie.Experiment(method="fedavg", data=data, attack=attack, run=run))
+        found.append(coterie.RunFolder(result.folder).log()["value"].to_list())
+    # The mark is the brightest of what it is put on, which is white in all but the smallest of images.
+    assert found[0] == pytest.approx(found[1], abs=0.1)
 
 
 def test_volumes_are_scaled_and_divided(tmp_path: Path) -> None:

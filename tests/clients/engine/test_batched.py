@@ -292,6 +292,9 @@ def test_clients_in_one_memory_are_computed_as_clients_apart(features: tuple[int
             rows = slice(int(ends[client]) - len(held[client][1]), int(ends[client]))
             return inputs[rows], labels[rows]
 
+        def to_numbers(self, stored: Tensor) -> Tensor:
+            return stored
+
     engine = apart.engine
     together = Batched(
         apart.network, engine.layout, Together(), engine.training, engine.seed, torch.zeros(engine.layout.size)

@@ -470,6 +470,9 @@ def test_a_client_that_cannot_be_evaluated_is_named_and_weighs_nothing(monkeypat
                     raise OSError("the disk is gone")
                 return slices(client, split)
 
+            def to_numbers(self, stored: torch.Tensor) -> torch.Tensor:
+                return stored
+
         engine.data = Torn()
 
     monkeypatch.setattr(Session, "__init__", without_data)

@@ -18,7 +18,7 @@ from coterie.clients.data import given, hub, shakespeare, storage
 from coterie.clients.data.columns import USUAL, Columns, Named, check_lengths
 from coterie.clients.data.files import ENDINGS, check_path, join_tests, names_clients, read_arrays, read_columns
 from coterie.clients.data.labelling import advise_binary, choose_task, leave_out_unlabelled, to_plain_strings
-from coterie.clients.data.normalisation import STANDARDS
+from coterie.clients.data.normalisation import STANDARDS, Standard
 from coterie.clients.data.preparation import (
     AS_READ,
     Missing,
@@ -29,6 +29,7 @@ from coterie.clients.data.preparation import (
     handle_missing,
     keep_bytes,
     make_inputs,
+    scale_bytes,
 )
 from coterie.clients.tasks import CLASSIFICATION, Language, Targets, Task
 from coterie.errors import BadInput, unknown
@@ -76,7 +77,9 @@ def usual_task(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples `[N, *features]` float32 (images `[N, height, width, channels]`) and labels, the targets of `task`.
+    """Samples `[N, *features]` (images `[N, height, width, channels]`) and labels, the targets of `task`.
+
+    Samples are float32, or bytes that become numbers when a minibatch is made of them: by `standard`, or 0 … 1.
 
     `labels` is `[N, *shape]`, int64 for classes and tokens and float32 for numbers; `classes` is 0 where a sample
     is not of one class, and otherwise they are in 0 … classes - 1. Tokens, which are looked up, are int64 samples.
@@ -97,7 +100,7 @@ class Dataset:
     user_names: tuple[str, ...] | None = None
     units: NDArray[np.int64] | None = None
     user_groups: NDArray[np.int64] | None = None
-    public: NDArray[np.float32] | None = None
+    public: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
     given_split: NDArray[np.int8] | None = None
     task: Task = CLASSIFICATION
@@ -106,6 +109,8 @@ class Dataset:
     """How the inputs were made of what was read, without what training samples alone decide."""
     target_names: tuple[str, ...] | None = None
     """What classes or outputs are called; None where they are called by their number."""
+    standard: Standard | None = None
+    """How bytes become numbers; None for a scale of 0 … 1."""
 
     def __post_init__(self) -> None:
         if not self.outputs:
@@ -143,6 +148,8 @@ def load(
     if data in DATASETS:
         loaded: Dataset = DATASETS[data].target(public)
         loaded = replace(loaded, preparation=replace(AS_READ, standardise=standardise))
+        if standardise != "none":
+            loaded = replace(loaded, inputs=scale_bytes(loaded.inputs, loaded.standard))
         return loaded if task is None else _read_again(loaded, task)
     columns = columns_of(data, test_path, named)
     if data in STANDARDS:
@@ -158,7 +165,7 @@ def _read_again(dataset: Dataset, task: Task) -> Dataset:
     notes = list(dataset.notes)
     known = dataset.outputs if type(task) is type(dataset.task) else None
     targets = task.read_targets(dataset.labels, f"data = {dataset.name!r}", notes, known)
-    if task.tokens and dataset.inputs.dtype.kind == "f":
+    if task.tokens and dataset.inputs.dtype.kind in "fu":
         raise BadInput(f"task.name = {task.name!r} is not possible with data = {dataset.name!r}: it has no tokens")
     return replace(
         dataset,
@@ -417,9 +424,8 @@ def _images(name: str, public: bool, files: Callable[[str, bool], Raw]) -> Datas
     if not _in_folder(name):
         files = _hub_images
     images, labels = files(name, True)
-    standard = STANDARDS[name]
-    test = standard.samples(files(name, False)[0]) if public else None
-    return Dataset(name, standard.samples(images), labels.astype(np.int64), 10, public=test)
+    test = files(name, False)[0] if public else None
+    return Dataset(name, images, labels.astype(np.int64), 10, public=test, standard=STANDARDS[name])
 
 
 def _idx_files(name: str, train: bool) -> Raw:
@@ -464,9 +470,15 @@ def _hub_images(name: str, train: bool) -> Raw:
 
 def _standardised_hub_images(data: str, columns: Columns, public: bool, task: Task | None) -> Dataset:
     """Images of the hub whose means are known, as the named datasets are; with their test images, if wanted."""
-    standard, whole = STANDARDS[data], check_and_convert(data, columns, task)
-    test = standard.samples(np.asarray(hub.fetch(data.removeprefix(HUB), "test").features)) if public else None
-    return replace(whole, inputs=standard.samples(np.asarray(columns.features)), public=test, notes=columns.notes)
+    whole = check_and_convert(data, columns, task)
+    images, test = np.asarray(columns.features), hub.fetch(data.removeprefix(HUB), "test") if public else None
+    return replace(
+        whole,
+        inputs=images,
+        public=None if test is None else np.asarray(test.features),
+        notes=columns.notes,
+        standard=STANDARDS[data],
+    )
 
 
 def _idx(path: Path, axes: int) -> NDArray[np.uint8]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from coterie.clients.data.columns import USUAL, Named
 from coterie.clients.data.datasets import Dataset
 from coterie.clients.data.duplicates import count_shared_rows, say_shared_rows
 from coterie.clients.data.holdout import TRAIN, check_given, hold_out
+from coterie.clients.data.normalisation import Standard
 from coterie.clients.data.partition import SPLITS, Partition, Pool, goes_by_class, without_users
 from coterie.clients.data.preparation import (
     AS_READ,
@@ -32,6 +34,7 @@ from coterie.clients.data.skew import Rows
 from coterie.clients.data.small_clients import Fate, Limits, choose_clients, say_one_class
 from coterie.clients.data.split import Call, check_split, parse_split
 from coterie.clients.data.storage import MappedFile
+from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import CLASSIFICATION, Task
 from coterie.errors import BadInput
 from coterie.grouping.labels import relabel
@@ -46,7 +49,7 @@ class Federation:
     """Who the clients are and what each holds.
 
     `inputs` is `[N, *features]` float32 (images `[N, height, width, channels]`), int64 (tokens), or uint8: images
-    that are scaled to 0 … 1 when a minibatch is made of them (`to_numbers`). `labels` are the
+    that become numbers when a minibatch is made of them (`to_numbers`). `labels` are the
     targets of `task`, `[N, *shape]`: int64 for classes and tokens, float32 for numbers; `classes` is 0 where a
     sample is not of one class. Client i's training samples are rows `bounds[i, 0]` to `bounds[i, 1]`, its
     validation samples end at `bounds[i, 2]`, its test samples at `bounds[i, 3]`. `planted` `[n]` is each client's
@@ -77,6 +80,8 @@ class Federation:
     """Each client's own mean and deviation `[n, 2, channels]`, where samples are standardised by these."""
     file: MappedFile | None = None
     """What `inputs` are mapped from; None where they lie in memory."""
+    standard: Standard | None = None
+    """How bytes become numbers; None for a scale of 0 … 1."""
 
     def __post_init__(self) -> None:
         if not self.outputs:
@@ -145,8 +150,16 @@ class Federation:
             if values is not None:
                 array = values.numpy()
                 for rows in storage.blocks(array):
-                    found.update(np.ascontiguousarray(scale_bytes(array[rows])).data)
+                    found.update(np.ascontiguousarray(scale_bytes(array[rows], self.standard)).data)
         return found.hexdigest()
+
+    def to_numbers(self, stored: Tensor) -> Tensor:
+        """Return stored inputs `[s, *features]` as networks take them, with the channels last."""
+        return to_numbers(stored, self._scale)
+
+    @cached_property
+    def _scale(self) -> tuple[Tensor, Tensor] | None:
+        return None if self.standard is None else self.standard.spread(self.features)
 
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
         """The inputs, as they are stored, and labels of one split of one client, as views."""
@@ -489,6 +502,7 @@ def _assembled(
         scales=scales,
         target_names=dataset.target_names,
         file=storage.file_of(inputs),
+        standard=dataset.standard,
     )
 
 
@@ -517,7 +531,8 @@ def _with_public(
             raise BadInput(
                 f"public = {count} is not possible; {dataset.name} has {len(dataset.public)} official test samples"
             )
-        return dataset, dataset.public[np.sort(rng.choice(len(dataset.public), count, replace=False))]
+        drawn = dataset.public[np.sort(rng.choice(len(dataset.public), count, replace=False))]
+        return dataset, scale_bytes(drawn, dataset.standard)
     total = len(dataset.labels)
     if at_most:
         count = max(1, min(count, total // 10))
@@ -532,7 +547,7 @@ def _with_public(
             raise BadInput(f"public = {count} is not possible; {dataset.name} has {len(own)} samples to train on")
         aside = np.zeros(total, np.bool_)
         aside[own] = _set_aside(None if dataset.units is None else dataset.units[own], len(own), count, rng)
-    return _without(dataset, aside), scale_bytes(dataset.inputs[aside][:count])
+    return _without(dataset, aside), scale_bytes(dataset.inputs[aside][:count], dataset.standard)
 
 
 def _without(dataset: Dataset, gone: NDArray[np.bool_]) -> Dataset:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -17,12 +19,32 @@ class Standard:
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
 
+    @property
+    def factor(self) -> NDArray[np.float32]:
+        """What raw values are multiplied by first, `[channels]`."""
+        return np.divide(np.float32(1 / self.top), np.array(self.deviation, np.float32))
+
+    @property
+    def shift(self) -> NDArray[np.float32]:
+        """What is subtracted then, `[channels]`."""
+        return np.divide(self.mean, self.deviation).astype(np.float32)
+
     def samples(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Raw values `[..., channels]` as samples of the same shape."""
         scaled = values.astype(np.float32)
-        scaled *= np.float32(1 / self.top) / np.array(self.deviation, np.float32)
-        scaled -= (np.array(self.mean) / np.array(self.deviation)).astype(np.float32)
+        scaled *= self.factor
+        scaled -= self.shift
         return scaled
+
+    def spread(self, features: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Return factor and shift for each number of a sample `[*features]`, the channels last.
+
+        Long rows are scaled several times as fast as rows of three channels.
+        """
+        factor, shift = (
+            torch.from_numpy(np.broadcast_to(each, features).copy()) for each in (self.factor, self.shift)
+        )
+        return factor, shift
 
 
 _MNIST = Standard(255, (0.1307,), (0.3081,))

@@ -67,7 +67,7 @@ class Holding:
     def of(cls, federation: Federation, client: int) -> Holding:
         """A client's part of a simulated federation."""
         slices = (federation.slice(client, split) for split in SPLITS)
-        parts = tuple((to_numbers(inputs), labels) for inputs, labels in slices)
+        parts = tuple((federation.to_numbers(inputs), labels) for inputs, labels in slices)
         return cls(
             federation.names[client],
             federation.classes,
@@ -106,6 +106,10 @@ class Holding:
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
         """The inputs and labels of a split, as views; there is but this client."""
         return self.parts[SPLITS.index(split)]
+
+    def to_numbers(self, stored: Tensor) -> Tensor:
+        """Return inputs `[s, *features]` as networks take them, with the channels last."""
+        return to_numbers(stored)
 
 
 def load_own(

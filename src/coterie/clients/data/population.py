@@ -148,6 +148,10 @@ class RemotePopulation:
             digest.update(self.public.contiguous().numpy().data)
         return digest.hexdigest()
 
+    def to_numbers(self, stored: Tensor) -> Tensor:
+        """Return public samples, which are numbers or tokens, as they are."""
+        return stored
+
     def reordered(self, clients: NDArray[np.int64]) -> RemotePopulation:
         """Return only `clients`, numbered 0, 1, … in the order given."""
         return replace(self, clients=tuple(self.clients[i] for i in clients))

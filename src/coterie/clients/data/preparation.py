@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from coterie.clients.data import storage
 from coterie.clients.data.columns import USUAL, Columns, Named, is_id
+from coterie.clients.data.normalisation import Standard
 from coterie.errors import MOST_NAMES, BadInput
 
 MOST_LEVELS = 64
@@ -173,8 +174,7 @@ TOKENS = ("tokens", "input_ids")
 def keep_bytes(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[np.uint8] | None:
     """Return 8-bit images, which stay bytes until a minibatch is made of them; None where features are no such.
 
-    What is to be standardised by training samples becomes numbers at once, and so do the images of the named
-    datasets, which are standardised as they are loaded: to do that for every minibatch would take longer.
+    What is to be standardised by training samples becomes numbers at once.
     """
     values = columns.features
     if not isinstance(values, np.ndarray) or values.dtype != np.uint8 or values.ndim not in (3, 4, 5):
@@ -190,10 +190,12 @@ def keep_bytes(columns: Columns, known: Preparation, notes: list[str]) -> NDArra
     return values
 
 
-def scale_bytes(values: NDArray[Any]) -> NDArray[Any]:
-    """Return inputs, made of bytes where these are some."""
+def scale_bytes(values: NDArray[Any], standard: Standard | None = None) -> NDArray[Any]:
+    """Return inputs, made of bytes where these are some: by a dataset's standard, or scaled to 0 … 1."""
     if values.dtype != np.uint8:
         return values
+    if standard is not None:
+        return standard.samples(values)
     inputs = values.astype(np.float32)
     inputs /= 255
     return inputs

@@ -117,7 +117,7 @@ class Batched(Engine):
     ) -> None:
         super().__init__(network, layout, data, training, seed, initial, example_privacy)
         refuse_unbatchable(network, layout)
-        self._model = _stacked(network, layout)
+        self._model = _stacked(network, layout, data.to_numbers)
         self._dual = Dual(self._model, layout) if isinstance(self._model, Perceptron) else None
         self.together = chunk_size(layout, training.batch_size)
         self.independent = self._model.fixed_width
@@ -448,11 +448,13 @@ class Batched(Engine):
         return [e.views(stack) for e in self.layout.tensors]
 
 
-def _stacked(network: nn.Module, layout: Layout) -> Stacked:
+def _stacked(network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor]) -> Stacked:
     """How a network is computed for many models at once, in the fastest way that there is for it."""
     if find_obstacle(network):
-        return Vectorised(network, layout)
-    return Perceptron(layout) if is_perceptron(network) else Convolutional(network, layout)
+        return Vectorised(network, layout, to_numbers)
+    if is_perceptron(network):
+        return Perceptron(layout, to_numbers)
+    return Convolutional(network, layout, to_numbers)
 
 
 def split_evenly(count: int, most: int, fewest: int = 1) -> list[slice]:

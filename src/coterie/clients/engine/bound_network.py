@@ -34,9 +34,11 @@ class BoundNetwork:
     Attributes:
         vector: `[P]`; writing it writes the network's parameters and buffers.
         parameters: the network's parameters by name.
+        to_numbers: makes numbers of inputs as they are stored.
         augment: alters every minibatch that is trained on; None for nothing.
     """
 
+    to_numbers: Callable[[Tensor], Tensor] = staticmethod(to_numbers)
     augment: Callable[[torch.Generator, Tensor], Tensor] | None = None
 
     def __init__(
@@ -108,13 +110,13 @@ class BoundNetwork:
             if b > end:
                 begin, end = a, max(b, a + most)
                 xs = inputs.index_select(0, picked[begin:end])
-            x = channels_first(to_numbers(xs[a - begin : b - begin]))
+            x = channels_first(self.to_numbers(xs[a - begin : b - begin]))
             x = x if self.augment is None else self.augment(self._generator, x)
             yield Batch(x, ys[a:b], None if ws is None else ws[a:b] / (b - a), self._task)
 
     def take_samples(self, data: Samples, picked: Tensor) -> Batch:
         """The samples of those numbers `[B]` as a minibatch of which each is altered by itself."""
-        x = channels_first(to_numbers(data[0].index_select(0, picked.to(data[0].device))))
+        x = channels_first(self.to_numbers(data[0].index_select(0, picked.to(data[0].device))))
         if self.augment is not None:
             x = torch.cat([self.augment(self._generator, some) for some in torch.split(x, 1)])
         return Batch(x, data[1].index_select(0, picked.to(data[1].device)), None, self._task)

@@ -36,8 +36,10 @@ class Convolutional:
     fewest = worthwhile = 1
     fixed_width = False
 
-    def __init__(self, network: nn.Module, layout: Layout) -> None:
-        self._network = network
+    def __init__(
+        self, network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers
+    ) -> None:
+        self._network, self._to_numbers = network, to_numbers
         places = {e.name: number for number, e in enumerate(layout.tensors)}
         # By the module, not by its path: one that stands in the chain twice has one set of parameters.
         own = {m: path for path, m in network.named_modules()}
@@ -52,7 +54,7 @@ class Convolutional:
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """Stored samples `[s, *features]` as numbers, the channels last."""
-        return to_numbers(inputs)
+        return self._to_numbers(inputs)
 
     @torch.no_grad()
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:

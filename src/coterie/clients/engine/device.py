@@ -14,7 +14,6 @@ from coterie.clients.engine.engine import Data, Engine
 from coterie.clients.engine.private_steps import ExamplePrivacy
 from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.rules.requests import Request, Result, Split
 from coterie.clients.rules.training import Training
 from coterie.models.layout import Layout
@@ -83,7 +82,10 @@ class _DataOnDevice:
 
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
         inputs, labels = self._data.slice(client, split)
-        return to_numbers(inputs).to(self._device), labels.to(self._device)
+        return self._data.to_numbers(inputs).to(self._device), labels.to(self._device)
+
+    def to_numbers(self, stored: Tensor) -> Tensor:
+        return stored
 
 
 def _move(device: torch.device, asked: Any) -> Any:

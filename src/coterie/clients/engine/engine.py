@@ -44,6 +44,9 @@ class Data(Protocol):
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
         """Inputs `[s, *features]` as they are stored, and targets `[s, *shape]` of a client, as views."""
 
+    def to_numbers(self, stored: Tensor) -> Tensor:
+        """Return stored inputs `[s, *features]` as networks take them, with the channels last."""
+
 
 class Engine(ABC):
     """Answers requests with one network, one thread, and the data of the clients it is asked for.

@@ -8,7 +8,7 @@ operand of every model starts at a multiple of 64 bytes (`allocate_rows`, `round
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import gcd, prod
 
 import torch
@@ -38,8 +38,8 @@ class Perceptron:
     fixed_width = True
     """A minibatch is as wide as its client's own samples make it, whoever else is there."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers) -> None:
+        self._layout, self._to_numbers = layout, to_numbers
         self.wide = layout.tensors[0].size >= WIDE
 
     def activations(self, features: tuple[int, ...]) -> int:
@@ -48,7 +48,7 @@ class Perceptron:
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """Stored samples `[s, *features]`, flattened with the channels first."""
-        return channels_first(to_numbers(inputs)).flatten(1)
+        return channels_first(self._to_numbers(inputs)).flatten(1)
 
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:
         """Logits `[n, width, classes]` of the samples `[n, width, features]`."""

@@ -22,7 +22,7 @@ from coterie.clients.engine.minibatches import draw_samples
 from coterie.clients.engine.private_steps import ExamplePrivacy, add_clipped, chunk_size, count_private_steps
 from coterie.clients.engine.solver import Solver, clip_gradients, initial_memory, memory_views, tensors_to_train
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.minibatch import Batch, minibatch_ranges, to_numbers
+from coterie.clients.rules.minibatch import Batch, minibatch_ranges
 from coterie.clients.rules.objective import LocalModel, TaskLoss
 from coterie.clients.rules.requests import (
     Gradients,
@@ -71,7 +71,7 @@ class Sequential(Engine):
     ) -> None:
         super().__init__(network, layout, data, training, seed, initial, example_privacy)
         self._bound = BoundNetwork(network, layout, seed, initial, training.precision, data.task)
-        self._bound.augment = data.augment
+        self._bound.augment, self._bound.to_numbers = data.augment, data.to_numbers
         self._handlers: dict[type[Request], Callable[[Client, Any], Result]] = {
             Train: self._train,
             Losses: self._losses,
@@ -204,13 +204,13 @@ class Sequential(Engine):
             self.network.eval()
             self._bound.vector.copy_(request.model)
         with torch.no_grad():
-            batch = Batch(channels_first(to_numbers(inputs)), labels, task=self.data.task)
+            batch = Batch(channels_first(self.data.to_numbers(inputs)), labels, task=self.data.task)
             return request.function(batch, None if request.model is None else self._model)
 
     def _logits(self, of: Callable[[Tensor], Tensor], inputs: Tensor) -> Iterator[tuple[slice, Tensor]]:
         for a in range(0, len(inputs), EVALUATION_BATCH):
             rows = slice(a, a + EVALUATION_BATCH)
-            yield rows, of(channels_first(to_numbers(inputs[rows])))
+            yield rows, of(channels_first(self.data.to_numbers(inputs[rows])))
 
     def _losses(self, client: Client, request: Losses) -> Tensor:
         inputs, labels = draw_samples(client, request, self.data.slice(client.id, request.split))
@@ -241,7 +241,7 @@ class Sequential(Engine):
         for row, (a, b) in zip(found, ranges, strict=True):
             picked = torch.from_numpy(order[a:b]).to(labels.device)
             x, y = inputs.index_select(0, picked), labels.index_select(0, picked)
-            self._bound.gradient(channels_first(to_numbers(x)), y, into=row)
+            self._bound.gradient(channels_first(self.data.to_numbers(x)), y, into=row)
         return found
 
     def _score(self, client: Client, request: Score) -> Scored:

@@ -7,7 +7,7 @@ by trying it on made samples, once, before anything starts.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -46,8 +46,10 @@ class Vectorised:
     worthwhile = FEWEST
     fixed_width = False
 
-    def __init__(self, network: nn.Module, layout: Layout) -> None:
-        self._network = network
+    def __init__(
+        self, network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers
+    ) -> None:
+        self._network, self._to_numbers = network, to_numbers
         self._model = LocalModel(network, layout)
         self._layout = layout
         self._names = [e.name for e in layout.tensors]
@@ -61,7 +63,7 @@ class Vectorised:
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """Stored samples `[s, *features]` as numbers, the channels last."""
-        return to_numbers(inputs)
+        return self._to_numbers(inputs)
 
     @torch.no_grad()
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:

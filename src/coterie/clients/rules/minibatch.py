@@ -16,8 +16,10 @@ LINE = 16
 """Scalars in 64 bytes: a line of cache, an AVX-512 register."""
 
 
-def to_numbers(stored: Tensor) -> Tensor:
-    """Return stored samples as numbers: bytes scaled to 0 … 1, and all others as they are, in the same memory.
+def to_numbers(stored: Tensor, standard: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Return stored samples as numbers: bytes scaled, and all others as they are, in the same memory.
+
+    Bytes are scaled to 0 … 1, or multiplied by the first and lessened by the second of `standard` `[*features]`.
 
     What is made of bytes begins as far into a line of cache as floats stored in their place would: the last digits
     of a product may depend on it, and are so the same however samples are stored.
@@ -25,7 +27,8 @@ def to_numbers(stored: Tensor) -> Tensor:
     if stored.dtype != torch.uint8:
         return stored
     begin, count = stored.storage_offset() % LINE, stored.numel()
-    return torch.empty(LINE + count)[begin : begin + count].view(stored.shape).copy_(stored).div_(255)
+    made = torch.empty(LINE + count)[begin : begin + count].view(stored.shape).copy_(stored)
+    return made.div_(255) if standard is None else made.mul_(standard[0]).sub_(standard[1])
 
 
 class Batch(NamedTuple):

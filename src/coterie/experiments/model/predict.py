@@ -19,7 +19,15 @@ from coterie.clients.data.datasets import DATASETS, load, number_users, read_tok
 from coterie.clients.data.files import check_path, names_clients, read_columns
 from coterie.clients.data.labelling import is_unlabelled
 from coterie.clients.data.normalisation import STANDARDS
-from coterie.clients.data.preparation import AS_READ, Preparation, Sums, fill_and_scale, handle_missing, make_inputs
+from coterie.clients.data.preparation import (
+    AS_READ,
+    Preparation,
+    Sums,
+    fill_and_scale,
+    handle_missing,
+    make_inputs,
+    scale_bytes,
+)
 from coterie.clients.engine.engine import EVALUATION_BATCH
 from coterie.clients.tasks import Task
 from coterie.errors import BadInput
@@ -115,8 +123,8 @@ def load_samples(data: str, about: About) -> Samples:
     """
     if data in DATASETS:
         dataset = load(data)
-        columns = Columns(data, dataset.inputs, dataset.labels, notes=dataset.notes)
-        notes, inputs = list(dataset.notes), dataset.inputs.copy()
+        inputs = np.array(scale_bytes(dataset.inputs, dataset.standard))
+        columns, notes = Columns(data, inputs, dataset.labels, notes=dataset.notes), list(dataset.notes)
         _fill_and_scale(inputs, columns, about.preparation or Preparation(), notes)
         return _as_samples(columns, inputs, about, notes)
     return prepare_samples(read_samples(data, named_for(about)), about)

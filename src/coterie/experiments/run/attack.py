@@ -234,7 +234,7 @@ def poison_data(federation: Federation, attackers: Attackers) -> Federation:
 class MarkedTests:
     """Test images of honest clients with the mark of a backdoor, none of them of the class that it stands for.
 
-    `inputs` is `[s, height, width, channels]`, and `clients` `[s]` whose they are.
+    `inputs`, as numbers, is `[s, height, width, channels]`, and `clients` `[s]` whose they are.
     """
 
     inputs: Tensor
@@ -249,7 +249,7 @@ class MarkedTests:
         for client in honest.tolist():
             inputs, labels = federation.slice(client, "test")
             own = inputs[labels != target][:MARKED_TESTS]
-            picked.append(mark_images(own) if len(own) else own)
+            picked.append(federation.to_numbers(mark_images(own) if len(own) else own))
             owners += [client] * len(own)
         return cls(torch.cat(picked), np.array(owners, np.int64), target)
 

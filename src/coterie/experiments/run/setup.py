@@ -18,7 +18,6 @@ from coterie.clients.data.population import Population
 from coterie.clients.data.preparation import Preparation
 from coterie.clients.data.storage import memory_limit
 from coterie.clients.engine.engine import Engine
-from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import CLASSIFICATION, MEASURES, Task
 from coterie.errors import BadInput, unknown
 from coterie.experiments.run.attack import Attackers, choose_attackers, poison_data
@@ -173,11 +172,12 @@ def load_federation(experiment: Experiment, method: Method[Any]) -> Federation:
     task = set_metrics(found.task, experiment.task)
     if wrong := method.needs.find_wrong_task(experiment.method.name, task):
         raise BadInput(wrong)  # where the data alone say what the task is
-    return replace(found, task=task, augment=make_augmentation(data, found.slice(0, "train")[0]))
+    samples = found.to_numbers(found.slice(0, "train")[0][:2])
+    return replace(found, task=task, augment=make_augmentation(data, samples))
 
 
 def make_augmentation(data: Data, inputs: Tensor) -> Augmentation | None:
-    """What is done to minibatches of such inputs `[s, *features]`; None for nothing.
+    """What is done to minibatches of such inputs `[s, *features]`, as numbers; None for nothing.
 
     Raises:
         BadInput: it cannot be done to them.
@@ -185,7 +185,7 @@ def make_augmentation(data: Data, inputs: Tensor) -> Augmentation | None:
     if data.augment is None:
         return None
     found = Augmentation(data.augment)
-    found.check(channels_first(to_numbers(inputs[:2])))
+    found.check(channels_first(inputs[:2]))
     return found
 
 
