@@ -118,7 +118,10 @@ def test_hub_images_whose_means_are_known_are_standardised_and_public_ones_are_t
     standard = STANDARDS[name]
     whole, test = (standard.samples(pixels[part]) for part in ("train", "test"))
     assert federation.bounds[:, [0, 3]].tolist() == [[0, 10], [10, 20], [20, 30], [30, 40]]  # none is set aside
-    assert np.sort(federation.to_numbers(federation.inputs).numpy().ravel()).tolist() == np.sort(whole.ravel()).tolist()
+    assert (
+        np.sort(federation.to_numbers(federation.inputs).numpy().ravel()).tolist()
+        == np.sort(whole.ravel()).tolist()
+    )
     assert federation.public is not None
     assert all((image == test).all((1, 2, 3)).sum() == 1 for image in federation.public.numpy())
     assert federation.notes == ()
