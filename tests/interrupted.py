@@ -38,7 +38,7 @@ def final_tensors(folder: RunFolder) -> tuple[str, dict[str, torch.Tensor]]:
 
 
 def assert_same_run(one: RunFolder, other: RunFolder) -> None:
-    """Every table but for the wall clock, the picture, and the last checkpoint, to the bit."""
+    """Every table but for the wall clock, the picture, what explains groups, the last checkpoint, to the bit."""
     assert one.status == other.status == "finished"
     assert one.rounds().drop("seconds").equals(other.rounds().drop("seconds"))
     for table in ("clients", "ledger", "failures", "log"):
@@ -62,6 +62,9 @@ def assert_same_run(one: RunFolder, other: RunFolder) -> None:
     with np.load(one.path / "picture.npz") as picture, np.load(other.path / "picture.npz") as same_picture:
         assert set(picture) == set(same_picture)
         assert all(np.array_equal(picture[name], same_picture[name]) for name in picture)
+    traits = [run.path / "groups.npz" for run in (one, other)]
+    assert traits[0].exists() == traits[1].exists()
+    assert not traits[0].exists() or traits[0].read_bytes() == traits[1].read_bytes()
 
 
 def left_overs(folder: Path) -> list[str]:

@@ -9,10 +9,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from coterie.experiments.folder.group_traits import InputMeans, LayerDistances
 from coterie.experiments.folder.reading import Run
 from coterie.randomness import stream
 from coterie.report.charts.groups import keep_group_numbers
-from coterie.report.numbers import MISSING, join_words, percent
+from coterie.report.drawing.png import embed_png
+from coterie.report.numbers import MISSING, alike, count_of, decimals, join_words, percent
 from coterie.report.tables import Table
 
 MOST_GROUPS = 50
@@ -21,10 +23,34 @@ MOST_GROUPS = 50
 MOST_CLASSES = 3
 """Classes that are named of each group."""
 
+MOST_FEATURES = 10
+"""Features in the table of means."""
+
+MOST_COLUMNS = 6
+"""Groups in the table of means of features; it would leave the page with more."""
+
+MOST_LAYERS = 12
+"""Layers in the table of layers."""
+
+PICTURE_SIDE = 112
+"""Pixels of a mean image's longer side, at most, where it has fewer."""
+
 SHUFFLES = 499
 """How often clients are dealt to groups of the same sizes by chance."""
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MeanImage:
+    """A picture of what a group's inputs look like."""
+
+    title: str
+    source: str
+    """The picture itself, as a `data:` address."""
+    width: int
+    """Pixels; its height follows."""
+    height: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +60,15 @@ class WhyGroups:
     table: Table
     """One row a group."""
     sentences: Sequence[str]
+    pictures: Sequence[MeanImage] = ()
+    """The mean image of each group, that of all clients last."""
+    features: Table | None = None
+    """The mean of features in each group, first those that differ most."""
+    inputs: Sequence[str] = ()
+    """What the groups' inputs tell."""
+    layers: Table | None = None
+    """One row a layer, first those that tell the groups apart most."""
+    about_layers: str = ""
 
 
 def explain_groups(run: Run) -> WhyGroups | None:
@@ -57,8 +92,112 @@ def explain_groups(run: Run) -> WhyGroups | None:
         sizes, since = inside["train"].median(), inside["since"].median()
         labels = _describe_labels(counts, groups == group) if labelled else []
         rows.append([str(group), *labels, f"{inside.height:,}", _write(sizes), _write(since)])
+    traits = run.group_traits
+    inputs, layers = (None, None) if traits is None else (traits.inputs, traits.layers)
     return WhyGroups(
-        Table(header, rows, texts=2 if labelled else 1), [_judge(counts, groups) if labelled else _SILENT]
+        Table(header, rows, texts=2 if labelled else 1),
+        [_judge(counts, groups) if labelled else _SILENT, _say_settled(known["since"], run)],
+        _draw_means(inputs, groups) if inputs is not None and inputs.kind == "images" else (),
+        _tabulate_features(inputs) if inputs is not None and inputs.kind == "features" else None,
+        [] if inputs is None else [_judge_inputs(inputs)],
+        None if layers is None else _tabulate_layers(layers),
+        "" if layers is None else _judge_layers(layers),
+    )
+
+
+def settled_rounds(run: Run) -> dict[int, int]:
+    """Return since which evaluated round each client is in its last group, by client."""
+    return dict(_settled(run).iter_rows())
+
+
+def _say_settled(since: pl.Series, run: Run) -> str:
+    """Say when clients came to stay in their group."""
+    rounds, settled = run.clients["round"].to_numpy(), since.to_numpy()
+    first, last, latest = rounds.min(), rounds.max(), settled.max()
+    early = int((settled == first).sum())
+    words = f"{early:,} of {len(since):,} clients are in their group since round {first}"
+    if early == len(since):
+        return f"{words}: none has changed since."
+    return f"{words}, the first that was evaluated; the last one to change did so in round {latest} of {last}."
+
+
+def _draw_means(inputs: InputMeans, groups: NDArray[np.int64]) -> list[MeanImage]:
+    sizes = {int(group): int((groups == group).sum()) for group in inputs.groups}
+    titles = [f"Group {group}, {count_of(sizes[int(group)], 'client')}" for group in inputs.groups]
+    height, width = inputs.means.shape[1:3]
+    scale = max(PICTURE_SIDE // max(height, width), 1)
+    return [
+        MeanImage(title, embed_png(mean), width * scale, height * scale)
+        for title, mean in zip([*titles, "All clients"], inputs.means, strict=True)
+    ]
+
+
+def _tabulate_features(inputs: InputMeans) -> Table:
+    """Tabulate the features that differ most, in units of the file and in standard deviations."""
+    shown = inputs.means[:-1][:MOST_COLUMNS]
+    away = _standardise(inputs)
+    order = np.argsort(-np.abs(away).max(0), kind="stable")[:MOST_FEATURES]
+    header = ["Feature", "All", *(f"Group {group}" for group in inputs.groups[:MOST_COLUMNS]), "Differs most in"]
+    rows = []
+    for feature in order.tolist():
+        group = int(np.abs(away[:, feature]).argmax())
+        by = f"group {inputs.groups[group]}, by {decimals(away[group, feature])} SD"
+        values = alike(*_without_rounding([inputs.means[-1, feature], *shown[:, feature]]))
+        rows.append([inputs.names[feature], *values, by])
+    return Table(header, rows)
+
+
+def _without_rounding(values: Sequence[float]) -> list[float]:
+    """Return the values as they are; those that are but rounding of zero become zero."""
+    most = max(map(abs, values))
+    return [float(value) if abs(value) > 1e-9 * most else 0.0 for value in values]
+
+
+def _standardise(inputs: InputMeans) -> Floats:
+    """Return how far each group's means are from those of all, in standard deviations `[K, F]`."""
+    varies = inputs.deviation > 0
+    return np.asarray(
+        np.where(varies, (inputs.means[:-1] - inputs.means[-1]) / np.where(varies, inputs.deviation, 1.0), 0.0)
+    )
+
+
+def _judge_inputs(inputs: InputMeans) -> str:
+    what = "images" if inputs.kind == "images" else "inputs"
+    if np.isnan(inputs.p):
+        return f"Every client is a group of its own, so mean {what} cannot be held against chance."
+    usual = (
+        f"{percent(inputs.apart)} of the differences between clients' mean {what} are between groups, where "
+        f"{percent(inputs.chance)} are by chance (permutation test over clients, p = {inputs.p:.3f})"
+    )
+    if inputs.p > 0.05:
+        return (
+            f"Mean {what} do not tell the groups apart: {usual}. What else may is how inputs vary, or what labels "
+            "mean for them, which coterie diagnose tests."
+        )
+    return f"Mean {what} tell the groups apart: {usual}."
+
+
+def _tabulate_layers(layers: LayerDistances) -> Table:
+    order = np.argsort(np.where(np.isnan(layers.ratio), np.inf, -layers.ratio), kind="stable")[:MOST_LAYERS]
+    rows = [
+        [layers.layers[i], MISSING if np.isnan(layers.ratio[i]) else f"{layers.ratio[i]:.3g} times"]
+        for i in order.tolist()
+    ]
+    return Table(["Layer", "As far apart as two clients of one group"], rows)
+
+
+def _judge_layers(layers: LayerDistances) -> str:
+    """Say which layer tells the groups apart most."""
+    about = (
+        f"Counted on the models that {count_of(layers.clients, 'client')} sent in the last round. It is 1 where "
+        "groups do not differ, and grows as groups train models of their own"
+    )
+    if np.isnan(layers.ratio).all():
+        return f"{about}; here no layer was sent by all of them, or clients of one group sent the same."
+    most = int(np.nanargmax(layers.ratio))
+    return (
+        f"In layer {layers.layers[most]} the groups differ most: two clients of different groups are "
+        f"{layers.ratio[most]:.3g} times as far apart as two of one group. {about}."
     )
 
 

@@ -89,6 +89,8 @@ def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path
     assert people is not None
     assert people["name"].to_list() == [f"clinic-{i}" for i in range(6)]
     assert people["labels"].is_null().all()
+    traits = RunFolder(real).group_traits()
+    assert traits is None or traits.inputs is None  # nobody was asked what inputs look like
     assert RunFolder(real).rounds()["ari"].is_null().all()
 
 

@@ -140,7 +140,7 @@ def test_a_run_and_its_folder() -> None:
     assert files - {".lock"} == {
         *(f"{name}.parquet" for name in ("rounds", "clients", "ledger", "failures", "log", "people")),
         *("checkpoints/000003.safetensors", "checkpoints/000004.safetensors"),
-        *("experiment.toml", "environment.json", "status.json", "picture.npz", "warnings.json"),
+        *("experiment.toml", "environment.json", "status.json", "picture.npz", "groups.npz", "warnings.json"),
     }
     for name, table in (("rounds", result.rounds), ("clients", result.clients), ("ledger", result.ledger)):
         assert pl.read_parquet(result.folder / f"{name}.parquet").equals(table)

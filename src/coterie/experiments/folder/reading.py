@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from coterie.experiments.folder.group_traits import GroupTraits
 from coterie.experiments.folder.metrics import ADAPTED, RunMetrics, summary
 from coterie.experiments.folder.picture import Picture
 from coterie.experiments.folder.run_folder import RunFolder
@@ -51,6 +52,12 @@ class Run:
     @cached_property
     def picture(self) -> Picture | None:
         return self.folder.picture()
+
+    @cached_property
+    def group_traits(self) -> GroupTraits | None:
+        """What tells the groups of the last evaluated round apart; None where that was not kept."""
+        found = self.folder.group_traits()
+        return found if found is not None and found.round == self.last["round"].max() else None
 
     @cached_property
     def summary(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import polars as pl
 
 from coterie.errors import BadInput, unknown
 from coterie.experiments.folder.files import damaged_file, encode_json, read_json, write_whole
+from coterie.experiments.folder.group_traits import GroupTraits
 from coterie.experiments.folder.metrics import CLASSIFICATION, RunMetrics
 from coterie.experiments.folder.picture import Picture
 from coterie.experiments.folder.round_files import RoundFiles
@@ -355,6 +356,18 @@ class RunFolder:
         path = self.path / "picture.npz"
         return Picture.decode(path) if path.exists() else None
 
+    def write_group_traits(self, traits: GroupTraits) -> None:
+        """Keep what tells the groups of the last round apart."""
+        write_whole(self._group_traits, traits.encode())
+
+    def group_traits(self) -> GroupTraits | None:
+        """What tells the groups apart; None before the last round, or for a run of an earlier version.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return GroupTraits.decode(self._group_traits) if self._group_traits.exists() else None
+
     def write_status(self, state: State, round: int, rounds: int, *, lasting: bool = True) -> None:
         """Write how far this process has brought the run: `round` of `rounds` are finished and on the disk.
 
@@ -398,6 +411,10 @@ class RunFolder:
     @property
     def _newcomers(self) -> Path:
         return self.path / "newcomers.parquet"
+
+    @property
+    def _group_traits(self) -> Path:
+        return self.path / "groups.npz"
 
     @property
     def _warnings(self) -> Path:

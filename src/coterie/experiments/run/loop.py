@@ -20,6 +20,7 @@ from coterie.clients.data.federation import Federation
 from coterie.clients.engine.choice import choose_engine
 from coterie.errors import BadInput
 from coterie.experiments.folder import metrics
+from coterie.experiments.folder.group_traits import GroupTraits
 from coterie.experiments.folder.lock import lock_run
 from coterie.experiments.folder.picture import Picture
 from coterie.experiments.folder.run_folder import RunFolder
@@ -30,6 +31,7 @@ from coterie.experiments.run.divergence import Divergence
 from coterie.experiments.run.evaluation import LocalModels, measure_scores, plan_evaluation
 from coterie.experiments.run.events import LoggedNotes, Observer, Result, Round, Status, make_observers
 from coterie.experiments.run.given import take_given, write_given
+from coterie.experiments.run.group_traits import measure_inputs, measure_layers
 from coterie.experiments.run.picture import ModelSketches
 from coterie.experiments.run.promise import make_promise
 from coterie.experiments.run.record import (
@@ -399,6 +401,7 @@ class Session:
         self.runtime.begin_round(number)
         result = RoundResult(number, np.zeros(self.server.n, np.bool_))
         trained: list[tuple[Exchange, Replies]] = []
+        explained = number == self.experiment.run.rounds and self.folder is not None and self.promise is None
 
         asked, earlier = np.zeros(self.server.n, np.bool_), list[Exchange]()
 
@@ -409,7 +412,7 @@ class Session:
                 reply = self._screen(ask, reply, number, earlier)
                 earlier.append(ask)
                 result.add_replies(ask, reply)
-                if self.local is not None:
+                if self.local is not None or explained:
                     trained.append((ask, reply))
             return reply
 
@@ -422,6 +425,9 @@ class Session:
         self._note_privacy(result, noisy)
         if self.local is not None:
             result.local = self.local.updated(trained, self.server.initial(0))
+        if explained:  # now, for the evaluation may write over what clients have sent
+            groups = self.method.serving(result.state, self.server).groups
+            result.layers = measure_layers(trained, groups, self.layout)
         result.seconds = time.perf_counter() - started
         return result
 
@@ -542,6 +548,7 @@ class Session:
         groups = self._number_groups(result)
         row = round_row(result, groups, self.groups, self.federation, self.experiment, self.runtime, self.metrics)
         if self.folder is not None:
+            self._explain_groups(result, groups)
             self.folder.write_round(
                 result.number,
                 **round_tables(result, row, groups, self.federation, self.experiment, self.runtime, self.metrics),
@@ -560,6 +567,18 @@ class Session:
             self.divergence.note_answers(result.number, result.took_part)
         self.divergence.note_failures(result.number, self.runtime.failures)
         return row
+
+    def _explain_groups(self, result: RoundResult, groups: NDArray[np.int64]) -> None:
+        """Keep what tells the groups of the last round apart, where there are some and nobody was promised privacy.
+
+        Inputs are those of a simulation: real clients are asked for nothing.
+        """
+        if self.folder is None or self.promise is not None or result.number != self.experiment.run.rounds:
+            return
+        held = self.federation if isinstance(self.federation, Federation) else None
+        inputs = None if held is None else measure_inputs(held, groups)
+        if inputs is not None or result.layers is not None:
+            self.folder.write_group_traits(GroupTraits(result.number, result.layers, inputs))
 
     def _number_groups(self, result: RoundResult) -> NDArray[np.int64]:
         """Return each client's group `[n]`, numbered by the smallest member as in all tables.

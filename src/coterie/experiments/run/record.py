@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coterie.clients.data.population import Population
 from coterie.clients.rules.requests import Scored
+from coterie.experiments.folder.group_traits import LayerDistances
 from coterie.experiments.folder.metrics import (
     ADAPTED,
     ClientScores,
@@ -65,6 +66,8 @@ class RoundResult:
     train_loss: dict[int, float] = field(default_factory=dict)
     """The last one of each client that reported any."""
     trained_samples: dict[int, float] = field(default_factory=dict)
+    layers: LayerDistances | None = None
+    """Of the last round of a run, which layers tell the groups apart; None where that is not known."""
     clip_norm: float | None = None
     """Of the next round, where it may move."""
 
