@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 
+import griffe
 import markdown
 import pytest
 from markdown_it import MarkdownIt
 
 from tests.browser import CHROMIUM, Browser
 from website.commonmark import translate
+from website.public import list_sections
 
 ROOT = Path(__file__).parents[1]
 EXTENSIONS = ["tables", "sane_lists", "attr_list", "md_in_html", "pymdownx.superfences"]
@@ -71,6 +77,74 @@ def test_the_site_is_read_and_searched_from_a_folder(site: Path, tmp_path: Path)
         found = "[...document.querySelectorAll('.md-search-result__link')]"
         browser.wait(f"{found}.some(a => a.href.includes('fedtsdp'))")
         assert browser.complaints == []
+
+
+@pytest.mark.slow
+def test_every_public_name_is_on_the_page_that_lists_it(site: Path) -> None:
+    for section in list_sections():
+        page = (site / f"api/{section.file}.html").read_text("utf-8")
+        assert [name for name in section.names if f'id="{name}"' not in page] == []
+
+
+@pytest.mark.slow
+def test_settings_say_what_they_mean(site: Path) -> None:
+    page = (site / "api/methods.html").read_text("utf-8")
+    assert re.search(r'id="coterie\.methods\.IFCA\.clusters".*?Number of models K \(≥ 1\)\.', page, re.DOTALL)
+    assert "Field(" not in page
+
+
+@pytest.mark.slow
+def test_what_pages_and_plugins_import_is_public() -> None:
+    listed = [name for section in list_sections() for name in section.names]
+    public = {id(getattr(import_module(home), name)) for home, _, name in (name.rpartition(".") for name in listed)}
+    assert len(public) > 300
+    pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/**/*.py")]
+    text = "\n".join(page.read_text("utf-8") for page in pages)
+    found = re.findall(r"^ *from (coterie[\w.]*) import (?:\(([^)]*)\)|(.*))$", text, re.MULTILINE)
+    named = {
+        (home, name)
+        for home, several, one in found
+        for name in re.findall(r"(\w+)(?: as \w+)?(?:,|$)", re.sub(r"#.*|\s+", "", several or one))
+    }
+    assert len(named) > 20
+    assert {pair for pair in named if id(getattr(import_module(pair[0]), pair[1])) not in public} == set()
+
+
+@pytest.fixture(scope="module")
+def source() -> griffe.ModulesCollection:
+    loader = griffe.GriffeLoader(search_paths=[str(ROOT / "src")], docstring_parser="google")
+    loader.load("coterie")
+    loader.resolve_aliases(implicit=True)
+    return loader.modules_collection
+
+
+def public_objects(source: griffe.ModulesCollection) -> Iterator[tuple[griffe.Object, str]]:
+    """Yield every public name, every function of a public class, and what is said of it or of what it overrides."""
+    for name in (name for section in list_sections() for name in section.names):
+        found = source[name].final_target if source[name].is_alias else source[name]
+        yield found, found.docstring.value if found.docstring else ""
+        if isinstance(found, griffe.Class):
+            for member in found.members.values():
+                if isinstance(member, griffe.Function) and not member.name.startswith("_"):
+                    same = (base.members.get(member.name) for base in [found, *found.mro()])
+                    said = (one.docstring.value for one in same if one and not one.is_alias and one.docstring)
+                    yield member, "\n".join(said)
+
+
+@pytest.mark.slow
+def test_every_public_name_says_what_it_is_with_shapes_and_errors(source: griffe.ModulesCollection) -> None:
+    silent, shapeless, unsaid = set(), set(), set()
+    for found, said in public_objects(source):
+        if not said:
+            silent.add(found.path)
+        if isinstance(found, griffe.Function) and said:
+            types = " ".join(map(str, [found.returns, *(one.annotation for one in found.parameters)]))
+            if re.search(r"\b(Tensor|NDArray)\b", types) and "[" not in said:
+                shapeless.add(found.path)
+            body = ast.walk(ast.parse(textwrap.dedent(found.source)))
+            if any(isinstance(node, ast.Raise) and node.exc for node in body) and "Raises:" not in said:
+                unsaid.add(found.path)
+    assert (silent, shapeless, unsaid) == (set(), set(), set())
 
 
 class Tags(HTMLParser):

@@ -131,7 +131,11 @@ class Catalog:
         """Names that were imported when they were asked for."""
 
     def add(self, name: str) -> Callable[[T], T]:
-        """Decorator: list `target` under `name`. Only keyword settings count; the summary is its first line."""
+        """Decorator: list `target` under `name`. Only keyword settings count; the summary is its first line.
+
+        Raises:
+            ValueError: another target has this name.
+        """
 
         def keep(target: T) -> T:
             former = self.entries.get(name)
@@ -251,6 +255,7 @@ class Catalog:
         return iter(self.entries.values())
 
     def names(self) -> list[str]:
+        """Return the names that are listed, in the order in which they were added."""
         return list(self.entries)
 
 

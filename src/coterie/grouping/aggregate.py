@@ -103,7 +103,7 @@ def trimmed_means(models: Tensor, groups: NDArray[np.int64], previous: Tensor, t
 
 
 def trimmed_count(sizes: NDArray[np.int64], trim: float) -> NDArray[np.int64]:
-    """How many of `sizes` values are left out on each side: `floor(trim size)`."""
+    """How many of `sizes` `[k]` values are left out on each side: `floor(trim size)`."""
     # 0.29 * 100 is a little less than 29 in binary.
     return np.asarray(np.floor(trim * sizes + 1e-9), np.int64)
 

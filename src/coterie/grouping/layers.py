@@ -131,7 +131,7 @@ def compare_parts(signals: Tensor, parts: Sequence[Part]) -> list[dict[Measure, 
 
 
 def distances(matrix: NDArray[np.float64], measure: Measure) -> NDArray[np.float64]:
-    """What `compare_signals` gives, as distances: a cosine counts from 1 down (docs/methods/layercfl.md, D8)."""
+    """What `compare_signals` gives, `[n, n]`, as distances: 1 less a cosine (docs/methods/layercfl.md, D8)."""
     return 1.0 - matrix if measure == "cosine" else matrix
 
 

@@ -22,7 +22,7 @@ Groups = NDArray[np.int64]
 
 
 def radii(losses: Sequence[float], window: int) -> NDArray[np.float64]:
-    """The radius of curvature at each round since the last change (DC-PFL, Eq. 4; docs/methods/dcpfl.md).
+    """The radius of curvature `[rounds]` since the last change (DC-PFL, Eq. 4; docs/methods/dcpfl.md).
 
     `r = (1 + l'^2)^(3/2) / l''` of the loss, smoothed by the mean of the last `window` values, with differences
     for derivatives. Infinite where the loss does not bend upwards (D4), and in the first `window` rounds, in which
@@ -69,7 +69,7 @@ def cut_at(tree: NDArray[np.float64], share: float) -> Groups:
 def next_cut(tree: NDArray[np.float64], share: float, step: float) -> tuple[float, Groups] | None:
     """The next lower share that gives other groups than `share`, in steps down to 0, and those groups.
 
-    None where no lower cut gives other groups (D3 and D9).
+    None where no lower cut gives other groups (D3 and D9). `tree` is a linkage matrix of SciPy, `[n - 1, 4]`.
     """
     now = cut_at(tree, share)
     lower = share

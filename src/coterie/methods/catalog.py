@@ -17,3 +17,4 @@ METHODS = Catalog(
     group="coterie.methods",
     must_be="coterie.methods.method:Method",
 )
+"""Methods by name: classes with keyword settings, derived from `Method`."""

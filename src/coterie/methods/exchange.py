@@ -20,6 +20,7 @@ from coterie.models.layout import Part
 
 S = TypeVar("S")
 Ids = NDArray[np.int64]
+"""Clients by number, `[m]`, ascending."""
 Parts = Part | Sequence[Part] | None
 """A part for everybody, one for each client of the exchange, or None for all columns."""
 Key = tuple[Any, ...]
@@ -56,7 +57,7 @@ class Send:
 
     @classmethod
     def all(cls, matrix: Tensor, clients: Ids, part: Parts = None) -> Send:
-        """Send every row of `matrix` to every client."""
+        """Send every row of `matrix` `[r, P]` to every client."""
         return cls(matrix, np.tile(np.arange(len(matrix)), (len(clients), 1)), part)
 
     @classmethod

@@ -254,7 +254,7 @@ class FeSEM(Method[FeSEMState]):
         return models
 
     def assign_nearest(self, models: Tensor, centres: Tensor, server: ServerView) -> NDArray[np.int64]:
-        """Assign every model to its nearest centre (E-step, Eq. 8); ties to the first."""
+        """Assign every model `[m, P]` to its nearest centre of `[K, P]` (E-step, Eq. 8); ties to the first."""
         return np.asarray(self.measure_distances(models, centres, server).argmin(1), np.int64)
 
     def take_m_step(self, state: FeSEMState, server: ServerView, present: Ids, round: int = -1) -> FeSEMState:

@@ -98,7 +98,7 @@ class FeSEMMA(FeSEM):
         )
 
     def measure_distances(self, models: Tensor, centres: Tensor, server: ServerView) -> NDArray[np.float64]:
-        """Return the distance of every model to a centre, with its units in the centre's order (Dist_MA, D17)."""
+        """Return the squared distances `[m, K]`, with a model's units in the centre's order (Dist_MA, D17)."""
         found = super().measure_distances(models, centres, server)
         for k, centre in enumerate(centres):
             placed = align_units(models, centre, server.layout)

@@ -53,7 +53,7 @@ class ServerView:
         return np.arange(self.n)
 
     def public_inputs(self, rows: Ids | None = None) -> Tensor:
-        """Return the public inputs, or some of them; for methods that name them in `needs`."""
+        """Return the public inputs `[N, *features]`, or some of them; for methods that name them in `needs`."""
         assert self.public is not None
         return self.public if rows is None else self.public[torch.from_numpy(rows)]
 
@@ -178,7 +178,11 @@ class Method(ABC, Generic[S]):
 
     @abstractmethod
     def start(self, server: ServerView) -> S:
-        """Return the state before the first round."""
+        """Return the state before the first round.
+
+        Raises:
+            BadInput: a setting does not go with the network, the data or the clients.
+        """
 
     @abstractmethod
     def round(self, state: S, cohort: Cohort) -> Round[S]:

@@ -70,7 +70,7 @@ class SharedLayers(Method[PartlyShared]):
         return replace(state, model=shared.put(state.model.clone(), means), started=started)
 
     def settings(self, cohort: Cohort) -> dict[str, NDArray[np.float64]]:
-        """Return numbers that steer the rule, one a client, by name."""
+        """Return numbers that steer the rule by name, `[m]`: one a client."""
         return {}
 
     def serving(self, state: PartlyShared, server: ServerView) -> Serving:

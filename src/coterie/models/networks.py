@@ -30,6 +30,7 @@ from coterie.models.origin import PLAIN, Origin, add_noise, initialise, load_sta
 from coterie.randomness import address
 
 NETWORKS = NetworkCatalog("network", group="coterie.networks")
+"""Networks by name: functions of a sample's shape, the number of outputs, and settings, that give a module."""
 NETWORKS.add("mlp")(mlp)
 NETWORKS.add("cnn")(cnn.cnn)
 NETWORKS.add("har-cnn")(cnn.har_cnn)

@@ -117,7 +117,7 @@ class Federation:
         return self.bounds[:, 3] - self.bounds[:, 2]
 
     def reordered(self, clients: NDArray[np.int64]) -> Federation:
-        """The same data with only `clients`, numbered 0, 1, … in the order given."""
+        """The same data with only `clients` `[k]`, numbered 0, 1, … in the order given."""
         return replace(
             self,
             bounds=self.bounds[clients],
@@ -162,7 +162,7 @@ class Federation:
         return None if self.standard is None else self.standard.spread(self.features)
 
     def slice(self, client: int, split: Split) -> tuple[Tensor, Tensor]:
-        """The inputs, as they are stored, and labels of one split of one client, as views."""
+        """The inputs `[s, *features]`, as they are stored, and labels of one split of one client, as views."""
         start, stop = self.bounds[client, _COLUMN[split] : _COLUMN[split] + 2].tolist()
         return self.inputs[start:stop], self.labels[start:stop]
 

@@ -36,6 +36,7 @@ OBJECTIVES = Catalog("objective")
 """Every objective by name, so that a rule's settings can name one, and a remote client can build it."""
 
 Extras = Mapping[str, Tensor]
+"""Tensors by name that an objective gets beside the model, each of any shape."""
 
 
 class LocalModel:
@@ -51,7 +52,7 @@ class LocalModel:
         return logits
 
     def called(self, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Outputs with other tensors in the place of the network's, by their names in the layout."""
+        """Outputs `[B, …]` with other tensors in the place of the network's, by their names in the layout."""
         # PyTorch's own search for tied weights leaves a module changed that the network holds under two names.
         tied = {other: tensors[name] for other, name in self._layout.tied}
         found: Tensor = functional_call(self.network, {**tensors, **tied}, (inputs,), tie_weights=False)
@@ -122,6 +123,12 @@ class Objective:
             batch: inputs, targets and the task. Means over samples are taken by `batch.mean` and `batch.loss`,
                 which know of weights, and of padding.
             extras: the tensors of `Train.extras`, and those of `Train.trained_extras` as they are now.
+
+        Returns:
+            One number, `[]`, that is minimised; or a `Loss`, which also reports and observes.
+
+        Raises:
+            TypeError: the objective's class does not define it.
         """
         raise TypeError(f"{type(self).__name__} does not say what the loss of a minibatch is")
 

@@ -47,7 +47,11 @@ class Request:
     """What a rule asks of an engine for one client. A frozen dataclass."""
 
     def run(self, network: LocalNetwork, samples: Samples, client: Client) -> Any:
-        """Answer it with the client's training samples, where no engine has a way of its own."""
+        """Answer it with the client's training samples, where no engine has a way of its own.
+
+        Raises:
+            TypeError: neither an engine nor the request says how.
+        """
         raise TypeError(f"{type(self).__name__} does not say how it is answered")
 
     def backpropagated(self, count: int, training: Training, keep_single: bool) -> int:

@@ -89,7 +89,11 @@ class Rule:
     one. Scores of held-out samples are none of it."""
 
     def run(self, client: Client, order: Order) -> Work:
-        """Answer the order. Written for one client, as a generator of requests (see `requests`)."""
+        """Answer the order. Written for one client, as a generator of requests (see `requests`).
+
+        Raises:
+            TypeError: the rule's class does not define it.
+        """
         raise TypeError(f"{type(self).__name__} does not say what a client does")
 
     def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:

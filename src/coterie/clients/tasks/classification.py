@@ -40,7 +40,7 @@ class Classification(WeightedTask):
     def read_targets(
         self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
     ) -> Targets:
-        """Number the classes: those that are known by their names, others in sorted order, which `notes` says."""
+        """Number the classes `[N]`: those that are known by name, others in sorted order (see `notes`)."""
         return self.check_weights(read_classes(values, where, notes, known))
 
     def shape(self, features: tuple[int, ...], outputs: int) -> tuple[int, ...]:
@@ -91,7 +91,11 @@ class Binary(WeightedTask):
     def read_targets(
         self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
     ) -> Targets:
-        """Number the two classes, in sorted order where their names are not known."""
+        """Number the two classes `[N]`, in sorted order where their names are not known.
+
+        Raises:
+            BadInput: they are no targets of this task.
+        """
         found = read_classes(values, where, notes, 2 if known == 1 else known)
         if found.classes != 2:
             raise BadInput(f"{where}: there are {found.classes} classes; task.name = 'binary' needs two")
@@ -101,7 +105,11 @@ class Binary(WeightedTask):
         return (outputs,)
 
     def count(self, declared: int) -> tuple[int, int]:
-        """Return two classes and one output."""
+        """Return two classes and one output.
+
+        Raises:
+            BadInput: other than two classes are declared.
+        """
         if declared != 2:
             raise BadInput(f"data.classes says {declared}, which is not possible with binary; there must be two")
         return 2, 1
@@ -128,7 +136,7 @@ class Binary(WeightedTask):
 def read_classes(
     values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
 ) -> Targets:
-    """Return labels as numbers of classes: those that are known by their names, others in sorted order.
+    """Return labels as numbers of classes: those that are known by name, others in sorted order.
 
     Raises:
         BadInput: they are no labels, all the same, or one is of no known class.

@@ -53,7 +53,7 @@ class Measure(Entry):
         return not task.measurable or self.name in task.measurable or task.name in self.tasks
 
     def compute(self, predicted: Tensor, targets: Tensor) -> float:
-        """Return it from the predictions that it takes, and all targets; NaN where it is not defined."""
+        """Return it from the predictions `[N, …]` that it takes, and all targets; NaN where it is not defined."""
         return float(self.target(predicted, targets))
 
 

@@ -36,7 +36,11 @@ class Multilabel(Task):
     def read_targets(
         self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
     ) -> Targets:
-        """Read `[N, labels]` of 0 and 1."""
+        """Read `[N, labels]` of 0 and 1.
+
+        Raises:
+            BadInput: they are no targets of this task.
+        """
         if values.ndim != 2 or values.dtype.kind not in "biuf":
             raise BadInput(
                 f"{where}: label is {values.dtype} {values.shape}; with task.name = 'multilabel' it must be a 0 or "
@@ -94,7 +98,11 @@ class Regression(Task):
     def read_targets(
         self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
     ) -> Targets:
-        """Read finite numbers `[N]` or `[N, …]`, as `[N, outputs]`."""
+        """Read finite numbers `[N]` or `[N, …]`, as `[N, outputs]`.
+
+        Raises:
+            BadInput: they are no targets of this task.
+        """
         if values.dtype.kind not in "biuf" or values.ndim < 1:
             raise BadInput(
                 f"{where}: label is of type {values.dtype}; with task.name = {self.name!r} it must be a number for "
@@ -143,7 +151,7 @@ class Regression(Task):
             )
 
     def advise(self, targets: NDArray[Any]) -> list[str]:
-        """Return a note where targets are so large or small that usual learning rates do not fit them."""
+        """Return a note where targets `[N, …]` are so large or small that usual learning rates do not fit them."""
         size = float(np.sqrt(np.square(targets, dtype=np.float64).mean())) if targets.size else 1.0
         if self.target_scale is not None or 1 / FAR_FROM_1 <= size <= FAR_FROM_1 or not size:
             return []

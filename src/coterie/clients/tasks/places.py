@@ -36,7 +36,7 @@ class Segmentation(WeightedTask):
     def read_targets(
         self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
     ) -> Targets:
-        """Read the classes 0, 1, … of pixels, -1 where there is none."""
+        """Read the classes 0, 1, … of pixels `[N, height, width]`, -1 where there is none."""
         values = values[..., 0] if values.ndim == 4 and values.shape[-1] == 1 else values
         return self.check_weights(read_places(values, 3, where, "segmentation", "pixel", known))
 
@@ -50,7 +50,7 @@ class Segmentation(WeightedTask):
         return outputs.argmax(1)
 
     def distributions(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
-        """The mean over the pixels of an image: how much of it is taken for each class."""
+        """The mean over the pixels of an image, `[B, classes]`: how much of it is taken for each class."""
         return (outputs / temperature).softmax(1).flatten(2).mean(2)
 
 
@@ -74,7 +74,7 @@ class Language(Task):
     def read_targets(
         self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
     ) -> Targets:
-        """Read the next tokens 0, 1, …, -1 where a text has ended."""
+        """Read the next tokens 0, 1, … `[N, length]`, -1 where a text has ended."""
         found = read_places(values, 2, where, "language", "place of a text", known)
         if self.padding is None:
             return found
@@ -90,7 +90,7 @@ class Language(Task):
         return outputs.argmax(2)
 
     def distributions(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
-        """The mean over the places of a text: how often each token is expected."""
+        """The mean over the places of a text, `[B, tokens]`: how often each token is expected."""
         return (outputs / temperature).softmax(2).mean(1)
 
     def scores(self, outputs: Tensor) -> Tensor:

@@ -81,16 +81,16 @@ class Task(ABC):
         """Return the loss of each sample `[B]`, differentiable, of outputs `[B, …]` and targets `[B, *shape]`."""
 
     def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of `losses`."""
+        """Return the mean of `losses` over outputs `[B, …]`, one number."""
         return self.losses(outputs, targets).mean()
 
     def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the sum of `losses`."""
+        """Return the sum of `losses` over outputs `[B, …]`, one number."""
         return self.losses(outputs, targets).sum()
 
     @abstractmethod
     def predict(self, outputs: Tensor) -> Tensor:
-        """Return what is predicted, in the form of the targets."""
+        """Return what outputs `[B, …]` predict, in the form of the targets, `[B, *shape]`."""
 
     def distributions(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
         """Return the distribution over classes that each output stands for, `[B, distribution_size]`.
@@ -133,13 +133,13 @@ class Task(ABC):
         """Return the task with what it takes from the training targets of all clients of a simulation.
 
         Args:
-            targets: of all training samples, as `read_targets` gave them.
+            targets: of all training samples, `[N, …]`, as `read_targets` gave them.
             outputs: how many numbers a network gives.
         """
         return self
 
     def advise(self, targets: NDArray[Any]) -> list[str]:
-        """Return notes on the training targets of all clients of a simulation, before it is fitted to them."""
+        """Return notes on the training targets `[N, …]` of a simulation's clients, before it is fitted to them."""
         return []
 
     def in_own_units(self, outputs: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class Task(ABC):
         return False
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Return what metrics that take a `score` are computed of; what is predicted, unless a task says more."""
+        """Return what metrics that take a `score` are computed of, `[B, …]`; by itself, what is predicted."""
         return self.predict(outputs)
 
 

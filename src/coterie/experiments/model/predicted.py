@@ -168,7 +168,7 @@ class PredictedValues:
         return pl.DataFrame(rows, schema={**kinds, "label": pl.Float64})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return `predicted`, and `label` and `probability` where there are any, all of one shape."""
+        """Return `predicted` `[N, …]`, and `label` and `probability` where there are any, all of one shape."""
         found = {"predicted": self.predicted, "label": self.labels, "probability": self.probabilities}
         return {name: values for name, values in found.items() if values is not None}
 
