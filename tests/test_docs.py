@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,8 @@ LONG = (
 )
 """Guides that run many commands; they are carried out in `make test-all` alone."""
 SECONDS = 600
+SCREEN = 40
+"""Lines of a page that are seen at once."""
 EXPERIMENT = '[method]\nname = "fedavg"\n'
 
 
@@ -187,3 +190,12 @@ Path("end").touch()
 
 def test_there_are_guides() -> None:
     assert ROOT / "README.md" in GUIDES
+
+
+def test_the_readme_is_three_screens_and_leads_to_pages_that_are_there() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert text.count("\n") <= 3 * SCREEN
+    assert text[: text.index("```sh\nmake demo ")].count("\n") <= SCREEN
+    links = re.findall(r"\]\((?!http)([^)#]+)", text)
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / link).is_file()] == []

@@ -31,8 +31,8 @@ def test_the_committed_page_is_that_of_the_committed_results() -> None:
 
 
 @pytest.mark.medium
-def test_the_readme_has_the_main_claims_of_the_page() -> None:
-    written = (DOCS.parent / "README.md").read_text("utf-8")
+def test_the_page_of_claims_has_those_of_the_results() -> None:
+    written = (DOCS / "claims.md").read_text("utf-8")
     assert written == document.put_headlines(written, DOCS / "reproduction")
 
 
