@@ -39,6 +39,7 @@ def fesem(rounds: int) -> Story:
         if number > 1:
             yield "objective", "before E", after * (1.2 + 0.4 / number)
             yield "objective", "after E", after * (1.2 + (0.1 / number if number < 4 else 0.4 / number))
+            yield "margin", "", 0.8 + number
         yield "objective", "after M", after
 
     return story

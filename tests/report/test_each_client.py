@@ -77,15 +77,16 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
     run, *others = read_runs([one, two, other])
     found = describe_clients(run, others)
     assert found is not None
-    *_, over_run, over_class = found.table.header
+    _, over_run, over_class, *_ = found.table.header
+    assert found.sorted_by == 1
     assert (over_run, over_class) == ("Gain over one (2)", "Gain over own majority class")
-    said = " ".join(found.sentences)
+    said = " ".join([*found.sentences, *found.cautions])
     assert "4 clients of 10 have one class alone in training" in said
     assert "Against one (2): 10 gain, 0 lose" in said
     assert "Not held against other, whose clients have other test samples" in said
     scores = dict(run.last.select("client", "accuracy").iter_rows())
-    over = {row[0]: float(row[-1].split(" ")[0]) for row in found.table.rows}
+    over = {row[0]: float(row[2].split(" ")[0]) for row in found.table.rows}
     assert over["ward 0"] == pytest.approx(100 * (scores[0] - 1), abs=0.051)
     assert over["ward 9"] == pytest.approx(100 * (scores[9] - 0.6), abs=0.051)
-    gains = [float(row[-2].split(" ")[0]) for row in found.table.rows]
+    gains = [float(row[1].split(" ")[0]) for row in found.table.rows]
     assert gains == sorted(gains)

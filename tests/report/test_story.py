@@ -25,7 +25,7 @@ from .test_page import CHROMIUM, Reader, browse
 
 FIGURES = {
     "fedtsdp": {"hopkins", "js", "shared-tensors"},
-    "fesem": {"objective"},
+    "fesem": {"objective", "margin"},
     "fedcps": {"lambda", "tau2", "identity-changes"},
     "layercfl": {"gap1", "gap2", "silhouette", "tree", "update-norm"},
     "dcpfl": {"loss", "radius", "trial", "cut", "dendrogram", "period"},

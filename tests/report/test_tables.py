@@ -20,7 +20,7 @@ from coterie.report.tables import (
     to_markdown,
     to_rich,
 )
-from coterie.report.why_groups import WhyGroups
+from coterie.report.why_groups import MeanImage, WhyGroups
 
 from .test_page import Reader
 
@@ -83,9 +83,9 @@ def test_every_text_of_a_run_page_is_escaped() -> None:
         notes=[HOSTILE],
         tiles=[(HOSTILE,) * 3],
         compared=table,
-        each=EachClient(table, [HOSTILE], 1),
+        each=EachClient(table, 1, [HOSTILE], [HOSTILE], 1),
         not_run=[HOSTILE],
-        why=WhyGroups(table, [HOSTILE]),
+        why=WhyGroups(table, [HOSTILE], [MeanImage(HOSTILE, HOSTILE, 8, 8)], table, [HOSTILE], table, HOSTILE),
         members=[(HOSTILE, HOSTILE)],
         more_groups=1,
         transfers=table,
@@ -99,7 +99,7 @@ def test_every_text_of_a_run_page_is_escaped() -> None:
         environment=table,
         seed=HOSTILE,
     )
-    _assert_no_foreign_element(text, 45)
+    _assert_no_foreign_element(text, 57)
 
 
 def test_every_text_of_a_comparison_page_is_escaped() -> None:
@@ -132,7 +132,9 @@ def _assert_no_foreign_element(text: str, shown: int) -> None:
     reader = Reader(text)
     assert HOSTILE not in text
     assert sum(tag == "script" for tag, _ in reader.elements) == 3
-    assert not any(tag == "img" or "onerror" in attributes for tag, attributes in reader.elements)
+    pictures = [attributes["src"] for tag, attributes in reader.elements if tag == "img"]
+    assert set(pictures) <= {HOSTILE}
+    assert not any("onerror" in attributes for _, attributes in reader.elements)
     assert reader.text.count(HOSTILE) == shown
     assert "49" not in reader.text.replace(HOSTILE, "")
 

@@ -14,6 +14,7 @@ from coterie.experiments.folder.reading import Run
 from coterie.report.numbers import MISSING, capital, count_of, join_words, measured, signed
 from coterie.report.tables import Table
 from coterie.report.uncertainty import difference_interval, least_visible_difference
+from coterie.report.why_groups import settled_rounds
 
 MOST_CLIENTS = 1000
 """The page lists at most so many clients: those who lose most."""
@@ -43,8 +44,12 @@ class EachClient:
 
     table: Table
     """One row a client, who loses most first."""
+    sorted_by: int | None
+    """The column by which rows ascend; None where another order puts the worst first."""
     sentences: Sequence[str]
-    """What the table says, and how far it can be trusted."""
+    """What the table says."""
+    cautions: Sequence[str]
+    """How far it can be trusted."""
     left_out: int
     """Clients for whom there is no room."""
 
@@ -70,10 +75,8 @@ def describe_clients(run: Run, others: Sequence[Run] = ()) -> EachClient | None:
     worth = gains[first] if gains else scores * (-1 if metric.less_is_better else 1)
     order = np.argsort(np.where(np.isnan(worth), np.inf, worth), kind="stable")
     table = _table(run, baselines, gains, bounds, order[:MOST_CLIENTS])
-    sentences = [
-        *(_count(b, g, interval) for b, g, interval in zip(baselines, gains, bounds, strict=True)),
-        *_caution(run, scores, samples, counted, bool(baselines)),
-    ]
+    sentences = [_count(b, g, interval) for b, g, interval in zip(baselines, gains, bounds, strict=True)]
+    cautions = _caution(run, scores, samples, counted, bool(baselines))
     if alone := _count_of_one_class(baselines):
         sentences.insert(
             0,
@@ -81,10 +84,11 @@ def describe_clients(run: Run, others: Sequence[Run] = ()) -> EachClient | None:
             "training: what such a client gains over another model, a constant answer gains, too.",
         )
     if apart:
-        sentences.append(
+        cautions.append(
             f"Not held against {join_words(apart)}, whose clients have other test samples or another metric."
         )
-    return EachClient(table, sentences, max(last.height - MOST_CLIENTS, 0))
+    sorted_by = 1 + first if gains else None
+    return EachClient(table, sorted_by, sentences, cautions, max(last.height - MOST_CLIENTS, 0))
 
 
 def _find_baselines(run: Run, others: Sequence[Run]) -> tuple[list[Baseline], list[str]]:
@@ -159,21 +163,27 @@ def _table(
     clients, groups = last["client"].to_list(), last["group"].to_list()
     values = [last[metric.name].to_list() for metric in metrics.of]
     samples = last["test_samples"].to_list()
-    header = ["Client", *(["Group"] if run.clustered else []), "Test samples"]
+    since = settled_rounds(run) if run.clustered else {}
+    moved = len(set(since.values())) > 1
+    since = settled_rounds(run) if run.clustered else {}
+    moved = len(set(since.values())) > 1
+    # Gains stand beside the names: they are what the order is by, and a phone shows them without scrolling.
+    header = ["Client", *(f"Gain over {baseline.name}" for baseline in baselines)]
     header += [capital(metric.title) for metric in metrics.of]
-    header += [f"Gain over {baseline.name}" for baseline in baselines]
+    header += [*(["Group"] if run.clustered else []), *(["In it since round"] if moved else []), "Test samples"]
     rows = []
     for i in order.tolist():
         row = [run.names.get(clients[i], f"client {clients[i]}")]
-        if run.clustered:
-            row.append(str(groups[i]) if groups[i] >= 0 else MISSING)
-        row.append(f"{samples[i]:,}")
-        row += [measured(metric, column[i]) for metric, column in zip(metrics.of, values, strict=True)]
         row += [
             _write_gain(metrics.deciding.is_share, gain[i], None if b is None else (b[0][i], b[1][i]))
             for gain, b in zip(gains, bounds, strict=True)
         ]
-        rows.append(row)
+        row += [measured(metric, column[i]) for metric, column in zip(metrics.of, values, strict=True)]
+        if run.clustered:
+            row.append(str(groups[i]) if groups[i] >= 0 else MISSING)
+        if moved:
+            row.append(str(since[clients[i]]) if groups[i] >= 0 else MISSING)
+        rows.append([*row, f"{samples[i]:,}"])
     return Table(header, rows)
 
 
@@ -183,9 +193,10 @@ def _write_gain(is_share: bool, gain: float, interval: tuple[float, float] | Non
     text = f"{round(gain, 1) + 0.0:+.1f}" if is_share else signed(gain)
     if gain == 0:
         text = "0"
-    return (
-        text if interval is None or np.isnan(interval[0]) else f"{text} ({interval[0]:+.0f} to {interval[1]:+.0f})"
-    )
+    if interval is None or np.isnan(interval[0]):
+        return text
+    # An interval is never torn apart; it goes to the next line as a whole.
+    return f"{text} ({interval[0]:+.0f}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{interval[1]:+.0f})"
 
 
 def _count(baseline: Baseline, gains: Floats, bounds: tuple[Floats, Floats] | None) -> str:

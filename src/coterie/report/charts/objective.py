@@ -16,11 +16,13 @@ from coterie.report.drawing.marks import (
     colour,
     describe_course,
     extent,
+    level,
+    lines,
     on_log_scale,
     thin_rounds,
     value_axis,
 )
-from coterie.report.numbers import count_of
+from coterie.report.numbers import count_of, significant
 
 STEPS = {"before E": 0.0, "after E": 1 / 3, "after M": 2 / 3}
 """The two steps of a round of FeSEM, and where in the round the objective is drawn."""
@@ -73,3 +75,21 @@ def draw_objective(run: Run) -> Figure:
         else "no step of any round raised it."
     )
     return Figure("objective", "What each step of the clustering gains", caption, chart)
+
+
+@log_chart(Chapter.GROUPING, "margin")
+def draw_margin(run: Run) -> Figure:
+    """Draw how near any client came to another group in each E-step (FeSEM; docs/methods/fesem.md, D3)."""
+    frame = run.logged("margin")
+    log = on_log_scale(frame["value"])
+    y = value_axis("distance to another centre over own", log)
+    least = frame.filter(pl.col("value") == pl.col("value").min()).row(0, named=True)
+    caption = (
+        "For the client that is nearest to a change of group: how many times as far as the centre of its own group "
+        "the next one is. Below 1, at the dashed line, it moves. A client starts each round at its own centre, so "
+        "a value far above 1 says that groups no longer change, not that they are right."
+        f"{LOGARITHMIC * (log is not None)} Here it {describe_course(frame)}; the least is "
+        f"{significant(least['value'])} in round {least['round']}."
+    )
+    chart = alt.layer(level(y, 1.0), lines(run, frame, y, {"": of_groups([0])[0]}))
+    return Figure("margin", "How near clients are to another group", caption, chart)
