@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import struct
 import subprocess
 import sys
 import textwrap
@@ -21,6 +22,8 @@ from markdown_it import MarkdownIt
 
 from tests.browser import CHROMIUM, Browser
 from website.commonmark import translate
+from website.pictures import PICTURES, TAKEN, find_blocks
+from website.pictures import main as take_pictures
 from website.public import list_sections
 
 ROOT = Path(__file__).parents[1]
@@ -145,6 +148,30 @@ def test_every_public_name_says_what_it_is_with_shapes_and_errors(source: griffe
             if any(isinstance(node, ast.Raise) and node.exc for node in body) and "Raises:" not in said:
                 unsaid.add(found.path)
     assert (silent, shapeless, unsaid) == (set(), set(), set())
+
+
+def test_every_screenshot_has_what_takes_it() -> None:
+    assert {path.stem for path in PICTURES.glob("*.png")} == set(TAKEN)
+    assert len(find_blocks("docs/comparing.md", "--charts pictures")) == 1
+    data, commands = find_blocks("docs/diagnose.md", "clinics.csv")
+    assert data.language == "python"
+    assert commands.commands[0].endswith("--page clinics.html --write clinics.toml")
+
+
+def test_an_unknown_picture_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        take_pictures(["acuracy"])
+    assert "picture 'acuracy' is not known; it must be one of accuracy, diagnosis" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser")
+def test_a_screenshot_is_taken(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "website.pictures", "watch", "--to", str(tmp_path)], cwd=ROOT, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert struct.unpack(">II", (tmp_path / "watch.png").read_bytes()[16:24]) == (1280, 1250)
 
 
 class Tags(HTMLParser):
