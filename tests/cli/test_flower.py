@@ -93,7 +93,8 @@ def test_a_new_app_declares_every_key_that_its_readme_explains(terminal: Termina
     readme = Path("fed/README.md").read_text("utf-8")
     rows = [line.split("|") for line in readme.splitlines() if line.startswith("| `")]
     explained = {cells[1].strip(" `"): cells[2].strip(" `") for cells in rows}
-    assert explained == {key: str(value) or "none" for key, value in config.items()}
+    usual = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in config.items()}
+    assert explained == {key: value or "none" for key, value in usual.items()}
     assert "{{" not in readme
 
 

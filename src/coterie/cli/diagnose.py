@@ -131,26 +131,47 @@ def diagnose(
         with show_progress() as progress:
             diagnosis = diagnosing.diagnose(experiment, alpha=alpha, starts=starts, gains=gains, progress=progress)
             suggestions = predict_costs(suggest(diagnosis, experiment), experiment, progress)
-    say(f"{diagnosis.clients} clients on {said}")
-    for note in diagnosis.notes:
-        say(f"note: {note}")
-    for sentence in describe(diagnosis, suggestions, experiment):
+    for sentence in describe(diagnosis, suggestions, experiment, said):
         say(sentence)
+    for sentence in write_files(diagnosis, suggestions, experiment, said, json_file, page, write):
+        say(sentence)
+    if suggestions:
+        say(f"next    coterie run {write}" if write else "next    add --write FILE.toml, and run that file")
+
+
+def write_files(
+    diagnosis: Diagnosis,
+    suggestions: tuple[Suggestion, ...],
+    experiment: Experiment,
+    said: str,
+    json_file: Path | None,
+    page: Path | None,
+    write: Path | None,
+) -> Iterator[str]:
+    """Write what was found as JSON, as a page, and as an experiment with the first method; yield what is where.
+
+    Args:
+        diagnosis: what was found.
+        suggestions: methods that suit it.
+        experiment: that was diagnosed.
+        said: its data, in a few words.
+        json_file: gets everything; None for no file, as for the others.
+        page: gets tables and charts.
+        write: gets the experiment, where there is a suggestion.
+    """
     from coterie.experiments.folder.files import encode_json, write_whole
 
     if json_file is not None:
         whole = {**diagnosis.tables(), "suggestions": [asdict(suggestion) for suggestion in suggestions]}
         write_whole(json_file, encode_json(whole))
-        say(f"all of it is in {json_file}")
+        yield f"all of it is in {json_file}"
     if page is not None:
         from coterie.report.diagnosis_page import make_page
 
         write_whole(page, make_page(diagnosis, suggestions, said, experiment.to_toml()).encode())
-        say(f"page    {page}")
+        yield f"page    {page}"
     if write is not None and suggestions:
         write_whole(write, describe_experiment(diagnosis, suggestions[0], experiment).encode())
-    if suggestions:
-        say(f"next    coterie run {write}" if write else "next    add --write FILE.toml, and run that file")
 
 
 def describe_experiment(diagnosis: Diagnosis, suggestion: Suggestion, experiment: Experiment) -> str:
@@ -172,11 +193,15 @@ def check_new_file(path: Path) -> list[str]:
     return check_parent("--write", path)
 
 
-def describe(diagnosis: Diagnosis, suggestions: tuple[Suggestion, ...], experiment: Experiment) -> Iterator[str]:
+def describe(
+    diagnosis: Diagnosis, suggestions: tuple[Suggestion, ...], experiment: Experiment, said: str
+) -> Iterator[str]:
     """Yield the answers, the methods that suit them, and how they agree with groups that were planted."""
     from coterie.cli.live import format_clock
     from coterie.report.numbers import volume
 
+    yield f"{diagnosis.clients} clients on {said}"
+    yield from (f"note: {note}" for note in diagnosis.notes)
     yield from diagnosis.sentences()
     for number, found in enumerate(suggestions, 1):
         changes = " ".join(f"{key}={toml_of(value)}" for key, value in found.settings.items())

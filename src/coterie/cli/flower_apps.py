@@ -55,6 +55,9 @@ def server_app(file: str) -> ServerApp:
 
         try:
             place = Path(file).resolve().parent.parent
+            if context.run_config.get("diagnose"):
+                diagnose_federation(grid, context, place)
+                return
             result = serve(grid, context.run_config, place, [PlainLines(make_console())])
             from coterie.report import run_page
 
@@ -66,3 +69,39 @@ def server_app(file: str) -> ServerApp:
             raise RuntimeError("; ".join(error.problems)) from None
 
     return app
+
+
+def diagnose_federation(grid: Grid, context: Context, place: Path) -> None:
+    """Say whether the clients that are connected should be grouped, and write that to the folder of `diagnose`.
+
+    Raises:
+        BadInput: the folder is not empty, the experiment cannot be diagnosed, or the clients did not come.
+    """
+    from coterie.cli.diagnose import describe, write_files
+    from coterie.cli.live import describe_run
+    from coterie.experiments.diagnose.advice import suggest
+    from coterie.experiments.flower.server import diagnose_clients
+
+    def say(sentence: str) -> None:
+        print_escaped(sentence, flush=True)
+
+    folder = Path(str(context.run_config["diagnose"]))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(
+            f"diagnose = {str(folder)!r} is not possible: it is there already and not empty; name a new folder"
+        )
+    experiment, diagnosis = diagnose_clients(grid, context.run_config, place, say)
+    suggestions, data = suggest(diagnosis, experiment), experiment.data
+    said = (
+        f"data of their own, seed {experiment.run.seed}"
+        if data.own
+        else describe_run(experiment).partition(" on ")[2]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    files = (folder / "diagnosis.json", folder / "diagnosis.html", folder / "experiment.toml")
+    for sentence in describe(diagnosis, suggestions, experiment, said):
+        say(sentence)
+    for sentence in write_files(diagnosis, suggestions, experiment, said, *files):
+        say(sentence)
+    if suggestions:
+        say(f"next    put {files[2]} in the place of the app's experiment, and run it")

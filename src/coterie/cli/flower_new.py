@@ -20,6 +20,8 @@ DEFAULT_CONFIG = {
     "resume": "",
     "wait": 300,
     "round-seconds": 600,
+    "diagnose": "",
+    "profiles": False,
     "data": "",
     "state-dir": "",
 }

@@ -84,19 +84,8 @@ def diagnose(
     Raises:
         BadInput: the experiment cannot run, or `alpha` or `starts` is not possible.
     """
-    problems = []
-    if not 1 / (1 + DRAWS) <= alpha < 1:
-        problems.append(f"alpha = {alpha:g} is not possible; it must be from {1 / (1 + DRAWS):g} up to below 1")
-    if starts < 1:
-        problems.append(f"starts = {starts} is not possible; it must be at least 1")
     check(experiment)
-    if (unit := experiment.privacy.unit) != "off":
-        problems.append(
-            f"privacy.unit = {unit!r} is not possible with a diagnosis: no noise covers what clients send of their "
-            "halves; leave privacy out, or ask clients whose data may be looked at"
-        )
-    if problems:
-        raise BadInput(problems)
+    check_diagnosis(experiment, alpha, starts)
     begun = time.perf_counter()
     with closing(Session(experiment, world)) as session:
         missing: dict[int, str] = {}
@@ -134,6 +123,26 @@ def diagnose(
             if gains and not asked:
                 notes = (*notes, NOT_ASKED)
             return replace(found, pay=pay, notes=notes, seconds=time.perf_counter() - begun)
+
+
+def check_diagnosis(experiment: Experiment, alpha: float = 0.05, starts: int = STARTS) -> None:
+    """Check what is to be known before clients are asked anything.
+
+    Raises:
+        BadInput: one sentence for each thing that is not possible with a diagnosis.
+    """
+    problems = []
+    if not 1 / (1 + DRAWS) <= alpha < 1:
+        problems.append(f"alpha = {alpha:g} is not possible; it must be from {1 / (1 + DRAWS):g} up to below 1")
+    if starts < 1:
+        problems.append(f"starts = {starts} is not possible; it must be at least 1")
+    if (unit := experiment.privacy.unit) != "off":
+        problems.append(
+            f"privacy.unit = {unit!r} is not possible with a diagnosis: no noise covers what clients send of their "
+            "halves; leave privacy out, or ask clients whose data may be looked at"
+        )
+    if problems:
+        raise BadInput(problems)
 
 
 def _advise(pay: Pay | None, histograms: NDArray[np.int64] | None) -> list[str]:

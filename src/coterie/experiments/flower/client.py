@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,8 @@ from coterie.clients.data.datasets import DATASETS
 from coterie.clients.data.own import Holding, load_own, path_withheld
 from coterie.clients.data.preparation import Column
 from coterie.clients.engine.engine import Engine
+from coterie.clients.rules.profile import HalfProfiles, InputMoments
+from coterie.clients.rules.rule import Order
 from coterie.errors import BadInput, print_escaped
 from coterie.experiments.model.trained import MODEL, About, describe_task, rest_of, write_model
 from coterie.experiments.run.setup import engine_spec, load_federation, make_augmentation, network_name, own_task
@@ -60,7 +62,8 @@ def answer_message(message: Message, node: Settings, run: Settings) -> Message:
         message: asks who the client is, or holds an order.
         node: the configuration of this node: `client`, its name, or in a rehearsal its number; `data`, the path of
             its data; `state-dir`, a folder for what it keeps; `tell-levels`, whether the server may be told which
-            values the client's columns of text have; `allow`, the modules and `package.module:object` that
+            values the client's columns of text have; `tell-profiles`, whether it may be told how often each class
+            is and what inputs sum to; `allow`, the modules and `package.module:object` that
             an experiment may name, apart by spaces, without which it can name what Coterie has alone.
         run: the configuration of the run. To the nodes of Flower's simulation, which have a `partition-id`, it may
             say `data` and `state-dir`, with `{client}` for the number; no other node is told by the server what to
@@ -75,10 +78,11 @@ def answer_message(message: Message, node: Settings, run: Settings) -> Message:
             if message.text("asks") == HELLO:
                 _check_name(str(node.get("client", "")), message)
                 return client.hello()
+            tells = _read_flag(node, "tell-profiles")
             run_key = message.text("run")
             if not RUN_KEY.fullmatch(run_key):
                 raise BadInput(f"a message says run = {run_key!r}; it must be 32 digits from 0 to f")
-            return client.runner(run_key, message.text("digest")).answer(message)
+            return client.runner(run_key, message.text("digest"), None if tells else _check_telling).answer(message)
     except BadInput as error:
         problem, refusal = "; ".join(error.problems), Message.refuse("; ".join(error.told))
     except Exception as error:  # noqa: BLE001  # it is shown to the server and in this node's log
@@ -104,6 +108,19 @@ def _check_name(name: str, message: Message) -> None:
         )
 
 
+def _check_telling(order: Order) -> None:
+    """Check that an order does not ask what a client tells of its data only where its operator lets it.
+
+    Raises:
+        BadInput: it does.
+    """
+    if isinstance(order.rule, HalfProfiles | InputMoments):
+        raise BadInput(
+            "the server asks how often each class is and what inputs sum to, which this client does not tell; its "
+            "operator may let it, with --node-config 'tell-profiles=true'"
+        )
+
+
 def _read_allowed(node: Settings) -> tuple[str, ...]:
     """Return what the operator of this node allows an experiment to name; the environment counts for all nodes."""
     return tuple(sorted({*str(node.get("allow") or "").split(), *os.environ.get(ALLOW, "").split()}))
@@ -122,10 +139,19 @@ def _read_config(node: Settings, run: Settings) -> tuple[str, str, str, bool]:
         )
     given = {**run, **node} if "partition-id" in node else node
     data, folder = (str(given.get(key) or "").replace("{client}", str(name)) for key in ("data", "state-dir"))
-    tell = node.get("tell-levels", False)
-    if not isinstance(tell, bool):
-        raise BadInput(f"tell-levels = {tell!r} is not possible; it must be true or false")
-    return str(name), data, folder, tell
+    return str(name), data, folder, _read_flag(node, "tell-levels")
+
+
+def _read_flag(node: Settings, key: str) -> bool:
+    """Return what a node's configuration says by true or false; false where it says nothing.
+
+    Raises:
+        BadInput: it says something else.
+    """
+    flag = node.get(key, False)
+    if not isinstance(flag, bool):
+        raise BadInput(f"{key} = {flag!r} is not possible; it must be true or false")
+    return flag
 
 
 def _refuse_files(experiment: Experiment) -> None:
@@ -178,15 +204,16 @@ class Client:
         """Return a column without the values of its text, unless these may be told."""
         return column if self._tell_levels or column.levels is None else replace(column, levels=())
 
-    def runner(self, run: str, digest: str) -> ClientRunner:
-        """Return what carries out this client's orders in a run.
+    def runner(self, run: str, digest: str, check: Callable[[Order], None] | None = None) -> ClientRunner:
+        """Return what carries out this client's orders in a run, as far as they pass `check`.
 
         Raises:
             BadInput: its data are not those that it had when it joined.
         """
         if self._holding.digest != digest:
             raise BadInput("its data have changed since it joined the run; put them back as they were")
-        return ClientRunner(self._engine, FileStateStore(self._make_folder() / "states" / run), self._save_model)
+        store = FileStateStore(self._make_folder() / "states" / run)
+        return ClientRunner(self._engine, store, self._save_model, check)
 
     @cached_property
     def _holding(self) -> Holding:

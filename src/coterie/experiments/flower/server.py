@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from coterie.clients.data.agreement import Agreement, check_width, propose_colum
 from coterie.clients.data.own import Holding, public_inputs
 from coterie.clients.data.population import ClientInfo, Population, RemotePopulation
 from coterie.errors import BadInput, print_escaped
+from coterie.experiments.diagnose.diagnose import check_diagnosis, diagnose
+from coterie.experiments.diagnose.diagnosis import Diagnosis
 from coterie.experiments.flower.client import HELLO, ORDER
 from coterie.experiments.flower.registration import Registration
 from coterie.experiments.flower.status import StatusWriter
@@ -68,6 +70,31 @@ def serve(grid: Grid, settings: Mapping[str, Any], app: Path, observers: Sequenc
     if folder is None:
         return loop.run(experiment, observers=watching, world=world)
     return loop.resume(folder, observers=watching, world=world)
+
+
+def diagnose_clients(
+    grid: Grid, settings: Mapping[str, Any], app: Path, progress: Callable[[str], None]
+) -> tuple[Experiment, Diagnosis]:
+    """Say whether the clients that are connected should be grouped; return the experiment with what was found.
+
+    Args:
+        grid: reaches them.
+        settings: as for `serve`, without `name` and `resume`; with `profiles`, clients are also asked how often
+            each class is and what their inputs sum to, which they tell where their own configuration says so.
+        app: the app's folder.
+        progress: is told what has been done, a sentence at a time.
+
+    Raises:
+        BadInput: the experiment cannot run or be diagnosed, or the clients did not come as it says.
+    """
+    config, profiles = _Config.read(settings), settings.get("profiles", False)
+    if not isinstance(profiles, bool):
+        raise BadInput(f"profiles = {profiles!r} is not possible; it must be true or false")
+    experiment = _read_experiment(config, app)
+    experiment.check()
+    check_diagnosis(experiment)
+    world, _ = _gather(grid, experiment, config, None)
+    return experiment, diagnose(experiment, world=world, profiles=profiles, progress=progress)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules.requests import Request, Score
+from coterie.clients.rules.rule import Order
 from coterie.errors import BadInput
 from coterie.models.layout import Layout
 from coterie.runtime.remote.codec import VERSION, pack_answer, unpack_order
@@ -92,12 +93,18 @@ class ClientRunner:
         engine: works with this client's data.
         store: holds the client's states.
         on_evaluated: called with each model `[P]` that the client was evaluated with, and its layout.
+        check: raises `BadInput` for an order that the client does not carry out; None where it carries out all.
     """
 
     def __init__(
-        self, engine: Engine, store: StateStore, on_evaluated: Callable[[Tensor, Layout], None] | None = None
+        self,
+        engine: Engine,
+        store: StateStore,
+        on_evaluated: Callable[[Tensor, Layout], None] | None = None,
+        check: Callable[[Order], None] | None = None,
     ) -> None:
         self._engine = engine
+        self._check = check
         self._store = store
         self._on_evaluated = on_evaluated
 
@@ -113,6 +120,8 @@ class ClientRunner:
 
     def _carry_out(self, message: Message) -> Message:
         order = unpack_order(message.body)
+        if self._check is not None:
+            self._check(order)
         number, next_number = message.number("state"), message.number("next_state")
         keep = message.values.get("keep") is True
         state = self._store.load(number) if number else {}
