@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from coterie.experiments.folder.metrics import ACCURACY
 from coterie.experiments.folder.reading import Run
-from coterie.report.numbers import MISSING, capital, count_of, join_words, measured, signed
+from coterie.report.numbers import FINEST, MISSING, capital, count_of, join_words, measured, signed
 from coterie.report.tables import Table
-from coterie.report.uncertainty import difference_interval, least_visible_difference
+from coterie.report.uncertainty import difference_interval, join_intervals, least_visible_difference
 from coterie.report.why_groups import settled_rounds
 
 MOST_CLIENTS = 1000
 """The page lists at most so many clients: those who lose most."""
+
+CONSTANTS = {"f1": "own majority class", "auroc": "chance (0.5)"}
+"""What the best constant answer is called, by the metric; of a number it is a mean."""
 
 SAME = 1e-9
 """Scores that differ by less are equal."""
@@ -36,6 +39,8 @@ class Baseline:
     """On which that was counted `[clients]`."""
     fixed: bool = False
     """An answer that needs no model."""
+    ends: tuple[Floats, Floats] | None = None
+    """Of the interval of each score, each `[clients]`; None where the samples say it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +74,20 @@ def describe_clients(run: Run, others: Sequence[Run] = ()) -> EachClient | None:
     samples = last["test_samples"].to_numpy().astype(np.int64)
     counted = metric == ACCURACY
     gains = [_gains(run, scores, baseline) for baseline in baselines]
-    bounds = [_bounds(scores, samples, baseline) if counted else None for baseline in baselines]
+    bounds: list[tuple[Floats, Floats] | None]
+    if counted:
+        bounds = [_bounds(scores, samples, baseline) for baseline in baselines]
+    else:
+        own = _ends(run, run)
+        bounds = [_bounds_of_ends(run, scores, own, baseline) for baseline in baselines]
     # Models decide who comes first. Where there are none, it is the client's own most common class.
     first = next((i for i, baseline in enumerate(baselines) if not baseline.fixed), 0)
     worth = gains[first] if gains else scores * (-1 if metric.less_is_better else 1)
     order = np.argsort(np.where(np.isnan(worth), np.inf, worth), kind="stable")
     table = _table(run, baselines, gains, bounds, order[:MOST_CLIENTS])
     sentences = [_count(b, g, interval) for b, g, interval in zip(baselines, gains, bounds, strict=True)]
-    cautions = _caution(run, scores, samples, counted, bool(baselines))
-    if alone := _count_of_one_class(baselines):
+    cautions = _caution(run, scores, samples, bounds, bool(baselines))
+    if alone := _count_of_one_class(baselines) if counted else 0:
         sentences.insert(
             0,
             f"{count_of(alone, 'client')} of {last.height:,} {'has' if alone == 1 else 'have'} one class alone in "
@@ -101,10 +111,32 @@ def _find_baselines(run: Run, others: Sequence[Run]) -> tuple[list[Baseline], li
         score = other.last.select("client", "test_samples", pl.col(run.metrics.deciding.name).alias("score"))
         beside = last.select("client").join(score, on="client", how="left", maintain_order="left")
         counts = beside["test_samples"].fill_null(0).to_numpy().astype(np.int64)
-        found.append(Baseline(other.label, _floats(beside["score"]), counts))
-    if run.metrics.deciding == ACCURACY and (constant := _most_common_class(run)) is not None:
+        found.append(Baseline(other.label, _floats(beside["score"]), counts, ends=_ends(run, other)))
+    constant = _most_common_class(run) if run.metrics.deciding == ACCURACY else _constant_answer(run)
+    if constant is not None:
         found.append(constant)
     return found, apart
+
+
+def _beside(run: Run, other: Run, *columns: str) -> list[Floats]:
+    """Return columns of a run's intervals for the clients of another, in their order."""
+    known = run.last.select("client").join(other.intervals, on="client", how="left", maintain_order="left")
+    return [_floats(known[column]) for column in columns]
+
+
+def _ends(run: Run, other: Run) -> tuple[Floats, Floats] | None:
+    """Return the ends of the intervals of another run's scores; None where it keeps none."""
+    low, high = _beside(run, other, "low", "high")
+    return None if np.isnan(low).all() else (low, high)
+
+
+def _constant_answer(run: Run) -> Baseline | None:
+    """Return what each client's best constant answer from its training targets scores; None where nobody knows."""
+    score, low, high = _beside(run, run, "constant", "constant_low", "constant_high")
+    if np.isnan(score).all():
+        return None
+    name = CONSTANTS.get(run.metrics.deciding.name, "own training mean")
+    return Baseline(name, score, run.last["test_samples"].to_numpy().astype(np.int64), fixed=True, ends=(low, high))
 
 
 def _count_of_one_class(baselines: Sequence[Baseline]) -> int:
@@ -152,6 +184,19 @@ def _bounds(scores: Floats, samples: NDArray[np.int64], baseline: Baseline) -> t
     return 100 * low, 100 * high
 
 
+def _bounds_of_ends(
+    run: Run, scores: Floats, own: tuple[Floats, Floats] | None, baseline: Baseline
+) -> tuple[Floats, Floats] | None:
+    """Return the interval of what each client gains, from the interval of either score; None where one lacks."""
+    if own is None or baseline.ends is None:
+        return None
+    metric, mine, others = run.metrics.deciding, (scores, *own), (baseline.scores, *baseline.ends)
+    first, second = (others, mine) if metric.less_is_better else (mine, others)
+    low, high = join_intervals(*first, *second)
+    times = 100 if metric.is_share else 1
+    return times * low, times * high
+
+
 def _table(
     run: Run,
     baselines: Sequence[Baseline],
@@ -195,8 +240,13 @@ def _write_gain(is_share: bool, gain: float, interval: tuple[float, float] | Non
         text = "0"
     if interval is None or np.isnan(interval[0]):
         return text
+    if is_share:
+        low, high = (f"{end:+.0f}" for end in interval)
+    else:  # as many decimals as give the interval's width two digits
+        count = int(np.clip(1 - np.floor(np.log10(max(interval[1] - interval[0], 1e-6))), 0, FINEST))
+        text, low, high = (f"{round(value, count) + 0.0:+,.{count}f}" for value in (gain, *interval))
     # An interval is never torn apart; it goes to the next line as a whole.
-    return f"{text} ({interval[0]:+.0f}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{interval[1]:+.0f})"
+    return f"{text} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
 
 
 def _count(baseline: Baseline, gains: Floats, bounds: tuple[Floats, Floats] | None) -> str:
@@ -213,12 +263,18 @@ def _count(baseline: Baseline, gains: Floats, bounds: tuple[Floats, Floats] | No
     return f"{words}; by more than chance {up:,} gain and {down:,} lose."
 
 
-def _caution(run: Run, scores: Floats, samples: NDArray[np.int64], counted: bool, held: bool) -> list[str]:
+def _caution(
+    run: Run,
+    scores: Floats,
+    samples: NDArray[np.int64],
+    bounds: Sequence[tuple[Floats, Floats] | None],
+    held: bool,
+) -> list[str]:
     """Say what the intervals are, and what could be seen at all."""
     metric = run.metrics.deciding
-    if not counted:
-        known = "keeps no interval"
-        return [f"A run that is scored by {metric.title} {known}: one needs the score of every single test sample."]
+    deciding = f"Gains are by {metric.title}, the first of the run's metrics, which decides. "
+    if metric != ACCURACY:
+        return [f"{deciding if len(run.metrics.of) > 1 and held else ''}{_explain_ends(run, bounds)}"]
     tested = samples[(samples > 0) & ~np.isnan(scores)]
     if not len(tested):
         return []
@@ -240,5 +296,29 @@ def _caution(run: Run, scores: Floats, samples: NDArray[np.int64], counted: bool
             "difference, about one falls outside by chance. The own majority class is the share of the client's "
             "most common class in its training samples: a model that gains nothing over it has learned nothing "
             "that the client did not know."
+        )
+    return said
+
+
+def _explain_ends(run: Run, bounds: Sequence[tuple[Floats, Floats] | None]) -> str:
+    """Say where the intervals of gains come from, by another metric than accuracy."""
+    metric = run.metrics.deciding
+    if all(ends is None for ends in bounds):
+        return (
+            f"A run that is scored by {metric.title} keeps no interval: one needs the score of every test sample."
+        )
+    how = (
+        "the variance of DeLong et al. 1988, on logits" if metric.name == "auroc" else "a bootstrap of 1,000 draws"
+    )
+    said = (
+        f"In brackets: an interval of 95 % from the client's own test samples, by {how}, computed at the end of "
+        "each run. Both models are taken as tested on separate samples (Zou and Donner 2008), so it is rather too "
+        "wide; with few samples a bootstrap is too narrow. Of 20 clients without any difference, about one falls "
+        "outside by chance."
+    )
+    if metric.name not in CONSTANTS:
+        said += (
+            f" The own training mean is the {metric.title} of answering with the mean of the client's training "
+            "targets: a model that gains nothing over it has learned nothing that the client did not know."
         )
     return said

@@ -13,7 +13,7 @@ from coterie.experiments.folder.group_traits import GroupTraits
 from coterie.experiments.folder.metrics import ADAPTED, RunMetrics, summary
 from coterie.experiments.folder.picture import Picture
 from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import PEOPLE, take_adapted
+from coterie.experiments.folder.tables import INTERVALS, PEOPLE, take_adapted
 
 MEGABYTE = 1e6
 
@@ -52,6 +52,12 @@ class Run:
     @cached_property
     def picture(self) -> Picture | None:
         return self.folder.picture()
+
+    @cached_property
+    def intervals(self) -> pl.DataFrame:
+        """How sure the last scores are, the table `INTERVALS`; without rows where that was not kept."""
+        found = self.folder.intervals()
+        return pl.DataFrame(schema=INTERVALS) if found is None else found
 
     @cached_property
     def group_traits(self) -> GroupTraits | None:
@@ -125,6 +131,11 @@ class AdaptedRun(Run):
     def clients(self) -> pl.DataFrame:
         """The clients' table, its scores after adaptation."""
         return self._without_nan(take_adapted(self.folder.clients()))
+
+    @cached_property
+    def intervals(self) -> pl.DataFrame:
+        """How sure the last scores after adaptation are."""
+        return super().intervals.with_columns(low="adapted_low", high="adapted_high")
 
 
 def read_runs(folders: Sequence[RunFolder]) -> list[Run]:

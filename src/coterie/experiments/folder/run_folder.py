@@ -25,6 +25,7 @@ from coterie.experiments.folder.metrics import CLASSIFICATION, RunMetrics
 from coterie.experiments.folder.picture import Picture
 from coterie.experiments.folder.round_files import RoundFiles
 from coterie.experiments.folder.tables import (
+    INTERVALS,
     LOG,
     PEOPLE,
     decode,
@@ -227,6 +228,18 @@ class RunFolder:
             return None
         return decode(self._newcomers, newcomers_schema(self.metrics), self._identify())
 
+    def write_intervals(self, intervals: pl.DataFrame) -> None:
+        """Keep how sure the last scores are; columns `INTERVALS`."""
+        write_whole(self._intervals, encode(intervals, INTERVALS, self._identify()))
+
+    def intervals(self) -> pl.DataFrame | None:
+        """One row a client, ascending; None where the metric needs none, or the run has not ended.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return decode(self._intervals, INTERVALS, self._identify()) if self._intervals.exists() else None
+
     def write_warnings(
         self, warnings: Sequence[str], diverged: Sequence[str] = (), diverged_for_all: bool = False
     ) -> None:
@@ -333,6 +346,7 @@ class RunFolder:
         """Drop what rounds later than `number` and the run's end measured: a resumed run measures them again."""
         self._newcomers.unlink(missing_ok=True)
         self._warnings.unlink(missing_ok=True)
+        self._intervals.unlink(missing_ok=True)
         self._tables.forget_after(number)
 
     def compact(self) -> None:
@@ -411,6 +425,10 @@ class RunFolder:
     @property
     def _newcomers(self) -> Path:
         return self.path / "newcomers.parquet"
+
+    @property
+    def _intervals(self) -> Path:
+        return self.path / "intervals.parquet"
 
     @property
     def _group_traits(self) -> Path:

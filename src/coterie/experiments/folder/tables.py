@@ -114,6 +114,22 @@ the first of the run's metrics on its test samples with the model that it is giv
 experiment's adaptation of it, or one local update where there is none (`adapted`). Further metrics have two columns
 each beside these (`newcomers_schema`)."""
 
+INTERVALS = pl.Schema(
+    {
+        "client": pl.Int32,
+        "low": pl.Float64,
+        "high": pl.Float64,
+        "adapted_low": pl.Float64,
+        "adapted_high": pl.Float64,
+        "constant": pl.Float64,
+        "constant_low": pl.Float64,
+        "constant_high": pl.Float64,
+    }
+)
+"""One row a client: between what its last score by the first metric lies (95 %), the same after an adaptation, and
+what the best constant answer from its training targets scores on the same samples, with its interval; null where
+there is none."""
+
 ARRIVAL = "arrival_"
 """The beginning of the columns that say of a further metric what it is for newcomers on arrival."""
 

@@ -26,6 +26,7 @@ from coterie.experiments.folder.picture import Picture
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.run import newcomers, provenance
 from coterie.experiments.run.attack import MarkedTests
+from coterie.experiments.run.certainty import is_bounded, measure_intervals
 from coterie.experiments.run.checkpoints import CheckpointSchedule, open_checkpoints
 from coterie.experiments.run.divergence import Divergence
 from coterie.experiments.run.evaluation import LocalModels, measure_scores, plan_evaluation
@@ -192,6 +193,8 @@ def _train_and_finish(session: Session, folder: RunFolder) -> Result:
             folder.write_picture(picture)
         if (joined := session.receive_newcomers()) is not None:
             folder.write_newcomers(joined)
+        if (intervals := session.measure_intervals()) is not None:
+            folder.write_intervals(intervals)
         with defer_signals():
             folder.compact()
             status = "finished"
@@ -236,6 +239,7 @@ class Session:
         self.experiment = experiment.resolved().updated(places)
         self.observers = observers
         self.method: Method[Any] = build_method(self.experiment.method)
+        self._is_simulated = world is None
         world = build_simulation(self.experiment, self.method) if world is None else world
         self.population, self.newcomers, self.runtime = world.population, world.newcomers, world.runtime
         self.attackers = world.attackers
@@ -699,6 +703,24 @@ class Session:
                 self.experiment.evaluation.adapt,
             )
         runtime.dropout = dropout
+        runtime.states.roll_back()
+        return table
+
+    @insist_on_signals()
+    def measure_intervals(self) -> pl.DataFrame | None:
+        """Return how sure the last scores are, where that does not follow from the table of clients; else None.
+
+        Real clients are not asked for it, nor are those who were promised privacy.
+        """
+        metric, evaluation = self.metrics.deciding.name, self.experiment.evaluation
+        if not self._is_simulated or self.promise is not None or self.groups is None or not is_bounded(metric):
+            return None
+        assert isinstance(self.federation, Federation)
+        rounds, runtime = self.experiment.run.rounds, self.runtime
+        runtime.begin_round(rounds)  # clients draw what they drew in the last evaluation
+        exchanges = plan_evaluation(self.method, self.state, self.server, evaluation, True, self.local)
+        seed = self.experiment.run.seed
+        table = measure_intervals(runtime, exchanges, self.federation, metric, evaluation.on, seed)
         runtime.states.roll_back()
         return table
 

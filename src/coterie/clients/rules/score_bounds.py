@@ -1,0 +1,84 @@
+"""The rule of a client that says how sure the score of a model is on its own samples."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from coterie.clients.rules.client import Client
+from coterie.clients.rules.minibatch import Batch
+from coterie.clients.rules.objective import LocalModel
+from coterie.clients.rules.requests import Inspect, Score, Scored
+from coterie.clients.rules.rule import RULES, Answer, Order, Rule, Work, rule
+from coterie.clients.tasks.score_intervals import bound_metric
+
+NOTHING = np.empty(0, np.int64)
+
+SAMPLES_AT_A_TIME = 256
+"""Samples that go through the network together."""
+
+
+@rule("score-bounds")
+@dataclass(frozen=True)
+class ScoreBounds(Rule):
+    """Do all that an evaluating rule does, and answer how sure each of its scores is instead of the scores.
+
+    Only the ends of an interval of 95 % are told, of no sample. A score by draws of stochastic features has none.
+    """
+
+    evaluation: Annotated[str, Field(description="the rule that evaluates")] = "evaluate"
+    settings_json: Annotated[str, Field(description="its settings, as JSON")] = "{}"
+    metric: Annotated[str, Field(description="the metric that is bounded")] = "rmse"
+
+    @classmethod
+    def of(cls, evaluation: Rule, metric: str) -> ScoreBounds:
+        """Bound what `evaluation` would score, by a metric."""
+        return cls(evaluation.name, json.dumps(evaluation.settings(), sort_keys=True), metric)
+
+    def run(self, client: Client, order: Order) -> Work:
+        """Report the `bounds` of each score in turn, a list of pairs."""
+        kind = RULES[self.evaluation]
+        work: Work = kind.target(**kind.bind(json.loads(self.settings_json), "settings")).run(client, order)
+        bounds: list[list[float]] = []
+        result = None
+        while True:
+            try:
+                asked = work.send(result)
+            except StopIteration:
+                return Answer(report={"bounds": bounds})
+            if not isinstance(asked, Score):
+                result = yield asked
+                continue
+            ends = [float("nan")] * 2
+            if not asked.draws:
+                rng = client.stream(f"bounds of score {len(bounds)}")
+                ends = (yield Inspect(_Bounds(self.metric, rng), asked.split, asked.model)).tolist()
+            bounds.append(ends)
+            result = Scored(float("nan"), NOTHING, NOTHING, NOTHING)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bounds:
+    """Computes the interval of a model's score."""
+
+    metric: str
+    rng: np.random.Generator
+
+    def __call__(self, batch: Batch, model: LocalModel | None) -> Tensor:
+        """Return the lower and the upper end `[2]`."""
+        assert model is not None
+        if not len(batch.labels):
+            return torch.full((2,), float("nan"), dtype=torch.float64)
+        size = SAMPLES_AT_A_TIME
+        outputs = torch.cat([model(batch.inputs[at : at + size]) for at in range(0, len(batch.labels), size)])
+        task = batch.task
+        predicted, scores, targets = (
+            values.cpu().numpy() for values in (task.predict(outputs), task.scores(outputs), batch.labels)
+        )
+        return torch.tensor(bound_metric(self.metric, predicted, scores, targets, self.rng), dtype=torch.float64)

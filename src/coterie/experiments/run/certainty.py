@@ -1,0 +1,87 @@
+"""How sure the clients' last scores are, and what an answer without a model scores: computed at a run's end.
+
+Both need the scores of single samples, which no table keeps. Only ends of intervals are kept of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from coterie.clients.data.federation import Federation
+from coterie.clients.rules.score_bounds import ScoreBounds
+from coterie.clients.tasks.measures import MEASURES
+from coterie.clients.tasks.score_intervals import BOUNDED, bound_metric
+from coterie.experiments.folder.tables import INTERVALS
+from coterie.methods.exchange import Exchange
+from coterie.methods.method import Split
+from coterie.randomness import stream
+from coterie.runtime.runtime import Runtime
+
+Floats = NDArray[np.float64]
+
+CHANCE = 0.5
+"""The AUROC of an answer that is the same for every sample."""
+
+
+def is_bounded(metric: str) -> bool:
+    """Say whether there are intervals of a metric that have to be computed at the end of a run."""
+    return metric in BOUNDED
+
+
+def measure_intervals(
+    runtime: Runtime, exchanges: Iterable[Exchange], federation: Federation, metric: str, split: Split, seed: int
+) -> pl.DataFrame:
+    """Return how sure each client's score is, and what a constant answer scores, as the table `INTERVALS`.
+
+    Args:
+        runtime: reaches the clients.
+        exchanges: by which they were evaluated last.
+        federation: the clients `n`.
+        metric: one of `BOUNDED`.
+        split: the samples they are scored on.
+        seed: of the run.
+    """
+    found = np.full((federation.n, len(INTERVALS) - 1), np.nan)
+    for exchange in exchanges:
+        asked = replace(exchange, rule=ScoreBounds.of(exchange.rule, metric))
+        replies = runtime.measure(asked)
+        for client, bounds in zip(replies.clients.tolist(), replies.report.get("bounds", []), strict=False):
+            ends = [end for pair in (bounds or [])[:2] for end in pair]
+            found[client, : len(ends)] = ends
+    for client in range(federation.n):
+        found[client, 4:] = _score_constant(federation, client, metric, split, seed)
+    columns = dict(zip(list(INTERVALS)[1:], found.T, strict=True))
+    return pl.DataFrame({"client": np.arange(federation.n), **columns}, schema_overrides=INTERVALS).with_columns(
+        pl.col(pl.Float64).fill_nan(None)
+    )
+
+
+def _score_constant(
+    federation: Federation, client: int, metric: str, split: Split, seed: int
+) -> tuple[float, float, float]:
+    """Return the score of the client's best constant answer from its training targets, and its interval.
+
+    That is their mean, or their most common class.
+    """
+    own, targets = federation.slice(client, "train")[1], federation.slice(client, split)[1]
+    if not len(own) or not len(targets):
+        return float("nan"), float("nan"), float("nan")
+    if metric == "auroc":
+        both = federation.classes > 0 and bool((targets != targets[0]).any())
+        return (CHANCE, CHANCE, CHANCE) if both else (float("nan"),) * 3
+    if federation.classes:
+        constant = torch.bincount(own, minlength=federation.classes).argmax()
+    elif own.is_floating_point() and not federation.task.of_classes and metric in ("rmse", "mae"):
+        constant = own.double().mean(0).to(own.dtype)
+    else:
+        return float("nan"), float("nan"), float("nan")
+    predicted = constant.expand(targets.shape)
+    score = MEASURES[metric].compute(predicted, targets)
+    rng = stream(seed, "bounds of a constant", client)
+    return score, *bound_metric(metric, predicted.numpy(), predicted.numpy(), targets.numpy(), rng)

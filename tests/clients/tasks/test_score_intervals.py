@@ -1,0 +1,81 @@
+"""How sure metrics are: against their definitions, and against what they ought to hold in repeated draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.clients.tasks.score_intervals import DRAWS, Z, bound_metric
+from coterie.randomness import stream
+
+
+def test_the_variance_of_a_binary_auroc_is_that_of_delong() -> None:
+    rng = stream(0, "scores")
+    yes, no = rng.normal(1, 1, 14).round(1), rng.normal(0, 1, 23).round(1)
+    pairs = (yes[:, None] > no) + 0.5 * (yes[:, None] == no)
+    area = pairs.mean()
+    error = np.sqrt(pairs.mean(1).var(ddof=1) / 14 + pairs.mean(0).var(ddof=1) / 23)
+    middle, half = np.log(area / (1 - area)), Z * error / (area * (1 - area))
+    wanted = [1 / (1 + np.exp(-end)) for end in (middle - half, middle + half)]
+    scores, targets = np.concatenate([yes, no]), np.repeat([1, 0], [14, 23])
+    assert bound_metric("auroc", targets, scores, targets, rng) == pytest.approx(wanted)
+    # Two columns say the same twice.
+    both = np.stack([-scores, scores], 1)
+    assert bound_metric("auroc", targets, both, targets, rng) == pytest.approx(wanted)
+
+
+def test_what_is_not_defined_has_no_interval() -> None:
+    rng, ones = stream(0, "none"), np.ones(5, np.int64)
+    scores = np.linspace(0, 1, 5)
+    assert np.isnan(bound_metric("auroc", ones, scores, ones, rng)).all()
+    assert np.isnan(bound_metric("rmse", scores[:1], scores[:1], scores[:1], rng)).all()
+    assert np.isnan(bound_metric("r2", scores, scores, scores, rng)).all()
+    assert np.isnan(bound_metric("f1", ones, scores, -ones, rng)).all()
+
+
+def test_a_perfect_order_of_few_samples_is_not_sure() -> None:
+    low, high = bound_metric("auroc", np.zeros(8), np.arange(8.0), np.arange(8) // 4, stream(0, "perfect"))
+    assert high == 1
+    assert low == pytest.approx(4 / (4 + Z**2))
+
+
+def test_bootstraps_are_those_of_the_samples() -> None:
+    rng = stream(3, "errors")
+    off = rng.normal(0, 2, 400)
+    low, high = bound_metric("rmse", off, off, np.zeros(400), rng)
+    error = (off**2).std() / np.sqrt(400) / (2 * np.sqrt((off**2).mean()))
+    root = np.sqrt((off**2).mean())
+    assert (low, high) == pytest.approx((root - Z * error, root + Z * error), abs=0.25 * error)
+    low, high = bound_metric("mae", off, off, np.zeros(400), rng)
+    middle, error = np.abs(off).mean(), np.abs(off).std() / np.sqrt(400)
+    assert (low, high) == pytest.approx((middle - Z * error, middle + Z * error), abs=0.25 * error)
+
+
+def test_the_f1_of_a_bootstrap_is_that_of_drawn_samples() -> None:
+    from sklearn.metrics import f1_score
+
+    rng = stream(4, "classes")
+    targets = rng.integers(0, 3, 120)
+    predicted = np.where(rng.random(120) < 0.6, targets, rng.integers(0, 3, 120))
+    found = bound_metric("f1", predicted, predicted, targets, rng)
+    drawn = [
+        f1_score(targets[some], predicted[some], average="macro")
+        for some in rng.integers(0, 120, (DRAWS // 4, 120))
+    ]
+    assert found == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.03)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("metric", ["auroc", "rmse"])
+def test_intervals_hold_what_they_ought_to(metric: str) -> None:
+    rng, times, held = stream(5, f"coverage/{metric}"), 400, 0
+    for _ in range(times):
+        targets = rng.permutation(np.repeat([0, 1], [30, 20]))
+        scores = rng.normal(targets * 1.0, 1)
+        if metric == "auroc":
+            low, high = bound_metric(metric, scores, scores, targets, rng)
+            held += low <= 0.7602 <= high  # of two normal densities that are one deviation apart
+        else:
+            low, high = bound_metric(metric, scores, scores, targets * 1.0, rng)
+            held += low <= 1 <= high
+    assert held / times == pytest.approx(0.95, abs=0.05)
