@@ -210,8 +210,6 @@ def _table(
     samples = last["test_samples"].to_list()
     since = settled_rounds(run) if run.clustered else {}
     moved = len(set(since.values())) > 1
-    since = settled_rounds(run) if run.clustered else {}
-    moved = len(set(since.values())) > 1
     # Gains stand beside the names: they are what the order is by, and a phone shows them without scrolling.
     header = ["Client", *(f"Gain over {baseline.name}" for baseline in baselines)]
     header += [capital(metric.title) for metric in metrics.of]

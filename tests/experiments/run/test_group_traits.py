@@ -15,6 +15,7 @@ from coterie.errors import BadInput
 from coterie.experiments.folder.group_traits import GroupTraits, LayerDistances
 from coterie.experiments.folder.reading import read_runs
 from coterie.experiments.folder.run_folder import RunFolder
+from coterie.experiments.run import group_traits
 from coterie.experiments.run.group_traits import MOST_PIXELS, distance_ratio, measure_inputs
 from coterie.experiments.run.loop import run
 from coterie.experiments.schema.experiment import Experiment
@@ -120,6 +121,19 @@ def test_a_run_keeps_what_tells_its_groups_apart_and_the_page_shows_it(tmp_path:
     assert all(one.source.startswith("data:image/png;base64,") for one in found.pictures)
     assert {row[0] for row in found.layers.rows} == set(traits.layers.layers)
     assert "tell the groups apart" in found.inputs[0]
+
+
+@pytest.mark.medium
+def test_some_numbers_of_a_large_layer_tell_as_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _run(tmp_path / "whole").group_traits()
+    monkeypatch.setattr(group_traits, "MOST_SCALARS", 64)
+    some = _run(tmp_path / "some").group_traits()
+    assert whole is not None
+    assert some is not None
+    assert whole.layers is not None
+    assert some.layers is not None
+    np.testing.assert_allclose(some.layers.ratio, whole.layers.ratio, rtol=0.25)
+    assert (some.layers.ratio != whole.layers.ratio).any()
 
 
 @pytest.mark.medium

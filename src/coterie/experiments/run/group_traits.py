@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.data.federation import Federation
-from coterie.clients.rules.minibatch import to_numbers
 from coterie.experiments.folder.group_traits import InputMeans, LayerDistances
 from coterie.methods.exchange import Exchange, Replies
 from coterie.models.layout import Layout
@@ -29,6 +28,9 @@ MOST_GROUPS = 50
 
 MOST_CLIENTS = 1000
 """Clients that are looked at, at most; evenly chosen from all."""
+
+MOST_SCALARS = 1 << 14
+"""Parameters of a layer that are looked at, at most; evenly chosen from all."""
 
 MOST_SAMPLES = 500
 """Training samples of a client that are averaged, at most; evenly chosen from all."""
@@ -69,12 +71,12 @@ def measure_layers(
     count = len(np.unique(own))
     if count < 2 or count == len(clients):
         return None
-    ratios = [
-        distance_ratio(
-            np.stack([part.take(sent[client]).numpy() for client in clients.tolist()]).astype(np.float64), own
-        )
-        for part in (layout.of_layers([number]) & layout.trainable for number in range(len(layout.layers)))
-    ]
+    ratios = []
+    for number in range(len(layout.layers)):
+        part = layout.of_layers([number]) & layout.trainable
+        some = _spread(part.size, MOST_SCALARS)
+        points = np.stack([part.take(sent[client]).numpy()[some] for client in clients.tolist()])
+        ratios.append(distance_ratio(points.astype(np.float64), own))
     return LayerDistances(layout.layers, np.array(ratios), len(clients))
 
 
@@ -133,7 +135,7 @@ def measure_inputs(federation: Federation, groups: Ints) -> InputMeans | None:
     means, squares = [], []
     for client in clients.tolist():
         kept = federation.slice(client, "train")[0]
-        rows = to_numbers(kept[torch.from_numpy(_spread(len(kept), MOST_SAMPLES))])
+        rows = federation.to_numbers(kept[torch.from_numpy(_spread(len(kept), MOST_SAMPLES))])
         seen = rows.numpy().astype(np.float64)
         # Of a signal the mean over time, for each channel; of an image each pixel.
         axes = (0,) if images or len(shape) == 1 else tuple(range(len(shape)))
