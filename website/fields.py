@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,23 +35,43 @@ def _classes_of(within: griffe.Object) -> Iterator[griffe.Class]:
 
 
 def _describe(setting: griffe.Attribute) -> None:
-    """Read a setting's description and bounds; leave its type alone in the annotation."""
+    """Read a setting's description and bounds, or the comment behind it; leave its type alone in the annotation."""
+    written = _expand(setting.annotation)
     annotation = setting.annotation
-    if not isinstance(annotation, griffe.ExprSubscript) or str(annotation.left) != "Annotated":
-        return
-    inside = annotation.slice
-    if isinstance(inside, griffe.ExprTuple):
-        setting.annotation = inside.elements[0]
+    if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) == "Annotated":
+        inside = annotation.slice
+        if isinstance(inside, griffe.ExprTuple):
+            setting.annotation = inside.elements[0]
     if setting.docstring is not None:
         return
-    for call in ast.walk(ast.parse(str(annotation), mode="eval")):
+    for call in ast.walk(ast.parse(written, mode="eval")):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "Field":
             given = {word.arg: word.value for word in call.keywords}
             said = given.get("description")
             if isinstance(said, ast.Constant) and isinstance(said.value, str):
                 bounds = [f"{sign} {ast.unparse(given[word])}" for word, sign in BOUNDS.items() if word in given]
-                text = said.value + f" ({', '.join(bounds)})" * bool(bounds) + "."
-                setting.docstring = griffe.Docstring(text[0].upper() + text[1:], parent=setting)
+                _say(setting, said.value + f" ({', '.join(bounds)})" * bool(bounds))
+                return
+    _, mark, comment = setting.source.partition("  # ")
+    if mark and "\n" not in setting.source:
+        _say(setting, re.sub(r"\[[^\]]*\]", r"`\g<0>`", comment))
+
+
+def _expand(annotation: str | griffe.Expr | None) -> str:
+    """Return an annotation as Python has it, with what the module's own names in it stand for."""
+    if not isinstance(annotation, griffe.Expr):
+        return "None"
+    found = [str(annotation)]
+    for name in annotation.iterate():
+        if isinstance(name, griffe.ExprName) and name.name[0].isupper():
+            meant = name.resolved if hasattr(name, "resolved") else None
+            if isinstance(meant, griffe.Attribute) and isinstance(meant.value, griffe.ExprSubscript):
+                found.append(str(meant.value))
+    return f"({', '.join(found)})"
+
+
+def _say(setting: griffe.Attribute, text: str) -> None:
+    setting.docstring = griffe.Docstring(f"{text[0].upper()}{text[1:]}.", parent=setting)
 
 
 def _inherit(found: griffe.Class) -> None:

@@ -45,6 +45,7 @@ class Changes:
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
+        """What changes."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,13 @@ class Setting:
     """One keyword setting of an entry."""
 
     name: str
+    """As it is written in an experiment."""
     default: Any
+    """The value where none is given."""
     help: str
+    """What it means, in a few words."""
     required: bool = False
+    """Whether it has no default."""
     choices: tuple[Any, ...] = ()
     """The values that are possible, where they can be counted off (a `Literal`)."""
     grid: tuple[Any, ...] = ()
@@ -76,7 +81,9 @@ class Entry:
     """One named thing: its callable, its one-line summary, and its settings' schema."""
 
     name: str
+    """As it is asked for."""
     target: Callable[..., Any]
+    """The class or function."""
     summary: str
     schema: type[BaseModel]
 
@@ -127,6 +134,7 @@ class Catalog:
         self._must_be = must_be
         self._not_a_path = not_a_path
         self.entries: dict[str, Entry] = {}
+        """Those that are listed, by name; not those that an installed package offers and nobody asked for."""
         self._brought: set[str] = set()
         """Names that were imported when they were asked for."""
 

@@ -26,8 +26,11 @@ class Estimate:
     """A mean, and between what it lies at the level of 95 %; NaN where nothing is known of that."""
 
     value: float
+    """The mean."""
     low: float
+    """Where the interval begins."""
     high: float
+    """Where it ends."""
 
     @property
     def is_above(self) -> bool:

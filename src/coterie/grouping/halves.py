@@ -60,6 +60,7 @@ class Division:
     clients: int
     p: float
     level: float
+    """The largest p that divides the branch."""
 
 
 @dataclass(frozen=True, eq=False)

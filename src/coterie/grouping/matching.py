@@ -232,6 +232,7 @@ class Hidden:
     """A layer whose units can be reordered: what each owns, and what the next layer has for it."""
 
     width: int
+    """How many units it has."""
     owned: tuple[Entry, ...]
     """Weight, bias, norm and running statistics, of each of which unit u has the u-th slice."""
     onward: Entry

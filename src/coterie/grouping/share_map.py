@@ -27,7 +27,9 @@ class ShareMap:
     """
 
     kind: Kind
+    """One of the six."""
     layers: str = ""
+    """Which layers are private or common."""
 
     @classmethod
     def read(cls, text: str) -> ShareMap:

@@ -37,7 +37,9 @@ class Share:
     """A share of variance that lies between clients, and the probability of as much where none does."""
 
     share: float
+    """Between 0 and 1."""
     p: float
+    """Its p-value."""
 
     def is_there(self, alpha: float) -> bool:
         """Whether it is more than chance, and enough to count."""

@@ -38,6 +38,7 @@ class Send:
     matrix: Tensor
     rows: Ids
     part: Parts = None
+    """Which columns cross, for everybody or for each client; all by itself."""
 
     def __post_init__(self) -> None:
         # Processes and messages carry float32 only; another type would give other digits in one process.
@@ -211,7 +212,9 @@ class Log:
     """
 
     name: str
+    """Under which name the run's log has it."""
     values: float | Mapping[str, float]
+    """One number, or one for each of several things."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +229,7 @@ class LogGap:
     clients: Ids
     matrix: NDArray[np.float64]
     kind: Literal["similarity", "distance"]
+    """What the matrix holds."""
 
 
 Ask = Exchange | Outputs | Log | LogGap

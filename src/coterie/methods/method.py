@@ -33,7 +33,9 @@ class ServerView:
     samples: NDArray[np.int64]
     """Training samples of each client `[n]`."""
     layout: Layout
+    """Where each tensor lies in a model."""
     seed: int
+    """The run's seed; `stream` draws from it."""
     initial: Callable[[int], Tensor]
     """`initial(0)` is the common initial model `[P]`; 1, 2, … are further independent ones."""
     public: Tensor | None = None
@@ -45,6 +47,7 @@ class ServerView:
 
     @property
     def n(self) -> int:
+        """How many clients there are."""
         return len(self.samples)
 
     @property
@@ -71,6 +74,7 @@ class Cohort:
     clients: Ids
     """Ascending ids `[m]`."""
     server: ServerView
+    """What the server knows of all clients."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,9 @@ class Affinity:
     """How far apart some clients were when they were last regrouped: `matrix` is `[r, r]` or `[r, K]`."""
 
     name: str
+    """What was compared, for the page."""
     matrix: NDArray[np.float64]
+    """Of r clients each to each, or to K centres."""
 
 
 UNKNOWN = -1

@@ -38,19 +38,26 @@ class Entry:
     """
 
     name: str
+    """As in the network's `state_dict`."""
     shape: tuple[int, ...]
+    """As PyTorch sees it."""
     start: int
+    """Its first scalar's place in the flat vector."""
     layer: int
     """Which layer owns it: 0, 1, … in forward order. A norm belongs to the layer it follows."""
     kind: Kind
+    """What its layer is: a convolution, dense, a norm, …"""
     role: Role
+    """What it is to its layer: weight, bias, buffer, …"""
 
     @property
     def size(self) -> int:
+        """Its scalars."""
         return torch.Size(self.shape).numel()
 
     @property
     def stop(self) -> int:
+        """The place after its last scalar."""
         return self.start + self.size
 
     @property
@@ -148,6 +155,7 @@ class Layout:
     """The map of one network's flat vector."""
 
     entries: tuple[Entry, ...]
+    """All tensors, in forward order, buffers behind them."""
     tied: tuple[tuple[str, str], ...] = ()
     """Other names of a parameter that several modules share, each with the name that its entry has."""
     frozen: tuple[tuple[str, int], ...] = ()
@@ -186,6 +194,7 @@ class Layout:
 
     @cached_property
     def buffers(self) -> tuple[Entry, ...]:
+        """The running statistics, which are averaged and not trained."""
         return tuple(e for e in self.entries if e.role == "buffer")
 
     @cached_property
@@ -205,10 +214,12 @@ class Layout:
 
     @cached_property
     def everything(self) -> Part:
+        """All columns."""
         return Part.of([(0, self.size)])
 
     @cached_property
     def trainable(self) -> Part:
+        """The columns that are trained: all but the buffers."""
         return Part.of([(0, self.tensors[-1].stop if self.tensors else 0)])
 
     @cached_property
@@ -219,6 +230,7 @@ class Layout:
 
     @cached_property
     def nothing(self) -> Part:
+        """No column."""
         return Part(())
 
     def where(self, test: Callable[[Entry], bool]) -> Part:

@@ -95,9 +95,13 @@ class Built:
     """A network, where its tensors lie in a model, the model `[P]` that it starts from, and what is said of it."""
 
     network: nn.Module
+    """The module, whose parameters may be views of a flat vector."""
     layout: Layout
+    """Where each of its tensors lies in a model."""
     initial: Tensor
+    """The model `[P]`."""
     notes: tuple[str, ...] = ()
+    """Sentences on where its weights come from."""
 
     def copy(self) -> Built:
         """Another network of the kind, which has no memory in common with this one but what is frozen."""

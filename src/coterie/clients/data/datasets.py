@@ -93,7 +93,9 @@ class Dataset:
     """
 
     name: str
+    """What the data are called."""
     inputs: NDArray[Any]
+    """The samples `[N, *features]`."""
     labels: NDArray[Any]
     classes: int
     users: NDArray[np.int64] | None = None

@@ -44,15 +44,20 @@ class Description:
     """
 
     name: str
+    """What the data are called."""
     features: tuple[int, ...]
+    """Shape of a sample, as it is stored."""
     classes: int
     sizes: NDArray[np.int64]
     histograms: NDArray[np.int64] | None
     divergence: float | None
     group_sizes: NDArray[np.int64] | None
     few_shot: int | None
+    """How many clients are few-shot; None where none was made so."""
     public: int | None
+    """How many unlabelled samples the server holds; None where it holds none."""
     task: str = "classification"
+    """What is learnt."""
     outputs: int = 0
     """Numbers that a network gives for a prediction; told where there are no classes."""
 

@@ -58,11 +58,13 @@ class Federation:
     """
 
     name: str
+    """What the data are called."""
     inputs: Tensor
     labels: Tensor
     classes: int
     bounds: NDArray[np.int64]
     names: tuple[str, ...]
+    """What each client is called, in ascending order of id."""
     planted: NDArray[np.int64] | None
     public: Tensor | None
     few_shot: NDArray[np.bool_] | None

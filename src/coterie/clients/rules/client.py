@@ -18,11 +18,17 @@ class Client:
     """One client at work."""
 
     id: int
+    """0, 1, … n - 1."""
     round: int
+    """1, 2, …"""
     samples: int
+    """Its training samples."""
     seed: int
+    """The run's seed, to which the client's own streams belong."""
     layout: Layout
+    """Where each tensor lies in a model."""
     training: Training
+    """The local solver's settings in this round."""
     state: Mapping[str, Tensor]
     """The client's own vectors, by name; empty before the first answer with a `client_state`."""
     initial: Callable[[], Tensor]

@@ -35,12 +35,15 @@ class MetaTrain(Request):
     """
 
     start: Tensor
+    """The model `[P]` that it begins with."""
     alpha: float
     beta: float
     second_order: bool = False
     delta: float = 1e-3
     epochs: int | None = None
+    """Passes over the data; those of the training unless given."""
     purpose: str = "batches"
+    """Of the stream that orders the minibatches."""
 
     def run(self, network: LocalNetwork, samples: Samples, client: Client) -> Trained:
         """Step along g, or of second order along g without alpha times the product of the Hessian with g."""

@@ -111,6 +111,7 @@ class Objective:
     """A local loss. A frozen dataclass with plain settings, registered in `OBJECTIVES`."""
 
     name: ClassVar[str]
+    """Its name in `OBJECTIVES`, which `objective` gives it."""
     batchable: ClassVar[bool] = True
     """Whether several clients may share a kernel; not where `loss` draws random numbers, observes, or branches on
     values. Then every engine trains one client after another."""

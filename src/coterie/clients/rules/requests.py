@@ -101,6 +101,7 @@ class Train(Request):
     part: Part | None = None
     epochs: int | None = None
     purpose: str = "batches"
+    """Of the stream that orders the minibatches."""
     lr: float | None = None
     solver: Tensor | None = None
     keep_solver: bool = False
@@ -152,6 +153,7 @@ class Losses(Request):
 
     models: Tensor
     split: Split = "train"
+    """Which of the client's samples: training, validation or test."""
     samples: int | None = None
     purpose: str = "losses"
     per_sample: bool = False
@@ -170,6 +172,7 @@ class Gradients(Request):
     size: int | None = None
     full: bool = False
     purpose: str = "gradients"
+    """Of the stream that draws the minibatches."""
 
     def backpropagated(self, count: int, training: Training, keep_single: bool) -> int:
         size = max(count, 1) if self.full else self.size or training.batch_size
@@ -189,6 +192,7 @@ class Score(Request):
 
     model: Tensor
     split: Split = "test"
+    """Which of the client's samples: training, validation or test."""
     draws: int = 0
 
 

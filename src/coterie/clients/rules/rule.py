@@ -44,11 +44,17 @@ class Order:
     """What one client is asked in one exchange."""
 
     client: int
+    """Who is asked."""
     round: int
+    """1, 2, …"""
     rule: Rule
+    """What it is to do."""
     items: Mapping[str, Item]
+    """What it is sent, by name."""
     settings: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that steer the rule, by name."""
     upload_part: Mapping[str, Part] = field(default_factory=dict)
+    """Which part of an upload crosses, by the upload's name; without it, all."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,6 +40,7 @@ class Measure(Entry):
     is_share: bool = True
     """From 0 to 1, and shown in per cent."""
     less_is_better: bool = False
+    """Whether it is an error."""
     tasks: tuple[str, ...] = ()
     """Tasks that it means something for, beside those that name it themselves (`Task.measurable`)."""
 

@@ -42,6 +42,7 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
+    """Its name in `TASKS`, which `task` gives it."""
     distributes: ClassVar[bool] = False
     """Whether an output is a distribution over classes, which methods that compare outputs need."""
     one_class: ClassVar[bool] = False

@@ -60,6 +60,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        """The folder."""
         self._tables = RoundFiles(self.path, self._schemas, self._reported_rounds, self._identify)
         self._metrics: RunMetrics | None = None
         self._identity: str | None = None
@@ -69,6 +70,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
+        """What the run is called: the folder\'s own name."""
         return self.path.resolve().name
 
     @classmethod

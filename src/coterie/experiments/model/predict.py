@@ -54,8 +54,11 @@ class Samples:
     """Samples `[N, *features]` as the model takes them, their targets `[N, *shape]` where they are labelled."""
 
     inputs: Tensor
+    """`[N, *features]`, as the model takes them."""
     labels: NDArray[Any] | None
+    """`[N, *shape]`; None where they are not labelled."""
     notes: tuple[str, ...] = ()
+    """Sentences about what was changed on reading."""
 
 
 def check_data(data: str, named: Named = USUAL) -> list[str]:

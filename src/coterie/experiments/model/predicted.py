@@ -33,6 +33,7 @@ class Predicted:
     """
 
     about: About
+    """Whose predictions they are."""
     probabilities: NDArray[np.float32]
     labels: NDArray[np.int64] | None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -116,6 +117,7 @@ class PredictedValues:
     """
 
     about: About
+    """Whose predictions they are."""
     predicted: NDArray[Any]
     probabilities: NDArray[np.float32] | None
     labels: NDArray[Any] | None

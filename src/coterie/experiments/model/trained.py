@@ -125,8 +125,11 @@ class Trained:
     """A model `[P]`, where its tensors lie in it, and what else is known of it."""
 
     vector: Tensor
+    """The model `[P]`."""
     layout: Layout
+    """Where each tensor lies in it."""
     about: About
+    """What it was trained on and for."""
     rest: Mapping[str, Tensor] = field(default_factory=dict)
     """What else the network's `state_dict` holds (`rest_of`)."""
 

@@ -59,7 +59,9 @@ class Result:
     """A run that ended, and its tables as they lie in its folder."""
 
     folder: Path
+    """Where all of it lies; `RunFolder(folder)` reads it."""
     experiment: Experiment
+    """What was run, every default written out."""
     rounds: polars.DataFrame
     """One row a round."""
     clients: polars.DataFrame
@@ -69,6 +71,7 @@ class Result:
     summary: Mapping[str, Any]
     """The final metrics of the whole run."""
     status: Status
+    """`finished`, or `interrupted`, from where `coterie.resume` goes on."""
     measured: RunMetrics = CLASSIFICATION
     """The run's metrics, the first of which decides."""
 

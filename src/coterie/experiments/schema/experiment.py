@@ -51,16 +51,27 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     data: Data
+    """What is learnt from, and how it is dealt out to clients."""
     task: TaskChoice
+    """How targets are read, what is minimised and what is measured."""
     network: Network
+    """What is trained."""
     method: MethodChoice
+    """The federated method, with its settings."""
     training: Training
+    """How a client trains."""
     evaluation: Evaluation
+    """When clients are scored, and with what."""
     run: Run
+    """Rounds, seed, workers, runtime and folder."""
     scale: Scale
+    """From how many clients on a method may approximate."""
     aggregation: Aggregation
+    """Which average is taken, and which updates are left out."""
     attack: Attack
+    """Clients that are hostile."""
     privacy: Privacy
+    """What clients are promised."""
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ class Choice(Section):
 
     model_config = ConfigDict(extra="allow")
     name: str
+    """The entry's name, or `package.module:object`."""
 
     @property
     def settings(self) -> dict[str, Any]:
