@@ -8,6 +8,8 @@ from markdown_it import MarkdownIt
 
 _PARSER = MarkdownIt("commonmark").enable("table")
 _MARKER = re.compile(r"( *)([-*+]|\d+[.)])( +|$)")
+_CODE = re.compile(r"(`[^`]+`)")
+_NO_TAG = re.compile(r"\\?<(?!/?(?:details|summary)\b|!--|https?:)")
 _INDENT = " " * 4
 """What Python-Markdown asks in front of all that belongs to an item of a list."""
 
@@ -16,11 +18,11 @@ def translate(text: str) -> str:
     """Return a page in the dialect of Python-Markdown, which shows it as CommonMark has it.
 
     Lists within lists, and blocks in them, are indented by four spaces an item; a list or table has a blank line
-    before it; Markdown inside `<details>` is read.
+    before it; Markdown inside `<details>` is read; a `<` that begins no tag, and a `|` in code, are characters.
     """
     lines = text.splitlines()
     depths, widths = [0] * len(lines), [0] * len(lines)
-    markers, begins = set(), set()
+    markers, begins, code = set(), set(), set[int]()
     for token in _PARSER.parse(text):
         if token.map is None:
             continue
@@ -34,6 +36,8 @@ def translate(text: str) -> str:
             for number in range(first, last):
                 depths[number] += 1
                 widths[number] = found.start() + len(found[1]) + len(found[2]) + spaces
+        elif token.type in ("fence", "code_block"):
+            code |= set(range(first, last))
         elif token.type in ("bullet_list_open", "ordered_list_open", "table_open") and token.level == 0:
             begins.add(first)
     whole: list[str] = []
@@ -50,5 +54,14 @@ def translate(text: str) -> str:
         elif depths[number] and line.strip():
             own = min(widths[number], len(line) - len(line.lstrip(" ")))
             line = _INDENT * depths[number] + line[own:]
-        whole.append(line.replace("<details>", '<details markdown="1">'))
+        if number not in code:
+            line = "".join(_translate_words(part, in_table=line.lstrip()[:1] == "|") for part in _CODE.split(line))
+        whole.append(line)
     return "\n".join(whole) + "\n"
+
+
+def _translate_words(part: str, in_table: bool) -> str:
+    """Translate a part of a line that is code as a whole, or has none."""
+    if part.startswith("`"):
+        return part.replace(r"\|", "|") if in_table else part
+    return _NO_TAG.sub("&lt;", part).replace("<details>", '<details markdown="1">')

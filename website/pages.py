@@ -95,8 +95,8 @@ def _commands() -> Iterator[str]:
         if rows:
             yield "| argument or option | meaning |\n|---|---|"
             for row in rows:
-                name, said = (Text.from_markup(cell).plain.replace("|", r"\|") for cell in row)
-                yield f"| `{name}` | {said} |"
+                name, said = (Text.from_markup(cell).plain for cell in row)
+                yield f"| `{name}` | {said.replace('|', escaped)} |"
             yield ""
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
@@ -104,5 +104,6 @@ def _commands() -> Iterator[str]:
                 if inner is not None and not inner.hidden:
                     yield from walk(inner, click.Context(inner, info_name=name, parent=context), min(level + 1, 4))
 
+    escaped = r"\|"
     top = get_command(app)
     yield from walk(top, click.Context(top, info_name="coterie"), 2)

@@ -36,7 +36,7 @@ def take_gains(picture: Path, folder: Path) -> None:
     """The chart of every client's gain in the comparison of eight methods; it needs Fashion-MNIST, and minutes."""
     (block,) = find_blocks("docs/comparing.md", "--charts pictures")
     run("\n".join(block.commands), folder)
-    shutil.copyfile(folder / "pictures/gains.png", picture)
+    shutil.copyfile(folder / "pictures/clients.png", picture)
 
 
 def take_diagnosis(picture: Path, folder: Path) -> None:
