@@ -6,12 +6,13 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from coterie.cli.options import (
     MOST_DIGITS,
+    Baselines,
     Charts,
     Clients,
     Data,
@@ -26,11 +27,12 @@ from coterie.cli.options import (
     join_lists,
     parse_whole_number,
 )
-from coterie.cli.run import DIVERGED
+from coterie.cli.run import DIVERGED, check_baselines
 from coterie.errors import BadInput, print_escaped
 from coterie.plugins import import_modules
 
 if TYPE_CHECKING:
+    from coterie.experiments.compare.beside import Which
     from coterie.experiments.compare.compare import Compared
     from coterie.experiments.compare.spec import Comparison
 
@@ -96,6 +98,7 @@ def compare(
     folder: Annotated[str | None, typer.Option(metavar="DIR", help="Where its folder is made.")] = None,
     imports: Imports = None,
     jobs: Jobs = None,
+    baselines: Baselines = None,
     charts: Charts = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the comparison's folder at the end, and nothing else.")
@@ -117,6 +120,7 @@ def compare(
     top: dict[str, Any] = {"name": name, "baseline": baseline}
     top |= {"seeds": seeds and _parse_seeds(seeds), "target": target and toml.value_of(target)}
     with exit_on_interrupt("interrupted before the first run; nothing was written"):
+        check_baselines(baselines)
         trials, count = parse_whole_number("tune", tune), parse_whole_number("jobs", jobs)
         tables, parent = _read_tables(what, folder, imports or [])
         tables |= {key: value for key, value in top.items() if value is not None}
@@ -127,10 +131,14 @@ def compare(
         from coterie.cli.live_cells import watch_cells
         from coterie.report.comparison.compare import compare as run_comparison
     place = parent / comparison.name
-    again = shlex.join(["coterie", "compare", str(place), *(["--tune", str(trials)] if trials else [])])
+    which = cast("Which", baselines or ("done" if quiet else "cheap"))
+    more = [*(["--tune", str(trials)] if trials else []), *(["--baselines", baselines] if baselines else [])]
+    again = shlex.join(["coterie", "compare", str(place), *more])
     with exit_on_interrupt(f"interrupted; what is finished is kept, go on with: {again}"):
         with watch_cells(quiet) as observer:
-            compared = run_comparison(comparison, folder=parent, jobs=count, tune=trials, observer=observer)
+            compared = run_comparison(
+                comparison, folder=parent, jobs=count, tune=trials, observer=observer, baselines=which
+            )
         if compared.status == "interrupted":
             if compared.summary is not None:
                 _print_results(compared, quiet)

@@ -22,6 +22,7 @@ from tests.commandline import Terminal
 from tests.processes import Processes
 
 SMALL = ["--clients", "4", "--set", "samples_per_client=40", "--network", "mlp", "--set", "network.hidden=[8]"]
+SMALL += ["--baselines", "none"]
 METHODS = ["fedavg", "ifca(clusters=2)"]
 WRITTEN = {"cells", "cells.parquet", "clients.parquet", "comparison.toml", "curves.parquet", "summary.parquet"} | {
     "table.md",
@@ -128,7 +129,7 @@ def test_a_file_with_settings_and_a_cell_that_fails(terminal: Terminal) -> None:
         '[settings."β = 0.2"]\ndata.split = "dirichlet(0.2)"\n',
         "utf-8",
     )
-    found = terminal("compare", "paper.toml", "--jobs", "1")
+    found = terminal("compare", "paper.toml", "--jobs", "1", "--baselines", "none")
     assert found.code == 1
     assert found.err.startswith("coterie: β = 0.2, broken, seed 0 failed: nobody answered in rounds 2 to 4, and ")
     assert Path("comparisons/paper/report.html").is_file()
@@ -183,7 +184,7 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_tables(tmp_path: Path) ->
         rounds_left = sum(30 - (0 if p is None else p.round) for p in left)
         assert stopped.printed.splitlines()[-2:] == [
             f"{len(kept)} of 4 runs are finished; {4 - len(kept)} are left, with {rounds_left} rounds",
-            "interrupted; what is finished is kept, go on with: coterie compare comparisons/mine",
+            "interrupted; what is finished is kept, go on with: coterie compare comparisons/mine --baselines none",
         ]
         assert all(is_gone(pid) for pid in pids)
 

@@ -11,6 +11,7 @@ import polars as pl
 
 from coterie.errors import BadInput
 from coterie.experiments.compare import public, table, tuning
+from coterie.experiments.compare.beside import Which, add_baselines
 from coterie.experiments.compare.cells import Outcome, Watcher, refuse_unguarded, run_cells
 from coterie.experiments.compare.folder import ComparisonFolder
 from coterie.experiments.compare.measures import Frames, measure_cells, shared_metrics
@@ -58,6 +59,7 @@ def run_comparison(
     jobs: int | None = None,
     tune: int | None = None,
     observer: Watcher | None = None,
+    baselines: Which = "none",
     write_report: Callable[[Compared], None] | None = None,
 ) -> Compared:
     """Run every cell of a comparison that is not finished, and write its tables.
@@ -99,6 +101,11 @@ def run_comparison(
         outcomes = run(comparison.cells())
         interrupted = any(outcome.status == "interrupted" for outcome in outcomes.values())
         left = _describe_left(comparison, where, outcomes) if interrupted else ""
+        if not interrupted and where.done(comparison.cells()):
+            beside = add_baselines(comparison, baselines, where, folder, run)
+            comparison, notes = beside.comparison, [*notes, *beside.notes]
+            if beside.left is not None:
+                interrupted, left = True, _describe_left(beside.left, where, ended)
         done = where.done(comparison.cells())
         if interrupted and not done:
             return Compared(comparison, where, outcomes, None, None, "interrupted", notes, left=left)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.experiments.compare.beside import Which
 from coterie.experiments.compare.cells import Watcher
 from coterie.experiments.compare.compare import Compared, run_comparison
 from coterie.experiments.compare.spec import Comparison
@@ -19,6 +20,7 @@ def compare(
     jobs: int | None = None,
     tune: int | None = None,
     observer: Watcher | None = None,
+    baselines: Which = "none",
 ) -> Compared:
     """Run every cell of a comparison that is not finished, and write its tables and its page.
 
@@ -30,6 +32,8 @@ def compare(
         jobs: cells at a time; None for one a core.
         tune: trials by which the settings of each method are picked first, on validation data; None for none.
         observer: is told how the cells get on.
+        baselines: whether FedAvg, FedAvg+FT and local-only are further rows, where no method is one of them:
+            "none", "done" (those run before), "cheap" (also those that take a minute at most) or "all".
 
     Returns:
         The tables, and where they are. After Ctrl-C the status is `interrupted`, and the same call goes on.
@@ -39,7 +43,13 @@ def compare(
             has failed.
     """
     return run_comparison(
-        comparison, folder=folder, jobs=jobs, tune=tune, observer=observer, write_report=_write_report
+        comparison,
+        folder=folder,
+        jobs=jobs,
+        tune=tune,
+        observer=observer,
+        baselines=baselines,
+        write_report=_write_report,
     )
 
 
