@@ -57,6 +57,22 @@ def take_diagnosis(picture: Path, folder: Path) -> None:
         browser.picture(picture)
 
 
+def take_run(picture: Path, folder: Path) -> None:
+    """The page of the run that this diagnosis advises, down to its table of clients."""
+    data, commands = find_blocks("docs/diagnose.md", "clinics.csv")
+    (folder / "clinics.py").write_text(data.source, "utf-8")
+    run("\n".join([f"{sys.executable} clinics.py", *commands.commands]), folder)
+    (page,) = folder.glob("runs/*/report.html")
+    with Browser(folder / "profile") as browser:
+        browser.resize(1024)
+        browser.send("Emulation.setScrollbarsHidden", hidden=True)
+        browser.open(page.as_uri())
+        browser.wait("document.body && document.body.dataset.drawn")
+        end = browser.evaluate("document.querySelector('#each-client ~ .scroll').getBoundingClientRect().bottom")
+        browser.resize(1024, int(end) + 8)
+        browser.picture(picture)
+
+
 def take_watch(picture: Path, folder: Path) -> None:
     """The live page of two runs on the same twelve clients in four groups: one has finished, one goes on."""
     import coterie
@@ -87,6 +103,7 @@ TAKEN: Mapping[str, Callable[[Path, Path], None]] = {
     "accuracy": take_accuracy,
     "diagnosis": take_diagnosis,
     "gains": take_gains,
+    "run": take_run,
     "watch": take_watch,
 }
 """What takes each screenshot, by its name in `docs/pictures`; it gets the file, and an empty folder to work in."""

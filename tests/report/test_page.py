@@ -233,6 +233,9 @@ def test_the_header_says_what_was_run(tmp_path: Path) -> None:
     folder.write_environment({"description": ["4 clients", "network mlp: 15,010 parameters in 2 layers"]})
     text = Reader(run_page.build(folder).read_text(encoding="utf-8")).text
     assert "ifca on digits, split iid, network mlp: 4 clients, 2 rounds." in text
+    folder.write_experiment('[method]\nname = "ifca"\n[data]\nname = "/far/away/wards.csv"\nsplit = "by-user"\n')
+    text = Reader(run_page.build(folder).read_text(encoding="utf-8")).text
+    assert "ifca on wards.csv, split by-user: 4 clients, 2 rounds." in text
 
 
 @pytest.mark.slow

@@ -94,7 +94,10 @@ def _lead(run: Run) -> str:
     done, clients = run.rounds.height, run.last.height
     experiment = run.folder.experiment()
     data, network = experiment.get("data", {}), _network(run)
-    on = f" on {data['name']}, split {data['split']}" if {"name", "split"} <= set(data) else ""
+    on = ""
+    if {"name", "split"} <= set(data):  # of a file its name; where it lies is below, in the experiment
+        name = str(data["name"])
+        on = f" on {Path(name).name if name.startswith('/') else name}, split {data['split']}"
     words = f"{method_name(experiment)}{on}{f', network {network}' if network else ''}: "
     words += f"{count_of(clients, 'client')}, {count_of(done, 'round')}"
     progress, status = run.folder.progress(), run.folder.status
