@@ -7,6 +7,7 @@ Whatever takes long to import is imported inside them, so that `coterie --help` 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import sys
@@ -92,6 +93,7 @@ for name in COMMANDS:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 done, 1 some runs failed, 2 bad input, 3 diverged or 130 interrupted."""
+    _replace_unprintable_signs()
     try:
         code = app(args=arguments, prog_name="coterie", standalone_mode=False)
         sys.stdout.flush()
@@ -114,6 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (sentence := _say_exhausted(error)) is None:
             raise
         return _refuse([sentence])
+
+
+def _replace_unprintable_signs() -> None:
+    """Write `?` for a sign that standard output has no code for, as a pipe of Windows or the locale C."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.encoding.lower().startswith("utf"):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _was_interrupted(error: Exception) -> bool:

@@ -73,7 +73,7 @@ def write_app(folder: Path, experiment: str) -> list[Path]:
     }
     (folder / package).mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
-        (folder / file).write_text(text, encoding="utf-8")
+        (folder / file).write_text(text, encoding="utf-8", newline="\n")
     return [folder / file for file in files]
 
 

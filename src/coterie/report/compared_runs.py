@@ -22,10 +22,15 @@ def write_against(folder: RunFolder, against: Sequence[RunFolder]) -> None:
     path = folder.path / FILE
     if against:
         here = folder.path.resolve()
-        paths = [Path(os.path.relpath(other.path.resolve(), here)).as_posix() for other in against]
+        paths = [_path_from(here, other.path.resolve()).as_posix() for other in against]
         write_whole(path, encode_json({"runs": paths}))
     else:
         path.unlink(missing_ok=True)
+
+
+def _path_from(here: Path, there: Path) -> Path:
+    """Return the way to `there`: relative, or where that is on another drive, absolute."""
+    return Path(os.path.relpath(there, here)) if here.drive == there.drive else there
 
 
 def read_against(folder: RunFolder) -> tuple[list[RunFolder], list[str]]:

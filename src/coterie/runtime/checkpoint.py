@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.catalogue import find_state, state_name
+from coterie.clients.open_files import remove_when_unmapped
 from coterie.errors import BadInput
 from coterie.runtime.tensor_file import Stacked, as_tensor, digest, replace_file
 
@@ -53,7 +54,7 @@ class Checkpoints:
         path = self.folder / f"{round:06d}.safetensors"
         replace_file(path, tensors, meta)
         for old in [*self._paths()[:-KEPT_CHECKPOINTS], *self.folder.glob(".*.new")]:
-            old.unlink()  # also what a kill left half written
+            remove_when_unmapped(old)  # also what a kill left half written
         return path
 
     def latest(self) -> tuple[int, dict[str, Any], list[str]] | None:

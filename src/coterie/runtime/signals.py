@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,6 +72,26 @@ def insist_on_signals() -> Iterator[None]:
             raise raised[-1]
     finally:
         raised.clear()  # else what was raised would keep the block alive, and that what was raised
+
+
+@contextmanager
+def ignore_interrupts() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C; the parent handles it.
+
+    On Windows they do not yet as they begin. They are to ignore it by themselves, too, as soon as they can.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        resource_tracker.ensure_running()  # its own start would let Ctrl-C through again
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # may raise what has just arrived
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 @dataclass(eq=False)

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.clients.open_files import put_in_place
+
 _NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -30,6 +32,8 @@ _NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_BINARY: int = getattr(os, "O_BINARY", 0)
+"""Windows would otherwise write two bytes for each that is a line feed."""
 _SMALL = 1 << 20
 """Bytes of rows that are worth putting side by side first."""
 _BLOCK = 1 << 26
@@ -99,7 +103,8 @@ def write_file(
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     written += b" " * (-len(written) % 8)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
+    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY
+    handle = os.open(path, how, 0o600 if private else 0o666)
     try:
         _write(handle, memoryview(len(written).to_bytes(8, "little") + written))
         for name in names:
@@ -120,16 +125,10 @@ def replace_file(
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         write_file(fresh, tensors, metadata, private=private)
-        fresh.replace(path)
+        put_in_place(fresh, path)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    if os.name == "posix":
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def digest(text: str, tensors: Mapping[str, Stacked]) -> str:

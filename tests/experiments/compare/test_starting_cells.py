@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from coterie.experiments.compare.cells import ignore_interrupts
+from coterie.runtime.signals import ignore_interrupts
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are blocked where there are masks")
 

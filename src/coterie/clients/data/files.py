@@ -219,12 +219,18 @@ def _unreadable(path: Path, error: BaseException) -> str:
 
 
 def _members(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix in ENDINGS and file.is_file())
+    found = (file for file in folder.iterdir() if file.suffix in ENDINGS and file.is_file())
+    return sorted(found, key=_by_name)
 
 
 def _array_files(folder: Path) -> dict[str, Path]:
     """Return the files of a folder that holds one array each, by the names of the arrays."""
-    return {file.stem: file for file in sorted(folder.glob("*.npy"))}
+    return {file.stem: file for file in sorted(folder.glob("*.npy"), key=_by_name)}
+
+
+def _by_name(file: Path) -> str:
+    """Sort files alike everywhere: paths of Windows compare without regard to case."""
+    return file.name
 
 
 def _read_array(path: Path) -> NDArray[Any]:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
+from coterie.clients.open_files import remove_when_unmapped
 from coterie.errors import BadInput
 
 MEGABYTE = 1_000_000
@@ -127,7 +128,7 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 def _map_new(shape: tuple[int, ...], kind: np.dtype[Any], size: int) -> NDArray[Any]:
     where = folder()
     try:
-        handle, name = tempfile.mkstemp(prefix="coterie-", dir=where)
+        handle, name = tempfile.mkstemp(prefix=f".coterie-{os.getpid()}-", dir=where)
     except OSError as error:
         raise BadInput(
             f"samples of {size / 1e9:,.2f} GB need a file, and none can be made in {where} ({error.strerror}); let "
@@ -163,7 +164,7 @@ def _release(handle: int, name: str | None, owner: int) -> None:
         return
     os.close(handle)
     if name is not None:
-        Path(name).unlink(missing_ok=True)
+        remove_when_unmapped(Path(name))
 
 
 def blocks(values: NDArray[Any]) -> Iterator[slice]:

@@ -13,15 +13,13 @@ import shutil
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from coterie.errors import BadInput
 from coterie.experiments.compare.folder import find_finished
@@ -30,7 +28,7 @@ from coterie.experiments.folder.lock import lock_folder
 from coterie.experiments.folder.metrics import RunMetric
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.schema.experiment import Experiment
-from coterie.runtime.signals import defer_signals
+from coterie.runtime.signals import defer_signals, ignore_interrupts
 
 if TYPE_CHECKING:
     from coterie.experiments.run.events import Observer, Result, Round
@@ -176,8 +174,7 @@ class _Runner:
                     self._end(process)
             by_pipe = {p.pipe: p for p in self._processes}
             for pipe in wait(list(by_pipe)):
-                assert isinstance(pipe, Connection)
-                self._heard(by_pipe[pipe])
+                self._heard(by_pipe[cast(Connection, pipe)])
 
     def close(self) -> None:
         """End every process, whatever it is doing."""
@@ -186,7 +183,7 @@ class _Runner:
                 self._end(process)
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context: Any = multiprocessing.get_context("spawn")
         # An interruption between the start and the list would leave a process that nobody ends.
         with defer_signals():
             ours, theirs = context.Pipe()
@@ -286,21 +283,6 @@ def _modules(experiment: Experiment) -> tuple[str, ...]:
     names = {"method": experiment.method.name, "network": experiment.network.name, "task": experiment.task.name}
     found = [catalog(kind)[name].target.__module__ for kind, name in names.items() if name in catalog(kind)]
     return tuple(name for name in found if name != "__main__")
-
-
-@contextmanager
-def ignore_interrupts() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C; the parent handles it."""
-    if os.name != "posix":
-        yield
-        return
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        resource_tracker.ensure_running()  # its own start would let Ctrl-C through again
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # may raise what has just arrived
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 def _serve(pipe: Connection, place: str) -> None:

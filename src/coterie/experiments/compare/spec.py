@@ -21,7 +21,7 @@ from coterie.experiments.schema import toml
 from coterie.experiments.schema.check import CHOICES, absolute_data, find_failed_imports
 from coterie.experiments.schema.experiment import Experiment
 from coterie.experiments.schema.registry import SECTIONS, field_names, keys_deciding, name_given
-from coterie.experiments.schema.sections import LONGEST_NAME, NAME, Data, TaskChoice
+from coterie.experiments.schema.sections import LONGEST_NAME, NAME, NAME_RULES, Data, TaskChoice
 
 Part = Mapping[str, Mapping[str, Any]]
 """A part of an experiment: keys by section."""
@@ -349,7 +349,9 @@ def _unique(names: Iterable[str]) -> list[str]:
 def make_folder_name(text: str) -> str:
     """Return a text as the name of a folder: other characters become a dash; never empty."""
     words = "".join(c if c.isalnum() or c in "._" else "-" for c in text).split("-")
-    return "-".join(word for word in words if word).lstrip("._-").lower()[:LONGEST_NAME].rstrip("-") or "comparison"
+    return (
+        "-".join(word for word in words if word).lstrip("._-").lower()[:LONGEST_NAME].rstrip("-.") or "comparison"
+    )
 
 
 def parse_method(text: str) -> Part:
@@ -719,10 +721,7 @@ def _check_target(given: Any, measure: str | None, metrics: RunMetrics | None, p
 
 def _check_name(given: Any, problems: list[str]) -> str:
     if not isinstance(given, str) or not NAME.fullmatch(given) or len(given) > LONGEST_NAME:
-        problems.append(
-            f"name = {given!r} is not possible; write up to {LONGEST_NAME} letters, digits, '-', '_', '.', '+' or "
-            "'=', and begin with a letter or a digit"
-        )
+        problems.append(f"name = {given!r} is not possible; write up to {LONGEST_NAME} {NAME_RULES}")
     return str(given)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
+import mmap
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -43,12 +44,37 @@ def _container_bytes() -> int | None:
 def resident_bytes() -> int:
     """Return this process's bytes in memory now; where the system does not say, the most there ever were."""
     try:
-        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * mmap.PAGESIZE
     except OSError:
+        if sys.platform == "win32":
+            return _working_set()
         import resource
 
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * KIB
+
+
+class _MemoryCounters(ctypes.Structure):
+    """Windows' PROCESS_MEMORY_COUNTERS, as `GetProcessMemoryInfo` fills it."""
+
+    _fields_ = (
+        ("cb", ctypes.c_ulong),
+        ("PageFaultCount", ctypes.c_ulong),
+        ("PeakWorkingSetSize", ctypes.c_size_t),
+        ("WorkingSetSize", ctypes.c_size_t),
+        ("quotas and files", ctypes.c_size_t * 6),
+    )
+
+
+def _working_set() -> int:
+    """Return the bytes of this process that Windows holds in memory."""
+    if sys.platform != "win32":
+        raise OSError("this is not Windows")
+    counters = _MemoryCounters(cb=ctypes.sizeof(_MemoryCounters))
+    this_process = ctypes.c_void_p(-1)
+    if not ctypes.windll.psapi.GetProcessMemoryInfo(this_process, ctypes.byref(counters), counters.cb):
+        raise OSError("Windows does not say how much memory this process has")
+    return int(counters.WorkingSetSize)
 
 
 def private_bytes(process: BaseProcess) -> int | None:

@@ -294,6 +294,11 @@ def deploy(
         DeploymentFailed: something does not come up; the message ends with the last lines of its log.
     """
     require("a federation on this machine")
+    if sys.platform == "win32":
+        raise BadInput(
+            "a federation on this machine is not possible on Windows; use WSL or containers, or "
+            "start its processes by the commands of docs/deploy.md"
+        )
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"folder {str(folder)!r} is not empty; name another")
     if SUPERLINK in nodes:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.errors import BadInput
+from coterie.experiments.schema.sections import RESERVED
 from coterie.runtime.flower import require
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ DAYS = 3650
 _HOST = re.compile(
     r"(?=.{1,253}$)(\*\.)?([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z][A-Za-z0-9-]{0,62}"
 )
-_CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+_CLIENT = re.compile(rf"(?!{RESERVED})[A-Za-z0-9][A-Za-z0-9_.-]{{0,79}}")
 
 
 def make_keys(folder: Path, hosts: Sequence[str] = (), clients: Sequence[str] = ()) -> list[Path]:
@@ -78,7 +79,7 @@ def _find_problems(folder: Path, hosts: Sequence[str], clients: Sequence[str], n
     taken = (AUTHORITY, CERTIFICATE, SERVER_KEY)
     problems += [
         f"client = {client!r} is not possible; it names a file: write letters, digits, '-', '_' or '.', "
-        f"begin with a letter or a digit, and avoid {', '.join(taken)} and *.pub"
+        f"begin with a letter or a digit, and avoid {', '.join(taken)}, *.pub and what Windows reserves, as con"
         for client in clients
         if not _CLIENT.fullmatch(client) or client in taken or client.endswith(".pub")
     ]

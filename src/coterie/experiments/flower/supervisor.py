@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+assert sys.platform != "win32", "Windows has no signals by which processes take leave, and none is adopted there"
+
 RESTART_SECONDS = 5.0
 """After which a process that ended is started again."""
 

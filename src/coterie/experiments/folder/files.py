@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.clients.open_files import put_in_place
 from coterie.errors import BadInput
 
 
@@ -24,16 +25,10 @@ def write_whole(path: Path, data: bytes, *, lasting: bool = True) -> None:
             if lasting:
                 file.flush()
                 os.fsync(file.fileno())
-        fresh.replace(path)
+        put_in_place(fresh, path, lasting=lasting)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    if lasting and os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def encode_json(value: Mapping[str, Any]) -> bytes:

@@ -19,6 +19,9 @@ from coterie.runtime.leftovers import remove_half_written
 LOCK = ".lock"
 """The file whose lock is held; it stays where it is."""
 
+_PLAINLY: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Follow no link and wait for no pipe, where the system has such."""
+
 _locked_here: set[Path] = set()
 """Run folders that this process is writing into."""
 
@@ -29,21 +32,15 @@ def lock_folder(place: Path, busy: str) -> Iterator[None]:
 
     The system takes the lock back from a process that ends, however it ends. Child processes do not inherit it.
     What a killed process left half written in the folder is removed.
-    Where the system knows no such locks (it is not POSIX), nobody is kept out.
 
     Raises:
         BadInput: another process has the lock, and the sentence is `busy`; or the file of the lock is a link, which
             would be made or opened wherever it leads.
     """
     place.mkdir(parents=True, exist_ok=True)
-    if os.name != "posix":
-        yield
-        return
-    import fcntl
-
     strange = BadInput(f"{place / LOCK} is not a plain file, and nothing was written into it; remove it")
     try:
-        handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | _PLAINLY, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR):
             raise strange from None
@@ -52,13 +49,36 @@ def lock_folder(place: Path, busy: str) -> Iterator[None]:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise strange
         try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(handle)
         except OSError:
             raise BadInput(busy) from None
-        remove_half_written(place)
-        yield
+        try:
+            remove_half_written(place)
+            yield
+        finally:
+            _give_back(handle)
     finally:
         os.close(handle)
+
+
+def _take(handle: int) -> None:
+    """Lock a file for this process alone; OSError where another one has it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _give_back(handle: int) -> None:
+    """Unlock a file that is about to be closed; Windows would do so some time later."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
 
 
 @contextmanager
@@ -78,8 +98,6 @@ def lock_run(folder: RunFolder) -> Iterator[None]:
             f"run {folder.name} says that it is running on {progress.host}; wait for it, or if it was killed, "
             f"remove {folder.path / 'status.json'}"
         )
-    if os.name != "posix" and folder.status == "running":
-        raise BadInput(busy)
     with lock_folder(folder.path, busy):
         for part in place.iterdir():
             if part.is_dir() and not part.is_symlink():
@@ -96,12 +114,12 @@ def find_writer(folder: Path) -> int | None:
 
     A process that asks for its own lock is not told.
     """
-    if not sys.platform.startswith("linux"):
+    if sys.platform != "linux":
         return None
     import fcntl
 
     try:
-        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(folder / LOCK, os.O_RDONLY | _PLAINLY)
     except OSError:
         return None
     try:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from coterie.clients.open_files import remove
 from coterie.errors import BadInput
 from coterie.experiments.folder.files import damaged_file, missing_file, write_whole
 from coterie.experiments.folder.tables import (
@@ -243,7 +244,7 @@ class RoundFiles:
         for table, frame in frames.items():
             write_whole(self._compacted_path(table), encode(frame, self._schemas()[table], self._run()))
         for part in self._list_parts():
-            part.path.unlink()
+            remove(part.path)
         if self._parts.is_dir() and not any(self._parts.iterdir()):
             self._parts.rmdir()
 
@@ -272,4 +273,4 @@ class RoundFiles:
                 kept = {t: f.filter(pl.col("round").is_between(some[0], some[-1])) for t, f in tables.items()}
                 content = encode_round(kept, self._schemas(), self._run())
                 write_whole(self._parts / _Part.name(some[0], some[-1]), content)
-        part.path.unlink()
+        remove(part.path)

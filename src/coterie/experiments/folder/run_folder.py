@@ -34,7 +34,7 @@ from coterie.experiments.folder.tables import (
     growing_tables,
     newcomers_schema,
 )
-from coterie.experiments.schema.sections import NAME
+from coterie.experiments.schema.sections import NAME, NAME_RULES
 from coterie.runtime.leftovers import is_alive
 
 State = Literal["running", "finished", "interrupted"]
@@ -81,10 +81,7 @@ class RunFolder:
             BadInput: the name is no plain folder name.
         """
         if not NAME.fullmatch(name):
-            raise BadInput(
-                f"name = {name!r} is not possible; write letters, digits, '-', '_', '.', '+' or '=', "
-                "and begin with a letter or a digit"
-            )
+            raise BadInput(f"name = {name!r} is not possible; write {NAME_RULES}")
         Path(parent).mkdir(parents=True, exist_ok=True)
         count, path = 1, Path(parent) / name
         while True:

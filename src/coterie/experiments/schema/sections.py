@@ -342,8 +342,15 @@ class Attack(Section):
         return self
 
 
-NAME = re.compile(r"[^\W_][\w.+=-]*")
-"""What a run may be called: a plain name of a folder."""
+RESERVED = r"(?i:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)"
+"""How the names begin that no file may have on Windows, whatever their ending."""
+NAME = re.compile(rf"(?!{RESERVED})[^\W_][\w.+=-]*(?<!\.)")
+"""What a run may be called: a plain name of a folder, on every system."""
+NAME_RULES = (
+    "letters, digits, '-', '_', '.', '+' or '=', begin with a letter or a digit, do not end with '.', and take no "
+    "name that Windows reserves, such as 'con'"
+)
+"""What `NAME` asks for, behind "write"."""
 LONGEST_NAME = 80
 """Characters of a run's name; a folder's name has room for them and a number on every system."""
 
@@ -429,7 +436,7 @@ class Run(Section):
     @classmethod
     def _is_a_folder_name(cls, name: str | None) -> str | None:
         if name is not None and not NAME.fullmatch(name):
-            raise ValueError("write letters, digits, '-', '_', '.', '+' or '=', and begin with a letter or a digit")
+            raise ValueError(f"write {NAME_RULES}")
         if name is not None and len(name) > LONGEST_NAME:
             raise ValueError(f"it has {len(name)} characters, and may have {LONGEST_NAME}")
         return name

@@ -23,7 +23,7 @@ def save_charts(charts: Mapping[str, Chart], directory: Path | str) -> list[Path
         spec = specification(chart)
         svg, png = directory / f"{name}.svg", directory / f"{name}.png"
         text = vl_convert.vegalite_to_svg(spec, vl_version=language_version())
-        svg.write_text(_own_ids(text, name), encoding="utf-8")
+        svg.write_text(_own_ids(text, name), encoding="utf-8", newline="\n")
         png.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=language_version(), scale=2))
         written += [svg, png]
     return written

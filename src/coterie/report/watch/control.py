@@ -15,6 +15,9 @@ from coterie.errors import BadInput
 from coterie.experiments.folder.lock import find_writer
 from coterie.experiments.folder.run_folder import RunFolder
 
+_NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+"""On Windows, what a session of its own is elsewhere: Ctrl-C in this terminal does not reach it."""
+
 LONGEST_SENTENCE = 400
 """Characters of what a resumed run printed last that are shown."""
 
@@ -76,7 +79,12 @@ class Resumed:
         printed = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the child is of interest
         command = [sys.executable, "-m", "coterie", "resume", str(run.path.resolve()), "--quiet"]
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            creationflags=_NEW_GROUP,
         )
         self._forget(run.path.name)
         self._children[run.path.name] = _Child(process, printed)

@@ -8,7 +8,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,6 +19,7 @@ from coterie.clients.rules.rule import RULES
 from coterie.clients.tasks import MEASURES, TASKS
 from coterie.models.networks import NETWORKS
 from coterie.runtime.local.worker import serve
+from coterie.runtime.signals import ignore_interrupts
 from coterie.runtime.tasks import TaskRunner
 
 
@@ -34,7 +35,7 @@ def start(forks: bool, equip: Callable[[], TaskRunner], patience: float) -> tupl
     ours, theirs = context.Pipe()
     _limit(ours, patience)
     process = context.Process(target=serve, args=(equip, theirs, os.getpid()), daemon=True, name="coterie worker")
-    with _start_allowed(forks):
+    with _start_allowed(forks), nullcontext() if forks else ignore_interrupts():
         process.start()
     theirs.close()
     return process, ours

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.clients.open_files import remove_when_unmapped
 from coterie.clients.rules.rule import Order
 from coterie.methods.exchange import Outputs
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
@@ -49,7 +50,7 @@ class MappedPieces:
         """Remove the files that have a name, when their owner has gone."""
         for path, _ in self._paths.values():
             if not path.startswith("/proc/"):
-                Path(path).unlink(missing_ok=True)
+                remove_when_unmapped(Path(path))
 
 
 @dataclass(frozen=True, eq=False)

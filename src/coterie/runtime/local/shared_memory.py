@@ -19,8 +19,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.clients.data import storage
+from coterie.clients.open_files import remove_when_unmapped
 from coterie.errors import BadInput
 from coterie.models.layout import BYTES_PER_SCALAR
+from coterie.runtime.leftovers import remove_half_written
 
 FOLDERS = (Path("/dev/shm"), Path(tempfile.gettempdir()))
 """Where a file with a name may be, the best place first."""
@@ -60,6 +63,9 @@ class Arena:
         self._pieces: dict[int, _Piece] = {}
         self._spare: dict[int, Tensor] = {}
         self._open = True
+        if not NAMELESS:  # where a process maps its files to its end, the next one removes them
+            for folder in (FOLDERS[-1], storage.folder()):
+                remove_half_written(folder, may_be_mine=True)
         weakref.finalize(self, _clean, self._pieces, os.getpid())
 
     def block(self, scalars: int, folder: Path | None = None) -> Tensor:
@@ -152,7 +158,7 @@ def _clean(pieces: dict[int, _Piece], owner: int) -> None:
 
 def _remove(piece: _Piece) -> None:
     if piece.handle is None:
-        Path(piece.path).unlink(missing_ok=True)
+        remove_when_unmapped(Path(piece.path))
     else:
         os.close(piece.handle)
 
@@ -166,7 +172,7 @@ def make_file(scalars: int, folder: Path | None = None) -> tuple[str, int | None
     Raises:
         BadInput: there is no room.
     """
-    if NAMELESS and folder is None:
+    if sys.platform == "linux" and NAMELESS and folder is None:
         handle = os.memfd_create("coterie")
         os.ftruncate(handle, scalars * BYTES_PER_SCALAR)
         return _path(handle), handle

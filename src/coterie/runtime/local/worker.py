@@ -7,8 +7,10 @@ belongs to the question as a whole (see `Question`).
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -69,7 +71,7 @@ def _work(equip: Callable[[], TaskRunner], pipe: Connection, pieces: MappedPiece
 
 def _yield_to_parent() -> None:
     """Do not take the parent's core when it wakes this process: it may have others to wake. Linux knows how."""
-    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
+    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
@@ -80,7 +82,8 @@ def _described(error: BaseException) -> str:
 
 def _end_with(parent: int, pieces: MappedPieces) -> None:
     """End this process once its parent is gone, whatever it is doing, and the files that nobody will remove."""
-    while os.getppid() == parent:
+    process = multiprocessing.parent_process()  # Windows keeps the number of a parent that has gone
+    while os.getppid() == parent and (process is None or process.is_alive()):
         time.sleep(PARENT_CHECK_SECONDS)
     pieces.remove_files()
     os._exit(1)

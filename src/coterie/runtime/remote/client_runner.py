@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from coterie.clients.engine.engine import Engine
+from coterie.clients.open_files import remove_when_unmapped
 from coterie.clients.rules.requests import Request, Score
 from coterie.clients.rules.rule import Order
 from coterie.errors import BadInput
@@ -80,7 +81,7 @@ class FileStateStore(StateStore):
         for path in self._folder.glob("*.safetensors*"):
             digits = path.name.removeprefix(".").partition(".")[0]  # a kill leaves `.NUMBER.safetensors.PID.new`
             if digits.isdigit() and int(digits) < number:
-                path.unlink(missing_ok=True)
+                remove_when_unmapped(path)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:09d}.safetensors"

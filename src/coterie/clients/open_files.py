@@ -1,0 +1,89 @@
+"""Put files into place and remove them, also where somebody has them open.
+
+POSIX does so at once. Windows refuses as long as anybody has the file open or mapped: a reader, a virus scanner, a
+worker process. What will pass is waited for; what this run has mapped itself is removed when it no longer is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+PATIENCE_SECONDS = 5.0
+"""For so long a file may be kept open by somebody who only reads it."""
+_STEP_SECONDS = 0.02
+
+_lock = Lock()
+_unremoved: set[Path] = set()
+"""Files that were to be removed and are still mapped."""
+
+
+def put_in_place(fresh: Path, path: Path, *, lasting: bool = True) -> None:
+    """Give a file that is written the name `path`, in the place of what has it; `lasting`: also after a power cut.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    _insist(lambda: fresh.replace(path))
+    if (
+        lasting and os.name == "posix"
+    ):  # elsewhere a folder cannot be opened, and its journal is the system's business
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    _insist(lambda: path.unlink(missing_ok=True))
+
+
+def remove_when_unmapped(path: Path) -> None:
+    """Remove a file, if it is there: at once, or where Windows refuses, with a later call or at the process's end.
+
+    A file that is mapped to the very end stays.
+
+    Raises:
+        OSError: the system refuses for another reason.
+    """
+    with _lock:
+        if not _unremoved:
+            atexit.register(_remove_rest)
+        _unremoved.add(path)
+    _remove_rest()
+
+
+def _remove_rest() -> None:
+    with _lock:
+        for path in list(_unremoved):
+            try:
+                path.unlink(missing_ok=True)
+            except PermissionError:
+                if os.name == "posix":
+                    _unremoved.discard(path)
+                    raise
+            else:
+                _unremoved.discard(path)
+
+
+def _insist(act: Callable[[], object]) -> None:
+    """Do something to a file; on Windows again and again, as long as somebody has it open, within patience."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            act()
+            return
+        except PermissionError:
+            if os.name == "posix" or time.monotonic() > deadline:
+                raise
+            time.sleep(_STEP_SECONDS)

@@ -1,0 +1,266 @@
+"""The package as on Windows and macOS: no fork, no /proc, and on Windows none of POSIX's locks and signals.
+
+`injected/sitecustomize.py` makes every process of a call so. There, files that are open cannot be moved or removed.
+What it cannot show is how Windows' own calls behave: those stand behind `sys.platform == "win32"`, and mypy reads
+them with that platform.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coterie.experiments.flower.supervisor import command, family
+from coterie.experiments.folder.run_folder import RunFolder
+from tests.commandline import COTERIE
+from tests.experiments.flower.outside import until
+from tests.interrupted import assert_same_run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are imitated on Linux alone")
+
+SETTINGS = [
+    "fedrep",
+    *("--clients=4", "--network=mlp", "--rounds=4", "--baselines=none", "--set=checkpoint_every=1"),
+    *("--set=network.hidden=8", "--set=samples_per_client=40", "--set=states_mb=0", "--set=data_mb=0"),
+]
+
+
+@pytest.fixture(params=["win32", "darwin"])
+def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Of processes on another system, with a folder of their own for temporary files."""
+    (tmp_path / "temporary").mkdir()
+    path = [str(Path(__file__).with_name("injected")), *sys.path]
+    return {
+        **os.environ,
+        "COTERIE_SYSTEM": request.param,
+        "COTERIE_TOGETHER": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(path),
+        "TMPDIR": str(tmp_path / "temporary"),
+        "PYTHONIOENCODING": "cp1252" if request.param == "win32" else "utf-8",
+    }
+
+
+on_windows = pytest.mark.parametrize("environment", ["win32"], indirect=True)
+on_macos = pytest.mark.parametrize("environment", ["darwin"], indirect=True)
+
+
+def call(environment: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*COTERIE, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding=environment["PYTHONIOENCODING"],
+        timeout=300,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+    return done
+
+
+def python(environment: dict[str, str], source: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_has_the_bits_it_has_elsewhere(environment: dict[str, str], tmp_path: Path) -> None:
+    """With one process and with spawned workers, over files that are mapped."""
+    for workers in (1, 2):
+        done = call(environment, tmp_path, "run", *SETTINGS, f"--workers={workers}", f"--name=with-{workers}")
+        assert done.returncode == 0, done.stderr
+    here = subprocess.run(
+        [*COTERIE, "run", *SETTINGS, "--name=here", "--quiet"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert here.returncode == 0, here.stderr
+    for workers in (1, 2):
+        assert_same_run(RunFolder(tmp_path / f"runs/with-{workers}"), RunFolder(tmp_path / "runs/here"))
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_seen_to_have_ended_and_goes_on(environment: dict[str, str], tmp_path: Path) -> None:
+    settings = [*SETTINGS, "--rounds=12", "--workers=2"]
+    assert call(environment, tmp_path, "run", *settings, "--name=whole").returncode == 0
+    folder = RunFolder(tmp_path / "runs/killed")
+    with subprocess.Popen(
+        [*COTERIE, "run", *settings, "--name=killed"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            until(lambda: list((folder.path / "checkpoints").glob("*.safetensors")), 120)
+            process.send_signal(signal.SIGSTOP)
+            meanwhile = call(environment, tmp_path, "resume", "killed")
+        finally:
+            process.kill()
+    assert (meanwhile.returncode, "is still running" in meanwhile.stderr) == (2, True), meanwhile.stderr
+    assert folder.status == "interrupted"
+    assert call(environment, tmp_path, "resume", "killed").returncode == 0
+    assert_same_run(folder, RunFolder(tmp_path / "runs/whole"))
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@on_windows
+@pytest.mark.slow
+def test_a_comparison_runs_in_processes(environment: dict[str, str], tmp_path: Path) -> None:
+    words = ["--jobs=2", "--seeds=1", "--rounds=2", "--clients=4", "--name=both"]
+    done = call(environment, tmp_path, "compare", "fedavg", "local-only", *words)
+    assert done.returncode == 0, done.stderr
+    assert "fedavg" in done.stdout
+
+
+@on_windows
+@pytest.mark.medium
+def test_no_federation_of_processes_is_begun(environment: dict[str, str]) -> None:
+    """Nor any folder or key made for it."""
+    pytest.importorskip("flwr", reason="coterie[flower] is not installed")
+    source = """
+from pathlib import Path
+from coterie.errors import BadInput
+from coterie.experiments.flower.deployment import deploy
+try:
+    with deploy(Path("federation"), {}):
+        pass
+except BadInput as error:
+    print(error)
+"""
+    assert "is not possible on Windows; use WSL or containers" in python(environment, source)
+
+
+@on_windows
+@pytest.mark.medium
+def test_files_that_are_open_are_removed_when_they_can_be(environment: dict[str, str], tmp_path: Path) -> None:
+    """At once where nobody has them, when a reader is done, or when what is mapped is no longer."""
+    source = f"""
+import mmap, threading
+from pathlib import Path
+from coterie.clients.open_files import put_in_place, remove, remove_when_unmapped
+place = Path({str(tmp_path)!r})
+
+def begin(name):
+    (place / name).write_bytes(b"old")
+    return (place / name).open("rb")
+
+reader = begin("replaced")
+(place / "fresh").write_bytes(b"new")
+threading.Timer(0.2, reader.close).start()
+put_in_place(place / "fresh", place / "replaced")
+assert (place / "replaced").read_bytes() == b"new"
+
+reader = begin("removed")
+threading.Timer(0.2, reader.close).start()
+remove(place / "removed")
+assert not (place / "removed").exists()
+
+with begin("mapped") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+remove_when_unmapped(place / "mapped")
+assert (place / "mapped").exists()
+mapped.close()
+remove_when_unmapped(place / "another")
+assert not (place / "mapped").exists()
+
+with begin("to the end") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+remove_when_unmapped(place / "to the end")
+del mapped
+"""
+    assert python(environment, source) == ""
+    assert not (tmp_path / "to the end").exists()
+
+
+@on_windows
+@pytest.mark.medium
+def test_windows_is_imitated(environment: dict[str, str], tmp_path: Path) -> None:
+    """The tests above would pass without it."""
+    (tmp_path / "open").write_bytes(b"x")
+    source = f"""
+import os, sys
+from pathlib import Path
+from coterie.runtime import tensor_file, leftovers
+from coterie.runtime.local import shared_memory, workers
+assert os.name == "posix" and tensor_file.os.name == "nt" and leftovers.sys.platform == "win32"
+assert not workers.FORKS and not shared_memory.NAMELESS
+assert not hasattr(tensor_file.os, "fork") and not hasattr(leftovers.signal, "SIGKILL")
+assert leftovers.is_alive(os.getpid()) and not leftovers.is_alive(10**8)
+place = Path({str(tmp_path)!r})
+handle = tensor_file.os.open(place / "text", tensor_file.os.O_WRONLY | tensor_file.os.O_CREAT)
+tensor_file.os.write(handle, b"a\\n")
+assert (place / "text").read_bytes() == b"a\\r\\n"
+with (place / "open").open("rb"):
+    for act in ((place / "open").unlink, lambda: (place / "text").replace(place / "open")):
+        try:
+            act()
+        except PermissionError:
+            continue
+        raise AssertionError(act)
+for name in ("con", "a:b", "nul.txt", "end."):
+    try:
+        (place / name).write_text("x")
+    except OSError:
+        continue
+    raise AssertionError(name)
+"""
+    python(environment, source)
+
+
+@pytest.mark.medium
+@on_macos
+def test_macos_is_imitated(environment: dict[str, str]) -> None:
+    source = """
+import os
+from pathlib import Path
+from coterie.runtime import leftovers, threads
+from coterie.runtime.local import shared_memory, workers
+assert os.name == "posix" and not workers.FORKS and not shared_memory.NAMELESS
+assert leftovers.sys.platform == "darwin" and not hasattr(threads.os, "sched_getaffinity")
+for path in (Path("/proc/self/stat"), Path("/dev/shm/x")):
+    try:
+        path.write_text("x", "utf-8")
+    except FileNotFoundError:
+        continue
+    raise AssertionError(path)
+"""
+    python(environment, source)
+
+
+@pytest.mark.slow
+@on_macos
+@pytest.mark.parametrize("seconds", [0.0, 0.3, 1.0])
+def test_ctrl_c_while_spawned_workers_begin_is_said_once(
+    environment: dict[str, str], tmp_path: Path, seconds: float
+) -> None:
+    """The terminal sends it to all of them; they import for a second, and then ignore it."""
+    with subprocess.Popen(
+        [*COTERIE, "run", *SETTINGS, "--workers=2", "--rounds=1000"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            until(lambda: process.poll() is not None or is_spawning(process.pid), 90)
+            time.sleep(seconds)
+            os.killpg(process.pid, signal.SIGINT)
+            output, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors, errors
+    assert "interrupted" in output + errors
+
+
+def is_spawning(pid: int) -> bool:
+    """Whether a process has started a worker."""
+    return any("spawn_main" in " ".join(command(child)) for child in family(pid))
