@@ -39,13 +39,12 @@ demo: .venv/installed
 demo-flower: .venv/installed-flower
 	$(BIN)/coterie flower demo
 
-quick: SELECTED := -m "not medium and not slow"
-test: SELECTED := -m "not slow"
-quick test test-all: .venv/installed-dev
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 $(SELECTED)
+# What they do stands in tests/check.py, which also runs where there is no make.
+quick test: .venv/installed-dev
+	$(BIN)/python -m tests.check $@
+
+test-all: .venv/installed-dev
+	$(BIN)/python -m tests.check all
 
 storm: .venv/installed-dev
 	$(BIN)/python -m tests.storm --kills 1000
