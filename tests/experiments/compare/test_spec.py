@@ -271,8 +271,8 @@ def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
         "target = True is not possible; it must be a number from 0 to 1",
         "seeds = [1, 1] is not possible; it must be how many, at least 1, or a list of different numbers from 0 "
         "on, as in [0, 3, 7]",
-        "name = 'a/b' is not possible; write up to 80 letters, digits, '-', '_', '.', '+' or '=', and begin with a "
-        "letter or a digit",
+        "name = 'a/b' is not possible; write up to 80 letters, digits, '-', '_', '.', '+' or '=', begin with a "
+        "letter or a digit, do not end with '.', and take no name that Windows reserves, such as 'con'",
     ]
 
 

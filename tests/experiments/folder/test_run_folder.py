@@ -366,3 +366,11 @@ def test_status_follows_the_process(folder: RunFolder) -> None:
             _ = folder.status
     status.write_text("")  # a machine that stops may leave it so
     assert status_of(folder) == "interrupted"
+
+
+@pytest.mark.parametrize("name", ["con", "NUL.txt", "Com1", "ends."])
+def test_a_run_gets_no_name_that_windows_refuses(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput, match="take no name that Windows reserves"):
+        RunFolder.create(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
+    assert RunFolder.create(tmp_path, f"a-{name.rstrip('.')}").path.is_dir()
