@@ -43,6 +43,7 @@ Examples:
 
   coterie compare fedavg ifca 'fesem(clusters=4)' --seeds 5
   coterie compare fedavg fedprox --data fashion-mnist --split 'dirichlet(0.2)' --tune 6
+  coterie compare fedavg ditto --tune 12 --sampler tpe --prune
   coterie compare comparison.toml               settings, grids, methods with labels
   coterie compare comparisons/NAME              go on with one, or print it again
 
@@ -90,6 +91,13 @@ def compare(
         str | None,
         typer.Option(metavar="N", help="Pick each method's settings first, by N trials on validation data."),
     ] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(metavar="grid|random|tpe", help="How trials are drawn; random and tpe need coterie[tune]."),
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="End the worse half of each four trials early, at equal rounds for all.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting that all have in common; repeatable."),
@@ -106,6 +114,7 @@ def compare(
 ) -> None:
     """Compare methods, and write tables and a page."""
     from coterie.cli.live import exit_on_interrupt
+    from coterie.experiments.compare.samplers import GRID, check_sampler
     from coterie.experiments.schema import toml
 
     changes = collect_changes(
@@ -125,6 +134,10 @@ def compare(
         tables, parent = _read_tables(what, folder, imports or [])
         tables |= {key: value for key, value in top.items() if value is not None}
         comparison = _make_comparison(tables, changes, settings or [])
+        if trials is None and (sampler or prune):
+            idle = f"--sampler {sampler}" if sampler else "--prune"
+            raise BadInput(f"{idle} has no effect without --tune; say how many trials, as in --tune 8")
+        check_sampler(sampler or GRID)
         comparison.check(parent)
         if charts is not None:
             charts.mkdir(parents=True, exist_ok=True)  # if it cannot be made, nothing runs
@@ -132,12 +145,22 @@ def compare(
         from coterie.report.comparison.compare import compare as run_comparison
     place = parent / comparison.name
     which = cast("Which", baselines or ("done" if quiet else "cheap"))
-    more = [*(["--tune", str(trials)] if trials else []), *(["--baselines", baselines] if baselines else [])]
+    more = ["--tune", str(trials)] if trials else []
+    more += ["--sampler", sampler] if sampler else []
+    more += ["--prune"] if prune else []
+    more += ["--baselines", baselines] if baselines else []
     again = shlex.join(["coterie", "compare", str(place), *more])
     with exit_on_interrupt(f"interrupted; what is finished is kept, go on with: {again}"):
         with watch_cells(quiet) as observer:
             compared = run_comparison(
-                comparison, folder=parent, jobs=count, tune=trials, observer=observer, baselines=which
+                comparison,
+                folder=parent,
+                jobs=count,
+                tune=trials,
+                sampler=sampler or GRID,
+                prune=prune,
+                observer=observer,
+                baselines=which,
             )
         if compared.status == "interrupted":
             if compared.summary is not None:

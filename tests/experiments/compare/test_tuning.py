@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from coterie.clients.data.federation import Federation, build
 from coterie.errors import BadInput
 from coterie.experiments.compare import tuning
 from coterie.experiments.compare.cells import Outcome, run_cells
+from coterie.experiments.compare.samplers import check_sampler, range_of
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.experiments.compare.tuning import TUNING, describe_shortfalls, grid_of, tune, tuned_settings
 from coterie.experiments.folder.metrics import summary
@@ -347,31 +350,95 @@ def test_a_method_that_cannot_begin_is_not_searched_for_ever(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_interrupted_trials_are_gone_on_with(tmp_path: Path) -> None:
-    given = comparison(["fedavg", "fedprox"])
+@pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
+def test_interrupted_trials_are_gone_on_with(sampler: str, tmp_path: Path) -> None:
+    """Also in the second batch, which a sampler draws by what the first came to."""
+    given, left = comparison(["fedavg", "fedprox"]), 9
 
     def cut(cells: list[Cell]) -> Mapping[str, Outcome]:
-        return {**runner(tmp_path)(cells[:3]), **{cell.key: Outcome("interrupted") for cell in cells[3:]}}
+        nonlocal left
+        now, left = cells[:left], max(0, left - len(cells))
+        later = {cell.key: Outcome("interrupted") for cell in cells[len(now) :]}
+        return {**runner(tmp_path)(now), **later}
 
     with pytest.raises(KeyboardInterrupt):
-        tune(given, 3, cut, tmp_path)
-    resumed = tune(given, 3, runner(tmp_path), tmp_path)
+        tune(given, 6, cut, tmp_path, sampler)
+    resumed = tune(given, 6, runner(tmp_path), tmp_path, sampler)
     (tmp_path / "other").mkdir()
-    straight = tune(given, 3, runner(tmp_path / "other"), tmp_path / "other")
+    straight = tune(given, 6, runner(tmp_path / "other"), tmp_path / "other", sampler)
     assert resumed[0] == straight[0]
     assert resumed[1].equals(straight[1])
+    assert resumed[1]["changes"].n_unique() > 4
 
 
 @pytest.mark.slow
-def test_processes_give_the_same(tmp_path: Path) -> None:
-    given = comparison(["fedavg"])
-    pools = [tmp_path / "here", tmp_path / "there"]
+@pytest.mark.parametrize(("sampler", "prune"), [("grid", False), ("tpe", True)])
+def test_processes_give_the_same(sampler: str, prune: bool, tmp_path: Path) -> None:
+    """And a trial that is stopped at a quarter of its rounds goes on to the bits of one that is not."""
+    given = comparison(["fedavg"], experiment={**QUICK, "run": {"rounds": 4}})
+    pools = [tmp_path / name for name in ("here", "one", "two")]
     for pool in pools:
         pool.mkdir()
-    here = tune(given, 3, runner(pools[0]), pools[0])
-    there = tune(given, 3, lambda cells: run_cells(cells, pools[1], jobs=1), pools[1])
-    assert here[0] == there[0]
-    assert here[1].equals(there[1])
+    here = tune(given, 4, runner(pools[0]), pools[0], sampler, prune)
+    for jobs, pool in enumerate(pools[1:], start=1):
+        run = partial(run_cells, pool=pool, jobs=jobs)
+        there = tune(given, 4, run, pool, sampler, prune)
+        assert here[0] == there[0]
+        assert here[1].equals(there[1])
+        for key, rounds in here[1].select("key", "rounds").iter_rows():
+            assert RunFolder(pool / key).rounds().height == rounds  # no round more than it is judged by
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sampler", "trials"), [("grid", 4), ("random", 8), ("tpe", 8)])
+def test_pruned_trials_take_the_same_rounds_of_every_method(sampler: str, trials: int, tmp_path: Path) -> None:
+    given = comparison(["fedavg", "fedprox", "ditto"], experiment={**QUICK, "run": {"rounds": 8}})
+    after, table = tune(given, trials, runner(tmp_path), tmp_path, sampler, prune=True)
+    for method in ("fedavg", "fedprox", "ditto"):
+        own = table.filter(method=method)
+        # Of each four trials two play 2 rounds, one plays 4 and one all 8.
+        assert sorted(own["rounds"].to_list()) == sorted([2, 2, 4, 8] * (trials // 4))
+        assert own.filter(pl.col("rounds") < 8)["pruned"].all()
+        assert own.filter("picked")["rounds"].to_list() == [8]
+    assert not any("trials, for" in sentence for sentence in describe_shortfalls(given, table, trials))
+    assert set(after.tuned.get("", {})) <= {"fedavg", "fedprox", "ditto"}
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_samplers_leave_the_grid_and_stay_within_its_ends(sampler: str, tmp_path: Path) -> None:
+    given = comparison(["fedprox"])
+    _, table = tune(given, 8, runner(tmp_path), tmp_path, sampler)
+    rates = [RunFolder(tmp_path / key).experiment()["training"]["lr"] for key in table["key"]]
+    grid = next(s for s in section_settings("training") if s.name == "lr").grid
+    assert all(min(grid) <= rate <= max(grid) for rate in rates)
+    assert sum(rate not in grid for rate in rates) >= 5
+    assert table["changes"][0] == ""
+    assert table["points"].is_null().all()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((0.01, 0.03, 0.1, 0.3), "0.01 to 0.3 (log)"),
+        ((0, 0.001, 0.1), "0.001 to 0.1 (log)"),
+        ((0.1, 0.5, 0.9), "0.1 to 0.9"),
+        ((1, 2, 4), "1 to 4"),
+        (("uniform", "samples"), 'in "uniform", "samples"'),
+        ((True, False), "in true, false"),
+    ],
+)
+def test_a_range_is_what_a_grid_spans(values: tuple[Any, ...], said: str) -> None:
+    assert str(range_of(values)) == said
+    assert all(range_of(values).holds(value) for value in values if value or len(values) < 3)
+
+
+def test_an_unknown_sampler_and_a_missing_library_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="sampler 'bayes' is unknown"):
+        check_sampler("bayes")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_sampler("grid")
+    with pytest.raises(BadInput, match=r"sampler = 'tpe' needs optuna; install coterie\[tune\]"):
+        check_sampler("tpe")
 
 
 @pytest.mark.parametrize(
@@ -396,7 +463,8 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path, trials: int, more: Any,
 
 
 @pytest.mark.slow
-def test_tuning_never_looks_at_test_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sampler", "prune"), [("grid", False), ("grid", True), ("random", False), ("tpe", True)])
+def test_tuning_never_looks_at_test_data(tmp_path: Path, sampler: str, prune: bool) -> None:
     """With other labels on all test samples the picks are the same to the bit, and the final accuracies are not."""
     data = tmp_path / "own.npz"
     rng = np.random.default_rng(0)
@@ -416,7 +484,7 @@ def test_tuning_never_looks_at_test_data(tmp_path: Path) -> None:
         np.savez(data, inputs=inputs, labels=written)
         pool = tmp_path / name
         pool.mkdir()
-        found.append(tune(given, 4, runner(pool), pool))
+        found.append(tune(given, 4, runner(pool), pool, sampler, prune))
         cells = found[-1][0].cells()
         runner(pool)(cells)
         finals.append([RunFolder(pool / cell.key).clients()["accuracy"].to_list() for cell in cells])
@@ -425,6 +493,7 @@ def test_tuning_never_looks_at_test_data(tmp_path: Path) -> None:
     assert any(picks.tuned.values())
     assert table.equals(other_table)
     assert table["value"].is_not_null().all()
+    assert table["pruned"].any() == prune
     assert all(final != other for final, other in zip(*finals, strict=True))
 
 

@@ -141,6 +141,8 @@ class _Order:
     """What must be imported for the experiment's method and network to be known."""
     network: Any = None
     """The network, where it was given in Python."""
+    until: int | None = None
+    """The round after which the run is stopped."""
 
 
 @dataclass(eq=False)
@@ -204,7 +206,7 @@ class _Runner:
         left = 1 + len(self._queue) + sum(p.cell is not None and p is not process for p in self._processes)
         workers = cell.experiment.run.workers or max(1, self._jobs // left)
         modules, given = _modules(cell.experiment), _network_given(cell.experiment)
-        order = _Order(cell.key, cell.experiment.to_toml(), self._pool, workers, modules, given)
+        order = _Order(cell.key, cell.experiment.to_toml(), self._pool, workers, modules, given, cell.until)
         self._watcher.begun(cell)
         try:
             process.pipe.send(order)
@@ -299,7 +301,7 @@ def _serve(pipe: Connection, place: str) -> None:
         while True:
             order = orders.get()
             try:
-                _run_cell(order, loop, _PipeObserver(pipe))
+                _run_cell(order, loop, _PipeObserver(pipe, order.until))
             except BadInput as error:
                 pipe.send(("failed", "; ".join(error.problems)))
             except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a cell does, the others go on
@@ -344,10 +346,10 @@ def _run_cell(order: _Order, loop: Any, teller: Observer) -> None:
 
 
 class _PipeObserver:
-    """Tells the parent how a cell gets on."""
+    """Tells the parent how a cell gets on, and stops it after the round that it is to reach."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: Connection, until: int | None = None) -> None:
+        self._pipe, self._until = pipe, until
 
     def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
         pass
@@ -355,6 +357,8 @@ class _PipeObserver:
     def round(self, round: Round) -> None:
         measured = round.measured
         self._pipe.send(("round", round.number, round.metrics.get(measured.headline), measured.deciding))
+        if self._until is not None and self._until <= round.number < round.planned:
+            raise KeyboardInterrupt  # the run saves its state and ends, as after Ctrl-C
 
     def note(self, text: str) -> None:
         self._pipe.send(("note", text))

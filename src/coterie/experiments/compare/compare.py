@@ -15,6 +15,7 @@ from coterie.experiments.compare.beside import Which, add_baselines
 from coterie.experiments.compare.cells import Outcome, Watcher, refuse_unguarded, run_cells
 from coterie.experiments.compare.folder import ComparisonFolder
 from coterie.experiments.compare.measures import Frames, measure_cells, shared_metrics
+from coterie.experiments.compare.samplers import GRID, check_sampler
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.folder.tables import encode
@@ -58,6 +59,8 @@ def run_comparison(
     folder: Path | str = "comparisons",
     jobs: int | None = None,
     tune: int | None = None,
+    sampler: str = GRID,
+    prune: bool = False,
     observer: Watcher | None = None,
     baselines: Which = "none",
     write_report: Callable[[Compared], None] | None = None,
@@ -72,11 +75,15 @@ def run_comparison(
         comparison = Comparison.from_tables(comparison)
     if jobs is not None and jobs < 1:
         raise BadInput(f"jobs = {jobs} is not possible; it must be at least 1")
+    if tune is None and (sampler != GRID or prune):
+        what = "prune = true" if prune else f"sampler = {sampler!r}"
+        raise BadInput(f"{what} has no effect without tuning; give the number of trials, as in tune = 8")
     if tune is not None:
+        check_sampler(sampler)
         comparison = replace(comparison, tuned={})
     comparison.check(folder)
     if tune is not None:
-        tuning.check(comparison, tune, Path(folder))
+        tuning.check(comparison, tune, Path(folder), sampler)
     notes: list[str] = []
     with ComparisonFolder.hold(folder, comparison.name, comparison) as where:
         ended: dict[str, Outcome] = {}
@@ -88,7 +95,7 @@ def run_comparison(
 
         if tune is not None:
             try:
-                comparison, trials = tuning.tune(comparison, tune, run, where.pool)
+                comparison, trials = tuning.tune(comparison, tune, run, where.pool, sampler, prune)
             except KeyboardInterrupt:
                 tried, planned = _count_finished(ended), tune * len(comparison.settings) * len(comparison.methods)
                 left = f"{tried} of at most {planned} trials are finished; {_count_cells(comparison)} runs follow"

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _WHAT = "comparison.toml"
 
+ENDED = ("finished", "interrupted")
+"""States of a run whose rounds are all on disk."""
+
 
 class ComparisonFolder:
     """One comparison on disk. Opening a folder reads nothing and creates nothing.
@@ -108,6 +111,15 @@ class ComparisonFolder:
         summary = kept.pop("summary")
         return Frames(**kept, metrics=metrics), summary
 
+    def tuning(self) -> pl.DataFrame | None:
+        """Read the trials by which settings were picked; None where there are none that can be read."""
+        from coterie.experiments.compare.tuning import TUNING
+
+        try:
+            return decode(self.path / "tuning.parquet", TUNING)
+        except (BadInput, FileNotFoundError):  # an earlier version's has other columns
+            return None
+
     def write_text(self, name: str, text: str) -> Path:
         """Write a text under a file name and return its path."""
         write_whole(self.path / name, text.encode())
@@ -124,11 +136,12 @@ def _schemas(metrics: RunMetrics) -> dict[str, pl.Schema]:
 
 
 def find_finished(cells: Iterable[Cell], pool: Path) -> dict[str, RunFolder]:
-    """Return the run folders in a pool of those cells that are finished, by key."""
-    folders = {cell.key: (RunFolder(pool / cell.key), cell.experiment.run.rounds) for cell in cells}
+    """Return the run folders in a pool of those cells that are finished, or as far as they are to go, by key."""
     found = {}
-    for key, (folder, rounds) in folders.items():
+    for cell in {cell.key: cell for cell in cells}.values():
+        folder, rounds = RunFolder(pool / cell.key), cell.experiment.run.rounds
         progress = folder.progress()
-        if progress is not None and progress.state == "finished" and progress.round >= rounds:
-            found[key] = folder
+        is_at_rest = progress is not None and progress.state in (("finished",) if cell.until is None else ENDED)
+        if progress is not None and is_at_rest and progress.round >= min(rounds, cell.until or rounds):
+            found[cell.key] = folder
     return found

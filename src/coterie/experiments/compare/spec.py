@@ -67,6 +67,8 @@ class Cell:
     """16 hexadecimal digits; cells with the same key are the same run."""
     is_adapted: bool = False
     """Whether its scores are those after the clients' adaptation."""
+    until: int | None = None
+    """The round after which it is stopped, so that it can be gone on with; None for the last."""
 
     @property
     def label(self) -> str:

@@ -19,6 +19,8 @@ def compare(
     folder: Path | str = "comparisons",
     jobs: int | None = None,
     tune: int | None = None,
+    sampler: str = "grid",
+    prune: bool = False,
     observer: Watcher | None = None,
     baselines: Which = "none",
 ) -> Compared:
@@ -31,6 +33,9 @@ def compare(
         folder: where the comparison's own folder is made, or gone on with, under its name.
         jobs: cells at a time; None for one a core.
         tune: trials by which the settings of each method are picked first, on validation data; None for none.
+        sampler: how they are drawn: `grid` from the methods' grids, `random` or `tpe` from the ranges that these
+            span (extra `coterie[tune]`).
+        prune: whether the worse half of each four trials ends at a quarter, and again at half, of the rounds.
         observer: is told how the cells get on.
         baselines: whether FedAvg, FedAvg+FT and local-only are further rows, where no method is one of them:
             "none", "done" (those run before), "cheap" (also those that take a minute at most) or "all".
@@ -47,6 +52,8 @@ def compare(
         folder=folder,
         jobs=jobs,
         tune=tune,
+        sampler=sampler,
+        prune=prune,
         observer=observer,
         baselines=baselines,
         write_report=_write_report,
@@ -61,4 +68,4 @@ def _write_report(compared: Compared) -> None:
     where.write_text("table.md", table.to_markdown(summary, comparison, frames.metrics))
     where.write_text("table.tex", table.to_latex(summary, comparison, frames.metrics))
     failed = [f"{cell.label}: {sentence}" for cell, sentence in compared.failures()]
-    page.build(where.path, comparison, frames, summary, [*compared.notes, *failed])
+    page.build(where.path, comparison, frames, summary, [*compared.notes, *failed], tuning=where.tuning())

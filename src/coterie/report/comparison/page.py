@@ -36,6 +36,7 @@ def build(
     summary: pl.DataFrame,
     notes: Sequence[str],
     pool: Path | str | None = None,
+    tuning: pl.DataFrame | None = None,
 ) -> Path:
     """Write `report.html` into the comparison's folder and return its path.
 
@@ -46,6 +47,7 @@ def build(
         summary: `coterie.experiments.compare.table.summarise` of them.
         notes: what went wrong with others, one sentence each.
         pool: where the cells are; without it, the folder `cells` in the comparison's.
+        tuning: the trials by which settings were picked (`coterie.experiments.compare.tuning.TUNING`), if any.
 
     Raises:
         BadInput: the folder cannot be written to.
@@ -65,6 +67,7 @@ def build(
         overview=_overview(comparison, parts) if len(parts) > 1 else None,
         measure=capital(frames.metrics.measures[comparison.measure].title),
         settings=settings,
+        tuning=None if tuning is None else tabulate_tuning(tuning, frames.metrics.measures[comparison.measure]),
         table_note=note(summary, metrics=frames.metrics),
         comparison=comparison.to_toml(),
         seeds=join_words(comparison.seeds, 20),
@@ -140,6 +143,20 @@ def _overview(comparison: Comparison, parts: Sequence[View]) -> Table:
         texts.append(decimals(sum(ranks) / len(ranks), 1) if len(ranks) == len(parts) else "–")
         lines.append(texts)
     return Table(["Method", *(view.setting for view in parts), "Mean rank"], lines, strong=strong)
+
+
+def tabulate_tuning(tuning: pl.DataFrame, measure: Metric) -> Table:
+    """Tabulate what was searched for each method in each setting, and what was picked."""
+    has_settings = tuning["setting"].n_unique() > 1
+    lines = []
+    for (setting, method), own in tuning.group_by("setting", "method", maintain_order=True):
+        picked = own.filter("picked")
+        changes, found = ("–", None) if picked.is_empty() else picked.select("changes", "value").row(0)
+        line = [str(method), *([str(setting)] if has_settings else []), own["sampler"][0], own["space"][0] or "–"]
+        line += [changes or "as it was", str(own.height), str(own["pruned"].sum()), str(own["rounds"].sum())]
+        lines.append([*line, "–" if found is None else value(measure, found)])
+    header = ["Method", *(["Setting"] if has_settings else []), "Sampler", "Searched", "Picked"]
+    return Table([*header, "Trials", "Pruned", "Rounds", "On validation"], lines, texts=len(header))
 
 
 def _mean_and_sd(measure: Metric, mean: float, sd: float | None) -> str:
