@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.clients.data import Federation, build, check_build, load
 from coterie.clients.data.holdout import hold_out
+from coterie.clients.data.preparation import scale_bytes
 from coterie.clients.data.small_clients import Limits, choose_clients
 from coterie.errors import BadInput
 from coterie.grouping.labels import relabel
@@ -341,7 +342,7 @@ def test_public_samples_are_official_test_images(data_folder: Path) -> None:
     assert federation.public is not None
     assert again.public is not None
     assert torch.equal(federation.public, again.public)
-    held = {image.tobytes() for image in official.public}
+    held = {image.tobytes() for image in scale_bytes(official.public, official.standard)}
     assert all(image.tobytes() in held for image in federation.public.numpy())
     assert len({image.tobytes() for image in federation.public.numpy()}) == 50
     with pytest.raises(BadInput, match="public = 10001 is not possible; mnist has 10000 official test samples"):

@@ -1,0 +1,65 @@
+"""The folders of examples: their commands, run as a reader runs them, print what their README shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.guide import blocks
+
+FOLDERS = sorted(path.parent for path in Path(__file__).parents[1].glob("examples/*/experiment.toml"))
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+NEAR = 0.1
+"""How far a number may be from the printed one, as a share of it: other processors round otherwise."""
+
+
+def test_there_are_folders() -> None:
+    assert [folder.name for folder in FOLDERS] == ["hospitals", "machines", "phones"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_a_folder_shows_what_its_commands_print(folder: Path, tmp_path: Path) -> None:
+    here = tmp_path / folder.name
+    shutil.copytree(folder, here)
+    commands, shown = [block.source for block in blocks(here / "README.md")]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    done = subprocess.run(
+        ["sh", "-ec", commands],
+        cwd=here,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    missing = [line for line in shown.splitlines() if not any(is_shown(line, other) for other in printed)]
+    assert missing == [], done.stdout
+    (page,) = here.glob("runs/*/report.html")
+    assert "Why these groups" in page.read_text("utf-8")
+    assert (here / "diagnosis.html").exists()
+
+
+def is_shown(line: str, printed: str) -> bool:
+    """Whether a printed line begins as the shown one does up to its dots, with numbers near those."""
+    start, dots, _ = line.partition("…")
+    words = [NUMBER.sub("#", text) for text in (start, printed)]
+    if not words[1].startswith(words[0]) or not (dots or words[0] == words[1]):
+        return False
+    wanted, found = (list(map(float, NUMBER.findall(text))) for text in (start, printed))
+    return all(abs(a - b) <= max(NEAR * abs(a), 2.5) for a, b in zip(wanted, found, strict=False))
+
+
+def test_a_line_is_held_against_a_printed_one() -> None:
+    assert is_shown("FedAvg 66.1%, …", "FedAvg 65.0%, FedAvg + FT 80.8%")
+    assert not is_shown("FedAvg 66.1%, …", "FedAvg 55.0%, FedAvg + FT 80.8%")
+    assert not is_shown("2 groups of 6, 10 …", "2 groups of 10, 6 clients")
+    assert not is_shown("Group 0: Amber", "Group 0: Amber, Coral")
