@@ -31,7 +31,7 @@ def put_in_place(fresh: Path, path: Path, *, lasting: bool = True) -> None:
     _insist(lambda: fresh.replace(path))
     if (
         lasting and os.name == "posix"
-    ):  # elsewhere a folder cannot be opened, and its journal is the system's business
+    ):  # elsewhere no folder can be opened, and its journal is the system's business
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -57,12 +57,11 @@ def remove_when_unmapped(path: Path) -> None:
         OSError: the system refuses for another reason.
     """
     with _lock:
-        if not _unremoved:
-            atexit.register(_remove_rest)
         _unremoved.add(path)
     _remove_rest()
 
 
+@atexit.register
 def _remove_rest() -> None:
     with _lock:
         for path in list(_unremoved):
