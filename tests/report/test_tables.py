@@ -117,6 +117,7 @@ def test_every_text_of_a_comparison_page_is_escaped() -> None:
         notes=[HOSTILE],
         reading=HOSTILE,
         overview=table,
+        tuning=table,
         measure=HOSTILE,
         settings=[setting, setting],
         table_note=HOSTILE,
@@ -124,7 +125,7 @@ def test_every_text_of_a_comparison_page_is_escaped() -> None:
         seeds=HOSTILE,
         environment=table,
     )
-    _assert_no_foreign_element(text, 47)
+    _assert_no_foreign_element(text, 51)
 
 
 def _assert_no_foreign_element(text: str, shown: int) -> None:
