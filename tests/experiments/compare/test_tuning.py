@@ -309,6 +309,13 @@ def test_settings_that_cannot_run_do_not_count(tmp_path: Path) -> None:
     assert (table.height, len(asked)) == (2, 3)
 
 
+def test_values_that_a_method_refuses_only_together_are_no_trials(tmp_path: Path) -> None:
+    """AdaCFL takes gamma_max with the cosine, and the cosine only without it."""
+    _, trials = tune(comparison(["adacfl"]), 6, runner(tmp_path), tmp_path)
+    assert trials.height == 6
+    assert not any("gamma_max = 0." in row and "cosine" not in row for row in trials["changes"])
+
+
 def test_settings_that_do_not_go_together_are_never_asked_for(tmp_path: Path) -> None:
     common = {**QUICK, "data": {"clients": 3}, "method": {"name": "fesem", "clusters": 2}}
     given = comparison({"FeSEM": {"method": {"name": "fesem"}}}, experiment=common)

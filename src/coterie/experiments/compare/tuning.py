@@ -473,9 +473,9 @@ class _Search:
             cell = _change_cell(self.cell, changes)
         except BadInput:
             return None
-        if cell.key in self._keys or other_method(cell.experiment):
+        if cell.key in self._keys or (changes and _find_problems(cell, self.pool)):
             return None
-        if changes and _find_problems(cell, self.pool):
+        if other_method(cell.experiment):
             return None
         self._keys.add(cell.key)
         return _Trial(cell, changes)
