@@ -1,0 +1,349 @@
+"""The cells of the leaderboard: a method on a federation, tuned, run from every seed, and kept with a digest."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measuring import machine
+from coterie.clients.data.datasets import Dataset, dataset
+from coterie.errors import BadInput
+from coterie.experiments.compare import tuning
+from coterie.experiments.compare.cells import Outcome
+from coterie.experiments.compare.measures import measure_cells
+from coterie.experiments.compare.spec import Cell, Comparison, make_folder_name
+from coterie.experiments.folder.files import write_whole
+from coterie.experiments.folder.run_folder import RunFolder
+
+SEEDS = (0, 1, 2)
+TRIALS = 3
+"""Trials of tuning that every method has, its defaults among them."""
+ROUNDS = 20
+GAUSSIAN = ("fedcr", "fedsr")
+"""Methods whose network ends in Gaussian features."""
+UNDIGESTED = ("digest", "seconds", "machine")
+"""Keys of a result that its digest does not cover: they differ from run to run."""
+
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A federation of the leaderboard."""
+
+    about: str
+    """What it is, in a sentence."""
+    data: Mapping[str, Any]
+    network: Mapping[str, Any]
+    training: Mapping[str, Any]
+    rounds: int = ROUNDS
+
+
+class Characters(nn.Module):
+    """The next character from the last four: an embedding of each, a hidden layer, a head."""
+
+    def __init__(self, classes: int, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, 8)
+        self.hidden = nn.Linear(32, width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """Return a score of each character at every place, `[B, places, classes]`, of `[B, places]`."""
+        seen = nn.functional.pad(self.embedding(characters), (0, 0, 3, 0))
+        length = characters.shape[1]
+        last = torch.cat([seen[:, begin : begin + length] for begin in range(4)], dim=2)
+        scores: Tensor = self.head(torch.relu(self.hidden(last)))
+        return scores
+
+
+@dataset("leaderboard-hospitals", users=True)
+def hospitals(public: bool) -> Dataset:
+    """Sixteen made hospitals with 100 stays each; in six of them the same signs mean the other outcome."""
+    rng = np.random.default_rng(0)
+    count, size, signs = 16, 100, 8
+    inputs = rng.normal(size=(count * size, signs)).astype(np.float32)
+    people = np.repeat(np.arange(count), size)
+    special = (np.arange(count) >= 10).astype(np.int64)
+    risk = 1.6 * np.where(special[people] == 1, -1, 1) * (inputs[:, 0] + 0.9 * inputs[:, 1]) + 0.8 * inputs[:, 2]
+    back = (rng.random(count * size) < 1 / (1 + np.exp(-1.5 * risk))).astype(np.int64)
+    names = tuple(f"hospital {number}" for number in range(count))
+    return Dataset("leaderboard-hospitals", inputs, back, 2, people, names, user_groups=special)
+
+
+PERCEPTRON = {"name": "mlp", "hidden": [32]}
+USUAL = {"epochs": 1, "batch_size": 20, "lr": 0.05}
+FEW = {"samples_per_client": 100, "public": 100}
+
+FEDERATIONS: dict[str, Federation] = {
+    "iid": Federation(
+        "Digits of scikit-learn, dealt to 12 clients at random: the control, where nothing is to be found.",
+        {"name": "digits", "split": "iid", "clients": 12, **FEW},
+        PERCEPTRON,
+        USUAL,
+    ),
+    "labels": Federation(
+        "Fashion-MNIST; each class is cut over 12 clients by a Dirichlet draw of 0.2 (label skew).",
+        {"name": "fashion-mnist", "split": "dirichlet(0.2)", "clients": 12, **FEW},
+        PERCEPTRON,
+        USUAL,
+    ),
+    "turned": Federation(
+        "MNIST; 12 clients in four planted groups, whose images are turned by 0, 90, 180 and 270 degrees "
+        "(feature skew).",
+        {"name": "mnist", "split": "rotated(4)", "clients": 12, **FEW},
+        PERCEPTRON,
+        USUAL,
+    ),
+    "writers": Federation(
+        "MNIST by who wrote it: 16 writers, census employees or students (real feature skew; ARI against "
+        "these two).",
+        {"name": "mnist-writers", "split": "by-user", "clients": 16, "public": 100},
+        PERCEPTRON,
+        USUAL,
+    ),
+    "swapped": Federation(
+        "Fashion-MNIST; 12 clients in three planted groups, each with a permutation of the labels of its own "
+        "(concept skew).",
+        {"name": "fashion-mnist", "split": "permuted-labels(3)", "clients": 12, **FEW},
+        PERCEPTRON,
+        USUAL,
+    ),
+    "signals": Federation(
+        "UCI HAR by person: 15 people who carry a phone, six activities (real, a signal).",
+        {"name": "uci-har", "split": "by-user", "clients": 15, **FEW},
+        PERCEPTRON,
+        USUAL,
+    ),
+    "roles": Federation(
+        "Shakespeare by role: 8 roles, the next character from the last four (real, text).",
+        {"name": "shakespeare", "split": "by-user", "clients": 8, "samples_per_client": 40, "public": 20},
+        {"name": "benchmarks.leaderboard_cells:Characters"},
+        {"epochs": 1, "batch_size": 10, "lr": 0.005, "optimizer": "adam"},
+        rounds=10,
+    ),
+    "table": Federation(
+        "A made table of 16 hospitals; in six the same signs mean the other outcome (planted concept skew).",
+        {"name": "leaderboard-hospitals", "split": "by-user", "public": 100},
+        {"name": "mlp", "hidden": [16]},
+        {"epochs": 1, "batch_size": 20, "lr": 0.1},
+    ),
+}
+
+
+def plan(federation: str, method: str) -> Comparison:
+    """Return the comparison of a method alone; FedAvg has a second row, after fine-tuning.
+
+    Raises:
+        BadInput: there is no such method.
+    """
+    one = FEDERATIONS[federation]
+    network = (
+        {**one.network, "name": "gaussian-mlp"} if method in GAUSSIAN and "hidden" in one.network else one.network
+    )
+    experiment = {
+        "data": dict(one.data),
+        "network": dict(network),
+        "training": dict(one.training),
+        "evaluation": {"every": one.rounds},
+        "run": {"rounds": one.rounds, "workers": 1},
+    }
+    return Comparison.from_tables(
+        {"name": "leaderboard", "methods": [method], "seeds": list(SEEDS), "experiment": experiment}
+    )
+
+
+def settings_of(federation: str, method: str) -> dict[str, Any]:
+    """Return what a result depends on, as it is kept beside it."""
+    import coterie
+
+    tables = plan(federation, method).tables()
+    whole = {"experiment": tables["experiment"], "seeds": list(SEEDS), "trials": TRIALS}
+    kept: dict[str, Any] = json.loads(json.dumps({**whole, "coterie": coterie.__version__}))
+    return kept
+
+
+def compute(federation: str, method: str) -> Result:
+    """Tune a method on a federation, run it from every seed, and return what is kept.
+
+    A method that cannot run there has no rows; `failed` says why.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
+    """
+    begun = time.perf_counter()
+    found: dict[str, Any] = {
+        "federation": federation,
+        "method": method,
+        "settings": settings_of(federation, method),
+        "failed": None,
+        "measure": None,
+        "picked": {},
+        "trials": [],
+        "rows": {},
+    }
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            found |= _measure(plan(federation, method), Path(folder))
+    except BadInput as problem:
+        found["failed"] = problem.problems[0]
+    found = json.loads(json.dumps(found))
+    return {
+        **found,
+        "digest": digest_of(found),
+        "seconds": round(time.perf_counter() - begun, 2),
+        "machine": machine(),
+    }
+
+
+def _measure(comparison: Comparison, pool: Path) -> dict[str, Any]:
+    comparison.check(pool)
+    comparison, trials = tuning.tune(comparison, TRIALS, lambda cells: _play(cells, pool), pool)
+    outcomes = _play(comparison.cells(), pool)
+    failed = [outcome.sentence for outcome in outcomes.values() if outcome.status != "finished"]
+    if failed:
+        raise BadInput(failed[0])
+    frames = measure_cells(comparison, {key: RunFolder(pool / key) for key in outcomes})
+    comparison = comparison.measured_by(frames.metrics)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    columns = ("seed", "groups", "ari", "up_bytes", "down_bytes", "simulated_seconds", "worst10")
+    for end in frames.cells.iter_rows(named=True):
+        clients = frames.clients.filter((pl.col("method") == end["method"]) & (pl.col("seed") == end["seed"]))
+        rows.setdefault(end["method"], []).append(
+            {name: end[name] for name in columns}
+            | {"value": end[comparison.measure], "clients": clients[frames.metrics.deciding.name].to_list()}
+        )
+    setting = comparison.settings[0].name
+    return {
+        "measure": comparison.measure,
+        "falls": comparison.measure in frames.metrics.falling,
+        "picked": comparison.tuned.get(setting, {}).get(comparison.methods[0].name, {}),
+        "trials": trials.select("trial", "changes", "value", "picked").to_dicts(),
+        "rows": rows,
+    }
+
+
+def _play(cells: Iterable[Cell], pool: Path) -> dict[str, Outcome]:
+    """Run cells in this process, each into `pool/KEY`; what is there already is not run again."""
+    import coterie
+    from coterie.runtime.threads import one_thread
+
+    outcomes: dict[str, Outcome] = {}
+    for cell in {cell.key: cell for cell in cells}.values():
+        if (pool / cell.key).exists():
+            outcomes[cell.key] = Outcome("finished")
+            continue
+        try:
+            with one_thread(blas=True):
+                placed = cell.experiment.updated({"run.folder": str(pool), "run.name": cell.key})
+                status = coterie.run(placed).status
+        except BadInput as problem:
+            outcomes[cell.key] = Outcome("failed", problem.problems[0])
+            continue
+        if status != "finished":
+            raise KeyboardInterrupt
+        outcomes[cell.key] = Outcome("finished")
+    return outcomes
+
+
+def digest_of(result: Result) -> str:
+    """Return 32 hexadecimal digits over all of a result but how long it took, and where."""
+    told = {key: value for key, value in result.items() if key not in UNDIGESTED}
+    return blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def file_of(folder: Path, federation: str, method: str) -> Path:
+    """Return where a result is kept."""
+    return folder / federation / f"{make_folder_name(method)}.json"
+
+
+def keep(folder: Path, result: Result) -> Path:
+    """Write a result, whole or not at all, and return its file."""
+    path = file_of(folder, result["federation"], result["method"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, f"{json.dumps(result, indent=None, separators=(',', ':'))}\n".encode())
+    return path
+
+
+def read(folder: Path) -> dict[tuple[str, str], Result]:
+    """Return the results in a folder, by federation and method; those of other federations are left out.
+
+    Raises:
+        BadInput: there is no such folder, or a file is damaged or was changed.
+    """
+    if not folder.is_dir():
+        raise BadInput(f"{str(folder)!r} is no folder of results; make one with --folder {folder}")
+    found: dict[tuple[str, str], Result] = {}
+    for path in sorted(folder.glob("*/*.json")):
+        result = read_file(path)
+        if result["federation"] in FEDERATIONS:
+            found[result["federation"], result["method"]] = result
+    return found
+
+
+def read_file(path: Path) -> Result:
+    """Return the result in a file.
+
+    Raises:
+        BadInput: it is damaged, or its digest is another one.
+    """
+    try:
+        result: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        kept, digest = result["digest"], digest_of(result)
+        _ = result["federation"], result["method"], result["settings"], result["rows"]
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise BadInput(
+            f"{str(path)!r} is no result of the leaderboard; remove it, and it is made again"
+        ) from problem
+    if kept != digest:
+        raise BadInput(
+            f"{str(path)!r} was changed: it says digest {kept}, and has {digest}; remove it, and it is made again"
+        )
+    return result
+
+
+def join(own: Mapping[tuple[str, str], Result], folders: Sequence[Path]) -> dict[tuple[str, str], Result]:
+    """Return the results with those of other folders, whose methods are further rows.
+
+    Raises:
+        BadInput: a folder's result is damaged, was changed or made under other settings, or its method is on the
+            leaderboard already.
+    """
+    whole = dict(own)
+    for folder in folders:
+        for place, result in read(folder).items():
+            path = str(file_of(folder, *place))
+            if place in whole:
+                raise BadInput(f"{path!r} is of {place[1]!r}, which is on the leaderboard already; remove the file")
+            if not is_comparable(result):
+                raise BadInput(
+                    f"{path!r} was made under other settings than the leaderboard's {place[0]!r}; make it again by "
+                    "the same version of Coterie"
+                )
+            whole[place] = result
+    return whole
+
+
+def is_comparable(result: Result) -> bool:
+    """Return whether a result was made on the federation as it is now.
+
+    The network is left out, which a method's own needs may decide.
+    """
+
+    def without_network(settings: Mapping[str, Any]) -> dict[str, Any]:
+        shared = {key: value for key, value in settings["experiment"].items() if key != "network"}
+        return {**settings, "experiment": shared}
+
+    now = settings_of(result["federation"], "fedavg")
+    return without_network(result["settings"]) == without_network(now)

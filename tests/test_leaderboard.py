@@ -1,0 +1,200 @@
+"""The leaderboard: results are kept with a digest, others join by a folder, and the page is of what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import leaderboard, leaderboard_cells, leaderboard_page
+from benchmarks.leaderboard_cells import Federation, Result, digest_of, file_of, join, keep, read
+from benchmarks.measuring import machine
+from coterie.errors import BadInput
+
+ROOT = Path(__file__).parents[1]
+PLUGIN = ROOT / "examples" / "plugin" / "src"
+OWN = "coterie_example.method:FedAvgMFocal"
+
+
+def result(method: str, values: list[float], federation: str = "iid") -> Result:
+    """A result as it is kept, of two clients a seed."""
+    runs = [
+        {
+            "seed": seed,
+            "groups": 1,
+            "ari": None,
+            "up_bytes": 1_000_000,
+            "down_bytes": 500_000,
+            "simulated_seconds": 2.0,
+            "worst10": value - 0.1,
+            "value": value,
+            "clients": [value - 0.1, value + 0.1],
+        }
+        for seed, value in enumerate(values)
+    ]
+    found: dict[str, Any] = {
+        "federation": federation,
+        "method": method,
+        "settings": leaderboard_cells.settings_of(federation, "fedavg"),
+        "failed": None,
+        "measure": "macro_accuracy",
+        "falls": False,
+        "picked": {},
+        "trials": [],
+        "rows": {method: runs},
+    }
+    return {**found, "digest": digest_of(found), "seconds": 1.0, "machine": {}}
+
+
+def test_the_committed_page_is_that_of_the_committed_results() -> None:
+    assert leaderboard.PAGE.read_text("utf-8") == leaderboard_page.page(read(leaderboard.KEPT))
+
+
+def test_every_committed_result_is_of_the_settings_of_today() -> None:
+    """So the command has nothing to compute but what has never been."""
+    for federation, method in read(leaderboard.KEPT):
+        assert leaderboard.is_kept(leaderboard.KEPT, federation, method), (federation, method)
+
+
+def test_a_result_that_was_changed_is_refused(tmp_path: Path) -> None:
+    path = keep(tmp_path, result("fedavg", [0.5, 0.6, 0.7]))
+    assert read(tmp_path)["iid", "fedavg"]["rows"]["fedavg"][2]["value"] == 0.7
+    path.write_text(path.read_text("utf-8").replace("0.7,", "0.9,"), "utf-8")
+    with pytest.raises(BadInput, match=r"fedavg.json' was changed: it says digest [0-9a-f]{32}, and has"):
+        read(tmp_path)
+    path.write_text("{}", "utf-8")
+    with pytest.raises(BadInput, match=r"is no result of the leaderboard; remove it"):
+        read(tmp_path)
+
+
+def test_how_long_it_took_is_not_in_the_digest() -> None:
+    one = result("fedavg", [0.5])
+    assert digest_of({**one, "seconds": 9.0, "machine": {"cores": 3}}) == one["digest"]
+    assert digest_of({**one, "picked": {"training": {"lr": 0.5}}}) != one["digest"]
+
+
+def test_a_folder_joins_only_with_new_methods_of_the_same_settings(tmp_path: Path) -> None:
+    own = {("iid", "fedavg"): result("fedavg", [0.5, 0.6, 0.7])}
+    keep(tmp_path / "mine", result("mine", [0.6, 0.7, 0.8]))
+    assert sorted(join(own, [tmp_path / "mine"])) == [("iid", "fedavg"), ("iid", "mine")]
+    keep(tmp_path / "again", result("fedavg", [0.6, 0.7, 0.8]))
+    with pytest.raises(BadInput, match=r"is of 'fedavg', which is on the leaderboard already"):
+        join(own, [tmp_path / "again"])
+    other = {**result("mine", [0.9]), "settings": {**own["iid", "fedavg"]["settings"], "trials": 99}}
+    keep(tmp_path / "other", {**other, "digest": digest_of(other)})
+    with pytest.raises(BadInput, match=r"was made under other settings than the leaderboard's 'iid'"):
+        join(own, [tmp_path / "other"])
+    with pytest.raises(BadInput, match=r"is no folder of results"):
+        join(own, [tmp_path / "nowhere"])
+
+
+def test_the_page_says_who_is_best_and_what_is_noise() -> None:
+    results = {
+        ("iid", name): result(name, values)
+        for name, values in {
+            "fedavg": [0.80, 0.82, 0.84],
+            "fesem": [0.79, 0.83, 0.83],
+            "ifca": [0.30, 0.32, 0.341],
+        }.items()
+    }
+    of = leaderboard_page.stand(results, "iid")
+    assert [(name, one.rank, one.is_within_noise) for name, one in of.items()] == [
+        ("fedavg", 1, True),
+        ("fesem", 2, True),
+        ("ifca", 3, False),
+    ]
+    lines = leaderboard_page.page(results).splitlines()
+    assert "* **iid**: `fedavg`; 1 of the other 2 are within noise of it." in lines
+    assert "| `fedavg` | 1.0 | 1 of 1 | **82.0** ±5.0 |" in lines
+    assert "| `ifca` | 32.0 ± 5.1 | -50.0 [-50.1, -49.8] | 22.0 | – | 1.5 | 2.0 |" in lines
+
+
+def test_what_cannot_run_is_named_with_the_reason() -> None:
+    bad = {**result("fedcr", []), "failed": "it needs Gaussian features", "rows": {}}
+    results = {("iid", "fedavg"): result("fedavg", [0.5, 0.6, 0.7]), ("iid", "fedcr"): bad}
+    assert "Not here: `fedcr` (it needs Gaussian features)." in leaderboard_page.page(results)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--only", "ifka"], "method 'ifka' is unknown; did you mean ifca?"),
+        (["--federations", "rolls"], "federation 'rolls' is unknown; did you mean roles?"),
+    ],
+)
+def test_what_is_unknown_is_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence.replace("?", r"\?")):
+        leaderboard.main([*words, "--kept"])
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"name": "digits", "split": "iid", "clients": 4, "public": 20}
+    one = Federation("Tiny.", data, {"name": "mlp", "hidden": [8]}, {"batch_size": 50}, rounds=2)
+    monkeypatch.setattr(leaderboard_cells, "FEDERATIONS", {"tiny": one})
+    monkeypatch.setattr(leaderboard, "FEDERATIONS", {"tiny": one})
+    monkeypatch.setattr(leaderboard_page, "FEDERATIONS", {"tiny": one})
+    monkeypatch.setattr(leaderboard_cells, "SEEDS", (0, 1))
+    monkeypatch.setattr(leaderboard_cells, "TRIALS", 2)
+    monkeypatch.syspath_prepend(PLUGIN)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_a_method_of_ones_own_joins_by_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, mine, page = tmp_path / "ours", tmp_path / "mine", tmp_path / "page" / "mine.md"
+
+    def call(*words: str) -> str:
+        leaderboard.main(words)
+        return capsys.readouterr().out
+
+    assert "2 cells, of which 0 are kept already" in call("--only", "fedavg,local-only", "--folder", str(ours))
+    assert "1 cells, of which 0 are kept already" in call("--only", OWN, "--folder", str(mine))
+    (path,) = mine.glob("tiny/*.json")
+    kept = json.loads(path.read_text("utf-8"))
+    assert kept["failed"] is None
+    assert [trial["trial"] for trial in kept["trials"]] == [1, 2]
+    assert [run["seed"] for run in kept["rows"][OWN]] == [0, 1]
+    # Nothing is computed again, and the page has a row of it.
+    only = ("--only", "fedavg,local-only", "--folder", str(ours))
+    said = call(*only, "--with", str(mine), "--write", str(page))
+    assert "2 cells, of which 2 are kept already" in said
+    lines = page.read_text("utf-8").splitlines()
+    rows = [line for line in lines if line.startswith(f"| `{OWN}` |")]
+    assert len(rows) == 2
+    assert (page.parent / "pictures" / "leaderboard.svg").exists()
+    # An interruption costs the cell that it falls into.
+    monkeypatch.setattr(leaderboard, "compute", interrupt_at("ditto"))
+    with pytest.raises(KeyboardInterrupt):
+        call("--only", "fedprox,ditto", "--folder", str(ours))
+    assert file_of(ours, "tiny", "fedprox").exists()
+    # Other settings, and it is computed again.
+    monkeypatch.setattr(leaderboard_cells, "TRIALS", 1)
+    assert not leaderboard.is_kept(ours, "tiny", "fedavg")
+
+
+def interrupt_at(name: str) -> Callable[[str, str], Result]:
+    """Compute as ever, and be interrupted at one method."""
+
+    def compute(federation: str, method: str) -> Result:
+        if method == name:
+            raise KeyboardInterrupt
+        return leaderboard_cells.compute(federation, method)
+
+    return compute
+
+
+@pytest.mark.slow
+def test_a_kept_cell_computed_again_has_the_same_digest() -> None:
+    kept = read(leaderboard.KEPT)["table", "local-only"]
+    here = machine()
+    if any(kept["machine"][name] != here[name] for name in ("processor", "instructions", "torch", "numpy")):
+        pytest.skip("the bits of a result are those of one machine and its libraries")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    assert leaderboard_cells.compute("table", "local-only")["digest"] == kept["digest"]
