@@ -132,7 +132,8 @@ def says(standings: Mapping[str, Mapping[str, Standing]]) -> str:
 def says_missing(present: Mapping[str, Mapping[str, Standing]]) -> list[str]:
     """Return a sentence that names the federations without any result; nothing where there are none."""
     missing = [f"**{name}**" for name in FEDERATIONS if name not in present]
-    return [f"Not computed yet: {', '.join(missing)}. The same command does it."] if missing else []
+    said = f"{len(present)} of the {len(FEDERATIONS)} federations are computed so far; all below is of these"
+    return [f"**{said}.** Not yet: {', '.join(missing)}; the same command does it."] if missing else []
 
 
 def summary(standings: Mapping[str, Mapping[str, Standing]]) -> str:
@@ -231,7 +232,7 @@ cannot be told from the best."""
 
 SUMMARY = f"""\
 A cell is the mean over clients and seeds: accuracy in per cent, or perplexity for `roles`, where less is
-better. Below it is half of the 95 % interval over the {len(SEEDS)} seeds, by Student's t. **Bold** is within
+better. Beside it is half of the 95 % interval over the {len(SEEDS)} seeds, by Student's t. **Bold** is within
 noise of the best: the 95 % interval of the difference to it holds 0, paired by seed, or paired by client and
 seed. The best is one picked of many, and nothing is corrected for that. *Near best* counts such cells. The mean
 rank is over those federations where a method can run. `fedavg+FT` is FedAvg after one more local update of each
