@@ -68,7 +68,7 @@ class Characters(nn.Module):
         return scores
 
 
-@dataset("leaderboard-hospitals", users=True)
+@dataset(users=True)
 def hospitals(public: bool) -> Dataset:
     """Sixteen made hospitals with 100 stays each; in six of them the same signs mean the other outcome."""
     rng = np.random.default_rng(0)
@@ -79,7 +79,7 @@ def hospitals(public: bool) -> Dataset:
     risk = 1.6 * np.where(special[people] == 1, -1, 1) * (inputs[:, 0] + 0.9 * inputs[:, 1]) + 0.8 * inputs[:, 2]
     back = (rng.random(count * size) < 1 / (1 + np.exp(-1.5 * risk))).astype(np.int64)
     names = tuple(f"hospital {number}" for number in range(count))
-    return Dataset("leaderboard-hospitals", inputs, back, 2, people, names, user_groups=special)
+    return Dataset("hospitals", inputs, back, 2, people, names, user_groups=special)
 
 
 PERCEPTRON = {"name": "mlp", "hidden": [32]}
@@ -135,7 +135,7 @@ FEDERATIONS: dict[str, Federation] = {
     ),
     "table": Federation(
         "A made table of 16 hospitals; in six the same signs mean the other outcome (planted concept skew).",
-        {"name": "leaderboard-hospitals", "split": "by-user", "public": 100},
+        {"name": "benchmarks.leaderboard_cells:hospitals", "split": "by-user", "public": 100},
         {"name": "mlp", "hidden": [16]},
         {"epochs": 1, "batch_size": 20, "lr": 0.1},
     ),

@@ -109,7 +109,8 @@ class Catalog:
     """Entries by name, in the order they were added; `also_called` says what other names mean here.
 
     With a `group` of entry points, names that installed packages offer there, and `package.module:object`, are
-    imported when they are asked for, and stand here from then on. Without one, names are those that were added.
+    imported when they are asked for. The former are listed from then on; a path is found again, but never listed.
+    Without a group, names are those that were added.
 
     Args:
         kind: what an entry is, for messages.
@@ -134,7 +135,7 @@ class Catalog:
         self._must_be = must_be
         self._not_a_path = not_a_path
         self.entries: dict[str, Entry] = {}
-        """Those that are listed, by name; not those that an installed package offers and nobody asked for."""
+        """Those that are known, by name or path; not those that an installed package offers and nobody asked for."""
         self._brought: set[str] = set()
         """Names that were imported when they were asked for."""
 
@@ -189,7 +190,7 @@ class Catalog:
         meant = self._also_called.get(name.lower())
         if meant:
             return f"{self.kind} {name!r} is called {meant} here"
-        return unknown(self.kind, name, [*self.entries, *(offers(self._group) if self._group else ())])
+        return unknown(self.kind, name, [*self.names(), *(offers(self._group) if self._group else ())])
 
     def _bring(self, name: str) -> None:
         """Import what a package has under a name, if any does and it is not here yet.
@@ -260,11 +261,11 @@ class Catalog:
         return listed or f"{given.__module__}:{given.__qualname__}"
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries.values())
+        return (entry for name, entry in self.entries.items() if not is_path(name))
 
     def names(self) -> list[str]:
         """Return the names that are listed, in the order in which they were added."""
-        return list(self.entries)
+        return [entry.name for entry in self]
 
 
 def _place(target: Callable[..., Any]) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.clients.data import DATASETS, load
-from coterie.clients.data.datasets import find_problems, has_users
+from coterie.clients.data import DATASETS, Dataset, load
+from coterie.clients.data.datasets import dataset, find_problems, has_users
 from coterie.clients.data.preparation import scale_bytes
 from coterie.errors import BadInput
 
@@ -28,6 +28,19 @@ SHAPES = {
 
 def test_all_are_covered_here() -> None:
     assert set(DATASETS.names()) == {*SHAPES, "shakespeare"}  # which has tests of its own
+
+
+@dataset(users=True)
+def two_people(public: bool) -> Dataset:
+    inputs = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
+    return Dataset("two people", inputs, np.arange(20) % 2, 2, np.arange(20) // 10, ("Ada", "Emmy"))
+
+
+def test_a_dataset_without_a_name_is_named_by_its_path_and_listed_nowhere() -> None:
+    path = "tests.clients.data.test_datasets:two_people"
+    assert load(path).user_names == ("Ada", "Emmy")
+    assert has_users(path)
+    assert path not in DATASETS.names()
 
 
 def test_digits_need_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,10 +310,21 @@ def test_settings_that_cannot_run_do_not_count(tmp_path: Path) -> None:
 
 
 def test_values_that_a_method_refuses_only_together_are_no_trials(tmp_path: Path) -> None:
-    """AdaCFL takes gamma_max with the cosine, and the cosine only without it."""
-    _, trials = tune(comparison(["adacfl"]), 6, runner(tmp_path), tmp_path)
+    """A threshold of gamma_max is one of cosines, and AdaCFL's distance is another."""
+    given = comparison({"AdaCFL": {"method": {"name": "adacfl", "t_min": 1}}})
+    assert 0.13 in grid_of(given.cells()[0].experiment)["method.gamma_max"]
+    _, trials = tune(given, 6, runner(tmp_path), tmp_path)
     assert trials.height == 6
-    assert not any("gamma_max = 0." in row and "cosine" not in row for row in trials["changes"])
+    assert not any("gamma_max = 0.13" in row for row in trials["changes"])
+
+
+def test_a_method_that_is_another_one_whatever_its_settings_is_said_to_be(tmp_path: Path) -> None:
+    """No leaf is tested within two rounds, so that every trial would be of FedAvg."""
+    given = comparison(["adacfl"])
+    _, trials = tune(given, 3, runner(tmp_path), tmp_path)
+    assert describe_shortfalls(given, trials, 3) == [
+        "adacfl: not tuned; with its settings, and with all others that were tried, it is FedAvg"
+    ]
 
 
 def test_settings_that_do_not_go_together_are_never_asked_for(tmp_path: Path) -> None:

@@ -46,12 +46,12 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def dataset(
-    name: str, *, users: bool = False, split: str = "iid", task: str = CLASSIFICATION.name
+    name: str | None = None, *, users: bool = False, split: str = "iid", task: str = CLASSIFICATION.name
 ) -> Callable[[T], T]:
     """Decorator: list a function that loads a dataset under `name`.
 
     Args:
-        name: what users write.
+        name: what users write; without one it is not listed, and its path names it, `package.module:function`.
         users: whether each of its samples comes from a user of whom there are several.
         split: the one that a newcomer would take, where there are no users; these make it by-user.
         task: what it is for, by name.
@@ -60,7 +60,7 @@ def dataset(
     def add(load: T) -> T:
         facts = {"has_users": users, "usual_split": "by-user" if users else split, "usual_task": task}
         vars(load).update(facts)
-        return DATASETS.add(name)(load)
+        return load if name is None else DATASETS.add(name)(load)
 
     return add
 

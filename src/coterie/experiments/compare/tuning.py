@@ -250,10 +250,16 @@ def tune(
 def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: int) -> list[str]:
     """Return a sentence for each method with fewer trials than asked for, or with no trial that has a value."""
     found = []
+    first = {(cell.setting, cell.method): cell.experiment for cell in _first_cells(comparison)}
     for setting in comparison.settings:
         for method in comparison.methods:
             own = tuning.filter(setting=setting.name, method=method.name)
             where = " in ".join(filter(None, [method.name, setting.name]))
+            if not own.height and (other := other_method(first[setting.name, method.name])):
+                found.append(
+                    f"{where}: not tuned; with its settings, and with all others that were tried, it is {other}"
+                )
+                continue
             if own.height < trials:
                 space = "grid" if own["points"].null_count() == 0 else "ranges"
                 found.append(
