@@ -41,22 +41,22 @@ KEPT = Path(__file__).parents[1] / "docs" / "planted"
 """The rows of each method, in a file of its name."""
 PAGE = KEPT.with_suffix(".md")
 FEDAVG = "fedavg"
-METHODS: Mapping[str, str] = {
-    "fedtsdp": "fedtsdp.md",
-    "fesem": "fesem.md",
-    "fesem-ma": "fesem.md",
-    "fedcps": "fedcps.md",
-    "layercfl": "layercfl.md",
-    "dcpfl": "dcpfl.md",
-    "cfl": "clustered.md",
-    "adacfl": "clustered.md",
-    "ifca": "clustered.md",
-    "flis": "clustered.md",
-    "clusterfl": "clustered.md",
-    "robust-tkm": "clustered.md",
-    "halves": "halves.md",
-}
-"""Methods that search for groups, with their pages. By its defaults any other serves one model, or each client its
+METHODS = (
+    "fedtsdp",
+    "fesem",
+    "fesem-ma",
+    "fedcps",
+    "layercfl",
+    "dcpfl",
+    "cfl",
+    "adacfl",
+    "ifca",
+    "flis",
+    "clusterfl",
+    "robust-tkm",
+    "halves",
+)
+"""Methods that search for groups. By its defaults any other serves one model, or each client its
 own."""
 TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm")
 """Methods that cannot do without the number of groups."""
@@ -336,7 +336,7 @@ def entry(rows: Sequence[Row], text: str) -> str:
 
 def link(method: str) -> str:
     """Return a method's name as a link to its page."""
-    return f"[`{method}`](methods/{METHODS.get(method, 'one-model.md')})"
+    return f"[`{method}`](methods/{method}.md)"
 
 
 def asked(parser: ArgumentParser, given: Namespace) -> list[Cell]:

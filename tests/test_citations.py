@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import sys
 from fnmatch import fnmatch
 from pathlib import Path
-
-from coterie.catalogue import plain
-from coterie.experiments.schema.toml import literal
-from coterie.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs/methods"
 CITATION = re.compile(
     r"docs/methods/([\w-]+)\.md(?:,\s+(D\d+(?:(?:, | and | to )D\d+)*|conventions? \d+(?: and \d+)?))?"
 )
-
-SETTINGS_TABLE = re.compile(r"^\| setting \| default \| meaning \|\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
 
 
 def test_what_code_cites_is_there() -> None:
@@ -44,46 +36,3 @@ def test_tests_that_pages_name_are_there() -> None:
     ]
     assert len(named) > 40
     assert [(page, n) for page, n in named if not any(fnmatch(name, n) for name in names)] == []
-
-
-def test_tables_of_settings_say_what_the_code_does() -> None:
-    wrong = []
-    for page in PAGES.glob("*.md"):
-        cited = [
-            m for m in METHODS if f"docs/methods/{page.name}" in inspect.getsource(sys.modules[m.target.__module__])
-        ]
-        for row in "".join(SETTINGS_TABLE.findall(page.read_text("utf-8"))).splitlines():
-            names, default = (cell.strip() for cell in row.split("|")[1:3])
-            settings = re.findall(r"`(\w+)`", names)
-            defaults = default.split(", ") if len(settings) > 1 and ", " in default else [default] * len(settings)
-            for name, text in zip(settings, defaults, strict=True):
-                values = [s.default for m in cited for s in m.settings if s.name == name]
-                if not any(_says(text.strip("`"), value) for value in values):
-                    wrong.append(f"{page.name}: {name} has {text}; the code has {values}")
-    assert wrong == []
-
-
-def _says(text: str, value: object) -> bool:
-    """Whether a table's text is a default; a default that is worked out at run time is told in words."""
-    if value in (None, (), []):
-        return not text[0].isdigit() or "/" in text
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return text[0].isdigit() and float(text) == value
-    return text == literal(plain(value)).strip('"')
-
-
-def test_every_setting_is_in_a_table() -> None:
-    missing = []
-    for method in METHODS:
-        if method.name == "mixed":
-            continue  # its page has a table of parts, and names the command that lists all settings
-        ancestors = [kind.__module__ for kind in getattr(method.target, "__mro__", ())]
-        modules = {module for module in ancestors if module.startswith("coterie.methods")}
-        source = "".join(inspect.getsource(sys.modules[module]) for module in sorted(modules))
-        texts = [
-            (PAGES / f"{name}.md").read_text("utf-8") for name in {name for name, _ in CITATION.findall(source)}
-        ]
-        rows = "".join(table for text in texts for table in SETTINGS_TABLE.findall(text)).splitlines()
-        known = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-        missing += [f"{method.name}.{s.name}" for s in method.settings if s.name not in known]
-    assert missing == []

@@ -76,7 +76,7 @@ def test_a_broken_link_is_refused(tmp_path: Path) -> None:
 def test_the_site_is_read_and_searched_from_a_folder(site: Path, tmp_path: Path) -> None:
     with Browser(tmp_path) as browser:
         browser.open((site / "methods/fesem.html").as_uri())
-        assert browser.wait("document.querySelector('h1')?.innerText").startswith("FeSEM and FeSEM-MA")
+        assert browser.wait("document.querySelector('h1')?.innerText").startswith("FeSEM")
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
         browser.evaluate("document.querySelector('.md-search__input').focus()")
         browser.wait("document.querySelector('.md-search-result__meta').textContent.includes('Type to start')")

@@ -209,7 +209,7 @@ def test_flis_hc(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flis_hc_clients_do_not_meet_what_others_train_in_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the authors' loop they do, where one's turn comes after another's (docs/methods/clustered.md, D5)."""
+    """In the authors' loop they do, where one's turn comes after another's (docs/methods/flis.md, D1)."""
     numbers = read("flis-hc")
     near, turns = numbers["near"].astype(bool), numbers["turns"]
     rounds = {"cohort": np.sort(turns), "orders": orders_of_flis_hc(numbers)}

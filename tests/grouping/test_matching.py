@@ -232,7 +232,7 @@ def test_sweeps_improve_the_matching() -> None:
 
 @every_network
 def test_identical_models(name: str) -> None:
-    """Property 2.10.8: they come back as they are; as posterior means only as sigma0 grows (D19)."""
+    """Property 2.10.8: they come back as they are; as posterior means only as sigma0 grows (D5)."""
     chain = Chain(name)
     models = chain.model.repeat(3, 1)
     assert torch.equal(means(models, chain.layout), chain.model)

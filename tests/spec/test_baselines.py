@@ -117,7 +117,7 @@ def test_ifca_6_11_shares(clusters: int, min_share: float | None, wanted: float)
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("groups", [2, 4])
 def test_ifca_6_11_kmeans_start_finds_planted_groups(groups: int) -> None:
-    """From the warm-up's K-means, ARI 1 (D4)."""
+    """From the warm-up's K-means, ARI 1 (docs/methods/ifca.md, D2)."""
     for seed in range(5):
         federation = planted("feature", groups, seed=seed)
         run = train(IFCA(clusters=groups, init="kmeans"), federation, 4, seed=seed)

@@ -1,4 +1,4 @@
-"""FedCR and FedSR, whose networks have stochastic features (docs/methods/stochastic-features.md, 6.18 and 6.19)."""
+"""FedCR and FedSR, whose networks have stochastic features (docs/methods/fedcr.md, docs/methods/fedsr.md)."""
 
 from __future__ import annotations
 

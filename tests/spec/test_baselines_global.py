@@ -1,4 +1,4 @@
-"""Methods whose clients keep nothing, and their reductions (docs/methods/one-model.md; clustered.md, 6.15)."""
+"""Methods whose clients keep nothing, and their reductions (6.1 to 6.3, 6.15 to 6.17 of docs/methods/)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Per-FedAvg (docs/methods/personalised.md, 6.9), and its reduction (8.1)."""
+"""Per-FedAvg (docs/methods/per-fedavg.md), and its reduction (8.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods whose clients keep a model or layers of their own (docs/methods/personalised.md, 6.4 to 6.8)."""
+"""Methods whose clients keep a model or layers of their own (6.4 to 6.8 of docs/methods/)."""
 
 from __future__ import annotations
 

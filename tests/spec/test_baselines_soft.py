@@ -1,4 +1,4 @@
-"""FLIS and ClusterFL, whose clients share softly; their reductions (docs/methods/clustered.md, 6.13, 6.14)."""
+"""FLIS and ClusterFL, whose clients share softly; their reductions (6.13 and 6.14 of docs/methods/)."""
 
 from __future__ import annotations
 

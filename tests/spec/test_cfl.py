@@ -1,4 +1,4 @@
-"""CFL and AdaCFL, LayerCFL's recursion with other defaults (docs/methods/clustered.md, 6.10, 6.12); 4.8.1."""
+"""CFL and AdaCFL, LayerCFL's recursion with other defaults (docs/methods/cfl.md, docs/methods/adacfl.md); 4.8.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FeSEM-MA in real runs: properties 2.10.7 and 2.10.8, and decisions (docs/methods/fesem.md)."""
+"""FeSEM-MA in real runs: properties 2.10.7 and 2.10.8, and decisions (docs/methods/fesem-ma.md)."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_fesem_ma_finds_planted_groups(kind: str, groups: int) -> None:
 
 @pytest.mark.slow
 def test_fesem_ma_is_fesem_where_units_correspond() -> None:
-    """D18: clients restart from their centre, so that matchings are the identity, and so are the trajectories."""
+    """D4: clients restart from their centre, so that matchings are the identity, and so are the trajectories."""
     federation = planted("feature")
     matched, plain = (train(m, federation, 4) for m in (FeSEMMA(clusters=4), FeSEM(clusters=4)))
     for ours, theirs in zip(matched.states, plain.states, strict=True):
@@ -220,7 +220,7 @@ def test_fesem_ma_one_client(samples: int) -> None:
 
 @pytest.mark.medium
 def test_fesem_ma_who_missed_the_warm_up_starts_from_the_matched_mean_of_the_centres() -> None:
-    """D11: the mean of two orders of one model would be no model; their matched mean is that model."""
+    """FeSEM's D11: the mean of two orders of one model would be no model; their matched mean is that model."""
     method = FeSEMMA(clusters=2)
     run = train(method, planted("feature", 2), 2)
     centre = run.state.centres[0]
@@ -255,7 +255,7 @@ def test_fesem_ma_newcomer() -> None:
 
 @pytest.mark.slow
 def test_fesem_ma_reseeds_at_the_matched_distance() -> None:
-    """D8: another order of a centre's own units is not far from it, and no place for an empty centre."""
+    """FeSEM's D8: another order of a centre's own units is not far from it, and no place for an empty centre."""
     method = FeSEMMA(clusters=2, reseed=True)
     run = train(method, planted("feature", 2), 2)
     groups, centre = np.zeros(20, np.int64), run.state.centres[0]
@@ -311,7 +311,7 @@ def test_fesem_ma_refuses_shortcuts_before_anything_is_trained() -> None:
 
 @pytest.mark.slow
 def test_fesem_ma_from_independent_starts_matches_units_in_the_warm_up() -> None:
-    """D18: from one start matching is the identity, and FeSEM-MA is FeSEM; from independent ones it is not."""
+    """D4: from one start matching is the identity, and FeSEM-MA is FeSEM; from independent ones it is not."""
     federation = planted("incongruent", 2)
     plain, common = (train(kind(clusters=2), federation, 3) for kind in (FeSEM, FeSEMMA))
     assert torch.equal(plain.state.centres, common.state.centres)

@@ -71,7 +71,7 @@ SORTED_COLUMNS = 1 << 18
 
 
 def trimmed_means(models: Tensor, groups: NDArray[np.int64], previous: Tensor, trim: float) -> Tensor:
-    """The coordinate-wise trimmed mean of each group's models (Yin et al., 2018; docs/methods/clustered.md, 6.15).
+    """The coordinate-wise trimmed mean of each group's models (Yin et al., 2018; docs/methods/robust-tkm.md).
 
     In every column the `floor(trim r)` smallest and as many largest of a group's r values are left out. A group
     too small to lose any has its plain mean, bit for bit that of `group_means`.

@@ -93,7 +93,7 @@ def trimmed_kmeans(
     """Canonical labels `[n]` of the best of `restarts` trimmed K-means runs on models `[n, P]`.
 
     Lloyd's iterations from random members in which a centre is the coordinate-wise trimmed mean of its members
-    (Ghosh et al., 2019; docs/methods/clustered.md, 6.15). The best run has the smallest sum of squared distances to
+    (Ghosh et al., 2019; docs/methods/robust-tkm.md). The best run has the smallest sum of squared distances to
     the nearest centre, without the `floor(2 trim n)` largest: as many as are trimmed on both sides, and the same
     number in every run. Ties in every choice go to the first.
 

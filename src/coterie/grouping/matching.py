@@ -2,7 +2,7 @@
 
 The units of a layer can be listed in any order without changing what the network computes, as long as the next
 layer lists its inputs alike. Matched averaging (Yurochkin et al., 2019; Wang et al., 2020; FeSEM-MA,
-docs/methods/fesem.md) finds the order of every client's units in which they correspond, layer after layer.
+docs/methods/fesem-ma.md) finds the order of every client's units in which they correspond, layer after layer.
 
 The file has three parts: the means and distances, the layers whose units can be reordered, and a cheap test that
 they are in order already.
@@ -36,7 +36,7 @@ Places = NDArray[np.int64]
 class Matching:
     """The model behind the matching: `x_iu ~ N(theta_g, sigma^2)`, `theta_g ~ N(mu0, sigma0^2)`.
 
-    Every client has as many units as the centre (docs/methods/fesem.md, D15), so every assignment has the same
+    Every client has as many units as the centre (docs/methods/fesem-ma.md, D1), so every assignment has the same
     prior. The matching depends on `sweeps` alone, and `shrink` on the deviations and `bias_mean`.
     """
 
@@ -49,7 +49,7 @@ class Matching:
     shrink: bool = False
     """Posterior means in the place of plain ones: with equal deviations, J / (J + 1) of them.
 
-    See docs/methods/fesem.md, D19.
+    See docs/methods/fesem-ma.md, D5.
     """
 
 
@@ -57,7 +57,7 @@ def align_units(models: Tensor, centre: Tensor, layout: Layout) -> Tensor:
     """Models `[n, P]` with their hidden units in the order of the centre's `[P]`.
 
     Layer after layer, the order with the smallest sum of squared differences. The squared distance of what is
-    returned to the centre is Dist_MA (docs/methods/fesem.md, D17). Where no unit moves, these are the models
+    returned to the centre is Dist_MA (docs/methods/fesem-ma.md, D3). Where no unit moves, these are the models
     themselves.
 
     Raises:
@@ -163,7 +163,7 @@ def _mean(
 def _match(models: Sequence[Tensor], hidden: Hidden, rng: np.random.Generator, matching: Matching) -> list[Places]:
     """The unit of the centre that every unit of every model is: the maximum a posteriori, by sweeps.
 
-    See docs/methods/fesem.md.
+    See docs/methods/fesem-ma.md.
     """
     places: list[Places] = [np.arange(hidden.width) for _ in models]
     if len(models) == 1:

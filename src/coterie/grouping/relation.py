@@ -16,7 +16,7 @@ ALIKE = 1e-6
 def agreement(predictions: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
     """On which share of samples predictions `[r, samples]` and others `[s, samples]` agree, `[r, s]`.
 
-    Of one-hot predictions A_i this is `<A_i, A_j>_F / (||A_i||_F ||A_j||_F)` (docs/methods/clustered.md, 6.13).
+    Of one-hot predictions A_i this is `<A_i, A_j>_F / (||A_i||_F ||A_j||_F)` (docs/methods/flis.md).
     """
     counts = np.zeros((len(predictions), len(others)))
     for label in np.unique(predictions):  # products of zeros and ones: counts, and exact up to 2^24 samples

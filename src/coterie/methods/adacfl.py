@@ -4,7 +4,7 @@ https://openreview.net/forum?id=2j6Te0XLvq. LayerCFL's authors compare with it a
     1. Clients are compared by the l2 distance between the weights of their last dense layer.
     2. The norms are tested as in CFL, and the separation of a cut by the cosines of updates.
 Neither local epochs nor the number of clusters adapt.
-Decisions where the paper is silent, and cost: docs/methods/clustered.md
+Decisions where the paper is silent, and cost: docs/methods/adacfl.md
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ All clients start in one leaf of a tree. Every round:
     4. Every leaf's model becomes the mean of what its members trained.
 
 LayerCFL and AdaCFL are the same recursion on the updates, or weights, of some layers. The settings are theirs too.
-Decisions where the paper is silent, and cost: docs/methods/clustered.md and docs/methods/layercfl.md
+Decisions where the paper is silent, and cost: docs/methods/cfl.md and docs/methods/layercfl.md
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Every round:
     3. The server updates Omega and U.
     4. In every third round it finds F from the outputs of all models on its public samples.
     5. Once the losses change by less than `stop`, nothing is exchanged any more.
-Decisions where the paper is silent, and cost: docs/methods/clustered.md
+Decisions where the paper is silent, and cost: docs/methods/clusterfl.md
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ClusterFL(Method[ClusterFLState]):
     the authors' rho = 4 beta, Omega swings between 0 and twice F^T W; with a larger rho it settles.
 
     A round takes a model about lr times its steps times rho of the way to what it is related to: 0.6 % with the
-    defaults, 60 steps and lr 0.05. Clients then predict as they do alone (docs/methods/clustered.md, D12).
+    defaults, 60 steps and lr 0.05. Clients then predict as they do alone (docs/methods/clusterfl.md, D4).
 
     The groups in the tables are the clients with equal argmax in F. A client's column holds the shares of its mix
     in F^T W. That of a row is often greatest at the client itself, and would leave it alone.

@@ -7,7 +7,7 @@ Every round:
     2. The client also trains its personal model v, pulled to W as received: F_i(v) + (lam/2) ||v - W||^2.
     3. W becomes the mean of the uploads, weighted by samples.
 Clients are served their personal models; a newcomer is served W.
-Decisions where the paper is silent, and cost: docs/methods/personalised.md
+Decisions where the paper is silent, and cost: docs/methods/ditto.md
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Every round:
     1. The server sends the model W.
     2. Each client trains it on its own data and uploads the result.
     3. W becomes the mean of the uploads, weighted by samples.
-Cost: docs/methods/one-model.md
+Cost: docs/methods/fedavg.md
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from coterie.methods.privacy import AVERAGES, Covered
 class FedAvg(OneModel):
     """One model for all clients, the weighted mean of what they trained (McMahan et al., 2017).
 
-    Per round: down and up `m P b` bytes (docs/methods/one-model.md, 6.2).
+    Per round: down and up `m P b` bytes (docs/methods/fedavg.md).
     """
 
     weights: Annotated[

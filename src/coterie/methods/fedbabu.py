@@ -7,7 +7,7 @@ Every round:
     2. Each client trains the body under that head and uploads it.
     3. The server averages the bodies, all clients alike.
 For its evaluation a client trains body and head, or the head alone, on its own data, and forgets the result.
-Decisions where the paper is silent, and cost: docs/methods/personalised.md
+Decisions where the paper is silent, and cost: docs/methods/fedbabu.md
 """
 
 from __future__ import annotations

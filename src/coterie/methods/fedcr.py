@@ -9,7 +9,7 @@ Every round:
     3. It uploads its body, and for every class the product of its samples' Gaussians.
     4. The server averages the bodies and multiplies the Gaussians.
 Before the last evaluation every client trains its head once more.
-Decisions where the paper is silent, and cost: docs/methods/stochastic-features.md
+Decisions where the paper is silent, and cost: docs/methods/fedcr.md
 """
 
 from __future__ import annotations

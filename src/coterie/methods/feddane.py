@@ -6,7 +6,7 @@ Every round:
     1. A first cohort is sent W and uploads its full gradients; g is their mean, weighted by samples.
     2. A second cohort minimises F_i(w) + <g - grad F_i(W), w - W> + (mu/2) ||w - W||^2, starting from W.
     3. W becomes the mean of what it uploads, weighted by samples.
-Decisions where the paper is silent, and cost: docs/methods/one-model.md
+Decisions where the paper is silent, and cost: docs/methods/feddane.md
 """
 
 from __future__ import annotations

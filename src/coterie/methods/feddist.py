@@ -5,7 +5,7 @@ https://arxiv.org/abs/1803.02999. The names are those of FeSEM's tables.
 Every round:
     1. The server sends the model W; each client trains it and uploads w_i.
     2. W <- W - kappa sum_i p_i (W - w_i)
-Decisions where the papers are silent, and cost: docs/methods/one-model.md
+Decisions where the papers are silent, and cost: docs/methods/feddist.md
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FedDist(OneModel):
     `W <- W - kappa sum_i p_i (W - w_i)` over the m clients that answered. With `weights="samples"` this is
     FedDist+WS, and with `kappa=1` as well FedAvg.
 
-    Per round: down and up `m P b` bytes (docs/methods/one-model.md, 6.17).
+    Per round: down and up `m P b` bytes (docs/methods/feddist.md).
     """
 
     weights: Annotated[

@@ -4,7 +4,7 @@ Every round:
     1. The server sends all but the last `private` layers. The client lays them over its own model.
     2. It trains all layers together, keeps the result, and uploads the shared layers.
     3. The server averages these, weighted by samples.
-Decisions where the paper is silent, and cost: docs/methods/personalised.md
+Decisions where the paper is silent, and cost: docs/methods/fedper.md
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FedPer(SharedLayers):
     """A private head over an averaged body, trained together (Arivazhagan et al., 2019).
 
     With all layers private every client trains alone. Per round: down and up `m b P_shared` bytes, and to who
-    starts the private layers once (docs/methods/personalised.md, 6.5).
+    starts the private layers once (docs/methods/fedper.md).
     """
 
     private: Annotated[

@@ -4,7 +4,7 @@ Every round:
     1. The server sends the model W.
     2. Each client minimises F_i(w) + (mu/2) ||w - W||^2 and uploads the result.
     3. W becomes the mean of the uploads, weighted by samples.
-Decisions where the paper is silent, and cost: docs/methods/one-model.md
+Decisions where the paper is silent, and cost: docs/methods/fedprox.md
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coterie.methods.privacy import AVERAGES, Covered
 class FedProx(OneModel):
     """One model, trained under a pull back to it: `F_i(w) + (mu/2) ||w - W||^2` (Li et al., 2020).
 
-    Without a pull this is FedAvg. Per round: down and up `m P b` bytes (docs/methods/one-model.md, 6.3).
+    Without a pull this is FedAvg. Per round: down and up `m P b` bytes (docs/methods/fedprox.md).
     """
 
     mu: Annotated[

@@ -8,7 +8,7 @@ Every round:
     3. then the body for `body_epochs` with the head frozen, and uploads the body.
     4. The server averages the bodies, weighted by samples.
 Before the last evaluation every client trains its head once more.
-Decisions where the paper is silent, and cost: docs/methods/personalised.md
+Decisions where the paper is silent, and cost: docs/methods/fedrep.md
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FedRep(FedPer):
     the head frozen; `training.epochs` plays no part. The authors train with lr 0.01, momentum 0.5 and batches of
     10. Trained together, this is FedPer.
 
-    Bytes as for FedPer (docs/methods/personalised.md, 6.6).
+    Bytes as for FedPer (docs/methods/fedrep.md).
     """
 
     phases: Annotated[

@@ -4,7 +4,7 @@ Every round:
     1. The server sends the model W.
     2. Each client uploads one gradient, of a minibatch or of all its data.
     3. W <- W - lr * the mean of the gradients, weighted by samples
-Decisions where the paper is silent, and cost: docs/methods/one-model.md
+Decisions where the paper is silent, and cost: docs/methods/fedsgd.md
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FedSGD(OneModel):
     `W <- W - lr sum_i (n_i / sum n) grad F_i(W)`: on all data, FedAvg with one full-batch local step. The step is
     the server's own, so of the training settings only the batch size counts. Running statistics are averaged.
 
-    Per round: down and up `m P b` bytes (docs/methods/one-model.md, 6.1).
+    Per round: down and up `m P b` bytes (docs/methods/fedsgd.md).
     """
 
     lr: Annotated[

@@ -9,7 +9,7 @@ Every round:
     3. The server averages both, all clients alike.
 With `prior = "own"`, as in the authors' code, the prior never crosses: each client goes on from its own.
 For its evaluation a client trains the head, or all, of a copy on its own data (FedSR-FT).
-Decisions where the paper is silent, and cost: docs/methods/stochastic-features.md
+Decisions where the paper is silent, and cost: docs/methods/fedsr.md
 """
 
 from __future__ import annotations

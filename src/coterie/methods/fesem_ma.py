@@ -3,7 +3,7 @@
 FeSEM's rounds (see `fesem.py`), but for two things:
     1. M-step: a centre is the mean of its members after their hidden units were matched, as in PFNM and FedMA.
     2. E-step: the distance of a model to a centre is the smallest over the orders of its units.
-Decisions where the paper is silent, and cost: docs/methods/fesem.md
+Decisions where the paper is silent, and cost: docs/methods/fesem-ma.md
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class FeSEMMA(FeSEM):
     """FeSEM with matched averaging: hidden units are matched before models are averaged or compared (2023).
 
     A centre is the mean of its members after their units were matched to one another, layer after layer, as
-    PFNM and FedMA do it; once an M-step, without training between layers (docs/methods/fesem.md, D16). The E-step's
-    distance is the smallest over the orders of units (D17). Layers keep their width, for clients are sent centres
-    (D15); then the popularity of global units says nothing, and there is no gamma0 to set.
+    PFNM and FedMA do it; once an M-step, without training between layers (docs/methods/fesem-ma.md, D2). The
+    E-step's distance is the smallest over the orders of units (D3). Layers keep their width, for clients are sent
+    centres (D1); then the popularity of global units says nothing, and there is no gamma0 to set.
 
-    In the warm-up clients may start from models of their own, which is where matching has something to do (D18).
+    In the warm-up clients may start from models of their own, which is where matching has something to do (D4).
 
     The network must be a chain of convolutions and dense layers. Traffic is that of FeSEM.
     """
@@ -98,7 +98,7 @@ class FeSEMMA(FeSEM):
         )
 
     def measure_distances(self, models: Tensor, centres: Tensor, server: ServerView) -> NDArray[np.float64]:
-        """Return the squared distances `[m, K]`, with a model's units in the centre's order (Dist_MA, D17)."""
+        """Return the squared distances `[m, K]`, with a model's units in the centre's order (Dist_MA, D3)."""
         found = super().measure_distances(models, centres, server)
         for k, centre in enumerate(centres):
             placed = align_units(models, centre, server.layout)

@@ -15,7 +15,7 @@ With `mode = "hc"` (hierarchical clustering):
     1. Each client is sent the mean of its neighbours' last models, its own among them, weighted by samples.
     2. As above.
 A client is evaluated with the model that it trained last.
-Decisions where the paper is silent, and cost: docs/methods/clustered.md
+Decisions where the paper is silent, and cost: docs/methods/flis.md
 """
 
 from __future__ import annotations

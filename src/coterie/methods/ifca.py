@@ -7,7 +7,7 @@ Algorithm 1, every round:
     2. Each client picks the model with the smallest loss on its own data.   (cluster estimate)
     3. It trains that model and uploads it with its choice.
     4. The server averages each model over the clients that picked it.       (model averaging)
-Decisions where the paper is silent, and cost: docs/methods/clustered.md
+Decisions where the paper is silent, and cost: docs/methods/ifca.md
 """
 
 from __future__ import annotations

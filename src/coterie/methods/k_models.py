@@ -61,7 +61,7 @@ def redraw_until_all_picked(
     """Draw models until each is picked by a share of the clients that answer; return the best draw if none is.
 
     Independent initial models can leave a cluster that nobody ever picks. The authors of IFCA draw anew until all
-    are picked; here at most `MAX_REDRAWS` times (docs/methods/clustered.md, 6.11; docs/methods/fedcps.md, D6).
+    are picked; here at most `MAX_REDRAWS` times (docs/methods/ifca.md; docs/methods/fedcps.md, D6).
 
     Args:
         draw: the models `[K, P]` of attempt 0, 1, …

@@ -4,7 +4,7 @@ The first `pretrain` rounds are FedAvg. Every later round:
     1. The server sends the last `layers` layers. The client lays them over its own model.
     2. It trains all layers together, keeps the result, and uploads the shared layers.
     3. The server averages these, all clients alike.
-Decisions where the paper is silent, and cost: docs/methods/personalised.md
+Decisions where the paper is silent, and cost: docs/methods/lg-fedavg.md
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LGFedAvg(SharedLayers):
     essential in the authors' protocol. They train with lr 0.1, one epoch and batches of 50.
 
     Per round: down and up `m b P_top` bytes, and to who starts the private layers once; before that `m P b`
-    (docs/methods/personalised.md, 6.7).
+    (docs/methods/lg-fedavg.md).
     """
 
     uniform: ClassVar[bool] = True

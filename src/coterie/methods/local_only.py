@@ -2,7 +2,7 @@
 
 Every round the clients that take part train models of their own. Nothing is sent. A newcomer starts from the common
 initial model.
-Cost: docs/methods/personalised.md
+Cost: docs/methods/local-only.md
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LocalOnly(Method[LocalOnlyState]):
     """Every client trains alone on its own data; nothing is ever sent (also: Standalone, NoFed).
 
     Who takes part in a round trains, as with every other method, so that all have trained for as long; with
-    `trains = "everybody"` all do, and R rounds of E epochs make R E epochs (docs/methods/personalised.md, 6.20).
+    `trains = "everybody"` all do, and R rounds of E epochs make R E epochs (docs/methods/local-only.md).
     """
 
     trains: Annotated[

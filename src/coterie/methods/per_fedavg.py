@@ -11,7 +11,7 @@ Every round:
        h = [grad F(w + delta g; b2) - grad F(w - delta g; b2)] / (2 delta) estimates the Hessian times g.
     3. W becomes the mean of the uploads, all clients alike.
 For its evaluation a client takes a plain step of alpha on its own data, and forgets the result.
-Decisions where the paper is silent, and cost: docs/methods/personalised.md
+Decisions where the paper is silent, and cost: docs/methods/per-fedavg.md
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PerFedAvg(OneModel):
     forgets the result.
 
     With alpha = 0 this is FedAvg that meets the b1 alone, with step beta. Per round: down and up `m P b` bytes
-    (docs/methods/personalised.md, 6.9).
+    (docs/methods/per-fedavg.md).
     """
 
     order: Annotated[

@@ -7,7 +7,7 @@ Every later round:
     1. Each client trains the model of its cluster and uploads it.
     2. A cluster's model becomes the coordinate-wise trimmed mean of the uploads.
 A client that missed round 1, or is new, trains alone and joins the nearest centre.
-Decisions where the paper is silent, and cost: docs/methods/clustered.md
+Decisions where the paper is silent, and cost: docs/methods/robust-tkm.md
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Features = Annotated[int, Field(ge=1, description="number of stochastic features
 class Gaussian(nn.Module):
     """Between body and head: a draw of z ~ N(mu, sigma^2) while training, mu in evaluation.
 
-    The body's outputs `[B, 2 Z]` are mu and s; sigma is softplus(s) (docs/methods/stochastic-features.md, 6.18).
+    The body's outputs `[B, 2 Z]` are mu and s; sigma is softplus(s) (docs/methods/fedcr.md).
     """
 
     def __init__(self, dim: int) -> None:

@@ -1,4 +1,4 @@
-"""Per-FedAvg's local steps, of first and of second order (docs/methods/personalised.md, 6.9; 8.10)."""
+"""Per-FedAvg's local steps, of first and of second order (docs/methods/per-fedavg.md; 8.10)."""
 
 from __future__ import annotations
 

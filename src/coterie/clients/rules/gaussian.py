@@ -1,4 +1,4 @@
-"""FedCR at the client: features drawn to Gaussians of their class (docs/methods/stochastic-features.md, 6.18)."""
+"""FedCR at the client: features drawn to Gaussians of their class (docs/methods/fedcr.md)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class EvaluateDraws(Evaluate):
     """Score a model by the mean logits of some draws of its features; first, perhaps, train the head of a copy.
 
     With the body frozen, the divergence of its Gaussians is a constant: the head is trained on the cross-entropy of
-    as many draws (FedCR's final round, docs/methods/stochastic-features.md, 6.18).
+    as many draws (FedCR's final round, docs/methods/fedcr.md).
     """
 
     draws: Annotated[int, Field(ge=1, description="draws of the features (M)")] = 18

@@ -1,4 +1,4 @@
-"""FedSR at the client: stochastic features under a learnt prior (docs/methods/stochastic-features.md, 6.19)."""
+"""FedSR at the client: stochastic features under a learnt prior (docs/methods/fedsr.md)."""
 
 from __future__ import annotations
 

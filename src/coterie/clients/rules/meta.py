@@ -1,4 +1,4 @@
-"""Per-FedAvg at the client: training of a model that is good after one more step (docs/methods/personalised.md)."""
+"""Per-FedAvg at the client: training of a model that is good after one more step (docs/methods/per-fedavg.md)."""
 
 from __future__ import annotations
 
