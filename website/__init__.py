@@ -1,1 +1,1 @@
-"""The documentation site: what mkdocs calls as it builds `docs/`, the list of what is public, and its pictures."""
+"""The documentation site: what mkdocs calls as it builds `docs/`, what is public, its pictures and tables."""
