@@ -406,9 +406,7 @@ def test_what_fails_is_marked_on_the_page_of_planted_groups() -> None:
         return named | {"ari": ari, "accuracy": 0.5}
 
     rows = [row(first, seed, 1.0) for seed in planted.SEEDS] + [row(second, 2, 0.8999)]
-    lines = [
-        line for line in planted.page(rows).splitlines() if line.startswith("| [`ifca`](methods/ifca.md)")
-    ]
+    lines = [line for line in planted.page(rows).splitlines() if line.startswith("| [`ifca`](methods/ifca.md)")]
     assert lines[0].split(" | ")[1:] == ["**1 of 2**", "–", "–", "– |"]
     assert lines[1].split(" | ")[1:] == ["1.00 · 50.0%", "**0.89** · 50.0% (1 of 3)", *["–"] * 3, "– |"]
 
