@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 import tomllib
 import venv
+from importlib import metadata
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -87,12 +88,31 @@ def lend_dependencies(python: Path) -> None:
 
 def check_demo(python: Path, folder: Path) -> str:
     """The demonstration runs in an environment, outside the repository, and finds the planted groups."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = free_environment()
     where = _run(str(python), "-c", "import coterie; print(coterie.__file__)", at=folder, environment=environment)
     assert ROOT not in Path(where).parents, f"{where} is not what was installed"
     said = _run(str(python), "-m", "coterie", "demo", at=folder, environment=environment)
     assert re.search(r"demo-fesem .* 4 │ 1\.00 │", said), f"the demonstration did not find four groups:\n{said}"
     return said
+
+
+def check_words(python: Path, folder: Path) -> None:
+    """The command says its version, and refuses odd words in a sentence, whatever versions pip chose for it."""
+    said = _run(str(python), "-m", "coterie", "--version", at=folder, environment=free_environment())
+    assert said == f"coterie {version()}", f"coterie --version said {said!r}"
+    for words in (["frob"], ["run", "--clints", "3"], ["show"]):
+        command = [str(python), "-m", "coterie", *words]
+        done = subprocess.run(
+            command, cwd=folder, env=free_environment(), capture_output=True, text=True, check=False
+        )
+        refused = done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
+        assert refused, f"coterie {' '.join(words)} ended with {done.returncode}:\n{done.stderr}"
+
+
+def free_environment() -> dict[str, str]:
+    """Return the environment without this checkout, and without what holds pip to the versions of the checks."""
+    bound = ("PYTHONPATH", "PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
+    return {name: value for name, value in os.environ.items() if name not in bound}
 
 
 def _run(*words: str, at: Path = ROOT, environment: dict[str, str] | None = None) -> str:
@@ -112,9 +132,12 @@ def main() -> int:
             check_contents(wheel, sdist, folder)
             print(f"{wheel.name} and {sdist.name} hold what they must")
             python = make_environment(folder / "environment")
-            _run(str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel))
+            # As a stranger does: only torch is named, for its newest build may be gigabytes for GPUs.
+            words = ["install", "--quiet", str(wheel), f"torch=={metadata.version('torch').partition('+')[0]}"]
+            _run(str(python), "-m", "pip", *words, environment=free_environment())
             _run(str(python), "-m", "pip", "check")
-            print("the wheel is installed into an empty environment")
+            print("the wheel is installed into an empty environment, with what pip chooses")
+            check_words(python, folder)
             print(check_demo(python, folder))
         except AssertionError as problem:
             print(f"not to be released: {problem}", file=sys.stderr)

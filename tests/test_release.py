@@ -12,6 +12,8 @@ from tests.release import (
     check_contents,
     check_demo,
     check_versions,
+    check_words,
+    free_environment,
     lend_dependencies,
     make_environment,
     version,
@@ -33,5 +35,18 @@ def test_the_demonstration_runs_from_the_wheel_alone(tmp_path: Path) -> None:
     pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     assert subprocess.run(pip, check=False).returncode == 0
     lend_dependencies(python)
+    check_words(python, tmp_path)
     check_demo(python, tmp_path)
     assert (tmp_path / "runs").is_dir()
+
+
+@pytest.mark.slow
+def test_the_wheel_takes_words_with_the_newest_typer(tmp_path: Path) -> None:
+    """Flower holds the environment of these tests to an older one; a stranger's takes the newest."""
+    wheel, _ = build(tmp_path / "dist")
+    python = make_environment(tmp_path / "environment")
+    for words in (["--no-deps", "--no-index", str(wheel)], ["typer"]):
+        pip = [str(python), "-m", "pip", "install", "--quiet", *words]
+        assert subprocess.run(pip, env=free_environment(), check=False).returncode == 0
+    lend_dependencies(python)
+    check_words(python, tmp_path)

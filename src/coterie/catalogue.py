@@ -135,7 +135,7 @@ class Catalog:
         self._must_be = must_be
         self._not_a_path = not_a_path
         self.entries: dict[str, Entry] = {}
-        """Those that are known, by name or path; not those that an installed package offers and nobody asked for."""
+        """Those that are known, by name or path; not what an installed package offers and nobody asked for."""
         self._brought: set[str] = set()
         """Names that were imported when they were asked for."""
 

@@ -13,10 +13,9 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from click import ClickException
 
 from coterie.errors import BadInput, print_escaped, unknown
 
@@ -65,6 +64,9 @@ Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden gro
 Every command has its own [bold]--help[/].
 """
 
+UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+"""`ClickException`. Newer versions of typer have a copy of click inside, older ones need the package."""
+
 app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -100,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(code or DONE)
     except BadInput as error:
         return _refuse(error.problems)
-    except ClickException as error:
+    except UsageError as error:
         return _refuse([_rewrite_usage_error(error)])
     except (KeyboardInterrupt, typer.Abort):
         print("coterie: interrupted", file=sys.stderr)
@@ -173,7 +175,7 @@ def _refuse(problems: Sequence[str]) -> int:
     return BAD_INPUT
 
 
-def _rewrite_usage_error(error: ClickException) -> str:
+def _rewrite_usage_error(error: Any) -> str:
     """Return a usage error in the style of all others: it begins small and ends without a full stop."""
     text = " ".join(error.format_message().split()).removesuffix(".")
     context = getattr(error, "ctx", None)
