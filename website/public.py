@@ -30,8 +30,8 @@ def list_sections() -> list[Section]:
         Section(
             "coterie",
             "coterie",
-            "What `import coterie` gives: run, compare, explain, diagnose.",
-            _listed("coterie"),
+            "What `import coterie` gives: run, compare, explain, diagnose, draw.",
+            [*_listed("coterie"), *_of("coterie.report.drawing.figure", ["Figure"])],
         ),
         Section(
             "experiments",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coterie.experiments.schema.experiment import Experiment as Experiment
     from coterie.experiments.schema.experiment import check as check
     from coterie.report.comparison.compare import compare as compare
+    from coterie.report.figures import draw as draw
 
 __version__ = version("coterie")
 
@@ -40,6 +41,7 @@ _HOMES = {
     "check": "coterie.experiments.schema.experiment",
     "compare": "coterie.report.comparison.compare",
     "diagnose": "coterie.experiments.diagnose.diagnose",
+    "draw": "coterie.report.figures",
     "explain": "coterie.experiments.explain.explain",
     "resume": "coterie.experiments.run.loop",
     "rounds": "coterie.experiments.run.loop",
@@ -58,6 +60,7 @@ __all__ = [
     "check",
     "compare",
     "diagnose",
+    "draw",
     "explain",
     "resume",
     "rounds",

@@ -41,6 +41,7 @@ ALL = [
     "check",
     "compare",
     "diagnose",
+    "draw",
     "explain",
     "resume",
     "rounds",

@@ -10,7 +10,10 @@ import pytest
 import vl_convert
 from scipy import stats
 
+import coterie
 from coterie.errors import BadInput
+from coterie.experiments.compare.compare import Compared
+from coterie.experiments.compare.folder import ComparisonFolder
 from coterie.experiments.compare.measures import Frames, measure_cells
 from coterie.experiments.compare.spec import Comparison
 from coterie.experiments.compare.table import summarise
@@ -92,6 +95,17 @@ def test_the_page_loads_nothing(written: str) -> None:
     assert places == {f"chart-{name}" for name in specifications}
     assert {"chart-accuracy-1", "chart-clients-1", "chart-cost-1", "chart-groups-1", "chart-accuracy-2"} <= places
     assert "chart-groups-2" not in places  # nothing is planted there
+
+
+@pytest.mark.slow
+def test_a_comparison_is_drawn_as_on_its_page(
+    written: str, comparison: Comparison, frames: Frames, folder: Path
+) -> None:
+    summary = summarise(comparison, frames)
+    compared = Compared(comparison, ComparisonFolder(folder), {}, frames, summary, "finished")
+    figures = coterie.draw(compared)
+    assert {f"chart-{name}" for name in figures} == set(re.findall(r'id="(chart-[^"]+)"', written))
+    assert all(figure.caption.split(". ")[0] in Reader(written).text for figure in figures.values())
 
 
 @pytest.mark.slow

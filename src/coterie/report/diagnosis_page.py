@@ -43,10 +43,7 @@ def make_page(diagnosis: Diagnosis, suggestions: Sequence[Suggestion], of: str, 
         of: what was diagnosed, in a few words.
         experiment: that was diagnosed, as TOML.
     """
-    pay = diagnosis.pay
-    drawn = [draw_distances(diagnosis)]
-    drawn += [] if pay is None else [draw_options(pay), draw_gains(pay)]
-    figures = {figure.name: figure for figure in map(with_style, drawn)}
+    figures = {figure.name: figure for figure in draw(diagnosis)}
     return render_page(
         "diagnosis.html",
         "Should these clients be grouped?",
@@ -65,6 +62,13 @@ def make_page(diagnosis: Diagnosis, suggestions: Sequence[Suggestion], of: str, 
         experiment=experiment,
         alpha=f"{diagnosis.alpha:g}",
     )
+
+
+def draw(diagnosis: Diagnosis) -> list[Figure]:
+    """Draw every figure of a diagnosis in reading order; who gains only where that was asked."""
+    pay = diagnosis.pay
+    drawn = [draw_distances(diagnosis), *([] if pay is None else [draw_options(pay), draw_gains(pay)])]
+    return [with_style(figure) for figure in drawn]
 
 
 def draw_distances(diagnosis: Diagnosis) -> Figure:

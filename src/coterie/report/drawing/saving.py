@@ -11,6 +11,9 @@ import altair as alt
 
 from coterie.report.drawing.figure import Chart
 
+PNG_SCALE = 2
+"""Pixels of a PNG for each pixel of a chart, across and down."""
+
 
 def save_charts(charts: Mapping[str, Chart], directory: Path | str) -> list[Path]:
     """Write charts to `directory` as SVG and as PNG (at twice the size), under their names; return the files."""
@@ -20,13 +23,20 @@ def save_charts(charts: Mapping[str, Chart], directory: Path | str) -> list[Path
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for name, chart in charts.items():
-        spec = specification(chart)
         svg, png = directory / f"{name}.svg", directory / f"{name}.png"
-        text = vl_convert.vegalite_to_svg(spec, vl_version=language_version())
+        text = vl_convert.vegalite_to_svg(specification(chart), vl_version=language_version())
         svg.write_text(_own_ids(text, name), encoding="utf-8", newline="\n")
-        png.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=language_version(), scale=2))
+        png.write_bytes(render_png(chart))
         written += [svg, png]
     return written
+
+
+def render_png(chart: Chart) -> bytes:
+    """Return the chart as a PNG, `PNG_SCALE` times as large, for screens and prints of a fine grain."""
+    import vl_convert
+
+    png: bytes = vl_convert.vegalite_to_png(specification(chart), vl_version=language_version(), scale=PNG_SCALE)
+    return png
 
 
 def specification(chart: Chart) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""`coterie.draw`: the figures of a page by name, and what a notebook shows of each."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coterie
+from coterie.errors import BadInput
+from coterie.experiments.compare.compare import Compared
+from coterie.experiments.compare.folder import ComparisonFolder
+from coterie.experiments.compare.spec import Comparison
+from coterie.experiments.folder.reading import read_runs
+from coterie.experiments.folder.run_folder import RunFolder
+from coterie.report.charts import draw_run
+from coterie.report.drawing.figure import SQUARE, WIDTH, Figure
+
+from .synthesis import synthesise
+from .test_diagnosis_page import whole
+
+
+def show(figure: Figure) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What IPython asks an object for that is the value of a cell."""
+    return figure._repr_mimebundle_(include=None, exclude=None)
+
+
+def test_a_run_is_drawn_as_on_its_page(clustered: RunFolder, together: RunFolder) -> None:
+    figures = coterie.draw(clustered, against=[together])
+    page = draw_run(*_split(read_runs([clustered, together])))
+    assert list(figures) == [figure.name for figure in page]
+    assert [figure.caption for figure in figures.values()] == [figure.caption for figure in page]
+    assert together.name in str(figures["accuracy"].chart.to_dict())  # type: ignore[union-attr]  # it has one
+    assert repr(figures["accuracy"]) == "<Figure 'accuracy': Accuracy over rounds>"
+
+
+def _split(runs: list[Any]) -> tuple[Any, list[Any]]:
+    return runs[0], runs[1:]
+
+
+def test_a_diagnosis_is_drawn_as_on_its_page() -> None:
+    assert list(coterie.draw(whole())) == ["distances", "options", "gains"]
+    assert list(coterie.draw(whole(pay=None))) == ["distances"]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("name", "width"), [("accuracy", WIDTH), ("affinity", SQUARE)])
+def test_a_notebook_shows_a_picture_with_its_caption(clustered: RunFolder, name: str, width: int) -> None:
+    figure = coterie.draw(clustered)[name]
+    shown, how = show(figure)
+    png = shown["image/png"]
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert shown["text/plain"] == f"{figure.title}\n\n{figure.caption}"
+    size = how["image/png"]
+    assert struct.unpack(">II", png[16:24]) == (2 * size["width"], 2 * size["height"])
+    assert width < size["width"] < 1.35 * width, "the caption is no wider than the chart"
+    without = show(replace(figure, caption=""))[1]["image/png"]
+    assert size["height"] > without["height"] + 20, "the caption takes room of its own"
+
+
+def test_a_notebook_shows_why_there_is_no_chart(together: RunFolder) -> None:
+    shown, how = show(coterie.draw(together)["groups"])
+    assert list(shown) == ["text/plain"]
+    assert "This method kept all clients together" in shown["text/plain"]
+    assert how == {}
+
+
+def test_a_run_without_a_round_is_drawn(tmp_path: Path) -> None:
+    figures = coterie.draw(synthesise(tmp_path, "new", rounds=0))
+    assert "No round is finished yet" in figures["accuracy"].caption
+
+
+def test_what_cannot_be_drawn_is_refused(clustered: RunFolder, tmp_path: Path) -> None:
+    comparison = Comparison.from_tables({"name": "mine", "methods": ["fedavg", "fesem"]}, "digits")
+    begun = Compared(comparison, ComparisonFolder(tmp_path / "mine"), {}, None, None, "interrupted")
+    with pytest.raises(BadInput, match=r"mine' has no finished run yet; go on with it first"):
+        coterie.draw(begun)
+    with pytest.raises(BadInput, match="against has no effect here; it must be left out"):
+        coterie.draw(begun, against=[clustered])
+    with pytest.raises(BadInput, match="'runs/first' cannot be drawn; it must be what coterie"):
+        coterie.draw("runs/first")  # type: ignore[arg-type]  # what a reader may try
