@@ -13,7 +13,22 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CODE = ("src", "tests", "benchmarks", "examples", "website")
 TEXT = (*CODE, "docs", ".ci")
-SUFFIXES = {"", ".cfg", ".css", ".html", ".js", ".json", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+SUFFIXES = {
+    "",
+    ".cfg",
+    ".css",
+    ".html",
+    ".ipynb",
+    ".js",
+    ".json",
+    ".md",
+    ".py",
+    ".sh",
+    ".toml",
+    ".txt",
+    ".yaml",
+    ".yml",
+}
 
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "base", "misc", "manager", "managers"}
 

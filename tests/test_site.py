@@ -23,6 +23,7 @@ from markdown_it import MarkdownIt
 from tests.browser import CHROMIUM, Browser
 from website.commonmark import translate
 from website.fields import DescribedFields
+from website.notebooks import list_notebooks, make_page
 from website.pictures import PICTURES, TAKEN, find_blocks
 from website.pictures import main as take_pictures
 from website.public import list_sections
@@ -107,7 +108,9 @@ def test_what_pages_and_plugins_import_is_public() -> None:
     public = {id(getattr(import_module(home), name)) for home, _, name in (name.rpartition(".") for name in listed)}
     assert len(public) > 300
     pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/**/*.py")]
-    text = "\n".join(page.read_text("utf-8") for page in pages)
+    text = "\n".join(
+        [*(page.read_text("utf-8") for page in pages), *(make_page(path)[0] for path in list_notebooks())]
+    )
     found = re.findall(r"^ *from (coterie[\w.]*) import (?:\(([^)]*)\)|(.*))$", text, re.MULTILINE)
     named = {
         (home, name)

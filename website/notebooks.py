@@ -25,8 +25,8 @@ NOTEBOOKS = ROOT / "examples" / "notebooks"
 SECONDS = 300
 """What a cell may take on a busy machine."""
 
-COLOURS = 128
-"""Colours of a saved picture, which makes it a sixth of its size; a chart has fewer, but for soft edges."""
+COLOURS = 256
+"""Colours of a saved picture, which makes it a sixth of its size."""
 
 WARNINGS = "error,ignore::PendingDeprecationWarning:ipykernel.kernelbase"
 """Warnings are errors in a notebook; the kernel has one of its own as it ends."""
@@ -85,7 +85,8 @@ def _shrink(shown: dict[str, str]) -> None:
         from PIL import Image
 
         picture = Image.open(BytesIO(base64.b64decode(shown["image/png"]))).convert("RGB")
-        picture, small = picture.quantize(COLOURS, dither=Image.Dither.NONE), BytesIO()
+        picture = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        small = BytesIO()
         picture.save(small, "PNG", optimize=True)
         shown["image/png"] = base64.b64encode(small.getvalue()).decode()
 

@@ -1,6 +1,7 @@
 """What mkdocs calls as it builds the site: pages that are not in `docs/`, and each page in mkdocs' dialect.
 
-Those are the changelog, how to contribute, the API reference of what `public.py` lists, all settings and commands.
+Those are the changelog, how to contribute, the notebooks, the API reference of what `public.py` lists, all settings
+and commands.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from website.commonmark import translate
+from website.notebooks import list_notebooks, make_page
 from website.public import Section, list_sections
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +44,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in BESIDE:
         text = (ROOT / name).read_text("utf-8")
         files.append(File.generated(config, name.lower(), content=re.sub(r"\]\(docs/", "](", text)))
+    for path in list_notebooks():
+        page, pictures = make_page(path)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
     for section in list_sections():
         files.append(File.generated(config, f"api/{section.file}.md", content=_reference(section)))
     files.append(File.generated(config, SETTINGS, content=_settings()))
@@ -52,10 +59,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Translate a page from the dialect that GitHub reads, and let its links find the pages beside `docs/`."""
+    """Translate a page from the dialect that GitHub reads, and let its links find the pages that are not in `docs/`."""
     above = relpath(".", dirname(page.file.src_uri) or ".")
     for name in BESIDE:
         markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}", f"]({above}/{name.lower()}", markdown)
+    markdown = re.sub(r"\]\((?:\.\./)+examples/notebooks/([\w-]+)\.ipynb", rf"]({above}/notebooks/\1.md", markdown)
     return translate(markdown)
 
 
