@@ -59,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Translate a page from the dialect that GitHub reads, and let its links find the pages that are not in `docs/`."""
+    """Translate a page from the dialect that GitHub reads, and let links find pages outside `docs/`."""
     above = relpath(".", dirname(page.file.src_uri) or ".")
     for name in BESIDE:
         markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}", f"]({above}/{name.lower()}", markdown)

@@ -24,8 +24,9 @@ from .test_diagnosis_page import whole
 
 
 def show(figure: Figure) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What IPython asks an object for that is the value of a cell."""
-    return figure._repr_mimebundle_(include=None, exclude=None)
+    """What IPython shows of a value, by kind, and how large."""
+    shown, how = pytest.importorskip("IPython.core.formatters").DisplayFormatter().format(figure)
+    return shown, how
 
 
 def test_a_run_is_drawn_as_on_its_page(clustered: RunFolder, together: RunFolder) -> None:
