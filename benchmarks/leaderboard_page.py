@@ -177,7 +177,7 @@ def table(of: Mapping[str, Standing], federation: str) -> str:
                 decimals(one.seconds, 1),
             ]
         )
-    return markdown(("method", what, "to the best", "worst 10 %", "ARI", "MB", "s"), lines, 1)
+    return markdown(("method", what, "to the best", "worst 10 %", "ARI", "MB", "simulated s"), lines, 1)
 
 
 def draw(results: Results) -> Chart:
@@ -256,8 +256,9 @@ cut so that all of it takes some 20 minutes of one core:
 
 *To the best* is the difference to the first row, paired by seed, with its 95 % interval. *Worst 10 %* is the
 mean of the tenth of the clients who are worst off. *ARI* holds the groups against the planted ones, and a dash
-says that none were planted. *MB* go up and down in a run, *s* are its simulated seconds. The bits are those of
-one machine, which each file names."""
+says that none were planted. *MB* go up and down in a run; *simulated s* are what that takes at
+2 Mbit/s, without training. The bits are those of one machine, which each file names. All commands of this page
+need a checkout of the project."""
 
 JOINING = """\
 ## Join with your own method

@@ -1,7 +1,7 @@
 """What mkdocs calls as it builds the site: pages that are not in `docs/`, and each page in mkdocs' dialect.
 
-Those are the changelog, how to contribute, the notebooks, the API reference of what `public.py` lists, all settings
-and commands.
+Those are the changelog, how to contribute, the notebooks, the examples, the API reference of what `public.py`
+lists, all settings and commands.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ ROOT = Path(__file__).parents[1]
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
 """Pages that lie beside `docs/`; on the site each is `changelog.md`, `contributing.md`."""
 
+EXAMPLES = ("hospitals", "machines", "phones")
+"""Folders of `examples/` whose README is a page, `examples/NAME.md`."""
+
 SERVED = {"stylesheets/site.css": "site.css", "javascripts/iframe-worker.js": "iframe-worker.js"}
 """Where on the site files of this folder lie; mkdocs.yml names them."""
 
@@ -44,6 +47,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in BESIDE:
         text = (ROOT / name).read_text("utf-8")
         files.append(File.generated(config, name.lower(), content=re.sub(r"\]\(docs/", "](", text)))
+    for name in EXAMPLES:
+        text = (ROOT / "examples" / name / "README.md").read_text("utf-8")
+        files.append(File.generated(config, f"examples/{name}.md", content=text))
     for path in list_notebooks():
         page, pictures = make_page(path)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
@@ -63,6 +69,8 @@ def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, file
     above = relpath(".", dirname(page.file.src_uri) or ".")
     for name in BESIDE:
         markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}", f"]({above}/{name.lower()}", markdown)
+    examples = rf"\]\((?:\.\./)+examples/({'|'.join(EXAMPLES)})/README\.md"
+    markdown = re.sub(examples, rf"]({above}/examples/\1.md", markdown)
     markdown = re.sub(r"\]\((?:\.\./)+examples/notebooks/([\w-]+)\.ipynb", rf"]({above}/notebooks/\1.md", markdown)
     return translate(markdown)
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -112,20 +112,27 @@ class Refused(Csv):
 @pytest.mark.parametrize(
     ("tracker", "sentence"),
     [
-        (Absent(), "tracking a run with mlflow needs no_such_library; install coterie[mlflow]"),
+        (Absent, "tracking a run with mlflow needs no_such_library; install coterie[mlflow]"),
         (
-            Refused(),
+            Refused,
             "the run cannot be tracked with csv (ConnectionError: nobody listens); mend that, or leave --track out",
         ),
     ],
 )
 def test_what_cannot_be_tracked_is_refused_before_the_first_round(
-    tracker: Tracker, sentence: str, tmp_path: Path
+    tracker: Callable[[], Tracker], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput) as caught:
-        coterie.run(experiment(tmp_path, "told"), observers=[tracker])
+        coterie.run(experiment(tmp_path, "told"), observers=[tracker()])
     assert str(caught.value) == sentence
     assert RunFolder(tmp_path / "told").rounds().is_empty()
+
+
+def test_a_library_that_is_missing_is_known_before_there_is_a_folder(tmp_path: Path) -> None:
+    asked = experiment(tmp_path, "told").updated({"run.observers": ["tests.report.test_trackers:Absent"]})
+    with pytest.raises(BadInput, match="needs no_such_library"):
+        coterie.run(asked)
+    assert not (tmp_path / "told").exists()
 
 
 def test_rounds_without_a_folder_cannot_be_tracked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.report.trackers.tracker import Tracker
@@ -11,6 +12,7 @@ from coterie.report.trackers.tracker import Tracker
 FILE = "tracked.csv"
 
 
+@dataclass
 class Csv(Tracker):
     """Writes round, name and value of every number into `tracked.csv` in the run's folder."""
 

@@ -46,6 +46,15 @@ class Tracker(ABC):
 
     _is_telling = True
 
+    def __post_init__(self) -> None:
+        """Refuse a library that is not there, before a run has a folder.
+
+        Raises:
+            BadInput: it is missing.
+        """
+        if importlib.util.find_spec(self.library) is None:
+            raise BadInput(f"tracking a run with {self.extra} needs {self.library}; install coterie[{self.extra}]")
+
     @abstractmethod
     def begin(self, folder: Path, settings: Mapping[str, str]) -> None:
         """Begin, or go on, with the run of a folder, whose settings are known by dotted keys."""
@@ -66,10 +75,8 @@ class Tracker(ABC):
         """Begin with the run.
 
         Raises:
-            BadInput: the library is missing, or it cannot be told of the run.
+            BadInput: the other system cannot be told of the run.
         """
-        if importlib.util.find_spec(self.library) is None:
-            raise BadInput(f"tracking a run with {self.extra} needs {self.library}; install coterie[{self.extra}]")
         if experiment.run.name is None:
             raise BadInput(f"a run without a folder, as of coterie.rounds, cannot be tracked with {self.extra}")
         folder = Path(experiment.run.folder) / experiment.run.name
