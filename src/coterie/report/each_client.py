@@ -9,18 +9,46 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.experiments.folder.metrics import ACCURACY
+from coterie.experiments.folder.metrics import ACCURACY, RunMetric
 from coterie.experiments.folder.reading import Run
-from coterie.report.numbers import FINEST, MISSING, capital, count_of, join_words, measured, signed
+from coterie.report.numbers import FINEST, MISSING, capital, count_of, join_words, measured, signed, significant
 from coterie.report.tables import Table
-from coterie.report.uncertainty import difference_interval, join_intervals, least_visible_difference
+from coterie.report.uncertainty import (
+    difference_interval,
+    join_intervals,
+    least_visible_difference,
+    worst_tenth_of_intervals,
+)
 from coterie.report.why_groups import settled_rounds
 
 MOST_CLIENTS = 1000
 """The page lists at most so many clients: those who lose most."""
 
-CONSTANTS = {"f1": "own majority class", "auroc": "chance (0.5)"}
+MEAN, MAJORITY = "own training mean", "own majority class"
+
+CONSTANTS = {
+    **dict.fromkeys(("accuracy", "balanced_accuracy", "f1", "iou"), MAJORITY),
+    "auroc": "chance (0.5)",
+    "average_precision": "chance",
+    "perplexity": "own token counts",
+}
 """What the best constant answer is called, by the metric; of a number it is a mean."""
+
+ABOUT = {
+    MEAN: "The own training mean is the {metric} of answering with the mean of the client's training targets",
+    MAJORITY: "The own majority class is the {metric} of always answering with what is most common in the client's "
+    "training samples",
+    "chance": "Chance is the {metric} of a score that is the same for every sample: how common each class is",
+    "own token counts": "The own token counts are the {metric} of expecting every token as often as it is in the "
+    "client's training samples",
+}
+"""What a constant answer is, in words."""
+
+HOW = {
+    "auroc": "the variance of DeLong et al. 1988, on logits",
+    "average_precision": "the number of samples of a class, on logits (Boyd et al. 2013)",
+}
+"""Where the interval of a score comes from that is no bootstrap, by the metric."""
 
 SAME = 1e-9
 """Scores that differ by less are equal."""
@@ -72,7 +100,7 @@ def describe_clients(run: Run, others: Sequence[Run] = ()) -> EachClient | None:
     baselines, apart = _find_baselines(run, others)
     scores = _floats(last[metric.name])
     samples = last["test_samples"].to_numpy().astype(np.int64)
-    counted = metric == ACCURACY
+    counted = is_counted(run)
     gains = [_gains(run, scores, baseline) for baseline in baselines]
     bounds: list[tuple[Floats, Floats] | None]
     if counted:
@@ -86,7 +114,7 @@ def describe_clients(run: Run, others: Sequence[Run] = ()) -> EachClient | None:
     order = np.argsort(np.where(np.isnan(worth), np.inf, worth), kind="stable")
     table = _table(run, baselines, gains, bounds, order[:MOST_CLIENTS])
     sentences = [_count(b, g, interval) for b, g, interval in zip(baselines, gains, bounds, strict=True)]
-    cautions = _caution(run, scores, samples, bounds, bool(baselines))
+    cautions = _caution(run, scores, samples, bounds, baselines)
     if alone := _count_of_one_class(baselines) if counted else 0:
         sentences.insert(
             0,
@@ -101,6 +129,20 @@ def describe_clients(run: Run, others: Sequence[Run] = ()) -> EachClient | None:
     return EachClient(table, sorted_by, sentences, cautions, max(last.height - MOST_CLIENTS, 0))
 
 
+def is_counted(run: Run) -> bool:
+    """Say whether a score is a share of right answers, whose interval follows from the number of samples."""
+    return run.metrics.deciding == ACCURACY and not run.intervals.height
+
+
+def bound_worst_tenth(metric: RunMetric, values: Floats, low: Floats, high: Floats) -> tuple[float, float]:
+    """Return between what the mean of the worst tenth lies, from each client's interval `[clients]`."""
+    if metric.less_is_better:
+        ends = worst_tenth_of_intervals(-values, -high, -low)
+        return max(-ends[1], 0.0), -ends[0]  # no error is below zero
+    found = worst_tenth_of_intervals(values, low, high)
+    return (max(found[0], 0.0), min(found[1], 1.0)) if metric.is_share else found
+
+
 def _find_baselines(run: Run, others: Sequence[Run]) -> tuple[list[Baseline], list[str]]:
     """Return what each client is held against, and the labels of runs that it cannot be held against."""
     last, found, apart = run.last, list[Baseline](), list[str]()
@@ -112,7 +154,7 @@ def _find_baselines(run: Run, others: Sequence[Run]) -> tuple[list[Baseline], li
         beside = last.select("client").join(score, on="client", how="left", maintain_order="left")
         counts = beside["test_samples"].fill_null(0).to_numpy().astype(np.int64)
         found.append(Baseline(other.label, _floats(beside["score"]), counts, ends=_ends(run, other)))
-    constant = _most_common_class(run) if run.metrics.deciding == ACCURACY else _constant_answer(run)
+    constant = _most_common_class(run) if is_counted(run) else _constant_answer(run)
     if constant is not None:
         found.append(constant)
     return found, apart
@@ -135,7 +177,7 @@ def _constant_answer(run: Run) -> Baseline | None:
     score, low, high = _beside(run, run, "constant", "constant_low", "constant_high")
     if np.isnan(score).all():
         return None
-    name = CONSTANTS.get(run.metrics.deciding.name, "own training mean")
+    name = CONSTANTS.get(run.metrics.deciding.name, MEAN)
     return Baseline(name, score, run.last["test_samples"].to_numpy().astype(np.int64), fixed=True, ends=(low, high))
 
 
@@ -266,18 +308,24 @@ def _caution(
     scores: Floats,
     samples: NDArray[np.int64],
     bounds: Sequence[tuple[Floats, Floats] | None],
-    held: bool,
+    baselines: Sequence[Baseline],
 ) -> list[str]:
     """Say what the intervals are, and what could be seen at all."""
     metric = run.metrics.deciding
     deciding = f"Gains are by {metric.title}, the first of the run's metrics, which decides. "
-    if metric != ACCURACY:
-        return [f"{deciding if len(run.metrics.of) > 1 and held else ''}{_explain_ends(run, bounds)}"]
+    if not is_counted(run):
+        seen = f"{visible_gain} " if (visible_gain := _say_visible(run, bounds)) else ""
+        several = len(run.metrics.of) > 1 and baselines
+        return [f"{deciding if several else ''}{seen}{_explain_ends(run, bounds, baselines)}"]
     tested = samples[(samples > 0) & ~np.isnan(scores)]
     if not len(tested):
         return []
     median = int(np.median(tested))
-    visible = least_visible_difference(float(np.nanmean(scores)), median)
+    # Around what both score; a baseline that is far worse leaves more room for chance.
+    means = [
+        np.nanmean(of) for of in (scores, *(b.scores for b in baselines if not b.fixed)) if not np.isnan(of).all()
+    ]
+    visible = least_visible_difference(float(np.mean([means[0], np.mean(means[1:] or means)])), median)
     said = [
         f"A client here has {count_of(median, 'test sample')} (median). "
         + (
@@ -286,9 +334,9 @@ def _caution(
             else f"For one client a difference below about {100 * visible:.0f} points cannot be told from chance."
         )
     ]
-    if held:
+    if baselines:
         said.append(
-            "Gains are in percentage points. In brackets: an interval of 95 % from the client's own test samples "
+            "Gains are in percentage points. In brackets: an interval of 95% from the client's own test samples "
             "(Newcombe 1998, method 10). Both "
             "models are taken as tested on separate samples, so it is rather too wide. Of 20 clients without any "
             "difference, about one falls outside by chance. The own majority class is the share of the client's "
@@ -298,25 +346,39 @@ def _caution(
     return said
 
 
-def _explain_ends(run: Run, bounds: Sequence[tuple[Floats, Floats] | None]) -> str:
-    """Say where the intervals of gains come from, by another metric than accuracy."""
+def _say_visible(run: Run, bounds: Sequence[tuple[Floats, Floats] | None]) -> str:
+    """Say what gain could be seen at all of a client: half of what its interval is wide."""
+    widths = [(high - low)[~np.isnan(high - low)] for low, high in filter(None, bounds)]
+    if not widths or not len(widths[0]):
+        return ""
+    metric, median = run.metrics.deciding, float(np.median(widths[0])) / 2
+    least = f"{median:.0f} points" if metric.is_share else f"{significant(median, 2)} in {metric.title}"
+    tested = int(np.median(run.last["test_samples"].to_numpy()))
+    return (
+        f"A client here has {count_of(tested, 'test sample')} (median); for one client a difference below about "
+        f"{least} cannot be told from chance."
+    )
+
+
+def _explain_ends(run: Run, bounds: Sequence[tuple[Floats, Floats] | None], baselines: Sequence[Baseline]) -> str:
+    """Say where the intervals of gains come from, where they do not follow from the number of samples."""
     metric = run.metrics.deciding
     if all(ends is None for ends in bounds):
         return (
-            f"A run that is scored by {metric.title} keeps no interval: one needs the score of every test sample."
+            f"No interval can be given: for {metric.title} one needs the score of every test sample. A simulation "
+            "computes it when a run ends, of the metrics that it knows; real clients, and those who were promised "
+            "privacy, say no more than their scores."
         )
-    how = (
-        "the variance of DeLong et al. 1988, on logits" if metric.name == "auroc" else "a bootstrap of 1,000 draws"
-    )
+    how = HOW.get(metric.name, "a bootstrap of 1,000 draws at most; with few samples that is too narrow")
     said = (
-        f"In brackets: an interval of 95 % from the client's own test samples, by {how}, computed at the end of "
-        "each run. Both models are taken as tested on separate samples (Zou and Donner 2008), so it is rather too "
-        "wide; with few samples a bootstrap is too narrow. Of 20 clients without any difference, about one falls "
-        "outside by chance."
+        f"In brackets: an interval of 95% from the client's own test samples, by {how}. Both models are taken as "
+        "tested on separate samples (Zou and Donner 2008), so it is rather too wide. Of 20 clients without any "
+        "difference, about one falls outside by chance."
     )
-    if metric.name not in CONSTANTS:
+    fixed = next((baseline.name for baseline in baselines if baseline.fixed), "")
+    if fixed in ABOUT:
         said += (
-            f" The own training mean is the {metric.title} of answering with the mean of the client's training "
-            "targets: a model that gains nothing over it has learned nothing that the client did not know."
+            f" {ABOUT[fixed].format(metric=metric.title)}: a model that gains nothing over it has learned nothing "
         )
+        said += "that the client did not know."
     return said

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.saving import language_version, specification
-from coterie.report.numbers import count_of
+from coterie.report.numbers import capital, count_of
 from coterie.report.tables import Markdown, escape_markdown, to_markdown
 
 
@@ -38,7 +40,7 @@ def render_document(name: str, **values: object) -> str:
 def _pages() -> Environment:
     environment = _environment()
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters["specifications"] = _specifications
+    environment.filters |= {"specifications": _specifications, "prose": _as_prose}
     environment.globals |= {"vega": _vega, "file": _file}
     return environment
 
@@ -68,6 +70,12 @@ def _environment(**options: Any) -> Environment:
 def _as_markdown(value: object) -> object:
     """Escape what is not Markdown yet. Jinja itself would escape it for HTML."""
     return value if hasattr(value, "__html__") else escape_markdown(str(value))
+
+
+def _as_prose(sentence: str) -> Markup:
+    """Return a sentence for a page: it begins with a capital, unless by a setting, and `commands` are code."""
+    begun = capital(sentence) if re.match(r"[a-z]+ (?!=)", sentence) else sentence
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(begun))))
 
 
 def _specifications(figures: Sequence[Figure]) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import polars as pl
 from coterie.errors import BadInput
 from coterie.experiments.folder.baselines import TITLES, read_baselines, read_refusals
 from coterie.experiments.folder.files import write_whole
-from coterie.experiments.folder.metrics import ACCURACY, ADAPTED, MACRO, RunMetric
+from coterie.experiments.folder.metrics import ADAPTED, MACRO, RunMetric
 from coterie.experiments.folder.reading import Run, method_name, read_runs
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import newcomers_columns
 from coterie.report.charts import draw_run
 from coterie.report.compared_runs import read_against, write_against
-from coterie.report.each_client import describe_clients
+from coterie.report.each_client import bound_worst_tenth, describe_clients, is_counted
 from coterie.report.numbers import MISSING, capital, count_of, decimals, measured, versus, volume
 from coterie.report.rendering import render_page
 from coterie.report.run_tables import last_rounds, shown_metrics, tabulate
@@ -129,7 +129,7 @@ def _tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
         *_score_tiles(run, others),
         *_privacy_tile(run),
         ("Groups", str(end["groups"]), f"{count_of(end['moved'], 'change')} in all"),
-        ("Agreement with planted groups", *_agreement(end)),
+        *_agreement_tile(end),
         ("Sent up", volume(end["up_bytes"]), "clients to server"),
         ("Sent down", volume(end["down_bytes"]), "server to clients"),
         ("Time", _duration(end["seconds"]), f"{_duration(end['simulated_seconds'])} simulated"),
@@ -158,12 +158,19 @@ def _score_tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _sureness(run: Run) -> str:
-    """Say between what the mean of the worst tenth lies; nothing where right answers are not what is counted."""
-    known = run.last.filter(pl.col("test_samples") > 0).drop_nulls(run.metrics.deciding.name)
-    if run.metrics.deciding != ACCURACY or not known.height:
+    """Say between what the mean of the worst tenth lies; nothing where a client's score has no interval."""
+    metric = run.metrics.deciding
+    known = run.last.filter(pl.col("test_samples") > 0).drop_nulls(metric.name)
+    if not known.height:
         return ""
-    low, high = worst_tenth_interval(known["accuracy"].to_numpy(), known["test_samples"].to_numpy())
-    return f"95 % interval {measured(ACCURACY, low)} to {measured(ACCURACY, high)}; "
+    if is_counted(run):
+        low, high = worst_tenth_interval(known["accuracy"].to_numpy(), known["test_samples"].to_numpy())
+    else:
+        bounded = known.join(run.intervals, on="client").drop_nulls(["low", "high"])
+        if bounded.height < known.height:  # the tenth of some clients is not that of all
+            return ""
+        low, high = bound_worst_tenth(metric, *(bounded[name].to_numpy() for name in (metric.name, "low", "high")))
+    return f"95% interval {measured(metric, low)} to {measured(metric, high)}; "
 
 
 def _privacy_tile(run: Run) -> list[tuple[str, str, str]]:
@@ -189,10 +196,12 @@ def _plain(metric: RunMetric, value: float | None) -> str:
     return f"{value:.3f}"
 
 
-def _agreement(end: Mapping[str, Any]) -> tuple[str, str]:
+def _agreement_tile(end: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The tile on planted groups; none where none were planted."""
     if end["ari"] is None:
-        return "–", "none planted"
-    return decimals(end["ari"]), f"adjusted Rand index; NMI {decimals(end['nmi'])}"
+        return []
+    remark = f"adjusted Rand index; NMI {decimals(end['nmi'])}"
+    return [("Agreement with planted groups", decimals(end["ari"]), remark)]
 
 
 def _not_run(folder: RunFolder) -> list[str]:

@@ -141,7 +141,7 @@ def flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping):
             yield from flatten(value, f"{before}{key} · ")
         else:
-            yield f"{before}{key}", " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            yield f"{before}{key}", "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _replace(text: str, marks: Mapping[str, str]) -> str:

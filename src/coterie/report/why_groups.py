@@ -115,10 +115,12 @@ def _say_settled(since: pl.Series, run: Run) -> str:
     rounds, settled = run.clients["round"].to_numpy(), since.to_numpy()
     first, last, latest = rounds.min(), rounds.max(), settled.max()
     early = int((settled == first).sum())
-    words = f"{early:,} of {len(since):,} clients are in their group since round {first}"
     if early == len(since):
-        return f"{words}: none has changed since."
-    return f"{words}, the first that was evaluated; the last one to change did so in round {latest} of {last}."
+        return f"All {len(since):,} clients have been in their group since round {first}."
+    return (
+        f"{early:,} of {len(since):,} clients have been in their group since round {first}, the first that was "
+        f"evaluated; the last one to change did so in round {latest} of {last}."
+    )
 
 
 def _draw_means(inputs: InputMeans, groups: NDArray[np.int64]) -> list[MeanImage]:
@@ -171,8 +173,8 @@ def _judge_inputs(inputs: InputMeans) -> str:
     )
     if inputs.p > 0.05:
         return (
-            f"Mean {what} do not tell the groups apart: {usual}. What else may is how inputs vary, or what labels "
-            "mean for them, which coterie diagnose tests."
+            f"Mean {what} do not tell the groups apart: {usual}. What may is how inputs vary, or what labels mean "
+            "for them; `coterie diagnose` tests both."
         )
     return f"Mean {what} tell the groups apart: {usual}."
 

@@ -12,11 +12,13 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from coterie.clients.data.federation import Federation
 from coterie.clients.rules.score_bounds import ScoreBounds
 from coterie.clients.tasks.measures import MEASURES
 from coterie.clients.tasks.score_intervals import BOUNDED, bound_metric
+from coterie.clients.tasks.task import Task
 from coterie.experiments.folder.tables import INTERVALS
 from coterie.methods.exchange import Exchange
 from coterie.methods.method import Split
@@ -25,13 +27,13 @@ from coterie.runtime.runtime import Runtime
 
 Floats = NDArray[np.float64]
 
-CHANCE = 0.5
-"""The AUROC of an answer that is the same for every sample."""
 
+def is_bounded(metric: str, task: Task) -> bool:
+    """Say whether there are intervals of a metric that have to be computed at the end of a run.
 
-def is_bounded(metric: str) -> bool:
-    """Say whether there are intervals of a metric that have to be computed at the end of a run."""
-    return metric in BOUNDED
+    Of a share of right answers they follow from the number of samples, where each is of one class.
+    """
+    return metric in BOUNDED and not (metric == "accuracy" and task.one_class)
 
 
 def measure_intervals(
@@ -67,21 +69,33 @@ def _score_constant(
 ) -> tuple[float, float, float]:
     """Return the score of the client's best constant answer from its training targets, and its interval.
 
-    That is their mean, or their most common class.
+    That is their mean, their most common class, or how often each token is among them.
     """
     own, targets = federation.slice(client, "train")[1], federation.slice(client, split)[1]
     if not len(own) or not len(targets):
         return float("nan"), float("nan"), float("nan")
-    if metric == "auroc":
-        both = federation.classes > 0 and bool((targets != targets[0]).any())
-        return (CHANCE, CHANCE, CHANCE) if both else (float("nan"),) * 3
-    if federation.classes:
-        constant = torch.bincount(own, minlength=federation.classes).argmax()
-    elif own.is_floating_point() and not federation.task.of_classes and metric in ("rmse", "mae"):
-        constant = own.double().mean(0).to(own.dtype)
-    else:
-        return float("nan"), float("nan"), float("nan")
-    predicted = constant.expand(targets.shape)
-    score = MEASURES[metric].compute(predicted, targets)
+    predicted, scores = _answer_constantly(federation, own, targets)
+    taken = scores if MEASURES[metric].takes == "score" else predicted
+    score = MEASURES[metric].compute(taken, targets)
     rng = stream(seed, "bounds of a constant", client)
-    return score, *bound_metric(metric, predicted.numpy(), predicted.numpy(), targets.numpy(), rng)
+    return score, *bound_metric(metric, predicted.numpy(), scores.numpy(), targets.numpy(), rng)
+
+
+def _answer_constantly(federation: Federation, own: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what is predicted for targets `[s, ...]`, and its scores, by what is most common among a client's own.
+
+    Scores are the same for all samples; those of tokens are how often each is among the client's own, plus one.
+    """
+    tokens, several = federation.task.tokens, own.dim() > 1
+    if own.is_floating_point() and federation.task.probable:  # labels, each 0, 1 or unknown
+        predicted = (own.double().nanmean(0) >= 0.5).to(own.dtype).expand(targets.shape)
+        return predicted, torch.zeros(targets.shape)
+    if own.is_floating_point():
+        predicted = own.double().mean(0).to(own.dtype).expand(targets.shape)
+        return predicted, predicted
+    counts = torch.bincount(own[own >= 0], minlength=federation.outputs)
+    predicted = counts.argmax().expand(targets.shape)
+    if tokens:
+        return predicted, (counts + 1.0).log().expand(*targets.shape, len(counts))
+    scores = torch.zeros(len(targets) if several or federation.outputs == 1 else (len(targets), federation.outputs))
+    return predicted, scores

@@ -713,9 +713,11 @@ class Session:
         Real clients are not asked for it, nor are those who were promised privacy.
         """
         metric, evaluation = self.metrics.deciding.name, self.experiment.evaluation
-        if not self._is_simulated or self.promise is not None or self.groups is None or not is_bounded(metric):
+        if not self._is_simulated or self.promise is not None or self.groups is None:
             return None
         assert isinstance(self.federation, Federation)
+        if not is_bounded(metric, self.federation.task):
+            return None
         rounds, runtime = self.experiment.run.rounds, self.runtime
         runtime.begin_round(rounds)  # clients draw what they drew in the last evaluation
         exchanges = plan_evaluation(self.method, self.state, self.server, evaluation, True, self.local)
