@@ -4,18 +4,22 @@ import numpy as np
 import polars as pl
 import pytest
 
+from coterie.experiments.folder.metrics import RunMetrics
 from coterie.experiments.folder.reading import read_runs
 from coterie.experiments.folder.tables import PEOPLE
 from coterie.randomness import stream
-from coterie.report.each_client import describe_clients
+from coterie.report.each_client import bound_worst_tenth, describe_clients
 from coterie.report.uncertainty import (
     difference_interval,
     least_visible_difference,
     wilson_interval,
     worst_tenth_interval,
+    worst_tenth_of_intervals,
 )
 
 from .synthesis import synthesise
+
+METRICS = {metric.name: metric for metric in RunMetrics.named(["auroc", "rmse"]).of}
 
 
 def test_intervals_are_those_of_their_sources() -> None:
@@ -50,7 +54,32 @@ def test_the_interval_of_the_worst_tenth_covers_it(clients: int, a: int, b: int)
     assert naive > 0.6 * times  # the tenth that did worst had bad luck, too
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("clients", "spread", "error"), [(20, 0.1, 0.05), (100, 0.05, 0.1), (40, 0.0, 0.1)])
+def test_the_interval_of_the_worst_tenth_covers_it_by_other_metrics(
+    clients: int, spread: float, error: float
+) -> None:
+    rng, times, covered = stream(0, "coverage of others"), 60, 0
+    for _ in range(times):
+        talent, errors = rng.normal(0, spread, clients), error * rng.uniform(0.7, 1.3, clients)
+        score = talent + errors * rng.standard_normal(clients)
+        low, high = worst_tenth_of_intervals(score, score - 1.96 * errors, score + 1.96 * errors)
+        covered += low <= np.sort(talent)[: clients // 10].mean() <= high
+    assert covered >= 0.85 * times
+
+
+def test_the_worst_tenth_of_an_error_is_the_highest() -> None:
+    errors = np.linspace(1, 2, 20)
+    low, high = bound_worst_tenth(METRICS["rmse"], errors, errors - 0.1, errors + 0.1)
+    assert 1.8 < low < errors[-2:].mean() < high < 2.3
+    low, high = bound_worst_tenth(METRICS["auroc"], errors / 2, errors / 2 - 0.3, np.minimum(errors / 2 + 0.3, 1))
+    assert 0 <= low < 0.5125 < high <= 1
+
+
 def test_one_client_and_none_have_an_interval() -> None:
+    low, high = worst_tenth_of_intervals([0.5], [0.4], [0.7])
+    assert low < 0.5 < high
+    assert np.isnan(worst_tenth_of_intervals([], [], [])).all()
     low, high = worst_tenth_interval([0.5], [10])
     assert 0 <= low < 0.5 < high <= 1
     assert np.isnan(worst_tenth_interval([], [])).all()

@@ -18,7 +18,9 @@ from coterie.experiments.run.setup import load_federation
 from coterie.experiments.schema.check import build_method
 from coterie.experiments.schema.experiment import Experiment
 from coterie.report.each_client import describe_clients
+from coterie.report.run_page import build
 from tests.interrupted import Stopping
+from tests.tasked import NETWORK, write
 
 CLIENTS, EACH = 8, 40
 
@@ -46,6 +48,8 @@ def _experiment(folder: Path, task: dict[str, Any], **more: Any) -> Experiment:
         ({"name": "regression", "metrics": ["mae", "r2"]}, "own training mean"),
         ({"name": "classification", "metrics": ["auroc", "f1"]}, "chance (0.5)"),
         ({"name": "binary", "metrics": ["f1", "accuracy"]}, "own majority class"),
+        ({"name": "regression", "metrics": ["r2", "mae"]}, "own training mean"),
+        ({"name": "binary", "metrics": ["average_precision", "auroc"]}, "chance"),
     ],
 )
 def test_gains_have_intervals_by_every_metric(tmp_path: Path, task: dict[str, Any], constant: str) -> None:
@@ -68,6 +72,40 @@ def test_gains_have_intervals_by_every_metric(tmp_path: Path, task: dict[str, An
     assert told
     assert all("\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}" in text for text in told)
     assert f"Gains are by {metric.title}, the first of the run's metrics, which decides" in found.cautions[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "metrics", "constant"),
+    [
+        ("segmentation", ["iou", "f1"], "own majority class"),
+        ("segmentation", ["accuracy"], "own majority class"),
+        ("language", ["perplexity", "accuracy"], "own token counts"),
+        ("multilabel", ["f1", "auroc"], "own majority class"),
+        ("multilabel", ["average_precision"], "chance"),
+        ("forecasting", ["r2", "mae"], "own training mean"),
+    ],
+)
+def test_tasks_with_many_targets_a_sample_have_intervals(
+    tmp_path: Path, task: str, metrics: list[str], constant: str
+) -> None:
+    experiment = Experiment(
+        method="fedavg",
+        task={"name": task, "metrics": metrics},
+        data={"name": str(write(tmp_path, task)), "split": "by-user"},
+        network=NETWORK.get(task, "auto"),
+        run={"rounds": 1, "folder": str(tmp_path / "runs"), "workers": 1},
+    )
+    (one,) = read_runs([RunFolder(run(experiment).folder)])
+    beside = one.last.join(one.intervals, on="client").drop_nulls(metrics[0])
+    low, score, high = (beside[column].to_numpy() for column in ("low", metrics[0], "high"))
+    assert len(score) >= 3
+    assert ((low <= score + 1e-6) & (score <= high + 1e-6)).all()
+    assert beside["constant_low"].null_count() == beside["constant"].null_count() == 0
+    found = describe_clients(one)
+    assert found is not None
+    assert found.table.header[1] == f"Gain over {constant}"
+    assert "95% interval" in build(one.folder).read_text("utf-8")
 
 
 @pytest.mark.slow
