@@ -39,7 +39,7 @@ ABOUT = {
     MAJORITY: "The own majority class is the {metric} of always answering with what is most common in the client's "
     "training samples",
     "chance": "Chance is the {metric} of a score that is the same for every sample, that is how common each class is",
-    "own token counts": "The own token counts are the {metric} of expecting every token as often as it is in the "
+    "own token counts": "The own token counts are the {metric} of expecting each token as often as it is in the "
     "client's training samples",
 }
 """What a constant answer is, in words."""
@@ -295,6 +295,8 @@ def _count(baseline: Baseline, gains: Floats, bounds: tuple[Floats, Floats] | No
     words = f"Against {baseline.name}: {(known > 0).sum():,} gain, {(known < 0).sum():,} lose"
     if same := int((known == 0).sum()):
         words += f", {same:,} {'is' if same == 1 else 'are'} equal"
+    if silent := len(gains) - len(known):
+        words += f", for {silent:,} it is not known"
     if bounds is None or not len(known):
         return f"{words}."
     up, down = int((bounds[0] > 0).sum()), int((bounds[1] < 0).sum())

@@ -29,7 +29,7 @@ def draw_setting(view: View) -> list[Figure]:
     """The figures of one setting in reading order, also those that have no chart but say why."""
     drawn = [
         draw_curves(view),
-        draw_gains(view),
+        *([draw_gains(view)] if len(view.every) > 1 else []),
         draw_cost(view),
         *([draw_agreement(view)] if has_planted_groups(view) else []),
     ]
@@ -60,7 +60,7 @@ def draw_curves(view: View) -> Figure:
         caption += f", {view.label_of(view.baseline)} at {value(view.drawn, ends[view.baseline])}"
     target = view.cells["target"].drop_nulls().mean() if view.drawn_measure == view.measure else None
     if isinstance(target, float):
-        caption += f". The dashed level is the target, {value(view.drawn, target)}, {_describe_target(view)}"
+        caption += f". The dashed level is the target, {value(view.drawn, target)}{_describe_target(view)}"
     chart = _draw_lines(view, frame, methods, _tooltips("mean", value_format(view.drawn)), target, view.axis)
     return Figure(name, title, f"{caption}.", chart, height=_height(methods))
 
@@ -268,7 +268,11 @@ def _best_end(view: View, ends: dict[str, float]) -> str:
 def _describe_target(view: View) -> str:
     met = view.summary.filter(pl.col("reached") > 0)["method"].to_list()
     others = [method for method in met if method != view.baseline]
-    return f"reached in at least one seed by {join_words(others)}" if others else "which no other method reaches"
+    if len(view.every) == 1:
+        return ""
+    return (
+        f", reached in at least one seed by {join_words(others)}" if others else ", which no other method reaches"
+    )
 
 
 def _mean(number: float | None) -> str:

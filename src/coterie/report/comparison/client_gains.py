@@ -266,9 +266,9 @@ def describe_loss(view: View, lost: float) -> str:
 def _axis_of_gains(view: View) -> str:
     metric = view.metrics.deciding
     if metric.is_share and not metric.less_is_better:
-        return f"points of {metric.title} above or below {view.baseline}"
+        return f"points of {metric.title} over {view.baseline}"
     unit = f"points of {metric.title}" if metric.is_share else metric.title
-    return f"{unit} better or worse than with {view.baseline}"
+    return f"{unit} better than {view.baseline}"
 
 
 def _gain_format(view: View) -> str:

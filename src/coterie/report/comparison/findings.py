@@ -24,7 +24,9 @@ def headline(view: View) -> str:
     row = view.row(best)
     reached = value(view.of_measure, row[f"{view.measure}_mean"])
     if best == view.baseline:
-        return f"No method is better than the baseline: {best} has {view.title} {reached}{_runner_up(view)}."
+        alone = len(view.every) == 1
+        said = f"{best} was run alone: it has" if alone else f"No method is better than the baseline: {best} has"
+        return f"{said} {view.title} {reached}{_runner_up(view)}."
     share = f"{join_words(view.best_methods)} {'is' if len(view.best_methods) == 1 else 'are'} best"
     said = f"{share} in {view.title}, with {reached}"
     if row["difference"] is None:
@@ -52,6 +54,8 @@ def overall(parts: Sequence[View]) -> str:
                 ranks.setdefault(method, []).append(rank)
     # Only who was measured everywhere has a mean rank that can be compared.
     whole = {method: sum(own) / len(own) for method, own in ranks.items() if len(own) == len(known)}
+    if len(known[0].every) == 1:
+        return f"{known[0].baseline} was run alone in {count_of(len(known), 'setting')}."
     first = [method for view in known for method in view.best_methods]
     wins = {method: first.count(method) for method in ranks if method in first}
     most = max(wins.values())

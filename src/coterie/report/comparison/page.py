@@ -96,7 +96,7 @@ def _lead(comparison: Comparison, frames: Frames) -> str:
 def _reading(comparison: Comparison, measure: Metric) -> str:
     """Explain how to read the page, to a reader who is new to such numbers."""
     said = f"{capital(measure.title)} is {measure.explanation}."
-    if len(comparison.seeds) > 1:
+    if len(comparison.seeds) > 1 and len(comparison.rows) > 1:
         said += (
             " A difference is beyond chance if its 95% interval, over the seeds that both methods share, leaves out"
             " zero; of twenty pairs of methods that are alike, about one will look so."

@@ -16,7 +16,9 @@ const draw = (tag, attributes, text) => {
 };
 const missing = "–";
 const number = (value, isShare) =>
-  value === null || value === undefined ? missing : isShare ? (100 * value).toFixed(1) + "%" : value.toPrecision(3);
+  value === null || value === undefined ? missing : isShare ? (100 * value).toFixed(1) + "%"
+    : Math.abs(value) >= 1e6 ? value.toPrecision(3)
+    : value.toLocaleString("en", Math.abs(value) >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 3 });
 const clock = (seconds) => {
   if (seconds === null || seconds === undefined) return missing;
   const whole = Math.round(seconds), two = (n) => String(n).padStart(2, "0");
@@ -38,7 +40,7 @@ const ask = async (what, name, method = "GET") => {
 
 // ---- the index
 const columns = [
-  ["", null, (run) => tick(run)],
+  ["chosen", null, (run) => tick(run)],
   ["run", "name", (run) => link(run), "text name"],
   ["state", "state", (run) => make("span", run.state, { class: run.state }), "text"],
   ["method", "method", (run) => run.method, "text wide"],
@@ -101,7 +103,7 @@ const heads = () => {
       });
       head.append(button);
       if (place === sorted.by) head.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
-    }
+    } else head.append(make("span", title, { class: "unseen" }));
     row.append(head);
   });
   return row;
@@ -112,10 +114,17 @@ const wanted = (run) => {
   return (!state || run.state === state) &&
     get("search").value.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 };
+// What is drawn anew loses the focus: whoever went there with the keyboard gets it back, in the same row or card.
+const keepFocus = (place) => {
+  const was = document.activeElement;
+  if (!place.contains(was)) return () => {};
+  const of = (element) => element.closest("[data-name]")?.dataset.name;
+  const alike = (element) => element.tagName === was.tagName && element.className === was.className && of(element) === of(was);
+  return () => [...place.querySelectorAll("a, input, button, [tabindex]")].find(alike)?.focus({ preventScroll: true });
+};
 const showIndex = () => {
   const shown = runs.filter(wanted).sort(compared);
-  const focused = document.activeElement?.getAttribute?.("aria-label");
-  const sortedBy = document.activeElement?.closest?.("thead") ? sorted.by : null;
+  const sortedBy = document.activeElement?.closest?.("thead") ? sorted.by : null, refocus = keepFocus(get("runs").tBodies[0]);
   get("runs").tHead.replaceChildren(heads());
   get("runs").tBodies[0].replaceChildren(...shown.map((run) => {
     const row = make("tr", null, { "data-name": run.name });
@@ -127,7 +136,7 @@ const showIndex = () => {
     return row;
   }));
   if (sortedBy !== null) get("runs").tHead.rows[0].cells[sortedBy].querySelector("button")?.focus();
-  else if (focused) [...document.querySelectorAll("#runs input")].find((b) => b.ariaLabel === focused)?.focus();
+  else refocus();
   const going = runs.filter((run) => run.state === "running").length;
   get("count").textContent = runs.length
     ? shown.length + " of " + runs.length + " runs, " + going + " running" : "No run is in this folder yet.";
@@ -138,7 +147,9 @@ const scale = (low, high, from, to) => (value) => from + (value - low) / (high -
 const chart = (series, title, isShare) => {
   const width = 560, height = 240, left = 46, bottom = 26, top = 8;
   const points = series.flatMap((one) => one.points);
-  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+  const ends = series.filter((one) => one.points.length).map(({ name, points }) =>
+    name + " is at " + number(points.at(-1)[1], isShare) + " in round " + points.at(-1)[0]);
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title + ". " + ends.join("; ") });
   if (!points.length) return svg;
   const values = points.map((p) => p[1]), last = Math.max(...points.map((p) => p[0]), 2);
   const margin = (Math.max(...values) - Math.min(...values)) * .06 || Math.abs(values[0]) * .05 || .05;
@@ -239,7 +250,7 @@ const card = (run) => {
   place.append(actions, facts(run));
   for (const text of [run.problem, run.resumed].filter(Boolean)) place.append(make("p", text, { class: "bad" }));
   if (run.warnings?.length) {
-    const list = make("ul", null, { class: "said" });
+    const list = make("ul", null, { class: "said", tabindex: "0" });
     list.append(...run.warnings.map((text) => make("li", text)));
     place.append(make("h3", "Warnings"), list);
   }
@@ -254,7 +265,7 @@ const card = (run) => {
     place.append(members(run.members));
   }
   if (run.failures?.count) {
-    const list = make("ul", null, { class: "said failures" });
+    const list = make("ul", null, { class: "said failures", tabindex: "0" });
     list.append(...run.failures.last.map(([round, client, why]) =>
       make("li", "round " + round + ", client " + client + ": " + why)));
     place.append(make("h3", "Answers that did not come: " + run.failures.count), list);
@@ -262,28 +273,26 @@ const card = (run) => {
   return place;
 };
 const showRuns = (found) => {
-  const place = get("runs-shown"), open = window.scrollY;
+  const place = get("runs-shown"), open = window.scrollY, refocus = keepFocus(place);
   const kinds = new Map();
   found.forEach((run, which) => (run.curves || []).forEach((curve) => {
     if (!kinds.has(curve.title)) kinds.set(curve.title, { isShare: curve.is_share, series: [] });
-    kinds.get(curve.title).series.push({ points: curve.points, colour: palette[which % palette.length] });
+    kinds.get(curve.title).series.push({ name: run.name, points: curve.points, colour: palette[which % palette.length] });
   }));
   const charts = make("div", null, { class: "shown" });
   for (const [title, { isShare, series }] of kinds) {
     const card = make("article", null, { class: "card" });
-    card.append(make("h3", title), chart(series, title, isShare));
+    card.append(make("h2", title), chart(series, title, isShare));
     charts.append(card);
   }
   const cards = make("div", null, { class: "shown" });
   cards.append(...found.map(card));
+  cards.classList.add("cards");
   const parts = [make("p", null, { class: "note" })];
   parts[0].append(make("a", "all runs", { href: "#" }));
   if (found.length > 1) parts.push(legend(found.map((run, which) => [run.name, palette[which % palette.length]])));
-  const focused = document.activeElement?.className, owner = document.activeElement?.closest?.("[data-name]")?.dataset.name;
-  place.replaceChildren(...parts, charts, make("h3", ""), cards);
-  if (owner && /^(stop|resume)$/.test(focused)) {
-    [...place.querySelectorAll("button")].find((b) => b.closest("[data-name]").dataset.name === owner)?.focus();
-  }
+  place.replaceChildren(...parts, charts, cards);
+  refocus();
   window.scrollTo(0, open);
 };
 
