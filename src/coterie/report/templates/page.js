@@ -35,7 +35,13 @@ const draw = (name) => {
   const rows = place.clientWidth < wide ? narrowed(specifications[name], place.clientWidth / wide) : 0;
   if (rows > 0) place.style.height = place.clientHeight + row * rows + "px";
   return embed(place, name).then(
-    () => { place.dataset.drawn = "yes"; },
+    () => {
+      // Vega offers every mark to a screen reader, hundreds a chart; here a chart is one picture, and its caption says it.
+      place.setAttribute("role", "img");
+      place.removeAttribute("aria-roledescription");
+      place.querySelector("svg").setAttribute("aria-hidden", "true");
+      place.dataset.drawn = "yes";
+    },
     (error) => {
       place.innerHTML = "<p class='failed'></p>";
       place.firstChild.textContent = "This chart could not be drawn: " + error.message;

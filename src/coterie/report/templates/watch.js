@@ -186,8 +186,7 @@ const legend = (entries) => {
 const members = (found) => {
   const { rounds, clients, colours } = found;
   const row = clients.length > 40 ? 6 : 12, left = clients.length > 40 ? 0 : 110, width = 560;
-  const svg = draw("svg", { viewBox: `0 0 ${width} ${row * clients.length + 22}`, role: "img",
-    "aria-label": "the group of each client in each evaluated round" });
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${row * clients.length + 22}`, "aria-hidden": "true" });
   const step = (width - left) / rounds.length;
   clients.forEach((client, place) => {
     if (left) {
@@ -206,7 +205,10 @@ const members = (found) => {
   const foot = row * clients.length + 16;
   svg.append(draw("text", { x: left, y: foot }, "round " + rounds[0]));
   svg.append(draw("text", { x: width, y: foot, "text-anchor": "end" }, rounds[rounds.length - 1]));
-  return svg;
+  // One picture to a screen reader, not a mark for each client and round.
+  const picture = make("div", null, { role: "img", "aria-label": "The group of each client in each evaluated round" });
+  picture.append(svg);
+  return picture;
 };
 
 // ---- one run, or several beside each other
