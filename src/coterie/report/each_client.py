@@ -38,7 +38,7 @@ ABOUT = {
     MEAN: "The own training mean is the {metric} of answering with the mean of the client's training targets",
     MAJORITY: "The own majority class is the {metric} of always answering with what is most common in the client's "
     "training samples",
-    "chance": "Chance is the {metric} of a score that is the same for every sample, that is how common each class is",
+    "chance": "Chance is the {metric} of a score that is the same for every sample, or how common each class is",
     "own token counts": "The own token counts are the {metric} of expecting each token as often as it is in the "
     "client's training samples",
 }

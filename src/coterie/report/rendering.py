@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from coterie.methods import METHODS
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.saving import language_version, specification
 from coterie.report.numbers import capital, count_of
@@ -73,8 +74,9 @@ def _as_markdown(value: object) -> object:
 
 
 def _as_prose(sentence: str) -> Markup:
-    """Return a sentence for a page: it begins with a capital, unless by a setting, and `commands` are code."""
-    begun = capital(sentence) if re.match(r"[a-z]+ (?!=)", sentence) else sentence
+    """Return a sentence for a page: it begins with a capital, unless by a name, and `commands` are code."""
+    first = re.match(r"[a-z]+(?= (?!=))", sentence)
+    begun = capital(sentence) if first and first[0] not in METHODS else sentence
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(begun))))
 
 

@@ -144,8 +144,8 @@ const showIndex = () => {
 
 // ---- charts
 const scale = (low, high, from, to) => (value) => from + (value - low) / (high - low || 1) * (to - from);
-const chart = (series, title, isShare) => {
-  const width = 560, height = 240, left = 46, bottom = 26, top = 8;
+const chart = (series, title, isShare, width) => {
+  const height = Math.round(140 + width / 5), left = 54, bottom = 26, top = 8;
   const points = series.flatMap((one) => one.points);
   const ends = series.filter((one) => one.points.length).map(({ name, points }) =>
     name + " is at " + number(points.at(-1)[1], isShare) + " in round " + points.at(-1)[0]);
@@ -183,15 +183,15 @@ const legend = (entries) => {
   }
   return list;
 };
-const members = (found) => {
+const members = (found, width) => {
   const { rounds, clients, colours } = found;
-  const row = clients.length > 40 ? 6 : 12, left = clients.length > 40 ? 0 : 110, width = 560;
+  const row = clients.length > 40 ? 6 : 15, left = clients.length > 40 ? 0 : 110;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${row * clients.length + 22}`, "aria-hidden": "true" });
   const step = (width - left) / rounds.length;
   clients.forEach((client, place) => {
     if (left) {
       const short = client.name.length > 16 ? client.name.slice(0, 15) + "…" : client.name;
-      svg.append(draw("text", { x: left - 5, y: place * row + 10, "text-anchor": "end" }, short));
+      svg.append(draw("text", { x: left - 5, y: place * row + 11, "text-anchor": "end" }, short));
     }
     client.groups.forEach((group, column) => {
       if (group === null) return;
@@ -236,7 +236,14 @@ const facts = (run) => {
   if (run.runtime !== "local") add("runtime", run.runtime);
   return list;
 };
-const card = (run) => {
+// A chart is as wide as the card that it is in, so that its words are as large as those around it on a phone, too.
+const roomOf = (place, count) => {
+  const grid = make("div", null, { class: "shown" });
+  for (let i = 0; i < count; i++) grid.append(make("article", "", { class: "card" }));
+  place.replaceChildren(grid);
+  return Math.max(Math.min(grid.firstChild.clientWidth - 32, 700), 200);
+};
+const card = (run, width) => {
   const place = make("article", null, { class: "card", "data-name": run.name });
   place.append(make("h2", run.name));
   const actions = make("div", null, { class: "actions" });
@@ -264,7 +271,7 @@ const card = (run) => {
       " move" + (moves === 1 ? "" : "s") + (run.members.total > run.members.clients.length
         ? "; " + run.members.clients.length + " of " + run.members.total + " clients are shown" : ""), { class: "note" }));
     if (known.length) place.append(legend(known.map(([group, colour]) => ["group " + group, colour])));
-    place.append(members(run.members));
+    place.append(members(run.members, width));
   }
   if (run.failures?.count) {
     const list = make("ul", null, { class: "said failures", tabindex: "0" });
@@ -278,17 +285,19 @@ const showRuns = (found) => {
   const place = get("runs-shown"), open = window.scrollY, refocus = keepFocus(place);
   const kinds = new Map();
   found.forEach((run, which) => (run.curves || []).forEach((curve) => {
-    if (!kinds.has(curve.title)) kinds.set(curve.title, { isShare: curve.is_share, series: [] });
-    kinds.get(curve.title).series.push({ name: run.name, points: curve.points, colour: palette[which % palette.length] });
+    const title = curve.key === "worst10" ? run.metric + ", worst 10 %" : curve.title;
+    if (!kinds.has(title)) kinds.set(title, { isShare: curve.is_share, series: [] });
+    kinds.get(title).series.push({ name: run.name, points: curve.points, colour: palette[which % palette.length] });
   }));
   const charts = make("div", null, { class: "shown" });
+  const room = kinds.size ? roomOf(place, kinds.size) : 0, cardRoom = roomOf(place, found.length);
   for (const [title, { isShare, series }] of kinds) {
     const card = make("article", null, { class: "card" });
-    card.append(make("h2", title), chart(series, title, isShare));
+    card.append(make("h2", title), chart(series, title, isShare, room));
     charts.append(card);
   }
   const cards = make("div", null, { class: "shown" });
-  cards.append(...found.map(card));
+  cards.append(...found.map((run) => card(run, cardRoom)));
   cards.classList.add("cards");
   const parts = [make("p", null, { class: "note" })];
   parts[0].append(make("a", "all runs", { href: "#" }));
@@ -303,6 +312,7 @@ const named = () => {
   const [what, rest] = location.hash.slice(1).split("=");
   return what === "run" && rest ? rest.split(",").map(decodeURIComponent) : [];
 };
+const show = (single) => { get("index").hidden = single; get("runs-shown").hidden = !single; };
 let asked = 0;
 const refresh = async () => {
   const mine = ++asked, names = named();
@@ -310,6 +320,7 @@ const refresh = async () => {
     if (names.length) {
       const found = await Promise.all(names.map((name) => ask("run", name)));
       if (mine !== asked) return;
+      show(true);
       showRuns(found);
     } else {
       const found = await ask("runs");
@@ -317,10 +328,9 @@ const refresh = async () => {
       runs = found.runs;
       get("folder").textContent = found.folder;
       for (const name of ticked) if (!runs.some((run) => run.name === name)) ticked.delete(name);
+      show(false);
       showIndex();
     }
-    get("index").hidden = names.length > 0;
-    get("runs-shown").hidden = !names.length;
     if (failed) say("");
     failed = false;
   } catch (error) {
