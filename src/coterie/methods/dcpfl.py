@@ -267,9 +267,7 @@ class DCPFL(Method[DCPFLState]):
     ] = "validation"
     margin: Annotated[
         float,
-        Field(
-            ge=0, description="standard errors by which a trial must win where only some clients take part in it"
-        ),
+        Field(ge=0, description="standard errors over the clients by which a trial must win"),
     ] = 2.5
     sync_singletons: Annotated[bool, Field(description="a group of one exchanges its model all the same")] = False
     dynamic: Annotated[bool, Field(description="split by trials; or once, at `cut`, after `t_start` rounds")] = True
@@ -487,15 +485,15 @@ class DCPFL(Method[DCPFLState]):
     def judge_trial(self, gains: tuple[float, ...], share: float) -> tuple[bool, bool]:
         """Say whether the finer groups won and whether they lost, by how much lower the clients' losses were.
 
-        Where everybody was there, the smaller mean loss wins. Of a `share` of the clients, the mean gain must be
-        `margin` standard errors of what it would be with everybody; a smaller gain decides nothing. A single gain
-        has no known error, and wins for nobody else.
+        The mean gain must be `margin` standard errors, as the clients' gains scatter: a client has few validation
+        samples, and groups that are too fine would win by chance. What is no such gain is lost where everybody was
+        there. Of a `share` of the clients a small one decides nothing: the next trial adds its gains. A single gain
+        has no known error, and never wins.
         """
         gain, count = float(np.mean(gains)), len(gains)
-        if count == 1:
-            return gain > 0 and share >= 1, gain <= 0
-        error = float(np.std(gains, ddof=1) * np.sqrt(max(1 - share, 0) / count))
-        return gain > self.margin * error, gain <= 0
+        error = float(np.std(gains, ddof=1) / np.sqrt(count)) if count > 1 else np.inf
+        won = gain > 0 and (not self.margin or gain > self.margin * error) and count > 1
+        return won, not won and (gain <= 0 or share >= 1)
 
     def find_alone(self, groups: Ids) -> Layers:
         """Find the groups of one client that keeps its model to itself `[K, 1]`."""
