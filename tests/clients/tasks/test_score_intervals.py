@@ -108,7 +108,8 @@ def test_intervals_hold_the_metric_and_what_it_would_be_of_endless_samples(metri
     wanted, times, held = measure(draw(20_000)), 150, 0
     for _ in range(times):
         drawn = draw(count)
-        low, high = bound_metric(metric, *(of.numpy() for of in drawn), rng)
+        predicted, scores, targets = (of.numpy() for of in drawn)
+        low, high = bound_metric(metric, predicted, scores, targets, rng)
         assert low < measure(drawn) < high
         held += low <= wanted <= high
     assert held >= 0.85 * times  # 0.95 ± 3 standard errors, and a bootstrap of 60 samples is a little too narrow
