@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks import diagnose, diagnose_truth, document, document_sections, measuring, methods, planted
+from benchmarks import (
+    diagnose,
+    diagnose_signals,
+    diagnose_truth,
+    document,
+    document_sections,
+    measuring,
+    methods,
+    planted,
+)
 from benchmarks.document_bars import Judged, Reaches
 from benchmarks.document_sections import SECTIONS, plainly
 from coterie.experiments.folder.run_folder import RunFolder
@@ -311,6 +320,15 @@ def test_the_committed_page_of_planted_groups_is_that_of_the_committed_rows() ->
 def test_the_committed_calibration_of_diagnoses_is_that_of_the_committed_rows() -> None:
     page, rows = diagnose.PAGE.read_text("utf-8"), json.loads(diagnose.KEPT.read_text("utf-8"))["rows"]
     assert page == diagnose.written(page, rows)
+
+
+def test_the_committed_signals_of_diagnoses_are_those_of_the_committed_rows() -> None:
+    page = diagnose_signals.PAGE.read_text("utf-8")
+    rows = json.loads(diagnose_signals.KEPT.read_text("utf-8"))["rows"]
+    assert page == diagnose_signals.written(page, rows)
+    level = diagnose_signals.of_case(diagnose_signals.LEVEL, rows)
+    assert len(level) == 200
+    assert all(sum(row[name] <= 0.05 for row in level) <= 14 for name in diagnose_signals.SIGNALS)  # 5 % and 2
 
 
 def test_the_committed_truth_of_diagnoses_is_that_of_the_committed_rows() -> None:

@@ -15,6 +15,7 @@ from coterie.grouping.halves import (
     find_groups,
     find_turned_round,
     half_distances,
+    loss_distances,
     membership_shares,
     pairing_test,
     resampled_counts,
@@ -165,3 +166,36 @@ def test_more_than_a_fifth_are_a_group_of_their_own_and_not_turned_round() -> No
 )
 def test_a_half_is_what_four_of_five_clients_can_fill(samples: list[int], size: int) -> None:
     assert common_half(np.array(samples, np.int64)) == size
+
+
+def losses_of(groups: list[int], seed: int = 0, noise: float = 0.1) -> Floats:
+    """What models of halves lose on each other's samples: more by 1 where their groups differ."""
+    rng, of = np.random.default_rng(seed), np.repeat(groups, 2)
+    hard, bad = rng.uniform(1, 2, len(of)), rng.uniform(0, 1, len(of))
+    found: Floats = hard[:, None] + bad + (of[:, None] != of) + noise * rng.normal(size=(len(of), len(of)))
+    return found
+
+
+def test_losses_tell_groups_apart_however_hard_samples_are_and_however_bad_models() -> None:
+    for groups in ([0, 1] * 6, [0] * 10 + [1, 1]):
+        assert pairing_test(loss_distances(losses_of(groups)), np.random.default_rng(0)).p < 0.03
+
+
+def test_losses_of_one_population_reject_no_more_often_than_they_may() -> None:
+    rng = np.random.default_rng(2)
+    p = [pairing_test(loss_distances(losses_of([0] * 8, seed)), rng, 99).p for seed in range(300)]
+    assert 12 <= np.sum(np.array(p) <= 0.1) <= 48  # 30, give or take 3.5 standard deviations
+
+
+def test_a_client_that_tells_what_no_model_loses_hides_no_groups() -> None:
+    losses = losses_of([0, 1] * 6)
+    losses[:2] = np.random.default_rng(0).choice([-1e30, 1e30], (2, 24))
+    assert pairing_test(loss_distances(losses), np.random.default_rng(0)).p < 0.05
+    assert np.isfinite(loss_distances(losses)).all()
+
+
+def test_the_distance_of_two_halves_is_the_mean_loss_under_each_others_models() -> None:
+    losses = losses_of([0] * 3)
+    found = loss_distances(losses)
+    np.testing.assert_allclose(found, found.T)
+    assert found[0, 1] == pytest.approx((losses[0, 1] + losses[1, 0]) / 2)

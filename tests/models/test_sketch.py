@@ -66,3 +66,14 @@ def test_sketches_keep_distances_of_which_a_few_channels_are_the_most(period: in
     ratios = np.array([(squared_distances(s, s) / np.where(exact > 0, exact, 1))[pairs] for s in sketched])
     assert ratios.mean() == pytest.approx(1.0, abs=0.02)
     assert np.sqrt(np.square(ratios - 1).mean()) < 1.25 * math.sqrt(2 / SKETCH)
+
+
+def test_wider_sketches_keep_inner_products_better() -> None:
+    """The deviation of the inner product of two directions is about 1 / sqrt(width)."""
+    some = torch.nn.functional.normalize(torch.randn(20, 50_000, generator=torch.Generator().manual_seed(0)))
+    exact = (some @ some.T).numpy()
+    for width in (512, 4096):
+        sketched = Sketch(50_000, 3, width)(some)
+        assert sketched.shape == (20, width)
+        off = ((sketched @ sketched.T).numpy() - exact)[np.triu_indices(20, 1)]
+        assert 0.7 < off.std() * math.sqrt(width) < 1.3

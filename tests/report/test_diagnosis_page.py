@@ -12,6 +12,8 @@ import pytest
 from coterie.experiments.diagnose.advice import Suggestion
 from coterie.experiments.diagnose.diagnosis import Diagnosis
 from coterie.experiments.diagnose.pay import Pay, weigh
+from coterie.experiments.diagnose.signals import Signal
+from coterie.grouping.halves import PairingTest
 from coterie.report.diagnosis_page import MOST_BARS, draw_distances, draw_gains, draw_options, make_page
 from tests.experiments.diagnose.test_diagnose import some
 from tests.experiments.diagnose.test_pay import moments
@@ -102,3 +104,9 @@ def test_of_many_clients_those_at_both_ends_are_drawn() -> None:
     assert figure.chart is not None
     assert len(layer_of(figure.chart, 1)) == MOST_BARS
     assert figure.caption.endswith("40 clients in between are not drawn.")
+
+
+def test_all_signals_are_in_one_table() -> None:
+    page = page_of(whole(signals=(Signal("losses", 5, 30, PairingTest(0.3, 0.41, 0.42)),)))
+    assert page.index("directions of updates, which decide") < page.index("losses under each other")
+    assert "p = 0.3" in page

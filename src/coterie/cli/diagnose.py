@@ -83,6 +83,10 @@ def diagnose(
         bool,
         typer.Option("--gains/--no-gains", help="Find out who gains by what, too; most of the time goes there."),
     ] = True,
+    losses: Annotated[
+        bool,
+        typer.Option("--losses/--no-losses", help="Ask what each other's models lose, too; decides nothing."),
+    ] = False,
     workers: Workers = None,
     engine: Engine = None,
     imports: Imports = None,
@@ -129,7 +133,9 @@ def diagnose(
             from coterie.experiments.diagnose.advice import predict_costs, suggest
         said = describe_run(experiment.resolved()).partition(" on ")[2]
         with show_progress() as progress:
-            diagnosis = diagnosing.diagnose(experiment, alpha=alpha, starts=starts, gains=gains, progress=progress)
+            diagnosis = diagnosing.diagnose(
+                experiment, alpha=alpha, starts=starts, gains=gains, losses=losses, progress=progress
+            )
             suggestions = predict_costs(suggest(diagnosis, experiment), experiment, progress)
     for sentence in describe(diagnosis, suggestions, experiment, said):
         say(sentence)

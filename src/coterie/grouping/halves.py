@@ -40,6 +40,9 @@ MOST_TURNED = 0.2
 FINER = 4.0
 """How many times finer than the level that it is held against a p-value is computed, at least."""
 
+LARGEST = 3.0
+"""How many times the median loss one counts for at most."""
+
 _CHUNK = 1 << 21
 """Places of random pairings drawn at a time."""
 
@@ -137,6 +140,23 @@ def client_distances(halves: Floats) -> Floats:
     found = halves.reshape(n, 2, n, 2).mean((1, 3))
     np.fill_diagonal(found, 0.0)
     return np.asarray((found + found.T) / 2)
+
+
+def loss_distances(losses: Floats) -> Floats:
+    """Return the distances `[2 n, 2 n]` of halves by what the models of some lose on the samples of others.
+
+    It is the mean loss of either's model on the samples of the other. In a sum over pairs, as in a test, neither
+    how hard samples are counts nor how good a model is in general. No loss counts for less than 0, nor for more
+    than `LARGEST` times the median one, so that nobody weighs more by telling what no model loses.
+
+    Args:
+        losses: `[2 n, 2 n]`, of the samples of each half (rows) under the model of each (columns); a half's own
+            model counts nowhere.
+    """
+    others = losses[~np.eye(len(losses), dtype=bool)]
+    told = np.clip(losses, 0.0, LARGEST * float(np.median(others)) if others.size else 0.0)
+    np.fill_diagonal(told, 0.0)
+    return np.asarray((told + told.T) / 2)
 
 
 def pairing_test(halves: Floats, rng: np.random.Generator, draws: int = 999) -> PairingTest:

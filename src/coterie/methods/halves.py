@@ -52,7 +52,8 @@ class HalvesState:
 class Halves(Method[HalvesState]):
     """One-shot groups, as many as an exact test on halves of the clients' data finds; FedAvg in each.
 
-    Per round: down and up `m P b` bytes; the first one also `V n P b` down and `2 V n P b` up.
+    Per round: down and up `m P b` bytes; the first one also `V n P b` down and `2 V n P b` up
+    (of models of more than 262,144 parameters, 8,192 numbers a direction).
     """
 
     alpha: Annotated[

@@ -11,6 +11,8 @@ import polars as pl
 from coterie.experiments.diagnose.advice import Suggestion
 from coterie.experiments.diagnose.diagnosis import Diagnosis, Membership
 from coterie.experiments.diagnose.pay import TITLES, Pay
+from coterie.experiments.diagnose.signals import say_p
+from coterie.grouping.halves import PairingTest
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.figure import Figure, rows, with_style
 from coterie.report.numbers import MISSING, count_of, volume
@@ -55,6 +57,7 @@ def make_page(diagnosis: Diagnosis, suggestions: Sequence[Suggestion], of: str, 
         options=figures.get("options"),
         gains=figures.get("gains"),
         methods=_list_methods(suggestions),
+        signals=_tabulate_signals(diagnosis),
         groups=_tabulate_groups(diagnosis),
         clients=_tabulate_clients(diagnosis),
         starts=diagnosis.starts,
@@ -209,6 +212,18 @@ def _list_methods(suggestions: Sequence[Suggestion]) -> list[tuple[str, str]]:
         cost = "" if one.seconds is None else f"; about {one.seconds:,.0f} s here{sent}"
         found.append((f"{number}. {one.method}{f' with {settings}' if settings else ''}", f"{one.reason}{cost}"))
     return found
+
+
+def _tabulate_signals(diagnosis: Diagnosis) -> Table:
+    """Return what every signal says of whether clients differ, that which decides first."""
+
+    def cells(title: str, clients: int, test: PairingTest) -> list[str]:
+        return [title, say_p(test, diagnosis.draws), f"{test.own:.3f}", f"{test.random:.3f}", str(clients)]
+
+    found = [cells("directions of updates, which decide", diagnosis.tested, diagnosis.structure)]
+    found += [cells(signal.title, signal.clients, signal.test) for signal in diagnosis.signals]
+    heads = ["Signal", "p", "Distance of own halves", "Of random pairs", "Clients"]
+    return Table(heads, found if diagnosis.is_possible else [], texts=1)
 
 
 def _tabulate_groups(diagnosis: Diagnosis) -> Table:

@@ -63,8 +63,8 @@ def test_sentences_name_what_differs() -> None:
     )
     nothing = Skew(None, Share(-0.01, 0.8), Share(0, 1))
     assert Kinds(20, nothing, (), 20, 80, False).sentence() == (
-        "What differs? Nothing that profiles tell but their sizes: of the variance of inputs 0.0% (p = 0.8) is "
-        "between clients; sizes are unequal, 20 to 80 samples"
+        "What differs? Nothing that profiles of most clients tell but their sizes: of the variance of inputs 0.0% "
+        "(p = 0.8) is between clients; sizes are unequal, 20 to 80 samples"
     )
     assert Kinds(0, None, (), 20, 20, True).sentence().startswith("What differs? Clients did not tell how often")
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.rules.client import Client
+from coterie.clients.rules.half_data import half_rows
 from coterie.clients.rules.minibatch import Batch
 from coterie.clients.rules.objective import LocalModel
 from coterie.clients.rules.requests import Inspect, Train, Trained
@@ -37,10 +38,7 @@ def fold_rows(client: Client, size: int, fold: int) -> NDArray[np.int64]:
 
     Folds 0 and 1 are the first half of `HalfDirections`, folds 2 and 3 the second.
     """
-    held = min(size, client.samples // 2)
-    order = client.stream("halves").permutation(client.samples)
-    half = order[held * (fold // 2) : held * (fold // 2 + 1)]
-    return np.sort(half[fold % 2 :: 2])
+    return np.sort(half_rows(client, size)[fold // 2][fold % 2 :: 2])
 
 
 def _weights(client: Client, rows: NDArray[np.int64]) -> Tensor:
@@ -112,7 +110,7 @@ class FoldScores(Rule):
             models += [shared, own.model]
         each = torch.empty(len(models), len(rows), dtype=torch.float64)
         for number, model in enumerate(models):
-            each[number] = yield Inspect(_Scorer(rows, self.kind), model=model)
+            each[number] = yield Inspect(RowScores(rows, self.kind), model=model)
         moments[0, 0] = len(rows)
         moments[0, 1:] = each.mean(1)
         centred = each - each.mean(1, keepdim=True)
@@ -125,7 +123,7 @@ class FoldScores(Rule):
 
 
 @dataclass(frozen=True, eq=False)
-class _Scorer:
+class RowScores:
     """Scores a model on some rows of a client's samples."""
 
     rows: NDArray[np.int64]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -16,6 +18,8 @@ from coterie.clients.rules.minibatch import Samples
 from coterie.clients.rules.requests import Gradients, LocalNetwork, Request, Train, Trained
 from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
 from coterie.clients.rules.training import Training
+from coterie.models.layout import Layout
+from coterie.models.sketch import Sketch
 
 FARTHEST = torch.finfo(torch.float32).max
 """The spread of halves that cancel out: a number that can cross."""
@@ -85,13 +89,18 @@ LEAST_STEPS = 20
 LONGEST_STEP = 1.0
 """Length to which a gradient is cut, so that hardly any learning rate diverges; a direction is all that is sent."""
 
+SKETCH_ABOVE = 1 << 18
+"""Parameters of a model above which directions are sketched."""
+DIRECTION_SKETCH = 1 << 13
+"""Numbers in a sketch of a direction: a cosine is off by 1/90 or so, which pairs share that are compared."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrainOnHalf(Request):
-    """Plain SGD from `start` `[P]` on some of the client's samples; answered by a tensor `[P]`, the way it led.
+    """Plain SGD from `start` `[P]` on some of the client's samples; answered by the update of the trainable part.
 
     It takes as many steps for all clients, so that nothing but what the samples are tells two updates apart. The
-    answer has length 1, and 0 in buffers; all of it is 0 where no step was taken, or training diverged.
+    answer is float64 `[T]`, and 0 where no step was taken.
 
     Attributes:
         start: where training begins.
@@ -129,10 +138,7 @@ class TrainOnHalf(Request):
                 left -= 1
             if left == before:  # a batch norm trains on no single sample
                 break
-        update = (w - trainable.take(self.start)).double()
-        length = float(update.norm())
-        way = (update / length).float() if 0 < length < float("inf") else torch.zeros_like(w)
-        return trainable.put(torch.zeros_like(self.start), way)
+        return (w - trainable.take(self.start)).double()
 
     def backpropagated(self, count: int, training: Training, keep_single: bool) -> int:
         return self._steps(training) * min(training.batch_size, self.size)
@@ -149,23 +155,59 @@ class HalfDirections(Rule):
 
     Both halves have `size` samples, drawn without replacement; a client with fewer than two such has halves of what
     it holds, and one with a single sample sends nothing. All exchanges of a round are about the same halves.
+
+    Of a model of more than `SKETCH_ABOVE` parameters a direction crosses as a sketch of `DIRECTION_SKETCH` numbers,
+    which keeps inner products.
     """
 
     size: Annotated[int, Field(ge=1, description="samples in a half")] = 32
     passes: Annotated[int, Field(ge=1, description="passes over a half")] = 5
     start: Annotated[int, Field(ge=0, description="number of the start, to name its randomness")] = 0
+    lengths: Annotated[bool, Field(description="whether to tell how long the updates are, too")] = False
     uploads, writes = ("first", "second"), False
     optional_uploads = ("first", "second")
 
     def run(self, client: Client, order: Order) -> Work:
-        """Answer with the directions `first` and `second` `[P]`, of length 1."""
-        held = min(self.size, client.samples // 2)
-        if not held:
+        """Answer with the directions `first` and `second`, of length 1 and 0 in buffers.
+
+        A direction is 0 where no step was taken, or training diverged. With `lengths`, the number `length` is the
+        mean of both.
+        """
+        halves = half_rows(client, self.size)
+        if not len(halves[0]):
             return Answer()
-        order_of_samples = client.stream("halves").permutation(client.samples)
-        start, uploads = order.items["model"].values, {}
-        for name, at in (("first", 0), ("second", held)):
-            rows = np.sort(order_of_samples[at : at + held])
-            way: Tensor = yield TrainOnHalf(start, rows, self.size, self.passes, f"{name} half, start {self.start}")
-            uploads[name] = way
-        return Answer(uploads)
+        start, uploads, lengths = order.items["model"].values, {}, []
+        for name, rows in zip(self.uploads, halves, strict=True):
+            purpose = f"{name} half, start {self.start}"
+            update: Tensor = yield TrainOnHalf(start, np.sort(rows), self.size, self.passes, purpose)
+            length = float(update.norm())
+            fine = 0 < length < float("inf")
+            way = (update / length).float() if fine else torch.zeros_like(update, dtype=torch.float32)
+            direction = client.layout.trainable.put(torch.zeros_like(start), way)
+            uploads[name] = _sketch(direction, client.seed) if is_sketched(client.layout) else direction
+            lengths.append(length if fine else 0.0)
+        return Answer(uploads, {"length": sum(lengths) / 2} if self.lengths else {})
+
+    def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        return dict.fromkeys(self.uploads, (DIRECTION_SKETCH,)) if is_sketched(layout) else {}
+
+
+def half_rows(client: Client, size: int) -> NDArray[np.int64]:
+    """Return which samples the halves hold `[2, h]`, of those stored: `size` each, or as many as there are."""
+    held = min(size, client.samples // 2)
+    return client.stream("halves").permutation(client.samples)[: 2 * held].reshape(2, held)
+
+
+def is_sketched(layout: Layout) -> bool:
+    """Whether directions of such a model are sketched."""
+    return layout.size > SKETCH_ABOVE
+
+
+@lru_cache(maxsize=2)
+def _find_sketch(size: int, seed: int) -> Sketch:
+    return Sketch(size, seed, DIRECTION_SKETCH)
+
+
+def _sketch(direction: Tensor, seed: int) -> Tensor:
+    """Return the sketch `[DIRECTION_SKETCH]` of a direction `[P]`, by the same map at all clients."""
+    return _find_sketch(len(direction), seed)(direction.cpu()[None])[0]

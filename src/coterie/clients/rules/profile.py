@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.rules.client import Client
+from coterie.clients.rules.half_data import half_rows
 from coterie.clients.rules.minibatch import Batch
 from coterie.clients.rules.objective import LocalModel
 from coterie.clients.rules.requests import Inspect
@@ -62,20 +63,17 @@ class HalfProfiles(Rule):
 
     def run(self, client: Client, order: Order) -> Work:
         """Answer with `profile` `[2, classes, 1 + FEATURES]`: counts, and beside them sums of the features."""
-        held = min(self.size, client.samples // 2)
-        profile = torch.zeros(self.shapes(client.layout)["profile"])
-        if not held:
+        halves, profile = half_rows(client, self.size), torch.zeros(self.shapes(client.layout)["profile"])
+        if not halves.size:
             return Answer({"profile": profile})
-        order_of_samples = torch.from_numpy(client.stream("halves").permutation(client.samples))
         scale = order.items["scale"].values.double().view(2, -1)
 
         def take(batch: Batch, _: LocalModel | None) -> Tensor:
             found = profile.double()
-            for half in (0, 1):
-                rows = order_of_samples[half * held : (half + 1) * held]
+            for half, rows in enumerate(torch.from_numpy(halves)):
                 features = random_features(batch.inputs[rows].flatten(1).double(), scale, client.seed)
-                labels = batch.labels[rows] if self.classes > 1 else torch.zeros(held, dtype=torch.int64)
-                ones = torch.ones(held, 1, dtype=torch.float64)
+                labels = batch.labels[rows] if self.classes > 1 else torch.zeros(len(rows), dtype=torch.int64)
+                ones = torch.ones(len(rows), 1, dtype=torch.float64)
                 found[half].index_add_(0, labels, torch.cat([ones, features], 1))
             return found
 

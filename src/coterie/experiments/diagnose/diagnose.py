@@ -16,10 +16,12 @@ from coterie.clients.data.columns import Named
 from coterie.clients.data.datasets import DATASETS, default_split
 from coterie.clients.data.federation import Federation
 from coterie.clients.rules.fold import FOLDS
+from coterie.clients.rules.half_data import is_sketched
 from coterie.errors import BadInput
 from coterie.experiments.diagnose.diagnosis import MOST_DISTANCES, Diagnosis, make_groups
 from coterie.experiments.diagnose.kinds import Kinds
 from coterie.experiments.diagnose.pay import Pay, choose_kind, weigh
+from coterie.experiments.diagnose.signals import MOST_CLIENTS, MOST_PUBLIC, Signal
 from coterie.experiments.run.loop import Session
 from coterie.experiments.run.setup import World
 from coterie.experiments.schema.experiment import Experiment, check
@@ -35,6 +37,7 @@ from coterie.grouping.halves import (
 from coterie.grouping.skew import find_skew
 from coterie.methods.cross_fit import ROUNDS, choose_passes, cross_fit, place_by_other_half
 from coterie.methods.exchange import Ask, Exchange, Replies
+from coterie.methods.half_models import compare_losses, compare_predictions
 from coterie.methods.profiles import gather_profiles
 from coterie.methods.split_halves import GatheredHalves, gather_halves
 from coterie.runtime.runtime import drive
@@ -51,6 +54,8 @@ NOT_ASKED = (
     "take a network without, or with group or layer normalisation in its place"
 )
 
+NOT_COMPARED = "losses and predictions were not compared: of {size:,} parameters only sketches of directions cross"
+
 
 def diagnose(
     experiment: Experiment,
@@ -60,6 +65,7 @@ def diagnose(
     starts: int = STARTS,
     gains: bool = True,
     profiles: bool | None = None,
+    losses: bool = False,
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
     """Say whether clients of an experiment should be grouped, into which groups, and who gains, before training.
@@ -77,8 +83,9 @@ def diagnose(
         starts: initial models.
         gains: whether to find out who gains by what, which takes most of the time.
         profiles: whether clients tell how often each class is, and what its inputs sum to, so that kinds of skew
-            can
-            be told apart; None if they are simulated alone.
+            can be told apart; None if they are simulated alone.
+        losses: whether clients also tell what each other's models lose on their data. Each is sent the models of at
+            most 64 clients' halves. Where the server holds public samples, predictions on these are compared, too.
         progress: is told what has been done, a sentence at a time.
 
     Raises:
@@ -109,10 +116,13 @@ def diagnose(
         session.runtime.begin_round(1)
         with one_thread(blas=True):
             server = session.server
-            gathered = drive(gather_halves(server.everyone, server, starts, say_start), answer_of_halves)
+            public = server.public is not None and session.population.task.distributes
+            most = MOST_CLIENTS if (losses or public) and not is_sketched(server.layout) else 0
+            gathered = drive(gather_halves(server.everyone, server, starts, say_start, most), answer_of_halves)
             found, labels = _conclude(session, gathered, alpha, starts, missing)
+            signals = _find_signals(session, gathered, losses, public, answer)
             told = world is None if profiles is None else profiles
-            found = replace(found, kinds=_find_kinds(session, gathered, alpha, answer, told))
+            found = replace(found, signals=signals, kinds=_find_kinds(session, gathered, alpha, answer, told))
             asked = gains and not session.has_batch_norm
             pay = _find_gains(session, gathered, found, labels, answer, progress) if asked else None
             notes = (
@@ -122,6 +132,8 @@ def diagnose(
             )
             if gains and not asked:
                 notes = (*notes, NOT_ASKED)
+            if (losses or public) and not most:
+                notes = (*notes, NOT_COMPARED.format(size=server.layout.size))
             return replace(found, pay=pay, notes=notes, seconds=time.perf_counter() - begun)
 
 
@@ -163,6 +175,32 @@ def _find_distances(products: NDArray[np.float64]) -> tuple[tuple[float, ...], .
     if not LEAST <= products.shape[1] // 2 <= MOST_DISTANCES:
         return ()
     return tuple(tuple(row) for row in client_distances(half_distances(products)).round(4).tolist())
+
+
+def _find_signals(
+    session: Session,
+    gathered: GatheredHalves,
+    losses: bool,
+    public: bool,
+    answer: Callable[[Ask], Replies | Tensor | None],
+) -> tuple[Signal, ...]:
+    """Return what the models of halves say beside their directions, where enough clients are compared."""
+    halves, server, found = gathered.models, session.server, list[Signal]()
+    if halves is None:
+        return ()
+
+    def test(name: str, samples: int, distances: NDArray[np.float64]) -> None:
+        if len(distances) >= 2 * LEAST:
+            outcome = pairing_test(distances, server.stream(f"pairings by {name}"), DRAWS)
+            found.append(Signal(name, len(distances) // 2, samples, outcome))
+
+    if losses:
+        test("losses", gathered.size, drive(compare_losses(halves, gathered.size), answer))
+    if public:
+        many = len(server.public_inputs())
+        rows = np.sort(server.stream("public samples").permutation(many)[:MOST_PUBLIC])
+        test("predictions", len(rows), drive(compare_predictions(halves, server.public_inputs(rows)), answer))
+    return tuple(found)
 
 
 def _find_kinds(

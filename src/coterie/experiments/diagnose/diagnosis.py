@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.experiments.diagnose.kinds import Kinds
 from coterie.experiments.diagnose.pay import Pay
+from coterie.experiments.diagnose.signals import Signal, say_p, say_signals
 from coterie.grouping.halves import LEAST, Division, PairingTest
 
 BETWEEN = 0.75
@@ -74,6 +75,7 @@ class Diagnosis:
         turned_round: clients whose updates point against all others'; they were left out of the test.
         missing: why other clients did not answer, by name.
         notes: what is to be known of the data.
+        signals: what else was tested beside the directions of updates, which alone decide.
         kinds: in what clients differ; None where nobody asked.
         pay: what each model that a client could have is worth; None where nobody asked or could be scored.
         distances: between clients, in the order of `memberships`; none for more than `MOST_DISTANCES` clients.
@@ -97,6 +99,7 @@ class Diagnosis:
     turned_round: tuple[str, ...]
     missing: dict[str, str]
     notes: tuple[str, ...]
+    signals: tuple[Signal, ...] = ()
     kinds: Kinds | None = None
     pay: Pay | None = None
     distances: tuple[tuple[float, ...], ...] = ()
@@ -133,7 +136,9 @@ class Diagnosis:
         """Return the answers, one sentence each: whether there is structure, of what, which groups, who gains."""
         kinds = () if self.kinds is None else (self.kinds.sentence(),)
         pay = () if self.pay is None else self.pay.sentences()
-        return (self._say_structure(), *kinds, self._say_count(), *self._say_groups(), *pay, *self._say_left_out())
+        signals = say_signals(self.signals, self.has_structure, self.alpha, self.draws)
+        groups = (self._say_count(), *self._say_groups())
+        return (self._say_structure(), *signals, *kinds, *groups, *pay, *self._say_left_out())
 
     def _say_structure(self) -> str:
         if not self.is_possible:
@@ -142,7 +147,7 @@ class Diagnosis:
                 f"and a test needs {LEAST}"
             )
         of, test = f"{self.tested} clients with twice {self.size} samples, {self.starts} starts", self.structure
-        p = f"p = {test.p:.3g}" if test.p > 1 / (1 + self.draws) else f"p < {2 / (1 + self.draws):.3g}"
+        p = say_p(test, self.draws)
         if self.has_structure:
             return (
                 f"Is there structure? Yes ({p}): a client's own halves are nearer to each other than halves paired "

@@ -44,7 +44,7 @@ class Kinds:
             return f"What differs? Clients did not tell how often classes are and what inputs are like; {sizes}"
         if not self.found:
             only = " but their sizes" if self.sizes_differ else ""
-            return f"What differs? Nothing that profiles tell{only}: {self._say_shares()}; {sizes}"
+            return f"What differs? Nothing that profiles of most clients tell{only}: {self._say_shares()}; {sizes}"
         said = [_NAMES[kind] for kind in self.found]
         if "labels" in self.found and "features" in self.found:
             said[-1] += " (or what labels mean: beside such different labels the two cannot be told apart)"
