@@ -91,7 +91,9 @@ def test_the_page_loads_nothing(written: str) -> None:
     places = {attributes["id"] for _, attributes in reader.elements if "id" in attributes} - {"specifications"}
     headings = {place for place in places if (place or "").startswith("about-")}
     assert headings >= {f"about-{name}" for name in specifications}
-    places -= headings
+    captions = {place for place in places if (place or "").startswith("says-")}
+    assert captions >= {f"says-{name}" for name in specifications}
+    places -= headings | captions
     assert places == {f"chart-{name}" for name in specifications}
     assert {"chart-accuracy-1", "chart-clients-1", "chart-cost-1", "chart-groups-1", "chart-accuracy-2"} <= places
     assert "chart-groups-2" not in places  # nothing is planted there

@@ -64,7 +64,7 @@ def test_every_answer_is_on_the_page() -> None:
     assert 'id="chart-options"' in page
     assert 'id="chart-distances"' in page
     assert "[data]\nname = &#34;digits&#34;" in page
-    assert "a note." in page
+    assert "A note." in page
 
 
 def test_names_of_clients_are_text() -> None:

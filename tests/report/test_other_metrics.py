@@ -399,4 +399,4 @@ def test_a_comparison_says_whose_training_diverged(tmp_path: Path) -> None:
     folder.write_warnings(["no group was split"], ["training diverged for 1 of 8 clients"])
     assert folder.divergences() == ["training diverged for 1 of 8 clients"]
     assert folder.warnings() == ["training diverged for 1 of 8 clients", "no group was split"]
-    assert "training diverged for 1 of 8 clients" in text_of(run_page.build(folder))
+    assert "Training diverged for 1 of 8 clients" in text_of(run_page.build(folder))

@@ -74,10 +74,10 @@ def _as_markdown(value: object) -> object:
 
 
 def _as_prose(sentence: str) -> Markup:
-    """Return a sentence for a page: it begins with a capital, unless by a name, and `commands` are code."""
+    """Return a sentence for a page: it begins with a capital, unless by a name, and `coterie …` is code."""
     first = re.match(r"[a-z]+(?= (?!=))", sentence)
     begun = capital(sentence) if first and first[0] not in METHODS else sentence
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(begun))))
+    return Markup(re.sub(r"`(coterie [^`]+)`", r"<code>\1</code>", str(escape(begun))))
 
 
 def _specifications(figures: Sequence[Figure]) -> dict[str, Any]:
