@@ -22,8 +22,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import altair as alt
 import numpy as np
+import polars as pl
 import torch
+from scipy.stats import binomtest
 
 from benchmarks.kept_cells import Row, put_between
 from benchmarks.measuring import machine
@@ -33,6 +36,8 @@ from coterie.experiments.folder.files import write_whole
 from coterie.experiments.run.setup import World, engine_spec, load_federation
 from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import FedAvg
+from coterie.report.drawing.figure import FAINT
+from coterie.report.drawing.saving import save_charts
 from coterie.runtime.local.runtime import LocalRuntime
 
 PAGE = Path(__file__).parents[1] / "docs" / "diagnose.md"
@@ -40,6 +45,7 @@ KEPT = PAGE.parent / "diagnose" / "calibration.json"
 BEGIN, END = "<!-- calibration -->", "<!-- end of calibration -->"
 CLIENTS = 20
 ALPHA = 0.05
+PICTURE = "power"
 Kind = Literal["same", "sizes", "rotated", "shifted"]
 KINDS: Mapping[Kind, str] = {
     "same": "clients of one size",
@@ -66,7 +72,9 @@ class Case:
 
 
 LEVEL = (Case("same", federations=200), Case("sizes", federations=100))
-POWER = tuple(Case(kind, k, s) for kind in ("rotated", "shifted") for k in (2, 4) for s in STRENGTHS)
+POWER = tuple(
+    Case(kind, k, s, federations=30) for kind in ("rotated", "shifted") for k in (2, 4) for s in STRENGTHS
+)
 
 
 def diagnose_one(case: Case, seed: int) -> Row:
@@ -151,6 +159,43 @@ def power_table(rows: Mapping[str, Row]) -> str:
     return "\n".join(lines)
 
 
+def draw_power(rows: Mapping[str, Row]) -> alt.FacetChart:
+    """Draw how often structure is found by its strength, with 95 % intervals (Wilson); no strength is the level."""
+    points = []
+    for first in POWER[:: len(STRENGTHS)]:
+        cases = [LEVEL[0], *(replace(first, strength=strength) for strength in STRENGTHS)]
+        for case in cases:
+            found = [row["p"] <= ALPHA for row in of_case(case, rows)]
+            if found:
+                tested = binomtest(sum(found), len(found))
+                bounds = tested.proportion_ci(method="wilson")
+                points.append(
+                    {
+                        "kind": KINDS[first.kind],
+                        "groups": f"{first.groups} groups",
+                        "strength": case.strength,
+                        "found": float(np.mean(found)),
+                        "low": bounds.low,
+                        "high": bounds.high,
+                    }
+                )
+    base = alt.Chart().encode(
+        x=alt.X("strength:Q", title="samples that are changed", axis=alt.Axis(format="%")),
+        color=alt.Color("groups:N", title=None, legend=alt.Legend(symbolOpacity=1, symbolType="circle")),
+    )
+    share = alt.Y("found:Q", title="federations in which structure is found", axis=alt.Axis(format="%"))
+    band = base.mark_area(opacity=0.18).encode(y="low:Q", y2="high:Q")
+    line = base.mark_line(point=True).encode(y=share)
+    level = alt.Chart().mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(ALPHA))
+    layers = alt.layer(band, line, level, data=pl.DataFrame(points)).properties(width=300, height=260)
+    chart: alt.FacetChart = layers.facet(column=alt.Column("kind:N", title=None)).properties(
+        config=alt.Config(
+            background="white", view=alt.ViewConfig(stroke=None), axis=alt.AxisConfig(gridColor=FAINT)
+        )
+    )
+    return chart
+
+
 def main(words: Sequence[str]) -> int:
     """Diagnose what is missing, and write or print the tables."""
     parser = ArgumentParser(prog="python -m benchmarks.diagnose", description=__doc__)
@@ -182,17 +227,25 @@ def main(words: Sequence[str]) -> int:
         print(f"{level_table(rows)}\n\n{power_table(rows)}")
     else:
         write_whole(asked.write, written(asked.write.read_text("utf-8"), rows).encode())
+        save_charts({PICTURE: draw_power(rows)}, asked.write.parent / "pictures")
+        (asked.write.parent / "pictures" / f"{PICTURE}.png").unlink()
     return 0
 
 
 def written(page: str, rows: Mapping[str, Row]) -> str:
     """Return the page with the tables of these rows."""
-    return put_between(page, BEGIN, END, [level_table(rows), POWER_TEXT, power_table(rows)])
+    return put_between(page, BEGIN, END, [level_table(rows), POWER_CURVE, POWER_TEXT, power_table(rows)])
 
+
+POWER_CURVE = (
+    "Of planted groups, by the share of samples that are changed, the test finds structure this often at 5 %.\n"
+    "Bands are 95 % intervals (Wilson), and what is found at 0 % is the level.\n\n"
+    "![How often structure is found, over the share of samples that are changed](pictures/power.svg)"
+)
 
 POWER_TEXT = (
-    "Of planted groups, by the share of samples that are changed: how often there was structure (p ≤ 5 %), how\n"
-    "often as many groups as there are, and the mean ARI. The last column counts the federations of each strength."
+    "The same in numbers: how often there was structure (p ≤ 5 %), how often as many groups as there are, and the\n"
+    "mean ARI. The last column counts the federations of each strength."
 )
 
 
