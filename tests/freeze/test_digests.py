@@ -66,7 +66,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "dcpfl": ("dcpfl", {"t_start": 2, "window": 1, "t_obv": 1, "threshold": 1.0, "alpha": 2}, {}),
     "dcpfl, long": (
         "dcpfl",
-        {"t_start": 2, "window": 1, "t_obv": 1, "t_sp": 1, "threshold": 0.5, "alpha": 2},
+        {"margin": 0.0, "t_start": 2, "window": 1, "t_obv": 1, "t_sp": 1, "threshold": 0.5, "alpha": 2},
         {"training.lr": 0.5, "run.participation": 1.0, "run.rounds": 10},
     ),
     "dcpfl with one cut": ("dcpfl", {"t_start": 1, "dynamic": False, "cut": 0.7}, {}),

@@ -217,7 +217,7 @@ class DCPFLState:
 @METHODS.add("dcpfl")
 @dataclass(frozen=True)
 class DCPFL(Method[DCPFLState]):
-    """One group, split along a dendrogram of client models whenever the loss stops falling fast (DC-PFL).
+    """One group, split along a dendrogram of client models whenever the loss stops falling fast (Liu et al., 2025).
 
     Layers that are not averaged stay with the clients and go on training. What was averaged is sent at a member's
     next participation: a member that was away gets all layers that it missed. Distances are means over the first

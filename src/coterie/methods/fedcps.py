@@ -150,7 +150,7 @@ class FedCPSState:
 @METHODS.add("fedcps")
 @dataclass(frozen=True)
 class FedCPS(Method[FedCPSState]):
-    """Decentralised clustering, a proximal update of each client's own strength, and shared lower layers (FedCPS).
+    """Decentralised clustering, a pull of each client's own strength, and shared lower layers (Yang et al., 2025).
 
     The mean of updates is the mean of models less their common start. So models are uploaded, which makes Eq. 5
     exact, and FedCPS without pull and shared layers the same as IFCA to the last bit.

@@ -21,7 +21,7 @@ from coterie.methods.cfl import CFL, Eps2On, Layers, Weights
 @METHODS.add("layercfl")
 @dataclass(frozen=True)
 class LayerCFL(CFL):
-    """Recursive bipartition of the clients by the cosine of the updates of selected layers.
+    """Recursive bipartition of the clients by the cosine of the updates of selected layers (Yuan et al., 2023).
 
     Per round: bytes as for CFL. The selection saves computation at the server, not traffic.
     """
