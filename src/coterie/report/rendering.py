@@ -12,7 +12,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from coterie.methods import METHODS
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.saving import language_version, specification
 from coterie.report.numbers import capital, count_of
@@ -76,8 +75,14 @@ def _as_markdown(value: object) -> object:
 def _as_prose(sentence: str) -> Markup:
     """Return a sentence for a page: it begins with a capital, unless by a name, and `coterie …` is code."""
     first = re.match(r"[a-z]+(?= (?!=))", sentence)
-    begun = capital(sentence) if first and first[0] not in METHODS else sentence
+    begun = capital(sentence) if first and first[0] not in _method_files() else sentence
     return Markup(re.sub(r"`(coterie [^`]+)`", r"<code>\1</code>", str(escape(begun))))
+
+
+@cache
+def _method_files() -> frozenset[str]:
+    """Return the names of the files of methods, which are those of methods; their catalogue would load torch."""
+    return frozenset(file.name.removesuffix(".py") for file in files("coterie").joinpath("methods").iterdir())
 
 
 def _specifications(figures: Sequence[Figure]) -> dict[str, Any]:
