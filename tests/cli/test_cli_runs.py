@@ -134,7 +134,7 @@ def test_what_a_run_is_compared_with_stays(terminal: Terminal) -> None:
     code, out, err = terminal("report", "c")
     sentence = "run a is left out of the comparison: there is no run in ../a any more"
     assert (code, out, err) == (0, "runs/c/report.html\n", f"note: {sentence}\n")
-    assert sentence in page.read_text(encoding="utf-8")
+    assert f"R{sentence[1:]}" in page.read_text(encoding="utf-8")  # a note begins with a capital
     assert terminal("report", "c", "--against", "b").err == ""
     assert sentence not in page.read_text(encoding="utf-8")
     Path("runs/c/against.json").write_text("[", encoding="utf-8")
