@@ -17,10 +17,10 @@ import logging
 import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import altair as alt
 import numpy as np
@@ -206,23 +206,7 @@ def main(words: Sequence[str]) -> int:
     asked = parser.parse_args(words)
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    rows: dict[str, Any] = json.loads(KEPT.read_text("utf-8"))["rows"] if KEPT.exists() else {}
-    todo = [
-        (seed / case.federations, case, seed)
-        for case in (*LEVEL, *POWER)
-        for seed in range(case.federations)
-        if case.place(seed) not in rows
-    ]
-    todo.sort(key=lambda one: one[0])  # every case fills evenly
-    end = time.perf_counter() + asked.seconds
-    for number, (_, case, seed) in enumerate(() if asked.kept else todo, 1):
-        if time.perf_counter() > end:
-            break
-        rows[case.place(seed)] = row = diagnose_one(case, seed)
-        if number % 20 == 0 or number == len(todo):
-            print(f"{number}/{len(todo)} {case.place(seed)}: {row}", flush=True)
-            keep(rows)
-    keep(rows)
+    rows = fill(KEPT, (*LEVEL, *POWER), diagnose_one, 0.0 if asked.kept else asked.seconds)
     if asked.write is None:
         print(f"{level_table(rows)}\n\n{power_table(rows)}")
     else:
@@ -249,11 +233,51 @@ POWER_TEXT = (
 )
 
 
-def keep(rows: Mapping[str, Row]) -> None:
-    """Write the rows, in the order of their places."""
-    text = json.dumps({"benchmark": "diagnose", "machine": machine(), "rows": dict(sorted(rows.items()))}, indent=1)
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(KEPT, f"{text}\n".encode())
+class Planned(Protocol):
+    """What is diagnosed so many times, from a seed each."""
+
+    @property
+    def federations(self) -> int:
+        """How many there are."""
+
+    def place(self, seed: int) -> str:
+        """What says which federation it is."""
+
+
+C = TypeVar("C", bound=Planned)
+
+
+def fill(kept: Path, cases: Sequence[C], row_of: Callable[[C, int], Row], seconds: float) -> dict[str, Row]:
+    """Diagnose what a file of kept rows lacks, for so many seconds; return all rows.
+
+    Args:
+        kept: the file; it is written after every twenty federations and at the end.
+        cases: what is to be diagnosed; all fill evenly.
+        row_of: makes the row of a case and a seed.
+        seconds: 0 for what is kept alone.
+    """
+    empty: dict[str, Any] = {"benchmark": kept.stem, "rows": {}}
+    before = json.loads(kept.read_text("utf-8")) if kept.exists() else empty
+    rows: dict[str, Row] = before["rows"]
+    todo = [(seed / case.federations, case, seed) for case in cases for seed in range(case.federations)]
+    todo = sorted((one for one in todo if one[1].place(one[2]) not in rows), key=lambda one: one[0])
+    end = time.perf_counter() + seconds
+    for number, (_, case, seed) in enumerate(todo, 1):
+        if time.perf_counter() >= end:
+            break
+        rows[case.place(seed)] = row = row_of(case, seed)
+        if number % 20 == 0 or number == len(todo):
+            print(f"{number}/{len(todo)} {case.place(seed)}: {row}", flush=True)
+            keep(kept, {**before, "rows": rows})
+    keep(kept, {**before, "rows": rows})
+    return rows
+
+
+def keep(kept: Path, found: Mapping[str, Any]) -> None:
+    """Write the rows, in the order of their places, with the machine they were made on last."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**found, "machine": machine(), "rows": dict(sorted(found["rows"].items()))}, indent=1)
+    write_whole(kept, f"{text}\n".encode())
 
 
 if __name__ == "__main__":

@@ -12,22 +12,18 @@ A federation is kept once it has been diagnosed, and is not diagnosed again. `--
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks import diagnose as calibration
 from benchmarks.kept_cells import Row, put_between
-from benchmarks.measuring import machine
 from coterie.clients.data.federation import Federation
 from coterie.experiments.diagnose.diagnose import diagnose
 from coterie.experiments.folder.files import write_whole
@@ -155,33 +151,12 @@ def main(words: Sequence[str]) -> int:
     asked = parser.parse_args(words)
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    rows: dict[str, Any] = json.loads(KEPT.read_text("utf-8"))["rows"] if KEPT.exists() else {}
-    todo = [(seed / c.federations, c, seed) for c in CASES for seed in range(c.federations)]
-    todo = [one for one in todo if one[1].place(one[2]) not in rows]
-    todo.sort(key=lambda one: one[0])  # every case fills evenly
-    end = time.perf_counter() + asked.seconds
-    for number, (_, case, seed) in enumerate(() if asked.kept else todo, 1):
-        if time.perf_counter() > end:
-            break
-        rows[case.place(seed)] = row = test_one(case, seed)
-        if number % 20 == 0 or number == len(todo):
-            print(f"{number}/{len(todo)} {case.place(seed)}: {row}", flush=True)
-            keep(rows)
-    keep(rows)
+    rows = calibration.fill(KEPT, CASES, test_one, 0.0 if asked.kept else asked.seconds)
     if asked.write is None:
         print(table(rows))
     else:
         write_whole(asked.write, written(asked.write.read_text("utf-8"), rows).encode())
     return 0
-
-
-def keep(rows: Mapping[str, Row]) -> None:
-    """Write the rows, in the order of their places."""
-    text = json.dumps(
-        {"benchmark": "diagnose_signals", "machine": machine(), "rows": dict(sorted(rows.items()))}, indent=1
-    )
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(KEPT, f"{text}\n".encode())
 
 
 if __name__ == "__main__":

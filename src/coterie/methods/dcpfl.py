@@ -491,8 +491,7 @@ class DCPFL(Method[DCPFLState]):
         has no known error, and never wins.
         """
         gain, count = float(np.mean(gains)), len(gains)
-        error = float(np.std(gains, ddof=1) / np.sqrt(count)) if count > 1 else np.inf
-        won = gain > 0 and (not self.margin or gain > self.margin * error) and count > 1
+        won = count > 1 and gain > self.margin * float(np.std(gains, ddof=1) / np.sqrt(count))
         return won, not won and (gain <= 0 or share >= 1)
 
     def find_alone(self, groups: Ids) -> Layers:
