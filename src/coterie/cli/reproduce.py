@@ -65,8 +65,11 @@ def reproduce(
         ),
     ] = None,
     front: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.md", help="With --write: put its table of main claims between its marks there."),
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.md",
+            help="With --write: put its table of main claims between its marks there; may be given several times.",
+        ),
     ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="List what there is, what has been run, and minutes.")
@@ -78,7 +81,7 @@ def reproduce(
 
     if write is not None and write.suffix != ".md":
         raise BadInput(f"--write {str(write)!r} is not possible; its name must end in .md")
-    if front is not None and write is None:
+    if front and write is None:
         raise BadInput("--front is not possible alone; it goes with --write, whose table it repeats")
     given = {"--scale": scale, "--jobs": jobs, **({} if list_ else {"--keep": keep})}
     if not items and (idle := [option for option, value in given.items() if value is not None]):
@@ -101,10 +104,10 @@ def reproduce(
         from coterie.report.reproduction.document import put_headlines, render
 
         texts = {write: render(write.with_suffix(""))}
-        if front is not None:
-            if not front.is_file():
-                raise BadInput(f"--front {str(front)!r} is not possible; there is no such file")
-            texts[front] = put_headlines(front.read_text("utf-8"), write.with_suffix(""))
+        for page in front or ():
+            if not page.is_file():
+                raise BadInput(f"--front {str(page)!r} is not possible; there is no such file")
+            texts[page] = put_headlines(page.read_text("utf-8"), write.with_suffix(""))
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text.encode())

@@ -66,6 +66,9 @@ def render(folder: Path) -> str:
 HEADLINES = ("<!-- main claims, written by coterie reproduce --front -->", "<!-- end of the main claims -->")
 """Lines between which another document has the table of headline claims."""
 
+HEADLINES_IN_BRIEF = "<!-- main claims in brief, written by coterie reproduce --front -->"
+"""The first of these lines where the document has the table without the reasons."""
+
 
 def put_headlines(text: str, folder: Path) -> str:
     """Return a document with the table of headline claims between its two marks, from the results in `folder`.
@@ -73,13 +76,16 @@ def put_headlines(text: str, folder: Path) -> str:
     Raises:
         BadInput: the marks are not there, an item has mistakes, or a file in the folder is damaged or of no item.
     """
-    before, first, rest = text.partition(HEADLINES[0])
+    brief = HEADLINES_IN_BRIEF in text
+    before, first, rest = text.partition(HEADLINES_IN_BRIEF if brief else HEADLINES[0])
     _, last, after = rest.partition(HEADLINES[1])
     if not last:
         raise BadInput(f"there is no place for the main claims; put these two lines there: {' '.join(HEADLINES)}")
     items = [load_item(name) for name in list_items()]
-    table = to_markdown(headline_table(items, read_results(folder, items)))
-    return f"{before}{first}\n\n{table}\n\n{last}{after}"
+    table = headline_table(items, read_results(folder, items))
+    if brief:
+        table = replace(table, header=table.header[:-1], rows=[row[:-1] for row in table.rows], texts=table.texts - 1)
+    return f"{before}{first}\n\n{to_markdown(table)}\n\n{last}{after}"
 
 
 def headline_table(items: Sequence[Item], kept: Results) -> Table:
