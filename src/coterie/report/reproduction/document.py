@@ -84,7 +84,8 @@ def put_headlines(text: str, folder: Path) -> str:
     items = [load_item(name) for name in list_items()]
     table = headline_table(items, read_results(folder, items))
     if brief:
-        table = replace(table, header=table.header[:-1], rows=[row[:-1] for row in table.rows], texts=table.texts - 1)
+        rows = [row[:-1] for row in table.rows]
+        table = replace(table, header=table.header[:-1], rows=rows, texts=table.texts - 1)
     return f"{before}{first}\n\n{to_markdown(table)}\n\n{last}{after}"
 
 
