@@ -38,6 +38,7 @@ Say whether clients fall into groups, which, and who gains by what. No model is 
 Examples:
 
   coterie diagnose clients.csv
+  coterie diagnose clients.csv --set standardise=global
   coterie diagnose clients.csv --page diagnosis.html --write experiment.toml
   coterie diagnose experiment.toml --json diagnosis.json
   coterie diagnose first
@@ -51,7 +52,7 @@ without a part of everybody's samples, which scores them. Methods that suit what
 [bold]coterie explain[/] says of their costs.
 
 A dataset, a file or a folder of data is what --data takes in [bold]coterie run[/]; of an experiment or a run it is
-the data, the network and the local solver that count. Options go before what they say.
+the data, the network and the local solver that count, and an option is used in the place of what it says.
 """
 
 Source = Annotated[
@@ -143,6 +144,8 @@ def diagnose(
         say(sentence)
     if suggestions:
         say(f"next    coterie run {write}" if write else "next    add --write FILE.toml, and run that file")
+    elif write is not None:
+        say(f"{write} was not written: no method suits these clients as they were asked")
 
 
 def write_files(

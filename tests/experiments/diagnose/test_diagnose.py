@@ -170,24 +170,41 @@ def test_sentences_name_groups_who_stands_apart_and_who_sits_between() -> None:
     assert [member.client for member in found.between] == ["c", "d"]
     assert found.sentences() == (
         "Is there structure? Yes (p < 0.002): a client's own halves are nearer to each other than halves paired at "
-        "random, 0.400 against 1.020 (5 clients with twice 30 samples, 4 starts)",
-        "How many groups? 2 groups of 2, 2 clients, and 1 client standing apart at an error level of 0.05; among "
-        "resamples of clients and starts 3 (18 of 20), everybody differs (1 of 20), 2 (1 of 20)",
+        "random, at a distance of 0.400 against 1.020 (5 clients, 30 samples a half, 4 initial models)",
+        "How many groups? 2 groups of 2, 2 clients, and 1 client standing apart at an error level of 0.05; with "
+        "clients and initial models resampled, 3 (18 of 20), everybody differs (1 of 20), 2 (1 of 20)",
         "Group 0: a, b (confidence 90%)",
         "Group 1: c, d (confidence 70%)",
         "Standing apart from all others: e",
-        "Between two groups: c (1 70%, 0 30%), d (1 70%, 0 30%)",
+        "Between two groups: c (group 1 70%, group 0 30%), d (group 1 70%, group 0 30%)",
     )
+
+
+def test_where_nothing_was_learnt_only_what_was_found_is_answered() -> None:
+    """Structure that was found stays; that none was found says nothing."""
+    why = "nothing was learnt: every model diverged"
+    said = some(unlearnt=why).sentences()
+    assert said[0].startswith("Is there structure? Yes")
+    assert said[-1] == f"Does it pay? It cannot be told, for {why}"
+    assert some(unlearnt=why, structure=PairingTest(1.0, 1.0, 0.5)).sentences() == (
+        f"Is there structure? It cannot be told, for {why}",
+    )
+
+
+def test_too_few_clients_are_told_no_number_of_groups() -> None:
+    said = some(memberships=()).sentences()
+    assert said[0].startswith("Is there structure? It cannot be told: 0 of 5 clients could be tested")
+    assert said[1].startswith("How many groups? It cannot be told of so few")
 
 
 def test_sentences_name_who_was_left_out() -> None:
     said = some(all_differ=True, turned_round=("f",), small=("a",), missing={"g": "vanished"}).sentences()
     assert said[1:] == (
         "How many groups? Everybody differs at an error level of 0.05: most clients are in no group large enough "
-        "to be tested; among resamples of clients and starts 3 (18 of 20), everybody differs (1 of 20), "
+        "to be tested; with clients and initial models resampled, 3 (18 of 20), everybody differs (1 of 20), "
         "2 (1 of 20)",
         "Left out of the tests, for their updates point against all others': f",
-        "Placed but not tested, for they have fewer than 60 samples: a",
+        "Placed but not tested, for they have fewer than 60 training samples: a",
         "Without an answer: g (vanished)",
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from coterie.clients.tasks import TASKS
+from coterie.experiments.diagnose.advice import suggest
 from coterie.experiments.diagnose.diagnose import diagnose
 from coterie.experiments.diagnose.pay import Pay, choose_kind, weigh
 from coterie.experiments.run.setup import World
@@ -89,9 +91,39 @@ def test_clients_that_are_reached_by_bytes_gain_the_same() -> None:
 @pytest.mark.medium
 def test_models_that_are_no_better_than_a_guess_are_said_to_be() -> None:
     asked = experiment("iid", 8, training={"lr": 1e-6})
-    (note,) = [n for n in diagnose(asked, starts=1).notes if n.startswith("nothing was learnt")]
-    assert "naming the commonest class has 10." in note
-    assert "data.standardise = 'global'" in note
+    found = diagnose(asked, starts=1)
+    assert "naming the commonest class has 10." in found.unlearnt
+    assert "try --set standardise=global, or another --set lr" in found.unlearnt
+    assert found.pay is None
+    said = found.sentences()
+    assert said[0].startswith(
+        "Is there structure? It cannot be told, for nothing was learnt: no model has more than"
+    )
+    assert not any(sentence.startswith(("How many groups?", "Does it pay?")) for sentence in said)
+    assert suggest(found, asked) == ()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("task", "lr", "says"),
+    [
+        ({"name": "regression"}, 1e-6, "one number for all samples has"),
+        ({"name": "regression"}, 1e6, "every model diverged"),
+        ({"name": "regression", "target_scale": "global"}, 1e-6, "one number for all samples has"),
+    ],
+)
+def test_a_regression_without_learning_says_what_to_scale(
+    tmp_path: Path, task: dict[str, Any], lr: float, says: str
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [(f"site {i % 8}", *rng.normal(size=3)) for i in range(640)]
+    lines = ["site,a,b,y", *(f"{site},{a:.3f},{b:.3f},{50 + 20 * a + b + c:.3f}" for site, a, b, c in rows)]
+    (tmp_path / "sites.csv").write_text("\n".join(lines))
+    data = {"name": str(tmp_path / "sites.csv"), "client": "site", "label": "y"}
+    asked = Experiment(data=data, method="fedavg", task=task, training={"lr": lr})
+    unlearnt = diagnose(asked, starts=1).unlearnt
+    assert says in unlearnt
+    assert ("--set task.target_scale=global" in unlearnt) == ("target_scale" not in task)
 
 
 def test_a_group_is_told_by_the_half_that_is_not_scored() -> None:
@@ -119,7 +151,7 @@ def test_clients_gain_lose_or_cannot_tell() -> None:
     said = pay.sentences()
     assert said[2] == (
         "For whom? 5 clients gain by a model for each group (site 0, site 1, site 2, site 3, site 4); 1 client "
-        "loses (site 5); for 1 their own samples cannot tell"
+        "loses (site 5); for 1 their own samples cannot tell (site 6)"
     )
     assert said[1].startswith(
         "By group, a model for each group over one for all: 0: +45.0 points (+45.0 to +45.0), 1:"
@@ -143,8 +175,8 @@ def test_an_error_that_falls_is_a_gain() -> None:
     assert pay.score("tuned") == pytest.approx((1.5 + 1.0 + 1.2) / 3)
     assert pay.options[1].gain.value == pytest.approx(2 - 3.7 / 3)
     assert pay.sentences()[0].startswith(
-        "Does it pay? Yes: one model for all, fine-tuned by each client, with 1.233 against 2 of one model for "
-        "all, +0.767 ("
+        "Does it pay? Yes: one model for all, fine-tuned by each client, with a mean RMSE of 1.233 against 2 of "
+        "one model for all, +0.767 ("
     )
 
 

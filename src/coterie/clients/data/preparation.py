@@ -468,7 +468,7 @@ def fill_and_scale(inputs: NDArray[Any], known: Preparation) -> None:
         _scale(inputs, known.mean, known.deviation)
 
 
-SCALES_APART = 1000
+SCALES_APART = 20
 """How many times the deviation of one input may be that of another before standardising is advised."""
 
 
@@ -487,6 +487,6 @@ def advise_standardising(inputs: NDArray[np.float32], known: Preparation) -> lis
     if ratio < SCALES_APART:
         return []
     return [
-        f"{names[most]} varies {ratio:,.0f} times as much as {names[least]}; data.standardise = global or "
-        "client makes inputs alike"
+        f"{names[most]} varies {ratio:,.0f} times as much as {names[least]}; --set standardise=global makes "
+        "inputs alike"
     ]

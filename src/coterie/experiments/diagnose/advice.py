@@ -62,6 +62,8 @@ def suggest(diagnosis: Diagnosis, asked: Experiment, most: int = 3) -> tuple[Sug
         most: how many to return.
     """
     found: list[Suggestion] = []
+    if diagnosis.unlearnt:  # no method helps where no model learns
+        return ()
     for suggestion in _rank(diagnosis):
         settings = {**_train_longer(diagnosis, asked), **_withstand(diagnosis), **suggestion.settings}
         suggestion = replace(suggestion, settings=settings)
@@ -173,7 +175,7 @@ def _say_gain(diagnosis: Diagnosis) -> str:
     """Say what the best option gains, or that nobody has measured it."""
     pay = diagnosis.pay
     if pay is None:
-        return "nobody has measured what it gains"
+        return "what it gains was not measured"
     if pay.best == "global":
         return "nothing else gained anything beyond one standard error"
     option = next(option for option in pay.options if option.name == pay.best)

@@ -46,6 +46,9 @@ from coterie.runtime.threads import one_thread
 LEARNT = 0.15
 """The share of what naming the commonest class gets wrong that a model must get right to have learnt anything."""
 
+LEARNT_OF_ERRORS = 0.05
+"""The share of the error of one number for all samples that a model must save to have learnt anything."""
+
 STARTS, DRAWS, RESAMPLES = 4, 999, 20
 """Initial models, random pairings a test, and resamples."""
 
@@ -125,16 +128,14 @@ def diagnose(
             found = replace(found, signals=signals, kinds=_find_kinds(session, gathered, alpha, answer, told))
             asked = gains and not session.has_batch_norm
             pay = _find_gains(session, gathered, found, labels, answer, progress) if asked else None
-            notes = (
-                *_note_invented_clients(experiment),
-                *found.notes,
-                *_advise(pay, session.federation.histograms),
-            )
+            unlearnt = _judge_learning(session, pay) if asked and gathered.size else ""
+            notes = (*_note_invented_clients(experiment), *found.notes)
             if gains and not asked:
                 notes = (*notes, NOT_ASKED)
             if (losses or public) and not most:
                 notes = (*notes, NOT_COMPARED.format(size=server.layout.size))
-            return replace(found, pay=pay, notes=notes, seconds=time.perf_counter() - begun)
+            pay, seconds = None if unlearnt else pay, time.perf_counter() - begun
+            return replace(found, pay=pay, unlearnt=unlearnt, notes=notes, seconds=seconds)
 
 
 def check_diagnosis(experiment: Experiment, alpha: float = 0.05, starts: int = STARTS) -> None:
@@ -157,17 +158,48 @@ def check_diagnosis(experiment: Experiment, alpha: float = 0.05, starts: int = S
         raise BadInput(problems)
 
 
-def _advise(pay: Pay | None, histograms: NDArray[np.int64] | None) -> list[str]:
-    """Return a note where no model does better than naming the class that is most frequent."""
-    if pay is None or pay.measure != "accuracy" or histograms is None or not histograms.sum():
-        return []
-    guessed, best = histograms.sum(0).max() / histograms.sum(), max(option.score for option in pay.options)
-    if best > guessed + LEARNT * (1 - guessed):
-        return []
-    return [
-        f"nothing was learnt: no model has more than {best:.1%}, and naming the commonest class has {guessed:.1%}; "
-        "inputs may have to be standardised (data.standardise = 'global'), or training.lr may not suit them"
-    ]
+def _judge_learning(session: Session, pay: Pay | None) -> str:
+    """Say why the scores say nothing, and what to change: no model beats a guess, or all diverged; else nothing."""
+    if pay is None:
+        why = "every model diverged, or no client had samples enough to be scored"
+    else:
+        scores = [option.score for option in pay.options]
+        best, guessed = (max if pay.measure == "accuracy" else min)(scores), _guess(session, pay)
+        if pay.measure == "accuracy":
+            if best > guessed + LEARNT * (1 - guessed) or np.isnan(guessed):
+                return ""
+            why = f"no model has more than {best:.1%}, and naming the commonest class has {guessed:.1%}"
+        else:
+            if best < (1 - LEARNT_OF_ERRORS) * guessed or np.isnan(guessed):
+                return ""
+            one = f"one number for all samples has {guessed:.4g}"
+            why = f"no model's {pay.measure.upper()} is below {best:.4g}, and {one}"
+    return f"nothing was learnt: {why}; try {_say_remedy(session)}"
+
+
+def _say_remedy(session: Session) -> str:
+    """Say which settings would let models learn, as options of the command line."""
+    data, task = session.experiment.data, session.population.task
+    unscaled = (data.standardise or "none") == "none" and not task.tokens
+    flags = ["--set standardise=global"] if unscaled else []
+    if getattr(task, "target_scale", ...) is None:
+        flags += ["--set task.name=regression", "--set task.target_scale=global"]
+    other = "another --set lr=…"
+    return f"{' '.join(flags)}, or {other}" if flags and not data.own else other
+
+
+def _guess(session: Session, pay: Pay) -> float:
+    """Return the score of the best answer that is the same for all samples; NaN where it is not known."""
+    federation = session.federation
+    if pay.measure == "accuracy":
+        counts = federation.histograms
+        return float(counts.sum(0).max() / counts.sum()) if counts is not None and counts.sum() else np.nan
+    if pay.measure == "loss" or not isinstance(federation, Federation):
+        return np.nan
+    targets = federation.labels.double().numpy().reshape(len(federation.labels), -1)
+    if pay.measure == "mae":
+        return float(np.abs(targets - np.median(targets, axis=0)).mean())
+    return float(np.sqrt(targets.var(axis=0).mean()))
 
 
 def _find_distances(products: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:

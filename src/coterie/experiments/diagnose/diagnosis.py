@@ -78,6 +78,7 @@ class Diagnosis:
         signals: what else was tested beside the directions of updates, which alone decide.
         kinds: in what clients differ; None where nobody asked.
         pay: what each model that a client could have is worth; None where nobody asked or could be scored.
+        unlearnt: why scores say nothing and what to change, where models learnt nothing; else empty.
         distances: between clients, in the order of `memberships`; none for more than `MOST_DISTANCES` clients.
         seconds: what it took.
     """
@@ -102,6 +103,7 @@ class Diagnosis:
     signals: tuple[Signal, ...] = ()
     kinds: Kinds | None = None
     pay: Pay | None = None
+    unlearnt: str = ""
     distances: tuple[tuple[float, ...], ...] = ()
     seconds: float = 0.0
 
@@ -135,7 +137,11 @@ class Diagnosis:
     def sentences(self) -> tuple[str, ...]:
         """Return the answers, one sentence each: whether there is structure, of what, which groups, who gains."""
         kinds = () if self.kinds is None else (self.kinds.sentence(),)
+        if self.unlearnt and not self.has_structure:
+            return (f"Is there structure? It cannot be told, for {self.unlearnt}", *kinds, *self._say_left_out())
         pay = () if self.pay is None else self.pay.sentences()
+        if self.unlearnt:
+            pay = (f"Does it pay? It cannot be told, for {self.unlearnt}",)
         signals = say_signals(self.signals, self.has_structure, self.alpha, self.draws)
         groups = (self._say_count(), *self._say_groups())
         return (self._say_structure(), *signals, *kinds, *groups, *pay, *self._say_left_out())
@@ -146,23 +152,28 @@ class Diagnosis:
                 f"Is there structure? It cannot be told: {self.tested} of {self.clients} clients could be tested, "
                 f"and a test needs {LEAST}"
             )
-        of, test = f"{self.tested} clients with twice {self.size} samples, {self.starts} starts", self.structure
+        starts = f"{self.starts} initial model{'s' * (self.starts != 1)}"
+        of, test = f"{self.tested} clients, {self.size} samples a half, {starts}", self.structure
         p = say_p(test, self.draws)
         if self.has_structure:
             return (
                 f"Is there structure? Yes ({p}): a client's own halves are nearer to each other than halves paired "
-                f"at random, {test.own:.3f} against {test.random:.3f} ({of})"
+                f"at random, at a distance of {test.own:.3f} against {test.random:.3f} ({of})"
             )
         return (
             f"Is there structure? None was found ({p}): a client's own halves are no nearer to each other than "
-            f"halves paired at random, {test.own:.3f} against {test.random:.3f} ({of})"
+            f"halves paired at random, at a distance of {test.own:.3f} against {test.random:.3f} ({of})"
         )
 
     def _say_count(self) -> str:
+        if not self.is_possible:
+            return "How many groups? It cannot be told of so few; hold one model for all against training alone"
         if not self.has_structure:
             return "How many groups? One: train one model for all"
         level = f"at an error level of {self.alpha:.3g}"
-        stable = f"; among resamples of clients and starts {_say_counts(self.resampled)}" if self.resampled else ""
+        stable = (
+            f"; with clients and initial models resampled, {_say_counts(self.resampled)}" if self.resampled else ""
+        )
         if self.all_differ:
             return (
                 f"How many groups? Everybody differs {level}: most clients are in no group large enough to be "
@@ -187,7 +198,8 @@ class Diagnosis:
             said.append(f"Standing apart from all others: {_names(self.standing_apart)}")
         if self.between:
             sits = [
-                f"{m.client} ({m.group} {m.confidence:.0%}, {m.second} {m.second_share:.0%})" for m in self.between
+                f"{m.client} (group {m.group} {m.confidence:.0%}, group {m.second} {m.second_share:.0%})"
+                for m in self.between
             ]
             said.append(f"Between two groups: {_names(tuple(sits))}")
         return tuple(said)
@@ -199,9 +211,8 @@ class Diagnosis:
                 f"Left out of the tests, for their updates point against all others': {_names(self.turned_round)}"
             )
         if self.small:
-            said.append(
-                f"Placed but not tested, for they have fewer than {2 * self.size} samples: {_names(self.small)}"
-            )
+            few = f"fewer than {2 * self.size} training samples"
+            said.append(f"Placed but not tested, for they have {few}: {_names(self.small)}")
         if self.missing:
             said.append(f"Without an answer: {_names(tuple(f'{k} ({why})' for k, why in self.missing.items()))}")
         return tuple(said)

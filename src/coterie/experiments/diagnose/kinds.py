@@ -38,10 +38,18 @@ class Kinds:
     def sentence(self) -> str:
         """Return what differs."""
         sizes = (
-            f"sizes are {'unequal' if self.sizes_differ else 'much alike'}, {self.few:,} to {self.many:,} samples"
+            f"sizes are {'unequal' if self.sizes_differ else 'much alike'}, {self.few:,} to {self.many:,} training "
+            "samples (the middle 80% of clients)"
         )
+        if self.skew is None and self.clients:
+            return f"What differs? Too few clients to tell; {sizes}"
         if self.skew is None:
             return f"What differs? Clients did not tell how often classes are and what inputs are like; {sizes}"
+        if not self.found and not self.with_classes:
+            return (
+                f"What differs? Not the inputs, as far as most profiles tell: {self._say_shares()}; what is "
+                f"predicted, or how it depends on the inputs, may differ, which is not tested of numbers; {sizes}"
+            )
         if not self.found:
             only = " but their sizes" if self.sizes_differ else ""
             return f"What differs? Nothing that profiles of most clients tell{only}: {self._say_shares()}; {sizes}"

@@ -135,19 +135,27 @@ class Pay:
         if self.best == "global":
             other = next(option for option in self.options if option.name == self.weighed)
             return (
-                f"Does it pay? No: one model for all gives {whole}, and nothing is better beyond one standard "
-                f"error; next comes {TITLES[self.weighed]} with {self.say_score(other.score)}, "
+                f"Does it pay? No: one model for all gives {self._measure}{whole}, and nothing is better beyond "
+                f"one standard error; next comes {TITLES[self.weighed]} with {self.say_score(other.score)}, "
                 f"{self.say_gain(other.gain)} on average over {count} clients"
             )
         option = next(option for option in self.options if option.name == self.best)
         sure = "Yes" if option.gain.is_above else "Perhaps"
         groups = any(option.name == "group" for option in self.options)
         without = "" if self.best.startswith("group") or not groups else ", and not a model for each group"
+        score = f"{self._measure}{self.say_score(option.score)}"
         return (
-            f"Does it pay? {sure}: {TITLES[self.best]}{without}, with {self.say_score(option.score)} against "
-            f"{whole} of one model for all, {self.say_gain(option.gain)} on average over {count} clients; chosen "
-            f"on other samples than those scored, {self.say_gain(self.chosen)}"
+            f"Does it pay? {sure}: {TITLES[self.best]}{without}, with {score} against {whole} of one model for "
+            f"all, {self.say_gain(option.gain)} on average over {count} clients; where other samples choose than those "
+            f"that score, {self.say_gain(self.chosen)}"
         )
+
+    @property
+    def _measure(self) -> str:
+        """What a score is of, where it is no share of samples."""
+        if self.measure == "accuracy":
+            return ""
+        return f"a mean {MEASURES[self.measure].title if self.measure in MEASURES else self.measure} of "
 
     def _say_groups(self) -> tuple[str, ...]:
         if len(self.groups) < 2:
@@ -157,11 +165,12 @@ class Pay:
 
     def _say_whom(self) -> str:
         gain, lose = ([client.client for client in some] for some in (self.gaining, self.losing))
-        unsure = len(self.clients) - len(gain) - len(lose)
+        sure = {*gain, *lose}
+        unsure = [client.client for client in self.clients if client.client not in sure]
         said = [f"{_count(gain)} gain{'s' if len(gain) == 1 else ''} by {TITLES[self.weighed]}{_names(gain)}"]
         said.append(f"{_count(lose)} lose{'s' if len(lose) == 1 else ''}{_names(lose)}")
         if unsure:
-            said.append(f"for {unsure} their own samples cannot tell")
+            said.append(f"for {len(unsure)} their own samples cannot tell{_names(unsure)}")
         if self.unscored:
             said.append(f"not scored: {', '.join(self.unscored[:MOST_NAMES])}")
         return f"For whom? {'; '.join(said)}"
