@@ -146,8 +146,8 @@ class Pay:
         score = f"{self._measure}{self.say_score(option.score)}"
         return (
             f"Does it pay? {sure}: {TITLES[self.best]}{without}, with {score} against {whole} of one model for "
-            f"all, {self.say_gain(option.gain)} on average over {count} clients; where other samples choose than those "
-            f"that score, {self.say_gain(self.chosen)}"
+            f"all, {self.say_gain(option.gain)} on average over {count} clients; where other samples choose than "
+            f"those that score, {self.say_gain(self.chosen)}"
         )
 
     @property
