@@ -60,6 +60,8 @@ def make_page(diagnosis: Diagnosis, suggestions: Sequence[Suggestion], of: str, 
         signals=_tabulate_signals(diagnosis),
         groups=_tabulate_groups(diagnosis),
         clients=_tabulate_clients(diagnosis),
+        diagnosed=diagnosis.answered,
+        most_open=MOST_BARS,
         starts=diagnosis.starts,
         seconds=f"{diagnosis.seconds:,.0f}",
         experiment=experiment,
@@ -128,8 +130,10 @@ def draw_options(pay: Pay) -> Figure:
             "chosen": ["chosen" if option.name == pay.best else "not chosen" for option in pay.options],
         }
     )
+    # The longest bar leaves room for its number, on a telephone too.
+    room = [0.0, 1.2 * max(abs(score) for score in frame["score"].to_list())]
     base = alt.Chart(rows(frame)).encode(
-        x=alt.X("score:Q").title(axis),
+        x=alt.X("score:Q").title(axis).scale(domain=room, nice=False),
         y=alt.Y("model:N").sort(frame["model"].to_list()).axis(alt.Axis(title=None, labelLimit=190, ticks=False)),
     )
     colour = alt.Color("chosen:N").scale(domain=["chosen", "not chosen"], range=[PALETTE[0], NO_GROUP]).legend(None)
@@ -230,11 +234,18 @@ def _tabulate_groups(diagnosis: Diagnosis) -> Table:
     gains = (
         {} if diagnosis.pay is None else {of.group: diagnosis.pay.say_gain(of.gain) for of in diagnosis.pay.groups}
     )
+    groups = () if diagnosis.all_differ else diagnosis.groups
+    names = [", ".join(map(_keep_whole, group.clients)) for group in groups]
     cells = [
-        [str(group.number), ", ".join(group.clients), f"{group.confidence:.0%}", gains.get(group.number, MISSING)]
-        for group in (() if diagnosis.all_differ else diagnosis.groups)
+        [str(group.number), who, f"{group.confidence:.0%}", gains.get(group.number, MISSING)]
+        for group, who in zip(groups, names, strict=True)
     ]
     return Table(["Group", "Clients", "Confidence", "Mean gain"], cells, texts=2)
+
+
+def _keep_whole(name: str) -> str:
+    """Return a name that no narrow column breaks."""
+    return name.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _tabulate_clients(diagnosis: Diagnosis) -> Table:

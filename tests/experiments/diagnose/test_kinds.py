@@ -59,13 +59,13 @@ def test_sentences_name_what_differs() -> None:
         "What differs? How often classes are and what inputs are like (or what labels mean: beside such different "
         "labels the two cannot be told apart): of the variance of classes 10.0% (p = 0.001), inputs beyond their "
         "classes 2.0% (p = 0.002), inputs within a class 20.0% (p = 0.001) is between clients; sizes are unequal, "
-        "20 to 80 training samples (the middle 80% of clients)"
+        "20 to 80 training samples (the middle 80 % of clients)"
     )
     nothing = Skew(None, Share(-0.01, 0.8), Share(0, 1))
     assert Kinds(20, nothing, (), 20, 80, False).sentence() == (
         "What differs? Not the inputs, as far as most profiles tell: of the variance of inputs 0.0% (p = 0.8) is "
         "between clients; what is predicted, or how it depends on the inputs, may differ, which is not tested of "
-        "numbers; sizes are unequal, 20 to 80 training samples (the middle 80% of clients)"
+        "numbers; sizes are unequal, 20 to 80 training samples (the middle 80 % of clients)"
     )
     known = Skew(Share(0, 1), Share(-0.01, 0.8), Share(0, 1))
     assert Kinds(20, known, (), 20, 80, True).sentence().startswith("What differs? Nothing that profiles of most ")

@@ -39,7 +39,7 @@ class Kinds:
         """Return what differs."""
         sizes = (
             f"sizes are {'unequal' if self.sizes_differ else 'much alike'}, {self.few:,} to {self.many:,} training "
-            "samples (the middle 80% of clients)"
+            "samples (the middle 80 % of clients)"
         )
         if self.skew is None and self.clients:
             return f"What differs? Too few clients to tell; {sizes}"
