@@ -113,8 +113,8 @@ def draw_distances(diagnosis: Diagnosis) -> Figure:
     )
     caption = (
         "Each field is a pair of clients, by group: the darker, the more alike are the ways in which their "
-        "data lead a model. Distances are one less the cosine about the mean, averaged over halves and starts; 1 "
-        "is that of clients who have no more in common than all have."
+        "data lead a model. The distance is 0 where these are the same, and 1 where two clients have no more in "
+        "common than all have: one less the cosine about the mean, averaged over halves and initial models."
     )
     return Figure(name, title, caption, chart, square=True)
 
