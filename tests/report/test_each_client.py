@@ -8,7 +8,8 @@ from coterie.experiments.folder.metrics import RunMetrics
 from coterie.experiments.folder.reading import read_runs
 from coterie.experiments.folder.tables import PEOPLE
 from coterie.randomness import stream
-from coterie.report.each_client import bound_worst_tenth, describe_clients
+from coterie.report.each_client import describe_clients
+from coterie.report.gains import bound_worst_tenth
 from coterie.report.uncertainty import (
     difference_interval,
     least_visible_difference,
@@ -18,6 +19,8 @@ from coterie.report.uncertainty import (
 )
 
 from .synthesis import synthesise
+
+SAMPLES = np.full(20, 30)
 
 METRICS = {metric.name: metric for metric in RunMetrics.named(["auroc", "rmse"]).of}
 
@@ -70,9 +73,11 @@ def test_the_interval_of_the_worst_tenth_covers_it_by_other_metrics(
 
 def test_the_worst_tenth_of_an_error_is_the_highest() -> None:
     errors = np.linspace(1, 2, 20)
-    low, high = bound_worst_tenth(METRICS["rmse"], errors, errors - 0.1, errors + 0.1)
+    low, high = bound_worst_tenth(METRICS["rmse"], errors, SAMPLES, errors - 0.1, errors + 0.1)
     assert 1.8 < low < errors[-2:].mean() < high < 2.3
-    low, high = bound_worst_tenth(METRICS["auroc"], errors / 2, errors / 2 - 0.3, np.minimum(errors / 2 + 0.3, 1))
+    low, high = bound_worst_tenth(
+        METRICS["auroc"], errors / 2, SAMPLES, errors / 2 - 0.3, np.minimum(errors / 2 + 0.3, 1)
+    )
     assert 0 <= low < 0.5125 < high <= 1
 
 

@@ -32,7 +32,7 @@ from coterie.report.comparison import page as comparison_page
 from coterie.report.comparison import table
 from coterie.report.comparison.charts import charts_of as comparison_charts_of
 from coterie.report.comparison.charts import draw_cost
-from coterie.report.comparison.client_gains import count_gains, gains_table, pair_clients
+from coterie.report.comparison.client_gains import count_by_method, gains_table, pair_clients
 from coterie.report.comparison.findings import finding, headline
 from coterie.report.comparison.view import View, views
 from coterie.report.drawing.figure import rows
@@ -272,7 +272,7 @@ def test_a_comparison_finds_the_better_method_whatever_the_direction(tmp_path: P
     view = view_of(tmp_path / "again", metrics)
     gains = pair_clients(view)
     assert (gains["gain"] > 0).all()  # a gain is positive where it is better
-    assert count_gains(gains).row(0, named=True)["lost"] == 0
+    assert count_by_method(gains).row(0, named=True)["lost"] == 0
     assert gains_table(view).rows[0][4].startswith("+")
     said = headline(view)
     assert said.startswith(f"fesem is best in {metrics.deciding.title}, with ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -40,7 +41,7 @@ def render_document(name: str, **values: object) -> str:
 def _pages() -> Environment:
     environment = _environment()
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {"specifications": _specifications, "prose": _as_prose}
+    environment.filters |= {"specifications": _specifications, "prose": _as_prose, "asdict": asdict}
     environment.globals |= {"vega": _vega, "file": _file}
     return environment
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import polars as pl
 
 from coterie.errors import BadInput
@@ -17,12 +18,12 @@ from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import newcomers_columns
 from coterie.report.charts import draw_run
 from coterie.report.compared_runs import read_against, write_against
-from coterie.report.each_client import bound_worst_tenth, describe_clients, is_counted
+from coterie.report.each_client import describe_clients
+from coterie.report.gains import bound_worst_tenth, floats
 from coterie.report.numbers import MISSING, capital, count_of, decimals, measured, versus, volume
 from coterie.report.rendering import render_page
 from coterie.report.run_tables import last_rounds, shown_metrics, tabulate
 from coterie.report.tables import Table, capitalise, flatten
-from coterie.report.uncertainty import worst_tenth_interval
 from coterie.report.why_groups import explain_groups
 
 MOST_TRANSFERS = 12
@@ -161,16 +162,13 @@ def _sureness(run: Run) -> str:
     """Say between what the mean of the worst tenth lies; nothing where a client's score has no interval."""
     metric = run.metrics.deciding
     known = run.last.filter(pl.col("test_samples") > 0).drop_nulls(metric.name)
-    if not known.height:
+    known = known.join(run.intervals, on="client", how="left", maintain_order="left")
+    samples = known["test_samples"].to_numpy().astype(np.int64)
+    scores, low, high = (floats(known[column]) for column in (metric.name, "low", "high"))
+    ends = bound_worst_tenth(metric, scores, samples, low, high)
+    if np.isnan(ends[0]):
         return ""
-    if is_counted(run):
-        low, high = worst_tenth_interval(known["accuracy"].to_numpy(), known["test_samples"].to_numpy())
-    else:
-        bounded = known.join(run.intervals, on="client").drop_nulls(["low", "high"])
-        if bounded.height < known.height:  # the tenth of some clients is not that of all
-            return ""
-        low, high = bound_worst_tenth(metric, *(bounded[name].to_numpy() for name in (metric.name, "low", "high")))
-    return f"95% interval {measured(metric, low)} to {measured(metric, high)}; "
+    return f"95% interval {measured(metric, ends[0])} to {measured(metric, ends[1])}; "
 
 
 def _privacy_tile(run: Run) -> list[tuple[str, str, str]]:

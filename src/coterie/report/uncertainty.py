@@ -96,7 +96,7 @@ def least_visible_difference(share: float, samples: int) -> float:
     return float(differences[seen.argmax()]) if seen.any() else float("nan")
 
 
-def worst_tenth_interval(shares: ArrayLike, samples: ArrayLike) -> tuple[float, float]:
+def worst_tenth_interval(shares: ArrayLike, samples: ArrayLike, most: int = DRAWS) -> tuple[float, float]:
     """Return between what the mean of the worst tenth of the clients lies, if each had endless test samples.
 
     The tenth that does worst on few samples had bad luck, too, so its own mean is too low, and what a plain
@@ -108,6 +108,7 @@ def worst_tenth_interval(shares: ArrayLike, samples: ArrayLike) -> tuple[float, 
     Args:
         shares: right answers of each client `[clients]`.
         samples: that they were counted on, at least one each `[clients]`.
+        most: draws of the bootstraps at most.
 
     Returns:
         The lower and the upper end, within 0 … 1; NaN where there is no client.
@@ -117,22 +118,23 @@ def worst_tenth_interval(shares: ArrayLike, samples: ArrayLike) -> tuple[float, 
     if not n:
         return float("nan"), float("nan")
     rng, hits = stream(0, "worst tenth"), np.rint(share * count)
-    draws = int(np.clip(DRAWN_NUMBERS // n, 20, DRAWS))
-    plain, shrunk = np.empty(draws), np.empty(draws)
-    for draw in range(draws):
-        plain[draw] = _worst_tenth(rng.binomial(count, share) / count)
-        some = rng.integers(0, n, n)
-        mean = share[some].mean()
-        noise = mean * (1 - mean)
-        between = share[some].var(ddof=1) - noise * (1 / count[some]).mean() if n > 1 else 0.0
-        strength = np.clip(noise / between - 1, 1.0, MANY) if between > noise / MANY else MANY
-        right, wrong = mean * strength + hits, (1 - mean) * strength + count - hits
-        shrunk[draw] = _worst_tenth(rng.beta(np.maximum(right, 1e-9), np.maximum(wrong, 1e-9)))
+    draws = int(np.clip(DRAWN_NUMBERS // n, 20, most))
+    plain = _worst_tenth(rng.binomial(count, share, (draws, n)) / count)
+    some = rng.integers(0, n, (draws, n))
+    mean = share[some].mean(1)
+    noise = mean * (1 - mean)
+    between = share[some].var(1, ddof=1) - noise * (1 / count[some]).mean(1) if n > 1 else np.zeros(draws)
+    varies = between > noise / MANY
+    strength = np.where(varies, np.maximum(noise / np.where(varies, between, 1) - 1, 1.0), MANY)[:, None]
+    right, wrong = mean[:, None] * strength + hits, (1 - mean[:, None]) * strength + count - hits
+    shrunk = _worst_tenth(rng.beta(np.maximum(right, 1e-9), np.maximum(wrong, 1e-9)))
     low, high = _join_bootstraps(_worst_tenth(share), plain, shrunk)
     return float(np.clip(low, 0, 1)), float(np.clip(high, 0, 1))
 
 
-def worst_tenth_of_intervals(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> tuple[float, float]:
+def worst_tenth_of_intervals(
+    values: ArrayLike, low: ArrayLike, high: ArrayLike, most: int = DRAWS
+) -> tuple[float, float]:
     """Return between what the mean of the worst tenth of the clients lies, from each one's interval.
 
     As `worst_tenth_interval`, with normal errors of either side's own width in place of counted answers, and a
@@ -142,6 +144,7 @@ def worst_tenth_of_intervals(values: ArrayLike, low: ArrayLike, high: ArrayLike)
         values: of a metric that grows as models get better `[clients]`.
         low: the lower end of each value's interval `[clients]`.
         high: the upper end `[clients]`.
+        most: draws of the bootstraps at most.
 
     Returns:
         The lower and the upper end; NaN where there is no client.
@@ -152,25 +155,26 @@ def worst_tenth_of_intervals(values: ArrayLike, low: ArrayLike, high: ArrayLike)
         return float("nan"), float("nan")
     below, above = np.maximum(value - down, 0) / Z, np.maximum(up - value, 0) / Z
     noise = ((below + above) / 2) ** 2
-    rng, draws = stream(0, "worst tenth"), int(np.clip(DRAWN_NUMBERS // n, 20, DRAWS))
-    plain, shrunk = np.empty(draws), np.empty(draws)
-    for draw in range(draws):
-        errors = rng.standard_normal(n)
-        plain[draw] = _worst_tenth(value + errors * np.where(errors < 0, below, above))
-        some = rng.integers(0, n, n)
-        between = max(value[some].var(ddof=1) - noise[some].mean(), 0.0) if n > 1 else 0.0
-        share = between / np.maximum(between + noise, 1e-300)
-        mean = value[some].mean()
-        shrunk[draw] = _worst_tenth(mean + share * (value - mean) + np.sqrt(share * noise) * rng.standard_normal(n))
+    rng, draws = stream(0, "worst tenth"), int(np.clip(DRAWN_NUMBERS // n, 20, most))
+    errors = rng.standard_normal((draws, n))
+    plain = _worst_tenth(value + errors * np.where(errors < 0, below, above))
+    some = rng.integers(0, n, (draws, n))
+    between = value[some].var(1, ddof=1) - noise[some].mean(1) if n > 1 else np.zeros(draws)
+    between = np.maximum(between, 0.0)[:, None]
+    share = between / np.maximum(between + noise, 1e-300)
+    mean = value[some].mean(1, keepdims=True)
+    errors = rng.standard_normal((draws, n))
+    shrunk = _worst_tenth(mean + share * (value - mean) + np.sqrt(share * noise) * errors)
     return _join_bootstraps(_worst_tenth(value), plain, shrunk)
 
 
-def _join_bootstraps(value: float, plain: Floats, shrunk: Floats) -> tuple[float, float]:
+def _join_bootstraps(value: Floats, plain: Floats, shrunk: Floats) -> tuple[float, float]:
     """Return the ends of the basic bootstrap around a value and of draws from what a prior leaves, joined."""
     ends = [*(2 * value - np.quantile(plain, [0.025, 0.975])), *np.quantile(shrunk, [0.025, 0.975])]
     return float(min(ends)), float(max(ends))
 
 
-def _worst_tenth(shares: Floats) -> float:
-    count = max(1, len(shares) // 10)
-    return float(np.partition(shares, count - 1)[:count].mean())
+def _worst_tenth(shares: Floats) -> Floats:
+    """Return the mean of the worst tenth of the clients `[..., clients]`, at least one of them, `[...]`."""
+    count = max(1, shares.shape[-1] // 10)
+    return np.asarray(np.partition(shares, count - 1, -1)[..., :count].mean(-1))

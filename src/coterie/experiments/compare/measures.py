@@ -83,7 +83,8 @@ def drawn_columns(metrics: RunMetrics) -> tuple[str, ...]:
 def clients_schema(metrics: RunMetrics) -> pl.Schema:
     """Return the columns of the table of clients of a comparison by these metrics.
 
-    One row a finished cell and client, of the last evaluated round.
+    One row a finished cell and client, of the last evaluated round. The first metric lies between `low` and `high`,
+    by the client's own test samples; null where their number says it (a share of right answers), or nobody knows.
     """
     return pl.Schema(
         {
@@ -94,6 +95,8 @@ def clients_schema(metrics: RunMetrics) -> pl.Schema:
             "group": pl.Int32(),
             "test_samples": pl.Int32(),
             metrics.deciding.name: pl.Float64(),
+            "low": pl.Float64(),
+            "high": pl.Float64(),
         }
     )
 
@@ -231,4 +234,7 @@ def _read_curve(run: Run) -> pl.DataFrame:
 
 def _read_clients(run: Run) -> pl.DataFrame:
     named = run.last.join(run.people.select("client", "name", "planted"), on="client", how="left")
-    return named.with_columns(pl.col("name").fill_null(pl.format("client {}", "client"))).sort("client")
+    named = named.join(run.intervals.select("client", "low", "high"), on="client", how="left")
+    return named.with_columns(
+        pl.col("name").fill_null(pl.format("client {}", "client")), pl.col("low", "high").fill_nan(None)
+    ).sort("client")

@@ -9,11 +9,9 @@ from coterie.report.comparison.view import View
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, rows
 from coterie.report.drawing.marks import PLAIN, colour
+from coterie.report.gains import floats, gain_over
 from coterie.report.numbers import MISSING, count_of, decimals, join_words, signed, significant
 from coterie.report.tables import Table
-
-SAME = 1e-9
-"""Values that differ by less are equal."""
 
 MOST_DOTS = 2500
 """A chart has at most so many dots. Beyond, dots next to each other become one larger dot."""
@@ -23,6 +21,9 @@ MOST_GROUPS = 8
 
 LARGEST = ("largest group", "2nd largest", "3rd largest", "4th largest")
 REST, NONE = "other groups", "no group"
+
+OTHER = ("other", "other_low", "other_high")
+"""The columns of the baseline's score and its interval."""
 
 _TINT = "#7A828C"
 
@@ -34,16 +35,19 @@ def pair_clients(view: View) -> pl.DataFrame:
 
     Returns:
         method, client, name, seeds (how many), label (of its group) and gain: positive where the client fares
-        better, whatever the metric's direction; in percentage points where the metric is a share.
+        better, whatever the metric's direction; in percentage points where the metric is a share. Then
+        test_samples, score, low and high, and other, other_low and other_high of the baseline; and seed, where a
+        row is of one.
     """
-    metric = view.metrics.deciding
-    known = view.clients.drop_nulls(metric.name)
-    times = (100 if metric.is_share else 1) * (-1 if metric.less_is_better else 1)
-    own = pl.col("method") == view.baseline
-    other = known.filter(own).select("seed", "client", pl.col(metric.name).alias("other"))
-    gain = times * (pl.col(metric.name) - pl.col("other"))
+    metric, own = view.metrics.deciding, pl.col("method") == view.baseline
+    known, ends = view.scored, ("score", "low", "high")
+    other = known.filter(own).select(
+        "seed", "client", *(pl.col(c).alias(name) for c, name in zip(ends, OTHER, strict=True))
+    )
     found = _with_labels(view, known.filter(~own)).join(other, on=["seed", "client"], maintain_order="left")
-    found = found.with_columns(gain=pl.when(gain.abs() < abs(times) * SAME).then(0.0).otherwise(gain))
+    gain = gain_over(metric, *(floats(found[column]) for column in ("score", "other")))
+    found = found.with_columns(gain=pl.Series(gain, dtype=pl.Float64))
+    numbers = ("test_samples", *ends, *OTHER)
     if are_same_people(view):
         return found.group_by("method", "client", maintain_order=True).agg(
             pl.col("name").first(),
@@ -51,8 +55,16 @@ def pair_clients(view: View) -> pl.DataFrame:
             # Where the group is not the same in every seed, the one that the client had most often.
             pl.col("label").mode().sort().first(),
             pl.col("gain").mean(),
+            *map(mean_if_known, numbers),
         )
-    return found.select("method", "client", "name", pl.lit(1).alias("seeds"), "label", "gain", "seed")
+    return found.select(
+        "method", "client", "name", pl.lit(1).alias("seeds"), "label", "gain", *numbers, pl.col("seed")
+    )
+
+
+def mean_if_known(column: str) -> pl.Expr:
+    """Average a column, if every value is known."""
+    return pl.when(pl.col(column).null_count() == 0).then(pl.col(column).mean()).alias(column)
 
 
 def are_same_people(view: View) -> bool:
@@ -78,7 +90,7 @@ def draw_gains(view: View) -> Figure:
     found = pair_clients(view)
     if not found.height:
         return Figure(name, title, f"There is no finished seed of both {view.baseline} and another method.")
-    counts = count_gains(found)
+    counts = count_by_method(found)
     alike = counts.filter(pl.col("same") == pl.col("clients"))["method"].to_list()
     if len(alike) == counts.height:
         return Figure(
@@ -133,7 +145,7 @@ def draw_gains(view: View) -> Figure:
     return Figure(name, title, caption, chart, height=height)
 
 
-def count_gains(found: pl.DataFrame) -> pl.DataFrame:
+def count_by_method(found: pl.DataFrame) -> pl.DataFrame:
     """One row a method, the highest mean gain first: method, gained, lost, same, clients, mean."""
     return (
         found.group_by("method", maintain_order=True)
@@ -167,7 +179,7 @@ def gains_table(view: View) -> Table:
     }
     split = labels if len(labels) > 1 else []
     lines = []
-    for row in count_gains(found).to_dicts():
+    for row in count_by_method(found).to_dicts():
         parts = [by_group.get((row["method"], label)) for label in split]
         shares = [
             MISSING if part is None else f"{_write_gain(view, part['mean'])} ({part['lost']:.0%})" for part in parts
@@ -218,7 +230,7 @@ def _dots(found: pl.DataFrame) -> pl.DataFrame:
     """What is drawn: a row a dot; where they are too many, those of a group that lie next to each other are one."""
     frame = found.rename({"label": "of"})
     if frame.height <= MOST_DOTS:
-        return frame.drop("client", "seeds")
+        return frame.drop("client", "seeds", "test_samples", "score", "low", "high", *OTHER)
     gain = frame["gain"].to_numpy()
     width = max(float(gain.max() - gain.min()), 1e-6) / max(MOST_DOTS // (frame["method"].n_unique() * 4), 10)
     return (

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from coterie.experiments.compare.table import interval
-from coterie.report.comparison.client_gains import count_gains, describe_loss, pair_clients
+from coterie.report.comparison.client_gains import count_by_method, describe_loss, pair_clients
 from coterie.report.comparison.view import View, difference, relative, value
 from coterie.report.numbers import count_of, decimals, join_words, volume
 
@@ -22,7 +22,7 @@ def headline(view: View) -> str:
     if best is None:
         return "No round was evaluated, so nothing can be said of the methods."
     row = view.row(best)
-    reached = value(view.of_measure, row[f"{view.measure}_mean"])
+    reached = f"{value(view.of_measure, row[f'{view.measure}_mean'])}{_sureness(view, best)}"
     if best == view.baseline:
         alone = len(view.every) == 1
         said = f"{best} was run alone: it has" if alone else f"No method is better than the baseline: {best} has"
@@ -74,6 +74,14 @@ def overall(parts: Sequence[View]) -> str:
             else "."
         )
     return said
+
+
+def _sureness(view: View, method: str) -> str:
+    """Say between what the mean of the worst tenth lies, where that is what is compared."""
+    if view.measure != "worst10" or method not in view.worst_tenth:
+        return ""
+    low, high = (value(view.of_measure, end) for end in view.worst_tenth[method])
+    return f" (95 % interval {low} to {high} by the clients' own test samples)"
 
 
 def _runner_up(view: View) -> str:
@@ -149,7 +157,7 @@ def _losers(view: View) -> str:
     found = pair_clients(view).filter(pl.col("method") == view.best)
     if not found.height:
         return ""
-    row = count_gains(found).row(0, named=True)
+    row = count_by_method(found).row(0, named=True)
     tested = "clients" if found["seeds"].max() != 1 or len(view.seeds) == 1 else "clients of all seeds"
     said = f"Of {row['clients']:,} {tested}, {row['gained']:,} gain by it and {row['lost']:,} lose"
     if not row["lost"]:

@@ -14,9 +14,11 @@ from coterie.experiments.folder.metrics import Metric
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report.comparison.charts import draw_setting
 from coterie.report.comparison.client_gains import GAINS, gains_table
+from coterie.report.comparison.each_client import describe_clients
 from coterie.report.comparison.findings import finding, headline, overall
-from coterie.report.comparison.table import columns_of, note, tabulate
+from coterie.report.comparison.table import columns_of, explain_worst_tenth, note, tabulate, with_worst_tenth
 from coterie.report.comparison.view import View, value, views
+from coterie.report.gains import MOST_CLIENTS
 from coterie.report.numbers import alike, capital, count_of, decimals, join_words
 from coterie.report.rendering import render_page
 from coterie.report.tables import Table, capitalise, flatten
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 MOST_MISSING = 20
 """At most so many missing runs are named."""
+
+LEAST_CLIENTS = 100
+"""Clients that each of many settings may list; of few settings, each has its part of `MOST_CLIENTS`."""
 
 
 def build(
@@ -55,7 +60,8 @@ def build(
     folder = Path(folder_path)
     pool = Path(pool) if pool is not None else folder / "cells"
     parts = views(comparison, frames, summary)
-    settings = [_setting(view, summary) for view in parts]
+    most = max(MOST_CLIENTS // max(len(parts), 1), LEAST_CLIENTS)
+    settings = [_setting(view, summary, most) for view in parts]
     page = render_page(
         "comparison.html",
         comparison.name,
@@ -68,7 +74,7 @@ def build(
         measure=capital(frames.metrics.measures[comparison.measure].title),
         settings=settings,
         tuning=None if tuning is None else tabulate_tuning(tuning, frames.metrics.measures[comparison.measure]),
-        table_note=note(summary, metrics=frames.metrics),
+        table_note=f"{note(summary, metrics=frames.metrics)}{explain_worst_tenth(parts)}",
         comparison=comparison.to_toml(),
         seeds=join_words(comparison.seeds, 20),
         environment=_versions(frames, pool),
@@ -167,17 +173,18 @@ def _mean_and_sd(measure: Metric, mean: float, sd: float | None) -> str:
     return " ± ".join(alike(mean, sd) if measure.decimals is None else (value(measure, mean), value(measure, sd)))
 
 
-def _setting(view: View, summary: pl.DataFrame) -> dict[str, Any]:
-    """Collect what the page shows of one setting."""
+def _setting(view: View, summary: pl.DataFrame, most: int) -> dict[str, Any]:
+    """Collect what the page shows of one setting, of at most so many clients."""
     gains = gains_table(view)
     return {
         "name": view.setting,
         "headline": headline(view),
         "finding": " ".join(finding(view)),
-        "table": capitalise(tabulate(view.summary, columns_of(summary, view.metrics), view.metrics)),
+        "table": capitalise(tabulate(with_worst_tenth(view), columns_of(summary, view.metrics), view.metrics)),
         "figures": draw_setting(view),
         "gains": gains,
         "gains_below": f"clients{view.mark}",
+        "each": describe_clients(view, most),
         "gains_by_group": bool(gains) and len(gains.header) > len(GAINS) + 1,
     }
 

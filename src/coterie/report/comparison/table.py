@@ -13,6 +13,8 @@ from coterie.experiments.compare.measures import NEWCOMERS
 from coterie.experiments.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, Metric, RunMetrics
 from coterie.experiments.folder.reading import MEGABYTE
 from coterie.report import tables
+from coterie.report.comparison.view import View
+from coterie.report.gains import write_interval
 from coterie.report.numbers import MISSING, alike, capital, count_of, decimals, significant
 from coterie.report.tables import Table, escape_markdown, fit
 
@@ -98,6 +100,27 @@ def tabulate(
     return Table([title for title, _ in columns.values()], lines, strong=strong)
 
 
+def with_worst_tenth(view: View) -> pl.DataFrame:
+    """Return the summary of a setting with `worst10_low` and `worst10_high`, between which each `worst10` lies."""
+    ends = [view.worst_tenth.get(method, (None, None)) for method in view.summary["method"]]
+    low, high = ([end[i] for end in ends] for i in (0, 1))
+    return view.summary.with_columns(
+        pl.Series("worst10_low", low, pl.Float64), pl.Series("worst10_high", high, pl.Float64)
+    )
+
+
+def explain_worst_tenth(parts: Sequence[View]) -> str:
+    """Say what the intervals are between which the worst tenth lies; nothing where no setting has one."""
+    if not any(view.worst_tenth for view in parts):
+        return ""
+    several = any(len(view.seeds) > 1 for view in parts)
+    return (
+        " In round brackets below the worst 10 %: an interval of 95 % from the clients' own test samples"
+        + (", the mean of the seeds' intervals" if several else "")
+        + ". It allows for the bad luck of those who come last on few samples, so it may lie above the value."
+    )
+
+
 def _settings(summary: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     """Split the summary into settings, in order."""
     parts = summary.partition_by("setting", maintain_order=True)
@@ -118,7 +141,7 @@ def columns_of(summary: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> C
         "difference": ("difference", lambda row: _difference(row, measure)),
         "wins": ("wins", lambda row: _or_missing(row["wins"], lambda v: f"{v} of {row['pairs']}")),
         "rank": ("rank", lambda row: _or_missing(row["rank"], lambda v: decimals(v, 1))),
-        "worst10": (_title(worst), lambda row: _or_missing(row["worst10_mean"], lambda v: _number(v, worst))),
+        "worst10": (_title(worst), lambda row: _worst_tenth(row, worst)),
         **{key: _further_column(key, other) for key, other in further.items() if key != name},
         **{key: _newcomers_column(key, when, metrics) for key, when in zip(NEWCOMERS, MOMENTS, strict=True)},
         "ari": ("ARI", lambda row: _or_missing(row["ari_mean"], decimals)),
@@ -196,11 +219,26 @@ def _megabytes(count: float) -> str:
     return significant(count / MEGABYTE)
 
 
+def _worst_tenth(row: Row, measure: Metric) -> str:
+    return _or_missing(row["worst10_mean"], lambda v: _number(v, measure)) + _bracket_worst_tenth(row, measure)
+
+
+def _bracket_worst_tenth(row: Row, measure: Metric) -> str:
+    """Write between what the mean of the worst tenth lies, where the row says it."""
+    low, high = row.get("worst10_low"), row.get("worst10_high")
+    if low is None or high is None:
+        return ""
+    ends = [f"{100 * end:.0f}" for end in (low, high)] if measure.is_share else _numbers([low, high], measure)
+    return f" {write_interval(*ends)}"
+
+
 def _mean_and_sd(row: Row, measure: Metric, of: str = "") -> str:
     mean, sd = (row.get(f"{of}{row['measure']}_{end}") for end in ("mean", "sd"))
     if mean is None or sd is None:
-        return _or_missing(mean, lambda v: _number(v, measure))
-    return " ± ".join(_numbers([mean, sd], measure))
+        text = _or_missing(mean, lambda v: _number(v, measure))
+    else:
+        text = " ± ".join(_numbers([mean, sd], measure))
+    return text + (_bracket_worst_tenth(row, measure) if row["measure"] == "worst10" and not of else "")
 
 
 def _numbers(values: Sequence[float], measure: Metric) -> list[str]:

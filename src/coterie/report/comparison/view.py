@@ -8,12 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from coterie.experiments.folder.metrics import Metric, RunMetrics
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.marks import legend
+from coterie.report.gains import bound_scores, bound_worst_tenth, floats
 from coterie.report.numbers import alike, change, percent, signed
+from coterie.report.uncertainty import DRAWS
 
 if TYPE_CHECKING:
     from coterie.experiments.compare.measures import Frames
@@ -91,6 +94,38 @@ class View:
     def axis(self) -> str:
         """The title of the axis of the drawn measure."""
         return self.drawn.title
+
+    @cached_property
+    def scored(self) -> pl.DataFrame:
+        """The clients with a `score` by the first metric, between `low` and `high`; null where nobody knows them."""
+        known = self.clients.with_columns(pl.col(self.metrics.deciding.name).alias("score")).drop_nulls("score")
+        samples = known["test_samples"].fill_null(0).to_numpy().astype(np.int64)
+        ends = bound_scores(
+            self.metrics.deciding, *(floats(known["score"]), samples), *(floats(known[c]) for c in ("low", "high"))
+        )
+        if ends is None:
+            return known
+        return known.with_columns(low=pl.Series(ends[0]).fill_nan(None), high=pl.Series(ends[1]).fill_nan(None))
+
+    @cached_property
+    def worst_tenth(self) -> dict[str, tuple[float, float]]:
+        """Between what each method's `worst10` lies by the clients' own test samples, where that is known.
+
+        Over several seeds that is the mean of their intervals: as wide as that of one, for they may have tested the
+        same clients on the same samples.
+        """
+        counted = self.cells.drop_nulls("worst10").select("method", "seed")
+        tested = self.clients.filter(pl.col("test_samples") > 0).drop_nulls(self.metrics.deciding.name)
+        found: dict[str, list[tuple[float, float]]] = {}
+        for (method, _), clients in tested.join(counted, on=["method", "seed"], maintain_order="left").group_by(
+            "method", "seed", maintain_order=True
+        ):
+            scores, low, high = (floats(clients[name]) for name in (self.metrics.deciding.name, "low", "high"))
+            samples, draws = clients["test_samples"].to_numpy().astype(np.int64), DRAWS // len(self.seeds)
+            ends = bound_worst_tenth(self.metrics.deciding, scores, samples, low, high, draws)
+            found.setdefault(str(method), []).append(ends)
+        means = {method: np.mean(ends, axis=0) for method, ends in found.items()}
+        return {method: (float(low), float(high)) for method, (low, high) in means.items() if low == low}
 
     def row(self, method: str) -> dict[str, Any]:
         """Return the method's row of the summary."""

@@ -1,3 +1,61 @@
+// Tables are made ready before charts are drawn, so that a long one is laid out once.
+// A table that can be sorted has a button in each heading. Cells without a number stay last.
+const numberOf = (text) => parseFloat(text.replaceAll(",", "").replace("−", "-"));
+const compare = (a, b) => {
+  const [x, y] = [numberOf(a), numberOf(b)];
+  if (!isNaN(x) && !isNaN(y)) return x - y;
+  return a.localeCompare(b, "en", { numeric: true });
+};
+const sortBy = (table, column, direction) => {
+  const heading = table.tHead.rows[0].cells[column], body = table.tBodies[0];
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  heading.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
+  const text = (row) => row.cells[column].textContent;
+  const missing = (row) => text(row) === "–";
+  body.append(...[...body.rows].sort(
+    (a, b) => missing(a) - missing(b) || direction * compare(text(a), text(b))));
+};
+for (const table of document.querySelectorAll("table.sortable")) {
+  [...table.tHead.rows[0].cells].forEach((heading, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = heading.textContent;
+    button.addEventListener("click", () =>
+      sortBy(table, column, heading.getAttribute("aria-sort") === "ascending" ? -1 : 1));
+    heading.replaceChildren(button);
+  });
+}
+
+// An interval in round brackets stands below its value, so that no column has to leave the page.
+const write = (cell, text) => {
+  const [, value, interval] = text.match(/^(.*) (\(.*\u00a0to\u00a0.*\))$/) ?? [null, text];
+  cell.textContent = interval ? value + " " : value;
+  if (!interval) return;
+  const below = document.createElement("span");
+  below.className = "below";
+  below.textContent = interval;
+  cell.append(below);
+};
+for (const cell of document.querySelectorAll("td")) {
+  if (cell.textContent.includes("\u00a0to\u00a0")) write(cell, cell.textContent);
+}
+
+// A table of clients shows one method at a time; what the others come to waits beside it.
+for (const part of document.querySelectorAll(".by-method:has(select)")) {
+  const table = part.querySelector("table"), rows = [...table.tBodies[0].rows];
+  const gain = 1, score = 2;
+  let choices;
+  part.querySelector(".choose").hidden = false;
+  part.querySelector("select").addEventListener("change", (event) => {
+    choices ??= JSON.parse(part.querySelector("script").textContent);
+    const choice = choices[event.target.selectedIndex];
+    part.querySelector(".says").textContent = choice.says;
+    table.tHead.rows[0].cells[score].querySelector("button").textContent = choice.title;
+    choice.cells.forEach((texts, row) => texts.forEach((text, i) => write(rows[row].cells[gain + i], text)));
+    sortBy(table, gain, 1);
+  });
+}
+
 // Colours of axes and text come from the style sheet, so light, dark and print need no second drawing.
 const specifications = JSON.parse(document.getElementById("specifications").textContent);
 const options = { actions: false, renderer: "svg", tooltip: { theme: "coterie" } };
@@ -59,30 +117,3 @@ addEventListener("beforeprint", () => {
   drawVisible();
 });
 drawVisible().then(() => { document.body.dataset.drawn = "yes"; });
-
-// A table that can be sorted has a button in each heading. Cells without a number stay last.
-const numberOf = (text) => parseFloat(text.replaceAll(",", "").replace("−", "-"));
-const compare = (a, b) => {
-  const [x, y] = [numberOf(a), numberOf(b)];
-  if (!isNaN(x) && !isNaN(y)) return x - y;
-  return a.localeCompare(b, "en", { numeric: true });
-};
-const sortBy = (table, column) => {
-  const heading = table.tHead.rows[0].cells[column], body = table.tBodies[0];
-  const direction = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-  heading.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
-  const text = (row) => row.cells[column].textContent;
-  const missing = (row) => text(row) === "–";
-  body.append(...[...body.rows].sort(
-    (a, b) => missing(a) - missing(b) || direction * compare(text(a), text(b))));
-};
-for (const table of document.querySelectorAll("table.sortable")) {
-  [...table.tHead.rows[0].cells].forEach((heading, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = heading.textContent;
-    button.addEventListener("click", () => sortBy(table, column));
-    heading.replaceChildren(button);
-  });
-}
