@@ -38,7 +38,7 @@ def test_one_line_a_round_without_a_terminal() -> None:
         lines.round(after(1))
         lines.note("a [remark]")
         lines.round(after(2, failures=[(4, "timed out"), (1, "NaN")]))
-    measured = "accuracy 87.5%  worst 10% 50.0%  loss 0.250  groups 2 (3, 2)"
+    measured = "accuracy 87.5%  worst 10 % 50.0%  loss 0.250  groups 2 (3, 2)"
     assert file.getvalue().splitlines() == [
         "trial: fesem on digits, rotated(4), seed 3",
         "  five [clients]",

@@ -128,7 +128,7 @@ def test_the_finding_is_that_of_the_runs(comparison: Comparison, frames: Frames,
     low, high = stats.t.interval(0.95, 2, apart.mean(), stats.sem(apart))
     said = (
         f"{best} is best in accuracy, with {values[best].mean():.1%} against {values['FedAvg'].mean():.1%} with "
-        f"FedAvg, the baseline: {100 * apart.mean():+.1f} points (95% interval {100 * low:+.1f} to "
+        f"FedAvg, the baseline: {100 * apart.mean():+.1f} points (95 % interval {100 * low:+.1f} to "
         f"{100 * high:+.1f} over 3 seeds), which {'is beyond chance' if low > 0 or high < 0 else 'may be chance'}."
     )
     assert headline(view(comparison, frames)) == said

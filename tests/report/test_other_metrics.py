@@ -220,9 +220,9 @@ def test_the_worst_tenths_of_two_metrics_share_no_column(tmp_path: Path) -> None
     assert first is not None
     assert second is None
     titles = run_tables.tabulate(found, run_tables.shown_metrics([rights, ranks])).header
-    assert "worst 10% accuracy" in titles
+    assert "worst 10 % accuracy" in titles
     alone = run_tables.tabulate(run_tables.last_rounds([rights]), run_tables.shown_metrics([rights])).header
-    assert "worst 10%" in alone
+    assert "worst 10 %" in alone
 
 
 @each

@@ -211,7 +211,7 @@ def headline_metrics(round: Round) -> list[tuple[str, str]]:
     for name, column, unit in (
         (metrics.deciding.title, metrics.headline, metrics.deciding),
         ("adapted", f"adapted_{metrics.headline}", metrics.deciding),
-        ("worst 10%", "worst10", metrics.deciding),
+        ("worst 10 %", "worst10", metrics.deciding),
         *((metric.title, f"macro_{metric.name}", metric) for metric in metrics.further),
         ("loss", "loss", None),
     ):

@@ -86,8 +86,8 @@ def describe_outcome(result: Result, page: Path | None) -> list[str]:
     after = "" if adapted is None else f" ({measured(unit, adapted)} after adaptation)"
     further = "".join(f", {m.title} {measured(m, last[f'macro_{m.name}'])}" for m in metrics.further)
     return [
-        f"{unit.title} {measured(unit, last[metrics.headline])}{after}, worst 10% {measured(unit, last['worst10'])}"
-        f"{further}, {groups}{ari}",
+        f"{unit.title} {measured(unit, last[metrics.headline])}{after}, worst 10 % "
+        f"{measured(unit, last['worst10'])}{further}, {groups}{ari}",
         *(
             sentence.replace("training diverged", "diverged", 1)
             for sentence in RunFolder(result.folder).divergences()

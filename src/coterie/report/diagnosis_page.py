@@ -192,7 +192,7 @@ def draw_gains(pay: Pay) -> Figure:
         alt.Chart(alt.InlineData(values=[{"x": 0}])).mark_rule(color=NO_GROUP, strokeDash=[4, 4]).encode(x="x:Q"),
     )
     caption = (
-        f"What each client gains by {TITLES[pay.weighed]}, with what its own samples leave open (95%). Right of "
+        f"What each client gains by {TITLES[pay.weighed]}, with what its own samples leave open (95 %). Right of "
         f"the dashed line it is better off than with one model for all."
     )
     caption += f" {left_out:,} clients in between are not drawn." if left_out > 0 else ""

@@ -150,7 +150,7 @@ def _score_tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
         spread = f"{100 * end['spread']:.1f} points" if metric.is_share else measured(metric, end["spread"])
         tiles = [
             (f"{name}, mean over clients", measured(metric, mean), beside or further),
-            (f"{name}, worst 10%", measured(metric, end["worst10"]), f"{_sureness(run)}spread {spread}"),
+            (f"{name}, worst 10 %", measured(metric, end["worst10"]), f"{_sureness(run)}spread {spread}"),
         ]
     if (adapted := end.get(f"{ADAPTED}{column}")) is not None:
         by_it = f"{versus(metric, adapted, mean)} by it" if mean is not None else ""
@@ -168,7 +168,7 @@ def _sureness(run: Run) -> str:
     ends = bound_worst_tenth(metric, scores, samples, low, high)
     if np.isnan(ends[0]):
         return ""
-    return f"95% interval {measured(metric, ends[0])} to {measured(metric, ends[1])}; "
+    return f"95 % interval {measured(metric, ends[0])} to {measured(metric, ends[1])}; "
 
 
 def _privacy_tile(run: Run) -> list[tuple[str, str, str]]:

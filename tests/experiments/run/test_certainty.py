@@ -105,7 +105,7 @@ def test_tasks_with_many_targets_a_sample_have_intervals(
     found = describe_clients(one)
     assert found is not None
     assert found.table.header[1] == f"Gain over {constant}"
-    assert "95% interval" in build(one.folder).read_text("utf-8")
+    assert "95 % interval" in build(one.folder).read_text("utf-8")
 
 
 @pytest.mark.slow

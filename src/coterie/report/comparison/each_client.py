@@ -183,7 +183,8 @@ def _say_better(metric: RunMetric, method: str, own: _Scores, best: _Scores) -> 
     better = known & (np.abs(best.values - own.values) > SAME)
     if not better.any():
         return f"For no client is another method here better than {method}."
-    said = f"For {better.sum():,} of {count_of(int(known.sum()), 'client')} another method here is better than {method}"
+    of = count_of(int(known.sum()), "client")
+    said = f"For {better.sum():,} of {of} another method here is better than {method}"
     ends = best.gain_bounds(metric, own)
     if ends is None:
         return f"{said}."
@@ -214,7 +215,7 @@ def _caution(view: View, people: pl.DataFrame, pair: pl.DataFrame, methods: int)
             "test samples."
         )
     if ends is not None:
-        said[-1] += " What another training from another seed would give is not in an interval."
+        said[-1] += " An interval says nothing of what training from another seed would give."
     if methods > 1:
         said[-1] += (
             f" The best of {methods + 1} for a client is partly the luckiest on its test samples: the fewer those "

@@ -106,7 +106,7 @@ def _describe_difference(view: View, row: dict[str, Any]) -> str:
     low, high = row["difference_low"], row["difference_high"]
     if low is None:
         return f"{said} in the one seed that both have, which says nothing about chance"
-    said += f" (95% interval {difference(view.of_measure, low)} to {difference(view.of_measure, high)}"
+    said += f" (95 % interval {difference(view.of_measure, low)} to {difference(view.of_measure, high)}"
     said += f" over {count_of(row['pairs'], 'seed')})"
     return f"{said}, which is beyond chance" if low > 0 or high < 0 else f"{said}, which may be chance"
 

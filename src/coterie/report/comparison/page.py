@@ -104,8 +104,8 @@ def _reading(comparison: Comparison, measure: Metric) -> str:
     said = f"{capital(measure.title)} is {measure.explanation}."
     if len(comparison.seeds) > 1 and len(comparison.rows) > 1:
         said += (
-            " A difference is beyond chance if its 95% interval, over the seeds that both methods share, leaves out"
-            " zero; of twenty pairs of methods that are alike, about one will look so."
+            " A difference is beyond chance if its 95 % interval, over the seeds that both methods share, leaves"
+            " out zero; of twenty pairs of methods that are alike, about one will look so."
         )
     return said + " A click on a method in a chart's legend brings it out."
 

@@ -97,7 +97,7 @@ class View:
 
     @cached_property
     def scored(self) -> pl.DataFrame:
-        """The clients with a `score` by the first metric, between `low` and `high`; null where nobody knows them."""
+        """The clients with a `score` by the first metric, between `low` and `high`, which may be null."""
         known = self.clients.with_columns(pl.col(self.metrics.deciding.name).alias("score")).drop_nulls("score")
         samples = known["test_samples"].fill_null(0).to_numpy().astype(np.int64)
         ends = bound_scores(
