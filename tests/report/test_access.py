@@ -76,6 +76,31 @@ def test_the_table_of_clients_is_sorted_by_the_keyboard_and_says_so(tmp_path: Pa
         assert {"Client", "Group"} <= {node["name"].split(" \u25b2")[0] for node in heads}
 
 
+def test_the_method_of_the_clients_table_is_chosen_by_the_keyboard(tmp_path: Path) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        browser.resize(800)
+        browser.open(_write_comparison(tmp_path).as_uri())
+        browser.wait("document.body && document.body.dataset.drawn")
+        (choice,) = [node for node in read_tree(browser) if node["role"] == "combobox"]
+        assert choice["name"] == "Gains by"
+        heading = "document.querySelector('.by-method thead').rows[0].cells[2].innerText"
+        shown = "[...document.querySelectorAll('.by-method')][0].querySelector('.says').innerText"
+        before = browser.evaluate(f"[{heading}, {shown}]")
+        browser.evaluate("document.querySelector('select').focus()")
+        for kind in ("keyDown", "keyUp"):
+            browser.send(
+                "Input.dispatchKeyEvent", type=kind, key="ArrowDown", code="ArrowDown", windowsVirtualKeyCode=40
+            )
+        chosen = browser.evaluate("document.querySelector('select').value")
+        assert browser.evaluate(heading) == f"Accuracy with {chosen}" != before[0]
+        assert browser.evaluate(shown) != before[1]
+        assert browser.evaluate("document.querySelector('.by-method [aria-live]').innerText").startswith(
+            "Against FedAvg"
+        )
+        gains = "[...document.querySelector('.by-method tbody').rows].map(r => parseFloat(r.cells[1].innerText))"
+        assert browser.evaluate(gains) == sorted(browser.evaluate(gains))
+
+
 def test_the_live_page_is_usable_and_keeps_the_keyboards_place(tmp_path: Path) -> None:
     for name in ("earlier", "later"):
         synthesise(tmp_path / "runs", name, clients=12, groups=3, rounds=8)

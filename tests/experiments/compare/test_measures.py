@@ -129,8 +129,8 @@ def test_curves_are_summed_from_the_first_round(tmp_path: Path) -> None:
 def test_clients_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
     _, found = measured(tmp_path, {"fedavg": [[0.25, 0.5, None]]})
     assert found.clients.drop("setting", "method", "seed").rows() == [
-        (0, "hospital 0", 0, 0, 10, 0.4),
-        (1, "hospital 1", 1, 1, 20, 0.6),
+        (0, "hospital 0", 0, 0, 10, 0.4, None, None),
+        (1, "hospital 1", 1, 1, 20, 0.6, None, None),
     ]
 
 

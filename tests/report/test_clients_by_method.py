@@ -1,0 +1,273 @@
+"""Clients by name on a comparison's page: who loses, by which method each does best, and how sure that is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from coterie.experiments.compare.measures import Frames, measure_cells
+from coterie.experiments.compare.spec import Comparison
+from coterie.experiments.compare.table import summarise
+from coterie.experiments.folder.metrics import CLASSIFICATION, ClientScores, RunMetrics
+from coterie.experiments.folder.run_folder import RunFolder
+from coterie.experiments.folder.tables import (
+    FAILURES,
+    INTERVALS,
+    LEDGER,
+    PEOPLE,
+    clients_schema,
+    rounds_schema,
+)
+from coterie.randomness import stream
+from coterie.report.comparison.each_client import ClientsByMethod, describe_clients
+from coterie.report.comparison.findings import headline
+from coterie.report.comparison.page import build
+from coterie.report.comparison.table import to_markdown
+from coterie.report.comparison.view import View, views
+from coterie.report.gains import MOST_CLIENTS
+from coterie.report.uncertainty import difference_interval, join_intervals, wilson_interval
+from tests.browser import CHROMIUM, Browser
+
+from .test_page import Reader
+
+RMSE = RunMetrics.named(["rmse"])
+
+Scores = Mapping[str, Sequence[Sequence[float]]]
+"""By method, for every seed, of each client."""
+
+THREE = {
+    "fedavg": [[0.50, 0.80, 0.60, 0.70]],
+    "ifca": [[0.50, 0.90, 0.50, 0.70]],
+    "fesem": [[0.95, 0.70, 0.90, 0.70]],
+}
+"""FeSEM is best on average, and the second client loses by it."""
+
+
+def compare(
+    parent: Path,
+    scores: Scores,
+    samples: Sequence[int],
+    *,
+    metrics: RunMetrics = CLASSIFICATION,
+    half: float | None = None,
+    name: str = "client {}",
+    **more: Any,
+) -> tuple[Comparison, Frames]:
+    """Measure runs of one round with these scores, which keep intervals of scores that are twice `half` wide."""
+    tables = {"name": "own", "methods": list(scores), "adapted": {}, **more}
+    plan = Comparison.from_tables({**tables, "seeds": len(next(iter(scores.values())))})
+    done = {}
+    for cell in plan.cells():
+        values = np.array(scores[cell.method][plan.seeds.index(cell.seed)])
+        done[cell.key] = _write(parent / "cells", cell.key, values, samples, metrics, half, name)
+    return plan.measured_by(metrics), measure_cells(plan, done)
+
+
+def _write(
+    pool: Path,
+    key: str,
+    values: np.ndarray,
+    samples: Sequence[int],
+    metrics: RunMetrics,
+    half: float | None,
+    name: str,
+) -> RunFolder:
+    clients, folder = np.arange(len(values)), RunFolder.create(pool, key)
+    folder.write_experiment('[method]\nname = "fedavg"\n')
+    folder.write_environment(
+        {"seed": 0, "metrics": metrics.to_json()} if metrics != CLASSIFICATION else {"seed": 0}
+    )
+    zero = np.zeros(len(values))
+    of = {metric.name: values for metric in metrics.of}
+    columns = {**of, "loss": zero, "client": clients, "test_samples": samples}
+    table = pl.DataFrame(columns).with_columns(
+        *(pl.lit(1).alias(c) for c in ("round",)),
+        *(pl.lit(0).alias(c) for c in ("group", "train_loss", "up_bytes", "down_bytes")),
+        pl.lit(True).alias("took_part"),
+    )
+    row = dict.fromkeys(rounds_schema(metrics), 1)
+    row |= metrics.summarise(ClientScores(of, zero, np.array(samples, float)))
+    folder.write_round(
+        1,
+        pl.DataFrame([row], rounds_schema(metrics)),
+        table.select(clients_schema(metrics).names()).cast(clients_schema(metrics)),
+        pl.DataFrame(schema=LEDGER),
+        pl.DataFrame(schema=FAILURES),
+    )
+    who = {"few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1], "planted": 0}
+    people = [{"client": i, "name": name.format(i), **who} for i in clients.tolist()]
+    folder.write_people(pl.DataFrame(people, PEOPLE))
+    if half is not None:
+        ends = {"client": clients, "low": values - half, "high": values + half}
+        others = [pl.lit(None).alias(column) for column in INTERVALS if column not in ends]
+        intervals = pl.DataFrame(ends).with_columns(others).select(INTERVALS.names()).cast(INTERVALS)
+        folder.write_intervals(intervals)
+    folder.compact()
+    folder.write_status("finished", 1, 1)
+    return folder
+
+
+def view_of(parent: Path, *args: Any, **options: Any) -> View:
+    plan, frames = compare(parent, *args, **options)
+    (found,) = views(plan, frames, summarise(plan, frames))
+    return found
+
+
+def describe(view: View) -> ClientsByMethod:
+    found = describe_clients(view, MOST_CLIENTS)
+    assert found is not None
+    return found
+
+
+def interval_of(cell: str) -> tuple[float, float]:
+    found = re.search(r"\(([+-][\d.]+)\u00a0to\u00a0([+-][\d.]+)\)", cell)
+    assert found is not None, cell
+    return float(found[1]), float(found[2])
+
+
+def test_who_loses_by_the_best_method_comes_first_and_the_interval_is_newcombes(tmp_path: Path) -> None:
+    found = describe(view_of(tmp_path, THREE, [20, 20, 20, 40]))
+    assert found.table.header == [
+        *("Client", "Gain over fedavg", "Accuracy with fesem", "Accuracy with fedavg"),
+        *("Best with", "Accuracy with that", "Test samples"),
+    ]
+    loser, equal, *_ = found.table.rows
+    assert loser[0] == "client 1"
+    assert loser[2:] == ["70.0%", "80.0%", "ifca", "90.0%", "20"]
+    low, high = difference_interval(0.7, 20, 0.8, 20)
+    assert interval_of(loser[1]) == (round(100 * float(low)), round(100 * float(high)))
+    # Where several are as good, the method of the page is named.
+    assert (equal[0], equal[1].split(" ")[0], equal[4]) == ("client 3", "0", "fesem and 2 more")
+    assert [choice.method for choice in found.choices] == ["fesem", "ifca"]
+    assert "Against fedavg: 2 gain, 1 lose, 1 is equal" in found.choices[0].says
+    assert "For 1 of 4 clients another method here is better than fesem" in found.choices[0].says
+    assert "for none of them by more than chance" in found.choices[0].says
+    # Another method's cells are of the same clients in the same order.
+    by_ifca = {row[0]: cells for row, cells in zip(found.table.rows, found.choices[1].cells, strict=True)}
+    assert by_ifca["client 1"][1:] == ["90.0%", "80.0%"]
+    assert by_ifca["client 2"][0].startswith("-10.0 (")
+
+
+def test_of_an_error_the_lower_is_the_gain(tmp_path: Path) -> None:
+    errors = {"fedavg": [[5.0, 2.0, 3.0]], "ifca": [[4.0, 1.0, 3.5]], "fesem": [[1.0, 3.0, 2.0]]}
+    found = describe(view_of(tmp_path, errors, [30] * 3, metrics=RMSE, half=0.1))
+    loser, *_, winner = found.table.rows
+    assert (loser[0], loser[2], loser[4], loser[5]) == ("client 1", "3.00", "ifca", "1.00")
+    assert (winner[0], winner[4]) == ("client 0", "fesem")
+    low, high = join_intervals(2.0, 1.9, 2.1, 3.0, 2.9, 3.1)
+    assert interval_of(loser[1]) == (pytest.approx(float(low), abs=0.01), pytest.approx(float(high), abs=0.01))
+    assert "by more than chance 2 gain and 1 lose" in found.choices[0].says
+    assert "for 1 of them by more than chance" in found.choices[0].says
+    assert "A gain is by how much the RMSE is lower." in found.cautions[0]
+
+
+def test_scores_without_intervals_say_why(tmp_path: Path) -> None:
+    errors = {"fedavg": [[5.0, 2.0]], "fesem": [[1.0, 3.0]]}
+    view = view_of(tmp_path, errors, [30] * 2, metrics=RMSE)
+    found = describe(view)
+    assert found.table.header[-1] == "Test samples"  # with one method beside the baseline, none is the best of many
+    assert found.table.rows[0][:4] == ["client 1", "-1", "3.00", "2.00"]
+    assert any("No interval can be given: for RMSE" in sentence for sentence in found.cautions)
+    assert view.worst_tenth == {}
+
+
+def test_the_same_people_are_averaged_and_their_interval_is_that_of_one_seed(tmp_path: Path) -> None:
+    scores = {"fedavg": [[0.5, 0.6], [0.7, 0.6]], "fesem": [[0.9, 0.6], [0.8, 0.4]]}
+    found = describe(view_of(tmp_path, scores, [20, 20], name="ward {}"))
+    rows = {row[0]: row for row in found.table.rows}
+    assert list(rows) == ["ward 1", "ward 0"]
+    assert rows["ward 0"][1:4] == [rows["ward 0"][1], "85.0%", "60.0%"]
+    assert rows["ward 0"][1].startswith("+25.0 ")
+    ends = [[np.mean(wilson_interval(of, 20)[end]) for end in (0, 1)] for of in ([0.9, 0.8], [0.5, 0.7])]
+    low, high = join_intervals(0.85, *ends[0], 0.6, *ends[1])
+    assert interval_of(rows["ward 0"][1]) == (round(100 * float(low)), round(100 * float(high)))
+    assert "An interval is as wide as that of one seed" in " ".join(found.cautions)
+
+
+def test_clients_that_every_seed_draws_anew_have_a_row_a_seed(tmp_path: Path) -> None:
+    scores = {"fedavg": [[0.5, 0.6], [0.7, 0.6]], "fesem": [[0.9, 0.6], [0.8, 0.4]]}
+    found = describe(view_of(tmp_path, scores, [20, 20]))
+    assert [row[0] for row in found.table.rows][:2] == ["client 1, seed 1", "client 1, seed 0"]
+    assert len(found.table.rows) == 4
+    assert "a row is a client of one seed" in " ".join(found.cautions)
+
+
+def test_the_clients_who_lose_most_are_listed(tmp_path: Path) -> None:
+    found = describe_clients(view_of(tmp_path, THREE, [20] * 4), 2)
+    assert found is not None
+    assert [row[0] for row in found.table.rows] == ["client 1", "client 3"]
+    assert [len(choice.cells) for choice in found.choices] == [2, 2]
+    assert found.left_out == 2
+
+
+def test_where_nobody_gains_or_loses_there_is_no_table(tmp_path: Path) -> None:
+    view = view_of(tmp_path, {"fedavg": [[0.5, 0.6]], "fesem": [[0.5, 0.6]]}, [20] * 2)
+    assert describe_clients(view, MOST_CLIENTS) is None
+
+
+@pytest.mark.parametrize("measure", ["macro_accuracy", "worst10"])
+def test_the_worst_tenth_has_an_interval(tmp_path: Path, measure: str) -> None:
+    rng = stream(0, "worst tenth of a comparison")
+    drawn = [[rng.binomial(30, share, 20) / 30 for share in shares] for shares in ((0.6, 0.5), (0.8, 0.9))]
+    scores = dict(zip(("fedavg", "fesem"), drawn, strict=True))
+    plan, frames = compare(tmp_path, scores, [30] * 20, measure=measure)
+    summary = summarise(plan, frames)
+    (view,) = views(plan, frames, summary)
+    for method, true in (("fedavg", 0.55), ("fesem", 0.85)):  # all clients are alike, so the worst are as good
+        low, high = view.worst_tenth[method]
+        worst = np.mean([np.sort(of)[:2].mean() for of in scores[method]])
+        assert low - 1e-9 <= worst < high
+        assert low < true < high + 0.02
+    text = Reader(build(tmp_path, plan, frames, summary, []).read_text("utf-8")).text
+    low, high = view.worst_tenth["fesem"]
+    row = summary.row(by_predicate=pl.col("method") == "fesem", named=True)
+    value = f"{100 * row['worst10_mean']:.2f}"
+    sd = f" ± {100 * row['worst10_sd']:.2f}" if measure == "worst10" else ""
+    assert f"{value}{sd} ({100 * low:.0f} to {100 * high:.0f})" in text.replace("\u00a0", " ")
+    assert "the mean of the seeds' intervals" in text
+    assert ("by the clients' own test samples" in headline(view)) == (measure == "worst10")
+    assert "\u00a0to\u00a0" not in to_markdown(summary, plan, frames.metrics)
+
+
+def test_the_worst_tenth_of_an_error_has_the_highest(tmp_path: Path) -> None:
+    errors = {"fedavg": [np.linspace(1, 2, 20)], "fesem": [np.linspace(0.5, 1, 20)]}
+    view = view_of(tmp_path, errors, [30] * 20, metrics=RMSE, half=0.1)
+    low, high = view.worst_tenth["fedavg"]
+    assert 1.8 < low < np.linspace(1, 2, 20)[-2:].mean() < high < 2.3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to open pages with")
+def test_a_page_of_many_clients_and_methods_opens_soon_and_keeps_its_column(tmp_path: Path) -> None:
+    rng, clients = stream(0, "many clients by method"), 1000
+    methods = ["fedavg", *(f"fesem(clusters={k})" for k in range(2, 29))]
+    scores = {method: [rng.binomial(20, 0.4 + 0.01 * i, clients) / 20] for i, method in enumerate(methods)}
+    plan, frames = compare(tmp_path, scores, [20] * clients)
+    page = build(tmp_path, plan, frames, summarise(plan, frames), [])
+    assert page.stat().st_size < 4e6
+    with Browser(tmp_path / "profile") as browser:
+        for width in (1280, 400):
+            browser.resize(width)
+            browser.send("Performance.enable", timeDomain="threadTicks")
+            browser.open(page.as_uri())
+            browser.wait("document.body && document.body.dataset.drawn")
+            spent = {one["name"]: one["value"] for one in browser.send("Performance.getMetrics")["metrics"]}
+            assert spent["TaskDuration"] < 2  # seconds of computing, whatever else the machine does
+            right = "document.querySelector('{}').getBoundingClientRect().right"
+            assert browser.evaluate(right.format(".by-method .scroll")) <= browser.evaluate(right.format("main"))
+            browser.evaluate(
+                "(() => { const choose = document.querySelector('select'); choose.selectedIndex = 26;"
+                "choose.dispatchEvent(new Event('change', { bubbles: true })); })()"
+            )
+            shown = (
+                "[...document.querySelectorAll('.by-method tbody tr')].map(r => parseFloat(r.cells[1].innerText))"
+            )
+            gains = browser.evaluate(shown)
+            assert len(gains) == clients
+            assert gains == sorted(gains)
