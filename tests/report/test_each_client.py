@@ -6,10 +6,14 @@ import pytest
 
 from coterie.experiments.folder.metrics import RunMetrics
 from coterie.experiments.folder.reading import read_runs
+from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import PEOPLE
+from coterie.experiments.run.loop import run
+from coterie.experiments.schema.experiment import Experiment
 from coterie.randomness import stream
 from coterie.report.each_client import describe_clients
 from coterie.report.gains import bound_worst_tenth
+from coterie.report.run_page import build
 from coterie.report.uncertainty import (
     difference_interval,
     least_visible_difference,
@@ -124,3 +128,26 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
     assert over["ward 9"] == pytest.approx(100 * (scores[9] - 0.6), abs=0.051)
     gains = [float(row[1].split(" ")[0]) for row in found.table.rows]
     assert gains == sorted(gains)
+
+
+@pytest.mark.medium
+@pytest.mark.filterwarnings("error")
+def test_the_page_of_runs_that_diverged_is_written(tmp_path: Path) -> None:
+    """Scores without end have no interval, and what they gain over another such is not known."""
+    rows = enumerate(np.random.default_rng(0).normal(size=(240, 2)))
+    lines = ["site,a,b,y", *(f"site {i % 6},{a:.3f},{b:.3f},{100 * a:.3f}" for i, (a, b) in rows)]
+    (tmp_path / "sites.csv").write_text("\n".join(lines))
+    folders = [
+        run(
+            Experiment(
+                data={"name": str(tmp_path / "sites.csv"), "client": "site", "label": "y"},
+                method=method,
+                task={"name": "regression"},
+                training={"lr": 1e6},
+                run={"rounds": 2, "folder": str(tmp_path / "runs")},
+            )
+        ).folder
+        for method in ("ditto", "fedavg")
+    ]
+    first, *others = map(RunFolder, folders)
+    assert "∞" in build(first, others).read_text("utf-8")

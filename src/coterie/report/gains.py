@@ -79,7 +79,7 @@ def bound_worst_tenth(
     """
     if is_counted(metric, low):
         return worst_tenth_interval(scores, samples, draws)
-    if np.isnan(low).any():  # the tenth of some clients is not that of all
+    if not np.isfinite([scores, low, high]).all():  # the tenth of some clients is not that of all
         return float("nan"), float("nan")
     if metric.less_is_better:
         ends = worst_tenth_of_intervals(-scores, -high, -low, draws)
@@ -90,7 +90,8 @@ def bound_worst_tenth(
 
 def gain_over(metric: RunMetric, scores: Floats, others: Floats) -> Floats:
     """Return by how much each client fares better, in percentage points where the metric is a share `[clients]`."""
-    gain = _times(metric) * (-1 if metric.less_is_better else 1) * (scores - others)
+    with np.errstate(invalid="ignore"):  # what two models gain over each other is not known where both diverged
+        gain = _times(metric) * (-1 if metric.less_is_better else 1) * (scores - others)
     return np.where(np.abs(gain) < SAME * _times(metric), 0.0, gain)
 
 
@@ -105,7 +106,8 @@ def bound_gains(
         return None
     mine, theirs = (scores, *ends), (others, *other_ends)
     first, second = (theirs, mine) if metric.less_is_better else (mine, theirs)
-    low, high = join_intervals(*first, *second)
+    with np.errstate(invalid="ignore"):
+        low, high = join_intervals(*first, *second)
     return _times(metric) * low, _times(metric) * high
 
 
@@ -116,7 +118,7 @@ def write_gain(metric: RunMetric, gain: float, interval: tuple[float, float] | N
     text = f"{round(gain, 1) + 0.0:+.1f}" if metric.is_share else signed(gain)
     if gain == 0:
         text = "0"
-    if interval is None or np.isnan(interval[0]):
+    if interval is None or not np.isfinite(interval).all():
         return text
     if metric.is_share:
         low, high = (f"{end:+.0f}" for end in interval)
