@@ -6,9 +6,15 @@
   there instead, for the blocks that follow.
 * A `toml` block is an experiment, or a comparison where it has `methods`, and must pass its check. Where its first
   line is a comment that names a file (`# mine.toml`), it is written there for the blocks that follow.
-* In `sh` and `console` blocks every command `coterie …` must parse; the line `<!-- run -->` before the block runs
-  the whole block. In a `console` block the commands are the lines after `$ `, the rest is their output.
-* The line `<!-- not run: reason -->` before a block passes it over.
+* In `sh` and `console` blocks every command `coterie …` must parse. In a `console` block the commands are the lines
+  after `$ `, the rest is their output. The line before the block says how it is carried out:
+    * `<!-- run -->`: as it stands.
+    * `<!-- run with: run --rounds 1; compare --seeds 1 -->`: with these options at the end of each command
+      `coterie run …` and `coterie compare …`, where they go before the block's own: what takes long is made small.
+    * `<!-- run on real data -->`, with or without `with: …`: where COTERIE_DATA names a folder of datasets.
+    * `<!-- run by tests/test_site.py -->`, or with a name behind it (`: keys`): by that test, which reads it here.
+    * `<!-- not run: reason -->`: not at all.
+* The line `<!-- not run: reason -->` before a block of another language passes it over.
 """
 
 from __future__ import annotations
@@ -27,12 +33,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-CHECKED = ("python", "toml", "sh", "console")
+SHELL = ("sh", "console")
+CHECKED = ("python", "toml", *SHELL)
 SHOWN = ("text", "json", "mermaid", "bibtex")
 """Languages of blocks that are only shown."""
 
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})\s*(.*)")
-_MARK = re.compile(r"\s*<!--\s*(run|not run:\s*\S.*?)\s*-->\s*")
+_RUN = r"run(?P<real> on real data)?(?: with:\s*(?P<added>\S.*?))?|run by (?P<test>tests/\S+\.py)(?:: [\w-]+)?"
+_MARK = re.compile(rf"\s*<!--\s*({_RUN}|not run:\s*\S.*?)\s*-->\s*")
 _FILE_NAME = re.compile(r"#\s*([\w.-]+\.(?:toml|py))\s*")
 _OPERATORS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"}
 
@@ -50,11 +58,17 @@ class Block:
     line: int
     """The line of the file in which the source begins, counted from 1."""
     mark: str = ""
-    """`run`, `not run: reason` or nothing."""
+    """What the comment before it says of how it is carried out, or nothing."""
 
     @property
     def passed_over(self) -> bool:
-        return self.mark.startswith("not run")
+        return self.mark.startswith("not run") and self.language not in SHELL
+
+    @property
+    def test(self) -> str | None:
+        """The file of the test that carries it out in the place of the guide's."""
+        marked = re.fullmatch(_RUN, self.mark)
+        return marked["test"] if marked else None
 
     @property
     def commands(self) -> list[str]:
@@ -64,12 +78,39 @@ class Block:
             return [line[2:] for line in lines if line.startswith("$ ")]
         return [line for line in lines if line.strip() and not line.startswith("#")]
 
+    @property
+    def script(self) -> str:
+        """What the mark has run of a `sh` or `console` block, here and now; it may be nothing.
+
+        Raises:
+            Wrong: options that are for none of the commands.
+        """
+        marked = re.fullmatch(_RUN, self.mark)
+        if marked is None or marked["test"] or (marked["real"] and not os.environ.get("COTERIE_DATA")):
+            return ""
+        commands = self.commands
+        for added in filter(None, (marked["added"] or "").split(";")):
+            words = shlex.split(added)
+            options = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+            start = ["coterie", *words[:options]]
+            split = [shlex.split(command, comments=True) for command in commands]
+            if start not in (found := [one[: len(start)] for one in split]):
+                raise Wrong(
+                    f"no command begins with {shlex.join(start)!r}, so the mark's {added.strip()!r} is for none"
+                )
+            commands = [
+                shlex.join([*split[i], *words[options:]]) if found[i] == start else command
+                for i, command in enumerate(commands)
+            ]
+        return "\n".join(commands)
+
 
 def blocks(path: Path) -> Iterator[Block]:
     """The fenced blocks of a file, in order.
 
     Raises:
-        Wrong: a block without end, of no known language, or with a mark that would be of no effect.
+        Wrong: a block without end, of no known language, or with a mark that would be of no effect; a shell block
+            without a mark.
     """
     lines = path.read_text("utf-8").splitlines()
     number, mark = 0, ""
@@ -92,8 +133,13 @@ def blocks(path: Path) -> Iterator[Block]:
             raise Wrong(
                 f"{path}:{start}: the block's language {language!r} is not known; it must be one of {known}"
             )
-        if mark == "run" and language not in ("sh", "console"):
-            raise Wrong(f"{path}:{start}: only sh and console blocks need the mark 'run'")
+        if mark.startswith("run") and language not in SHELL:
+            raise Wrong(f"{path}:{start}: only sh and console blocks need the mark {mark!r}")
+        if not mark and language in SHELL:
+            raise Wrong(
+                f"{path}:{start}: the {language} block has no mark; before it must stand <!-- run -->, another of "
+                "the marks of tests/guide.py, or <!-- not run: REASON -->"
+            )
         yield Block(language, textwrap.dedent("\n".join(lines[start:number])) + "\n", start + 1, mark)
         number, mark = number + 1, ""
 
@@ -122,7 +168,7 @@ def carry_out(path: Path, guide: Sequence[Block]) -> None:
             exec(compile(padded, path, "exec", dont_inherit=True), module.__dict__)
         elif block.language == "toml":
             _check_experiment(block, where)
-        elif block.language in ("sh", "console"):
+        elif block.language in SHELL:
             _follow(block, where)
 
 
@@ -148,12 +194,14 @@ def _follow(block: Block, where: str) -> None:
         if words and Path(words[0]).name == "coterie":
             end = next((i for i, word in enumerate(words) if word in _OPERATORS), len(words))
             _parse(words[1:end], where)
-    if block.mark == "run":
+    try:
+        script = block.script
+    except Wrong as wrong:
+        raise Wrong(f"{where}: {wrong}") from None
+    if script:
         # The interpreter's own folder first, so that `coterie` is the one under test.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        done = subprocess.run(
-            ["sh", "-ec", "\n".join(block.commands)], env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run(["sh", "-ec", script], env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL)
         if done.returncode:
             raise Wrong(f"{where}: the commands ended with status {done.returncode}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,15 @@ ROOT = Path(__file__).parents[1]
 GUIDES = [
     *(path for name in ("README.md", "CONTRIBUTING.md") if (path := ROOT / name).is_file()),
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
 ]
+NAMES = [str(path.relative_to(ROOT)) for path in GUIDES]
+CHECKOUT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "examples", "tests", "website")
+"""What of a checkout the commands of `README.md` and `CONTRIBUTING.md` read and write."""
+TABLE = "client,age,dose,label\n" + "".join(
+    f"{client},{20 + 7 * row % 60},{row % 5},{(row + row // 3) % 2}\n" for client in "abcdef" for row in range(40)
+)
+"""A reader's own `clients.csv`."""
 LONG = (
     "docs/comparing.md",
     "docs/data.md",
@@ -28,6 +37,7 @@ LONG = (
     "docs/your-own.md",
 )
 """Guides that run many commands; they are carried out in `make test-all` alone."""
+UNRUN = "<!-- not run: takes a minute -->"
 SECONDS = 600
 SCREEN = 40
 """Lines of a page that are seen at once."""
@@ -47,17 +57,32 @@ def follow(guide: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def copy_checkout(folder: Path) -> None:
+    """Make a folder look like a checkout in which the package is installed, and which has a reader's own table."""
+    for name in CHECKOUT:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder)
+    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "clients.csv").write_text(TABLE, "utf-8")
+
+
+@pytest.mark.parametrize("guide", NAMES)
+def test_every_shell_block_is_run_or_says_why_not(guide: str) -> None:
+    """A block without a mark is refused as it is read; a test that is said to run one has to name its page."""
+    for block in blocks(ROOT / guide):
+        if block.test:
+            assert Path(guide).name in (ROOT / block.test).read_text("utf-8"), f"{guide}:{block.line}"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "guide",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
-        for name in (str(path.relative_to(ROOT)) for path in GUIDES)
-    ],
-)
+@pytest.mark.parametrize("guide", NAMES)
 def test_guide(guide: str, tmp_path: Path) -> None:
     if all(block.language not in CHECKED or block.passed_over for block in blocks(ROOT / guide)):
         return  # nothing in it can be carried out
+    if "/" not in guide:
+        copy_checkout(tmp_path)
     done = follow(ROOT / guide, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -82,17 +107,25 @@ x = 1
    ~~~sh
    coterie demo  # '''
    ~~~
+
+<!-- not run: it would fail -->
+'''python
+x = y
+'''
 """
-    first, second = blocks(write(tmp_path, text))
+    first, second, third = blocks(write(tmp_path, text))
     assert (first.language, first.source, first.line, first.mark) == ("python", "x = 1\n", 4, "")
     assert (second.language, second.source, second.line) == ("sh", "coterie demo  # ```\n", 11)
-    assert second.passed_over
+    assert third.passed_over
     assert not first.passed_over
+    assert not second.passed_over  # its commands are parsed
+    assert second.script == ""
 
 
 def test_commands_are_read(tmp_path: Path) -> None:
-    text = "'''console\n$ coterie run \\\n    a.toml\nround 1\n$ ls\n'''\n'''sh\n# first\ncoterie demo\n\nls\n'''\n"
-    console, shell = blocks(write(tmp_path, text))
+    text = "MARK\n'''console\n$ coterie run \\\n    a.toml\nround 1\n$ ls\n'''\n"
+    text += "MARK\n'''sh\n# first\ncoterie demo\n\nls\n'''\n"
+    console, shell = blocks(write(tmp_path, text.replace("MARK", "<!-- run -->")))
     assert [command.split() for command in console.commands] == [["coterie", "run", "a.toml"], ["ls"]]
     assert shell.commands == ["coterie demo", "ls"]
 
@@ -105,11 +138,40 @@ def test_commands_are_read(tmp_path: Path) -> None:
         ("'''py\nx = 1\n'''", "language 'py' is not known"),
         ("<!-- run -->\n\ntext\n'''sh\nls\n'''", "3: the mark 'run' must stand right before a block"),
         ("<!-- run -->\n'''python\nx = 1\n'''", "only sh and console"),
+        ("<!-- run by tests/test_docs.py -->\n'''toml\n'''", "only sh and console"),
+        ("'''sh\nls\n'''", "1: the sh block has no mark; before it must stand <!-- run -->, "),
+        ("<!-- not run: -->\n'''console\n$ ls\n'''", "2: the console block has no mark"),
+        ("<!-- run by hand -->\n'''sh\nls\n'''", "the sh block has no mark"),
     ],
 )
 def test_a_malformed_guide_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(Wrong, match=sentence):
         list(blocks(write(tmp_path, text)))
+
+
+def test_a_mark_makes_commands_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = "with: run --rounds 1; list methods --help"
+    commands = (
+        "coterie run a --rounds 9  # long\ncoterie run 'b(c=1)'\ncoterie list methods\ncoterie list splits\nls\n"
+    )
+    small = """coterie run a --rounds 9 --rounds 1
+coterie run 'b(c=1)' --rounds 1
+coterie list methods --help
+coterie list splits
+ls"""
+    text = f"<!-- run {mark} -->\n'''sh\n{commands}'''\n<!-- run on real data {mark} -->\n'''sh\n{commands}'''\n"
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    assert [block.script for block in blocks(write(tmp_path, text))] == [small, ""]
+    monkeypatch.setenv("COTERIE_DATA", "data")
+    assert [block.script for block in blocks(write(tmp_path, text))] == [small, small]
+
+
+def test_another_test_runs_a_block(tmp_path: Path) -> None:
+    marks = ["run by tests/test_docs.py", "run by tests/test_docs.py: first"]
+    text = "".join(f"<!-- {mark} -->\n'''sh\nfalse\n'''\n" for mark in marks)
+    found = list(blocks(write(tmp_path, text)))
+    assert [block.mark for block in found] == marks
+    assert [(block.test, block.script) for block in found] == [("tests/test_docs.py", "")] * 2
 
 
 @pytest.mark.parametrize("comment", ["<!-- not run -->", "<!-- not run: -->", "<!-- skip: slow -->"])
@@ -128,9 +190,10 @@ def test_a_block_without_a_reason_is_run(tmp_path: Path, comment: str) -> None:
         ("'''toml\n[method]\nname = \n'''", "guide.md:2"),
         ("'''toml\n[run]\nroundz = 3\n'''", "run.roundz is not a setting; did you mean rounds?"),
         ("'''toml\n[method]\nname = 'fedavgg'\n'''", "did you mean fedavg?"),
-        ("'''sh\ncoterie dem\n'''", "guide.md:2: No such command 'dem'"),
-        ("'''sh\nCOTERIE_DATA=. .venv/bin/coterie demo --no-such-option | less\n'''", "No such option"),
-        ("'''console\n$ coterie list nothing-of-that-kind --no-such-option\n'''", "No such option"),
+        ("<!-- run -->\n'''sh\ncoterie dem\n'''", "guide.md:3: No such command 'dem'"),
+        (f"{UNRUN}\n'''sh\nCOTERIE_DATA=. .venv/bin/coterie demo --no-such-option | less\n'''", "No such option"),
+        (f"{UNRUN}\n'''console\n$ coterie list nothing-of-that-kind --no-such-option\n'''", "No such option"),
+        ("<!-- run with: demo --seed 1 -->\n'''sh\ncoterie --help\n'''", "no command begins with 'coterie demo'"),
         ("<!-- run -->\n'''sh\nfalse\ntrue\n'''", "guide.md:3: the commands ended with status 1"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.guide import blocks
 from website.notebooks import ROOT, list_notebooks, make_page
 from website.notebooks import main as save_notebooks
 
@@ -46,8 +48,10 @@ def pictures_of(path: Path) -> Iterator[bytes]:
 
 
 def save(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Execute a notebook by the command of `website/notebooks.py`."""
-    command = [sys.executable, "-W", "error", "-m", "website.notebooks", path.stem, "--to", str(folder)]
+    """Execute a notebook by the command that CONTRIBUTING.md has for the first."""
+    (line,) = (c for b in blocks(ROOT / "CONTRIBUTING.md") for c in b.commands if "website.notebooks" in c)
+    words = shlex.split(line.replace(NOTEBOOKS[0].stem, path.stem))[1:]
+    command = [sys.executable, "-W", "error", *words, "--to", str(folder)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 

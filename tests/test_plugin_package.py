@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import COTERIE
+from tests.guide import blocks
 
 TEMPLATE = Path(__file__).parents[1] / "examples" / "plugin"
 RUN = (
@@ -207,6 +209,17 @@ except RuntimeError as error:
 def test_clients_of_flower_give_the_bits_of_the_simulation_where_it_is_allowed(shell: Shell) -> None:
     said = shell.python(REHEARSED)
     assert "start the node with --node-config \"allow='coterie_example." in said
+
+
+def test_the_commands_of_its_readme_run(shell: Shell) -> None:
+    (block,) = blocks(TEMPLATE / "README.md")
+    install, *commands = block.commands
+    assert install == "pip install ."  # as the fixture does
+    for command in commands:
+        program, *words = shlex.split(command)
+        assert program == "coterie"
+        shell(*words)
+    assert (shell.folder / "model.safetensors").exists()
 
 
 def test_its_own_tests_pass(site: Path, shell: Shell) -> None:

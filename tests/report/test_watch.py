@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,9 +30,12 @@ from coterie.report.watch.reading import Watched
 from coterie.report.watch.server import listening, make_app, make_server, make_token
 from tests.browser import CHROMIUM, Browser
 from tests.commandline import Terminal
+from tests.guide import blocks
 from tests.processes import Processes
 
 from .synthesis import synthesise
+
+PAGE = Path(__file__).parents[2] / "docs/watch.md"
 
 TOKEN = make_token()
 
@@ -438,7 +442,9 @@ def test_the_page_with_a_run_going_on(tmp_path: Path, browser: Browser) -> None:
 
 @pytest.mark.slow
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "coterie", "watch"]
+    (block,) = blocks(PAGE)
+    (line,) = block.commands
+    command = [sys.executable, "-m", *shlex.split(line)]
     # As in a terminal: whoever started the tests in the background left the signal ignored.
     with subprocess.Popen(
         command,

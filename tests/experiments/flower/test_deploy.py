@@ -32,6 +32,12 @@ PAGE = Path(__file__).parents[3] / "docs/deploy.md"
 WARDS = ("ward-1", "ward-2")
 
 
+def find_block(label: str) -> str:
+    """The block of the page that a comment before it gives to this file, by its label."""
+    (found,) = [b.source for b in blocks(PAGE) if b.test and b.mark == f"run by {b.test}: {label}"]
+    return found
+
+
 @dataclass
 class Site:
     """The machines of the guide, each a folder, and what runs on them."""
@@ -45,10 +51,12 @@ class Site:
         return self.folder / "server"
 
     def written(self, label: str) -> str:
-        """The block behind a comment on the page, for this machine: a free port for the page's."""
-        lines = PAGE.read_text("utf-8").splitlines()
-        (found,) = [b.source for b in blocks(PAGE) if lines[b.line - 3].strip() == f"<!-- {label} -->"]
-        return found.replace("fl.example.org:443", f"127.0.0.1:{self.ports[0]}").replace("8000", f"{self.ports[0]}")
+        """A block of the page, for this machine: a free port for the page's."""
+        return (
+            find_block(label)
+            .replace("fl.example.org:443", f"127.0.0.1:{self.ports[0]}")
+            .replace("8000", f"{self.ports[0]}")
+        )
 
     def do(self, label: str, **words: str) -> str:
         """Carry out a block at the server, as one who has carried out those before in that shell; its output."""
@@ -84,6 +92,18 @@ class Site:
             check=True,
         )
         return str(json.loads(listed.stdout)["runs"][0]["status"])
+
+    def keys(self) -> list[str]:
+        """The numbers of the keys that may take part, in the order in which they were registered."""
+        listed = subprocess.run(
+            ["flwr", "supernode", "list", "local", "--format", "json"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        nodes: list[dict[str, str]] = json.loads(listed.stdout)["nodes"]
+        return [node["node-id"] for node in sorted(nodes, key=lambda node: node["created-at"])]
 
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
@@ -173,6 +193,11 @@ def test_the_guide_leads_to_a_federation_that_can_be_stopped_and_resumed(site: S
     for ward in WARDS:
         assert (site.folder / ward / "state/model.safetensors").exists()
 
+    lost, kept = site.keys()
+    site.do("replace", NUMBER=lost)
+    first, second = site.keys()
+    assert (first, second != lost) == (kept, True)
+
 
 def test_every_long_running_command_is_in_a_unit_too() -> None:
     """The units of the page start what its blocks start, with the same options."""
@@ -181,9 +206,7 @@ def test_every_long_running_command_is_in_a_unit_too() -> None:
     assert len(units) == 2
     for label, program in (("server", "flower-superlink"), ("client", "flower-supernode")):
         (unit,) = [text for text in units.values() if f"/{program} " in text]
-        lines = PAGE.read_text("utf-8").splitlines()
-        (block,) = [b.source for b in blocks(PAGE) if lines[b.line - 3].strip() == f"<!-- {label} -->"]
-        assert _options(unit, program) == _options(block, program)
+        assert _options(unit, program) == _options(find_block(label), program)
         assert "Restart=always" in unit
         assert "RestartSec=10" in unit
 
