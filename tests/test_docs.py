@@ -26,17 +26,6 @@ TABLE = "client,age,dose,label\n" + "".join(
     f"{client},{20 + 7 * row % 60},{row % 5},{(row + row // 3) % 2}\n" for client in "abcdef" for row in range(40)
 )
 """A reader's own `clients.csv`."""
-LONG = (
-    "docs/comparing.md",
-    "docs/data.md",
-    "docs/guide.md",
-    "docs/methods.md",
-    "docs/predict.md",
-    "docs/tasks.md",
-    "docs/tracking.md",
-    "docs/your-own.md",
-)
-"""Guides that run many commands; they are carried out in `make test-all` alone."""
 UNRUN = "<!-- not run: takes a minute -->"
 SECONDS = 600
 SCREEN = 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.browser import CHROMIUM, Browser
 from website.commonmark import translate
 from website.fields import DescribedFields
 from website.notebooks import list_notebooks, make_page
+from website.pages import EXAMPLES
 from website.pictures import PICTURES, TAKEN, find_blocks
 from website.pictures import main as take_pictures
 from website.public import list_sections
@@ -171,6 +173,7 @@ def test_every_public_name_says_what_it_is_with_shapes_and_errors(source: griffe
 def test_every_screenshot_has_what_takes_it() -> None:
     assert {path.stem for path in PICTURES.glob("*.png")} == set(TAKEN)
     assert len(find_blocks("docs/comparing.md", "--charts pictures")) == 1
+    assert [len(find_blocks(f"examples/{name}/README.md", "coterie run")) for name in EXAMPLES] == [1, 1, 1]
     data, commands = find_blocks("docs/diagnose.md", "clinics.csv")
     assert data.language == "python"
     assert commands.commands[0].endswith("--page clinics.html --write clinics.toml")
@@ -185,9 +188,10 @@ def test_an_unknown_picture_is_refused(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a browser")
 def test_a_screenshot_is_taken(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "website.pictures", "watch", "--to", str(tmp_path)], cwd=ROOT, capture_output=True
-    )
+    (block,) = find_blocks("CONTRIBUTING.md", "website.pictures")
+    (line,) = block.commands
+    command = [sys.executable, *shlex.split(line)[1:], "--to", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert struct.unpack(">II", (tmp_path / "watch.png").read_bytes()[16:24]) == (1280, 1250)
 

@@ -49,7 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name.lower(), content=re.sub(r"\]\(docs/", "](", text)))
     for name in EXAMPLES:
         text = (ROOT / "examples" / name / "README.md").read_text("utf-8")
-        files.append(File.generated(config, f"examples/{name}.md", content=text))
+        files.append(File.generated(config, f"examples/{name}.md", content=text.replace("](../../docs/", "](../")))
     for path in list_notebooks():
         page, pictures = make_page(path)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))

@@ -62,15 +62,31 @@ def take_run(picture: Path, folder: Path) -> None:
     data, commands = find_blocks("docs/diagnose.md", "clinics.csv")
     (folder / "clinics.py").write_text(data.source, "utf-8")
     run("\n".join([f"{sys.executable} clinics.py", *commands.commands]), folder)
-    (page,) = folder.glob("runs/*/report.html")
-    with Browser(folder / "profile") as browser:
-        browser.resize(1024)
-        browser.send("Emulation.setScrollbarsHidden", hidden=True)
-        browser.open(page.as_uri())
-        browser.wait("document.body && document.body.dataset.drawn")
-        end = browser.evaluate("document.querySelector('#each-client ~ .scroll').getBoundingClientRect().bottom")
-        browser.resize(1024, int(end) + 8)
-        browser.picture(picture)
+    save_report(picture, folder, last="#each-client ~ .scroll")
+
+
+def take_hospitals(picture: Path, folder: Path) -> None:
+    """The page of the run of the example `hospitals`."""
+    take_example("hospitals", picture, folder)
+
+
+def take_machines(picture: Path, folder: Path) -> None:
+    """The page of the run of the example `machines`."""
+    take_example("machines", picture, folder)
+
+
+def take_phones(picture: Path, folder: Path) -> None:
+    """The page of the run of the example `phones`."""
+    take_example("phones", picture, folder)
+
+
+def take_example(name: str, picture: Path, folder: Path) -> None:
+    """The page that the commands of an example's README end with, with the clients who gain most first."""
+    here = shutil.copytree(ROOT / "examples" / name, folder / name)
+    (commands,) = find_blocks(f"examples/{name}/README.md", "coterie run")
+    run("\n".join(commands.commands), here)
+    clients = "#each-client ~ .scroll"
+    save_report(picture, here, click=f"{clients} th[aria-sort] button", last=f"{clients} tbody tr:nth-child(8)")
 
 
 def take_watch(picture: Path, folder: Path) -> None:
@@ -103,10 +119,32 @@ TAKEN: Mapping[str, Callable[[Path, Path], None]] = {
     "accuracy": take_accuracy,
     "diagnosis": take_diagnosis,
     "gains": take_gains,
+    "hospitals": take_hospitals,
+    "machines": take_machines,
+    "phones": take_phones,
     "run": take_run,
     "watch": take_watch,
 }
 """What takes each screenshot, by its name in `docs/pictures`; it gets the file, and an empty folder to work in."""
+
+
+def save_report(picture: Path, folder: Path, last: str, click: str = "") -> None:
+    """Save the top of the page of the one run in a folder, down to the end of an element, after a click on another.
+
+    Args:
+        last, click: CSS selectors.
+    """
+    (page,) = folder.glob("runs/*/report.html")
+    with Browser(folder / "profile") as browser:
+        browser.resize(1024)
+        browser.send("Emulation.setScrollbarsHidden", hidden=True)
+        browser.open(page.as_uri())
+        browser.wait("document.body && document.body.dataset.drawn")
+        if click:
+            browser.evaluate(f"document.querySelector({click!r}).click()")
+        end = browser.evaluate(f"document.querySelector({last!r}).getBoundingClientRect().bottom")
+        browser.resize(1024, int(end) + 8)
+        browser.picture(picture)
 
 
 def find_blocks(page: str, text: str) -> list[Block]:
