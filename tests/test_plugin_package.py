@@ -28,6 +28,8 @@ RUN = (
     "--set",
     "width=8",
 )
+FEW = {"run": ("--rounds", "2"), "compare": ("--rounds", "1", "--seeds", "1", "--baselines", "none")}
+"""What makes commands of the README small."""
 SOURCE = Path(__file__).parents[1] / "src"
 
 pytestmark = [pytest.mark.medium, pytest.mark.slow]
@@ -218,7 +220,7 @@ def test_the_commands_of_its_readme_run(shell: Shell) -> None:
     for command in commands:
         program, *words = shlex.split(command)
         assert program == "coterie"
-        shell(*words)
+        shell(*words, *FEW.get(words[0], ()))
     assert (shell.folder / "model.safetensors").exists()
 
 

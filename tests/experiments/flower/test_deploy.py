@@ -103,7 +103,7 @@ class Site:
             check=True,
         )
         nodes: list[dict[str, str]] = json.loads(listed.stdout)["nodes"]
-        return [node["node-id"] for node in sorted(nodes, key=lambda node: node["created-at"])]
+        return [node["node-id"] for node in nodes if node["status"] != "unregistered"]
 
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
