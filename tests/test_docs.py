@@ -27,7 +27,8 @@ TABLE = "client,age,dose,label\n" + "".join(
 )
 """A reader's own `clients.csv`."""
 UNRUN = "<!-- not run: takes a minute -->"
-SECONDS = 600
+SECONDS = 1800
+"""How long a guide may take on a busy machine."""
 SCREEN = 40
 """Lines of a page that are seen at once."""
 EXPERIMENT = '[method]\nname = "fedavg"\n'
