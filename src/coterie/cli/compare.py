@@ -114,6 +114,7 @@ def compare(
 ) -> None:
     """Compare methods, and write tables and a page."""
     from coterie.cli.live import exit_on_interrupt
+    from coterie.experiments.compare.folder import settle_name
     from coterie.experiments.compare.samplers import GRID, check_sampler
     from coterie.experiments.schema import toml
 
@@ -139,6 +140,7 @@ def compare(
             raise BadInput(f"{idle} has no effect without --tune; say how many trials, as in --tune 8")
         check_sampler(sampler or GRID)
         comparison.check(parent)
+        comparison = settle_name(comparison, parent)
         if charts is not None:
             charts.mkdir(parents=True, exist_ok=True)  # if it cannot be made, nothing runs
         from coterie.cli.live_cells import watch_cells
@@ -232,6 +234,7 @@ def _make_comparison(tables: Mapping[str, Any], changes: Mapping[str, Any], text
     """
     from coterie.experiments.compare.spec import Comparison
     from coterie.experiments.schema import toml
+    from coterie.experiments.schema.check import CHOICES
 
     problems: list[str] = []
     # What a target may be depends on the task, which is known when all is put together.
@@ -239,17 +242,20 @@ def _make_comparison(tables: Mapping[str, Any], changes: Mapping[str, Any], text
     comparison = Comparison.from_tables({key: value for key, value in tables.items() if key not in aims})
     common = dict(changes)
     methods = {variant.name: dict(variant.tables) for variant in comparison.methods}
-    network, task = (
-        str(changes.get(f"{title}.name", comparison.experiment.get(title, {}).get("name", "auto")))
-        for title in ("network", "task")
-    )
+    # Dotted names count first, as in a run: they decide what a bare key can mean.
+    named = {f"{title}.name": comparison.experiment.get(title, {}).get("name", "auto") for title in CHOICES}
+    named |= changes
+    named |= {
+        key.strip(): toml.value_of(value.strip()) for key, _, value in (text.partition("=") for text in texts)
+    }
+    network, task = str(named["network.name"]), str(named["task.name"])
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not key or not equals:
             problems.append(f"--set {text!r} is not possible; write --set KEY=VALUE")
             continue
         try:
-            section, name, owners = _find_owners(key, comparison, network, task)
+            section, name, owners = _find_owners(key, comparison, network, task, toml.value_of(value))
         except BadInput as error:
             problems += error.problems
             continue
@@ -273,7 +279,9 @@ def _make_comparison(tables: Mapping[str, Any], changes: Mapping[str, Any], text
     return Comparison.from_tables({**changed, "experiment": {**changed["experiment"], **common}})
 
 
-def _find_owners(key: str, comparison: Comparison, network: str, task: str) -> tuple[str, str, list[str]]:
+def _find_owners(
+    key: str, comparison: Comparison, network: str, task: str, value: Any
+) -> tuple[str, str, list[str]]:
     """Return what a key of --set means: its section, its name, and the labels of the methods that have it.
 
     There are no labels if it is a key of another section, which all methods share.
@@ -305,7 +313,7 @@ def _find_owners(key: str, comparison: Comparison, network: str, task: str) -> t
         return section, name, owners
     asked = next((label for label, titles in has.items() if titles), next(iter(has)))
     for label in dict.fromkeys([asked, *owners]):
-        section, _, name = qualify(name, names[label], network, task).partition(".")
+        section, _, name = qualify(name, names[label], network, task, value).partition(".")
     return section, name, owners
 
 

@@ -9,13 +9,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 import coterie
 from coterie.experiments.compare.cells import Outcome, Unwatched
-from coterie.experiments.compare.folder import ComparisonFolder
+from coterie.experiments.compare.folder import ComparisonFolder, find_difference
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.report.comparison.compare import compare
 from tests.commandline import Terminal
@@ -117,6 +119,65 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     more = terminal("compare", "comparisons/mine", "--seeds", "1,", "-q")
     assert more == (0, "comparisons/mine\n", "")
     assert pl.read_parquet(folder / "cells.parquet")["seed"].to_list() == [1, 1, 1]
+
+
+@pytest.mark.medium
+def test_another_comparison_gets_a_folder_of_its_own(terminal: Terminal) -> None:
+    def call(*words: str) -> tuple[int, str, str]:
+        return terminal("compare", "fedavg", *SMALL, "--rounds", "1", "--seeds", "1", "--jobs", "1", "-q", *words)
+
+    assert call() == (0, "comparisons/fedavg\n", "")
+    kept = {path: path.read_bytes() for path in Path("comparisons/fedavg").iterdir() if path.is_file()}
+    other = ("--set", "training.lr=0.2")
+    assert call(*other) == (0, "comparisons/fedavg-2\n", "")
+    assert {path: path.read_bytes() for path in kept} == kept
+    begun = Path("comparisons/fedavg-2/table.md").stat().st_mtime_ns
+    # Each goes on in its own folder, also with another seed.
+    assert call(*other) == (0, "comparisons/fedavg-2\n", "")
+    assert call("--seeds", "2") == (0, "comparisons/fedavg\n", "")
+    assert pl.read_parquet("comparisons/fedavg/cells.parquet").height == 4  # and as many after adaptation
+    assert Path("comparisons/fedavg-2/table.md").stat().st_mtime_ns >= begun
+    # A folder that somebody named is not numbered.
+    code, out, err = call(*other, "--name", "fedavg")
+    assert (code, out) == (2, "")
+    assert err == (
+        "coterie: 'comparisons/fedavg' holds another comparison: training.lr is 0.05 there and 0.2 here; give this "
+        "one another name (--name), or remove that folder\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({}, None),
+        ({"seeds": 7, "target": 0.3, "baseline": "ditto"}, None),
+        ({"methods": ["fedavg", "ditto", "fesem"]}, None),
+        ({"experiment": {"run": {"rounds": 9, "workers": 2}}}, None),
+        ({"experiment": {"run": {"rounds": 10}}}, "run.rounds is 9 there and 10 here"),
+        ({"methods": ["fedprox"]}, "it has none of these methods and settings"),
+        ({"methods": {"ditto": {"method": "ditto", "training.lr": 1.0}}}, "training.lr is 0.05 there and 1.0 here"),
+    ],
+)
+def test_what_goes_on_with_a_comparison(changes: dict[str, Any], difference: str | None) -> None:
+    tables = {"methods": ["fedavg", "ditto"], "seeds": 2, "experiment": {"run": {"rounds": 9}}}
+    kept, given = Comparison.from_tables(tables), Comparison.from_tables({**tables, **changes})
+    assert find_difference(kept, given) == difference
+
+
+def test_a_short_key_of_the_task_counts_once_the_task_is_named(terminal: Terminal, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez("wear.npz", x=rng.normal(size=(80, 4)), y=500 * rng.normal(size=80), client=np.arange(80) % 4)
+    words = ["compare", "fedavg", "--data", "wear.npz", "--set", "target_scale=global"]
+    flags = "--set task.name=regression --set task.target_scale=global"
+    _, _, err = terminal(*words)
+    assert (
+        err == f"coterie: target_scale is a setting of the task regression, and task.name = 'auto'; write {flags}\n"
+    )
+    _, _, err = terminal(*words[:-1], "task.target_scale=global")
+    assert err.endswith(f"yet there is task.target_scale; name the task, as in {flags}\n")
+    # With the task it goes on to the next mistake.
+    _, _, err = terminal(*words, "--set", "task.name=regression", "--name", "/")
+    assert err.startswith("coterie: name = '/' is not possible")
 
 
 @pytest.mark.slow

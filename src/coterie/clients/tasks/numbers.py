@@ -157,7 +157,7 @@ class Regression(Task):
             return []
         return [
             f"the targets are of size {size:,.4g} (root mean square), and usual learning rates are for 1; "
-            "task.target_scale = 'global' has the network learn them standardised"
+            f"--set task.name={self.name} --set task.target_scale=global has the network learn them standardised"
         ]
 
     def fit(self, targets: NDArray[Any], outputs: int) -> Self:

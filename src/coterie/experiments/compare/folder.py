@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coterie.errors import BadInput
-from coterie.experiments.compare.spec import Cell, Comparison
+from coterie.experiments.compare.spec import Cell, Comparison, Variant
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.folder.lock import LOCK, lock_folder
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import decode, encode
+from coterie.experiments.schema import toml
+from coterie.experiments.schema.registry import keys_deciding
+from coterie.experiments.schema.sections import LONGEST_NAME
 
 if TYPE_CHECKING:
     import polars as pl
@@ -51,7 +56,7 @@ class ComparisonFolder:
         If the folder holds a comparison already, its finished cells are kept.
 
         Raises:
-            BadInput: there is something else, or another process is at it.
+            BadInput: there is something else, also another comparison, or another process is at it.
         """
         folder = cls(Path(parent) / name, pool)
         path = str(folder.path)
@@ -61,6 +66,11 @@ class ComparisonFolder:
             if not folder.is_comparison and any(there.name != LOCK for there in folder.path.iterdir()):
                 raise BadInput(f"{path!r} holds something else than a comparison; give the comparison another name")
         with lock_folder(folder.path, f"comparison {path!r} is still running; wait for it, or stop it first"):
+            if folder.is_comparison and (difference := find_difference(folder.comparison(), comparison)):
+                raise BadInput(
+                    f"{path!r} holds another comparison: {difference}; give this one another name (--name), or "
+                    "remove that folder"
+                )
             folder.write_comparison(comparison)
             yield folder
 
@@ -124,6 +134,54 @@ class ComparisonFolder:
         """Write a text under a file name and return its path."""
         write_whole(self.path / name, text.encode())
         return self.path / name
+
+
+def settle_name(comparison: Comparison, parent: Path | str) -> Comparison:
+    """Return the comparison with the name of its folder: where nobody named it, one that no other comparison has.
+
+    Of NAME, NAME-2, NAME-3, … it is the first that is free, or under which this comparison has begun.
+    """
+    if comparison.is_named:
+        return comparison
+    tails = chain([""], (f"-{number}" for number in count(2)))
+    names = (f"{comparison.name[: LONGEST_NAME - len(tail)]}{tail}" for tail in tails)
+    return replace(comparison, name=next(name for name in names if _is_open(Path(parent) / name, comparison)))
+
+
+def _is_open(path: Path, comparison: Comparison) -> bool:
+    """Whether no other comparison is kept at a path."""
+    folder = ComparisonFolder(path)
+    return not folder.is_comparison or find_difference(folder.comparison(), comparison) is None
+
+
+def find_difference(kept: Comparison, given: Comparison) -> str | None:
+    """Return in what a comparison differs from one that is kept; None where it goes on with that one.
+
+    It goes on where each method in each setting that both have is the same experiment. Seeds, further methods and
+    settings, the baseline and the target may differ, and so may what tuning has picked.
+    """
+    kept, given = (replace(comparison, tuned={}, adapted={}) for comparison in (kept, given))
+    before, now = (
+        {(s.name, m.name): (s, m) for s in comparison.settings for m in comparison.methods}
+        for comparison in (kept, given)
+    )
+    shared = [pair for pair in now if pair in before]
+    for pair in shared:
+        tables = [
+            {f"{title}.{key}": value for title, table in part.items() for key, value in table.items()}
+            for part in (_deciding(kept, *before[pair]), _deciding(given, *now[pair]))
+        ]
+        for key in sorted({*tables[0], *tables[1]}):
+            there, here = (toml.literal(t[key]) if key in t else "not set" for t in tables)
+            if there != here:
+                return f"{key} is {there} there and {here} here"
+    return None if shared else "it has none of these methods and settings"
+
+
+def _deciding(comparison: Comparison, setting: Variant, method: Variant) -> dict[str, dict[str, Any]]:
+    """Return the tables on which the runs of a method in a setting depend, but for the seed."""
+    experiment = comparison.experiment_of(setting, method, 0)
+    return keys_deciding("tables", experiment.resolved().tables())
 
 
 def _schemas(metrics: RunMetrics) -> dict[str, pl.Schema]:

@@ -104,6 +104,8 @@ class Comparison:
     from that method's runs. By default there is one of FedAvg (`default_adapted`)."""
     is_measure_named: bool = field(default=True, compare=False)
     """Whether `measure` was asked for; else it is the first metric's mean over clients (`measured_by`)."""
+    is_named: bool = field(default=True, compare=False)
+    """Whether somebody chose `name`; else another comparison in its folder gives this one a number."""
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -150,10 +152,13 @@ class Comparison:
             )
         metrics = _expected_metrics(experiment, settings, problems)
         measure = CLASSIFICATION.headline if metrics is None else metrics.headline
-        if is_named := "measure" in tables:
+        if is_measure_named := "measure" in tables:
             measure = _check_measure(tables["measure"], metrics, problems)
-        target = _check_target(tables.get("target"), measure if is_named or metrics else None, metrics, problems)
+        target = _check_target(
+            tables.get("target"), measure if is_measure_named or metrics else None, metrics, problems
+        )
         seeds = _read_seeds(tables.get("seeds", DEFAULT_SEEDS), problems)
+        is_named = "name" in tables or name is not None
         data = experiment.get("data", {})
         words = [Path(str(data.get("name", ""))).stem, str(data.get("split", "")), *labels]
         name = _check_name(tables.get("name", name or make_folder_name("-".join(words))), problems)
@@ -170,6 +175,7 @@ class Comparison:
             tuple(Variant(label, part) for label, part in settings.items()) or (Variant("", {}),),
             tuned,
             adapted,
+            is_measure_named,
             is_named,
         )
 

@@ -5,14 +5,16 @@ Catalogues are imported when asked for: they bring torch, which an experiment al
 
 from __future__ import annotations
 
+import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.catalogue import Catalog, Setting
 from coterie.clients.rules.training import Training
 from coterie.errors import BadInput, nearest
+from coterie.experiments.schema import toml
 from coterie.experiments.schema.registry import SECTIONS, as_table, section_settings
 from coterie.experiments.schema.sections import (
     OWN,
@@ -247,6 +249,10 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     if key in SECTIONS:
         named = f"{key}.name={value}, or " if isinstance(value, str) and key in (*CHOICES, "data") else ""
         raise BadInput(f"{key} is a section; write {named}{key}.KEY with one of {', '.join(known[key])}")
+    if task == AUTO and (tasks := find_tasks([key])):
+        typed = "VALUE" if value is None else as_typed(value)
+        flags = f"--set task.name={tasks[0]} --set {shlex.quote(f'task.{key}={typed}')}"
+        raise BadInput(f"{key} is a setting of the task {tasks[0]}, and task.name = 'auto'; write {flags}")
     close = nearest(key, [name for title in LOOKUP for name in known[title]])
     if close:
         homes = [f"{title}.{close}" for title in LOOKUP if close in known[title]]
@@ -254,6 +260,17 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     else:
         hint = f"{method} has {', '.join(known['method'])}; for all keys see: coterie new"
     raise BadInput(f"{key} is not a setting of {method} or of any section; {hint}")
+
+
+def find_tasks(keys: Iterable[str]) -> list[str]:
+    """Return the names of the tasks that have all these settings, the general ones first."""
+    wanted = set(keys)
+    return [task.name for task in catalog("task") if wanted <= {setting.name for setting in task.settings}]
+
+
+def as_typed(value: Any) -> str:
+    """Return a value as a user types it behind --set: texts without quotes, all else as TOML."""
+    return value if isinstance(value, str) else toml.literal(value)
 
 
 def bind(choice: Choice) -> dict[str, Any]:
@@ -265,8 +282,12 @@ def bind(choice: Choice) -> dict[str, Any]:
     if choice.name == AUTO and choice.title != "method":
         if choice.settings:
             keys = ", ".join(f"{choice.title}.{k}" for k in choice.settings)
+            tasks = find_tasks(choice.settings) if choice.title == "task" else []
+            shown = {"name": tasks[0], **choice.settings} if tasks else {}
+            flags = " ".join(f"--set {shlex.quote(f'{choice.title}.{k}={as_typed(v)}')}" for k, v in shown.items())
             raise BadInput(
                 f"{choice.title}.name = 'auto' takes no settings, yet there is {keys}; name the {choice.title}"
+                f"{f', as in {flags}' if flags else ''}"
             )
         return {}
     return catalog(choice.title)[choice.name].bind(choice.settings, choice.title)
