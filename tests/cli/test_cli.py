@@ -195,6 +195,13 @@ def test_list_knows_its_kinds(terminal: Terminal) -> None:
         (["run", "a.toml"], ["experiment file 'a.toml' does not exist; write one with: coterie new a.toml"]),
         (["run"], ["missing argument 'METHOD|FILE.toml'"]),
         (["run", "fesem", "--round", "3"], ["no such option: --round (Possible options: --rounds, --runtime)"]),
+        (["run", "fesem", "--client", "my site", "--rounds", "3"],
+         ["no such option: --client; did you mean --set client='my site'?"]),
+        (["run", "fesem", "--label=quality"], ["no such option: --label; did you mean --set label=quality?"]),
+        (["show", "x", "--label"], ["no such option: --label Did you mean --help?"]),
+        (["run", "sites.csv"],
+         ["'sites.csv' is data, and no method or experiment file; write coterie diagnose sites.csv, or coterie run "
+          "METHOD --data sites.csv"]),
         (["rnu"], ["command 'rnu' is unknown; did you mean run?"]),
         (
             ["zzz"],

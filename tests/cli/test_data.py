@@ -53,7 +53,7 @@ def run(terminal: Terminal, *words: str) -> tuple[int, str]:
             ["label=ward", "client=ward"],
             "data.label and data.client are both 'ward'; they must be two columns",
         ),
-        (TABLE.with_columns(split=pl.lit("later")), [], "a.csv: split in row 0 is later; it must be train"),
+        (TABLE.with_columns(split=pl.lit("later")), [], "a.csv: split in line 2 is later; it must be train"),
         (
             TABLE.with_columns(group=pl.int_range(80) % 2),
             [],
@@ -62,15 +62,37 @@ def run(terminal: Terminal, *words: str) -> tuple[int, str]:
         (
             TABLE.with_columns(GAPS),
             [],
-            "a.csv: column bmi has no value in row 41 (client west); every value must be a finite 32-bit "
-            "number; 1 of 80 rows lack a value in bmi (1), and data.missing = drop, mean or zero says",
+            "a.csv: column bmi has no value in line 43 (client west); every value must be a finite 32-bit "
+            "number; 1 of 80 rows lack a value in bmi (1), and --set missing=mean, drop or zero",
         ),
         (TABLE.with_columns(GAPS), ["missing=median"], "data.missing = 'median' is not possible; it must"),
         (TABLE, ["standardise=all"], "data.standardise = 'all' is not possible; it must be 'none', 'client' or"),
         (
             TABLE.with_columns(bmi=pl.Series(["25.5", "tall", *map(str, range(78))])),
             [],
-            "a.csv: column bmi has 1 values that are no numbers, the first is 'tall' in row 1 (client",
+            "a.csv: column bmi has 1 values that are no numbers, the first is 'tall' in line 3 (client",
+        ),
+        (
+            TABLE.with_columns(
+                age=pl.Series(["0,53", "1,450", "-2,75", "7"] * 20), bmi=pl.Series([f"{n},25" for n in range(80)])
+            ),
+            [],
+            "a.csv: columns age, bmi look like numbers with a decimal comma; save the file with a decimal point",
+        ),
+        (
+            TABLE.with_columns(bmi=pl.Series(["1,450.00", "986.96", "2,500", "-12,345,678"] * 20)),
+            [],
+            "a.csv: column bmi looks like numbers with thousands separators; take the separators out",
+        ),
+        (
+            TABLE.rename({"label": "ill"}),
+            [],
+            "a.csv has no label (it has age, bmi, ward, client, ill); name one of",
+        ),
+        (
+            TABLE,
+            ["clients=ward"],
+            "data.clients = 'ward' is not possible; it must be how many; a column that names",
         ),
         (TABLE.with_columns(label=pl.lit(None)), [], "a.csv: no sample has a label; training needs some"),
         (TABLE.select("client", "label"), [], "a.csv has no features; beside label it needs columns of numbers or"),

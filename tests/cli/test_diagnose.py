@@ -96,6 +96,19 @@ def test_a_file_of_clients_is_diagnosed(terminal: Terminal, tmp_path: Path) -> N
         ),
         (["x.toml"], "experiment file 'x.toml' does not exist; write one with: coterie new x.toml"),
         (["x.csv"], "data = 'x.csv' does not exist; give a .csv, .npz or .parquet file"),
+        (["sties.cvs"], "file 'sties.cvs' does not exist; did you mean sites.csv?"),
+        (
+            ["old.xlsx"],
+            "data = 'old.xlsx' ends in '.xlsx'; it must be a .csv, .npz or .parquet file; save it as CSV",
+        ),
+        (["nothing.csv"], "nothing.csv is empty; it needs a line of names"),
+        (
+            ["sites.csv"],
+            "sites.csv: which column names the client? give --set client=COLUMN, or deal samples out at random "
+            "with --clients N; columns are site, a, b, label",
+        ),
+        (["sites.csv", "--set", "client=place"], "data.client = 'place' is no column of sites.csv"),
+        (["digits", "--page", "x.txt"], "--page 'x.txt' is not possible; its name must end in .html"),
         (["no/x"], "data = 'no/x' does not exist"),
         (["digits", "--alpha", "0"], "alpha = 0 is not possible; it must be from 0.001 up to below 1"),
         (["digits", "--starts", "0"], "starts = 0 is not possible; it must be at least 1"),
@@ -108,8 +121,39 @@ def test_a_file_of_clients_is_diagnosed(terminal: Terminal, tmp_path: Path) -> N
     ],
 )
 def test_what_is_not_possible_is_said_in_one_sentence(terminal: Terminal, words: list[str], sentence: str) -> None:
+    Path("sites.csv").write_text("site,a,b,label\n" + "north,1,2,0\nsouth,2,1,1\n" * 20, encoding="utf-8")
+    Path("old.xlsx").touch()
+    Path("nothing.csv").touch()
     found = terminal("diagnose", *words)
     assert found.code == 2
     (line,) = found.err.splitlines()
     assert line.startswith(f"coterie: {sentence}")
     assert not found.out
+
+
+def test_client_and_label_are_asked_for_at_once(terminal: Terminal) -> None:
+    Path("sites.csv").write_text("site,a,quality\nnorth,1,good\nsouth,2,bad\n", encoding="utf-8")
+    first, second = terminal("diagnose", "sites.csv").err.splitlines()
+    assert "sites.csv has no label" in first
+    assert "or say which it is: --set label=COLUMN" in first
+    assert "sites.csv: which column names the client? give --set client=COLUMN" in second
+    # Who deals samples out at random is not asked.
+    (only,) = terminal("diagnose", "sites.csv", "--clients", "4").err.splitlines()
+    assert only == first
+
+
+@pytest.mark.parametrize("command", ["run", "diagnose"])
+def test_data_beside_an_experiment_file_are_not_looked_for_there(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    Path("a.csv").write_text("client,a,label\nnorth,1,0\nsouth,2,1\n", encoding="utf-8")
+    Path("e.toml").write_text('method = "fedavg"\n[data]\nname = "a.csv"\n', encoding="utf-8")
+    Path("inner").mkdir()
+    monkeypatch.chdir("inner")
+    found = terminal(command, "../e.toml")
+    assert found.code == 2
+    _, where = found.err.splitlines()
+    assert where == (
+        f"coterie: paths in an experiment file are looked for in the current folder, {str(Path.cwd())!r}; "
+        "'../a.csv' is there: go to its folder, or add --set data.name=../a.csv"
+    )

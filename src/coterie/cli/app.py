@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         return _refuse(error.problems)
     except UsageError as error:
-        return _refuse([_rewrite_usage_error(error)])
+        return _refuse([_rewrite_usage_error(error, sys.argv[1:] if arguments is None else arguments)])
     except (KeyboardInterrupt, typer.Abort):
         print("coterie: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -175,10 +176,26 @@ def _refuse(problems: Sequence[str]) -> int:
     return BAD_INPUT
 
 
-def _rewrite_usage_error(error: Any) -> str:
-    """Return a usage error in the style of all others: it begins small and ends without a full stop."""
+def _rewrite_usage_error(error: Any, words: Sequence[str]) -> str:
+    """Return a usage error in the style of all others: it begins small and ends without a full stop.
+
+    An option that is a key of an experiment is none, and goes behind --set, with the value it has among the words.
+    """
     text = " ".join(error.format_message().split()).removesuffix(".")
     context = getattr(error, "ctx", None)
     if context is not None and (match := re.match(r"No such command '(.*?)'", text)):
         return unknown("command", match[1], context.command.list_commands(context))
-    return text[:1].lower() + text[1:]
+    text = text[:1].lower() + text[1:]
+    if context is None or not (match := re.match(r"no such option: (--([\w-]+))", text)):
+        return text
+    option, key = match[1], match[2].replace("-", "_")
+    if not any("--set" in parameter.opts for parameter in context.command.params):
+        return text
+    from coterie.experiments.schema.registry import SECTIONS, field_names
+
+    if not any(key in field_names(section) for section in SECTIONS):
+        return text
+    after = [*words[words.index(option) + 1 :], ""][0] if option in words else ""
+    given = [word.removeprefix(f"{option}=") for word in words if word.startswith(f"{option}=")]
+    value = shlex.quote(given[0] if given else "VALUE" if after.startswith("-") else after or "VALUE")
+    return f"no such option: {option}; did you mean --set {key}={value}?"

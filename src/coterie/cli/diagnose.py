@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +23,9 @@ from coterie.cli.options import (
     Split,
     Workers,
     change_experiment,
+    find_misplaced_data,
 )
-from coterie.errors import BadInput
+from coterie.errors import BadInput, nearest
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
@@ -110,11 +111,15 @@ def diagnose(
 
     with exit_on_interrupt("interrupted; nothing was written"):
         problems = [] if json_file is None else check_parent("--json", json_file)
-        problems += [] if page is None else check_parent("--page", page)
+        problems += [] if page is None else check_page(page)
         problems += [] if write is None else check_new_file(write)
+        tables = read_tables(what, folder)
+        if split is None and clients is None:
+            problems += ask_for_client(tables, settings or [])
+        problems += find_misplaced_data(what, tables)
         try:
             experiment = change_experiment(
-                read_tables(what, folder),
+                tables,
                 settings,
                 imports,
                 split=split,
@@ -191,6 +196,41 @@ def describe_experiment(diagnosis: Diagnosis, suggestion: Suggestion, experiment
     return "\n".join(f"# {line}" for line in lines) + "\n\n" + suggestion.experiment(experiment).to_toml()
 
 
+def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
+    """Return a question for the column that names the client, where a file has none and nobody says who holds what.
+
+    Args:
+        tables: an experiment's; data that are not a file, or cannot be read, are passed over.
+        settings: texts like `clusters=3`.
+    """
+    from coterie.clients.data.columns import Named
+    from coterie.clients.data.files import ENDINGS, check_path, list_names, names_clients
+    from coterie.clients.data.preparation import shorten
+
+    data = tables.get("data")
+    data = {"name": data} if isinstance(data, str) else data
+    path = Path(str(data["name"])) if isinstance(data, Mapping) and "name" in data else None
+    said = {text.partition("=")[0].strip().removeprefix("data.") for text in settings}
+    said |= {key for key, value in (data or {}).items() if value != "auto"}
+    if path is None or path.suffix not in ENDINGS or said & {"split", "clients", "client"}:
+        return []
+    if check_path(path, labelled=False) or names_clients(path, Named()):
+        return []
+    return [
+        f"{path}: which column names the client? give --set client=COLUMN, or deal samples out at random with "
+        f"--clients N; columns are {shorten(list_names(path))}"
+    ]
+
+
+def check_page(path: Path) -> list[str]:
+    """Return what is wrong with a page that is to be written, one sentence each."""
+    from coterie.cli.predict import check_parent
+
+    if path.suffix != ".html":
+        return [f"--page {str(path)!r} is not possible; its name must end in .html"]
+    return check_parent("--page", path)
+
+
 def check_new_file(path: Path) -> list[str]:
     """Return what is wrong with an experiment file that is to be written, one sentence each."""
     from coterie.cli.predict import check_parent
@@ -252,6 +292,10 @@ def read_tables(what: str, folder: str) -> dict[str, Any]:
     except BadInput as problem:
         if path.exists() or len(path.parts) > 1:
             return {"data": {"name": what}, "method": "fedavg"}
+        if path.suffix[1:].isalpha():
+            close = nearest(what, (file.name for file in Path().iterdir()))
+            hint = f"did you mean {close}?" if close else "name a .toml file, a run, or what --data takes"
+            raise BadInput(f"file {what!r} does not exist; {hint}") from None
         raise BadInput(
             f"{what!r} is neither an experiment file nor data, and {problem.problems[0]}; name a .toml file, a "
             "run, or what --data takes"

@@ -157,6 +157,11 @@ def make_experiment(
     Raises:
         BadInput: everything that is wrong with it.
     """
+    if Path(what).suffix in (".csv", ".npz", ".parquet"):
+        raise BadInput(
+            f"{what!r} is data, and no method or experiment file; write coterie diagnose {what}, or coterie run "
+            f"METHOD --data {what}"
+        )
     if not what.endswith(".toml") and not is_path(what) and (Path(what).suffix or "/" in what):
         raise BadInput(
             f"{what!r} is neither a method nor an experiment file; such files end in .toml, and coterie new "
@@ -166,7 +171,24 @@ def make_experiment(
         from coterie.experiments.schema import toml
 
     tables = toml.load(Path(what)) if what.endswith(".toml") else {"method": what}
-    return change_experiment(tables, settings, imports, observers, **options)
+    problems = [] if options.get("data") else find_misplaced_data(what, tables)
+    try:
+        return change_experiment(tables, settings, imports, observers, **options)
+    except BadInput as problem:
+        raise BadInput([*problem.problems, *problems]) from None
+
+
+def find_misplaced_data(what: str, tables: Mapping[str, Any]) -> list[str]:
+    """Return where the data of an experiment file are, if they lie beside it and not where they are looked for."""
+    data = tables.get("data")
+    name = data.get("name") if isinstance(data, Mapping) else data
+    beside = Path(what).parent / str(name)
+    if not isinstance(name, str) or not what.endswith(".toml") or Path(name).exists() or not beside.is_file():
+        return []
+    return [
+        f"paths in an experiment file are looked for in the current folder, {str(Path.cwd())!r}; "
+        f"{str(beside)!r} is there: go to its folder, or add --set data.name={beside}"
+    ]
 
 
 def change_experiment(

@@ -310,7 +310,8 @@ def test_check_finds_it_without_loading(tmp_path: Path) -> None:
     ]
     (tmp_path / "a.xls").touch()
     assert find_problems(str(tmp_path / "a.xls")) == [
-        f"data = {str(tmp_path / 'a.xls')!r} ends in '.xls'; it must be a .csv, .npz or .parquet file"
+        f"data = {str(tmp_path / 'a.xls')!r} ends in '.xls'; it must be a .csv, .npz or .parquet file; "
+        "save it as CSV"
     ]
     (tmp_path / "empty").mkdir()
     assert "has no .csv, .npz or .parquet file, and no images" in find_problems(str(tmp_path / "empty"))[0]

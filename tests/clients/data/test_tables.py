@@ -127,27 +127,49 @@ def test_segments_of_two_files_are_not_the_same(tmp_path: Path) -> None:
     [
         (
             {"split": pl.Series(["train"] * 11 + ["later"])},
-            "split in row 11 is later; it must be train, validation or test",
+            "split in line 13 is later; it must be train, validation or test",
         ),
         ({"client": pl.lit("a"), "group": pl.Series([0] * 11 + [1])}, "samples of 'a' are of group 0 and 1"),
-        ({"client": pl.Series(["a"] * 11 + [None])}, "column client has no value in row 11"),
+        ({"client": pl.Series(["a"] * 11 + [None])}, "column client has no value in line 13"),
         ({"user": pl.lit(1), "client": pl.lit(1)}, "which all name the client; keep one of them"),
-        ({"age": pl.Series([None, 4, None, *range(9)])}, "column age has no value in row 0; every value"),
+        ({"age": pl.Series([None, 4, None, *range(9)])}, "column age has no value in line 2; every value"),
         (
             {"age": pl.Series([None, 4, None, *range(9)])},
-            "2 of 12 rows lack a value in age (2), and data.missing =",
+            "2 of 12 rows lack a value in age (2), and --set missing=",
         ),
-        ({"sex": pl.Series(["f"] * 10 + [None, "m"])}, "column sex has no value in row 10"),
+        ({"sex": pl.Series(["f"] * 10 + [None, "m"])}, "column sex has no value in line 12"),
         (
             {"age": pl.Series(["7.5", "old", *map(str, range(10))])},
-            "column age has 1 values that are no numbers, the first is 'old' in row 1; make all of them numbers",
+            "column age has 1 values that are no numbers, the first is 'old' in line 3; make all of them numbers",
         ),
-        ({"bmi": pl.Series([1e300] * 12)}, "column bmi is 1e+300 in row 0"),
+        ({"bmi": pl.Series([1e300] * 12)}, "column bmi is 1e+300 in line 2"),
     ],
 )
 def test_unusable_values(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     WARD.with_columns(**change).write_csv(tmp_path / "a.csv")
     assert sentence in refused(tmp_path / "a.csv")
+
+
+def test_a_line_is_named_though_samples_before_it_were_left_out(tmp_path: Path) -> None:
+    """A row without a label is left out; the line that is named is still the one of the file."""
+    label = pl.Series([None, None, *range(10)]) % 2
+    WARD.with_columns(label=label, age=pl.Series([*range(11), None])).write_csv(tmp_path / "a.csv")
+    assert "column age has no value in line 13" in refused(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("values", "looks_so"),
+    [
+        (["2024-01-31", "2024-02-01"], True),
+        (["31.1.24 08:15", "1/2/2024"], True),
+        (["2024-01-31", "later"], False),
+        (["1.2.3-4", "12-2024"], False),
+    ],
+)
+def test_dates_that_become_inputs_are_told(tmp_path: Path, values: list[str], looks_so: bool) -> None:
+    WARD.with_columns(day=pl.Series(values * 6)).write_csv(tmp_path / "a.csv")
+    said = "column day looks like dates, and each date is an input; leave it out or turn it into numbers"
+    assert (said in load(str(tmp_path / "a.csv")).notes) == looks_so
 
 
 def test_no_id_becomes_a_feature(tmp_path: Path) -> None:
@@ -168,8 +190,10 @@ def test_separators_and_gaps_of_csv(tmp_path: Path, separator: str) -> None:
     assert "a.csv is not UTF-8 text" in refused(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_text("a,a,label\n1,2,0\n1,2,1\n")
     assert "a.csv has column 'a' twice" in refused(tmp_path / "a.csv")
-    (tmp_path / "a.csv").write_text("")
+    (tmp_path / "a.csv").write_text("\n")
     assert "a.csv cannot be read as a table" in refused(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("")
+    assert "a.csv is empty; it needs a line of names" in refused(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize(

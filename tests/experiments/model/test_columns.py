@@ -103,10 +103,13 @@ def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     for table, sentence in (
         (east.drop("age"), "coterie: a.csv has no column age; it needs the columns income, age, ward"),
         (east.with_columns(height=pl.lit(1.8)), "coterie: a.csv has column height that training had not; leave it"),
-        (east.with_columns(age=pl.lit("old")), "coterie: a.csv: column age in row 0 is 'old'; in training it held"),
+        (
+            east.with_columns(age=pl.lit("old")),
+            "coterie: a.csv: column age in line 2 is 'old'; in training it held",
+        ),
         (
             east.with_columns(pl.when(pl.col("age") > 50).then("age").alias("age")),
-            "coterie: a.csv: column age has no value in row",
+            "coterie: a.csv: column age has no value in line",
         ),
     ):
         table.write_csv("a.csv")
@@ -130,13 +133,13 @@ def test_missing_values_go_by_a_policy(terminal: Terminal, missing: str) -> None
     words = ("run", "fesem", "--data", "wards.csv", "--rounds", "1", "--workers", "1", "--quiet")
     code, _, err = terminal(*words)
     assert code == 2
-    assert "wards.csv: column age has no value in row 3 (client east); every value must be" in err
-    assert "24 of 240 rows lack a value in age (24), and data.missing = drop, mean or zero says what to do" in err
+    assert "wards.csv: column age has no value in line 5 (client east); every value must be" in err
+    assert "24 of 240 rows lack a value in age (24), and --set missing=mean, drop or zero says what to do" in err
     train(terminal, "wards.csv", "--set", f"missing={missing}", "--set", "standardise=global")
     whole.write_csv("fresh.csv")
     if missing == "drop":
         code, _, err = terminal("predict", "first", "--data", "fresh.csv")
-        assert (code, "column age has no value in row 3" in err) == (2, True)
+        assert (code, "column age has no value in line 5" in err) == (2, True)
     else:
         assert accuracy(terminal, "first", "--data", "fresh.csv")[0] > 0.8
 

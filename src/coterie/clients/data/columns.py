@@ -138,6 +138,8 @@ class Columns:
     groups: NDArray[Any] | None = None
     ignored: Mapping[str, str] | None = None
     """Columns of a table that are no features, and why."""
+    lines: NDArray[np.int64] | None = None
+    """Where a file of text holds each sample, as a spreadsheet counts: its names are in line 1."""
 
     @property
     def named(self) -> dict[str, NDArray[Any]]:
@@ -167,12 +169,19 @@ class Columns:
             given_split=own(self.given_split),
             segments=own(self.segments),
             groups=own(self.groups),
+            lines=own(self.lines),
         )
 
+    def row(self, row: int) -> str:
+        """Say where a sample is, for a message: its line in a file of text, else its row from 0 on."""
+        return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
+
     def place(self, row: int) -> str:
-        """Say which sample a row is, for a message."""
-        user = "" if self.users is None else f" ({self.user_key} {self.users[row]})"
-        return f"row {row}{user}"
+        """Say which sample a row is, and whose, for a message."""
+        user = "" if self.users is None else str(self.users[row])
+        if user and not user.lower().startswith(self.user_key):  # a client may be called factory 7
+            user = f"{self.user_key} {user}"
+        return f"{self.row(row)} ({user})" if user else self.row(row)
 
 
 def pick_name(
@@ -194,7 +203,7 @@ def pick_name(
         there = ", ".join(names) or "nothing"
         raise BadInput(
             f"{where} has no {what} (it has {there}); name one of them {', '.join(accepted[:-1])} or {accepted[-1]}"
-            f"{', or say by data.label which it is' if what == 'label' else ''}"
+            f"{', or say which it is: --set label=COLUMN (data.label)' if what == 'label' else ''}"
         )
     return found[0] if found else None
 
@@ -263,7 +272,12 @@ SPLIT_WORDS = {
 }
 
 
-def read_split(values: NDArray[Any] | None, where: str) -> NDArray[np.int8] | None:
+def name_row(row: int, first_line: int | None = None) -> str:
+    """Say where a sample is: its row from 0 on, or its line where a file of text has the first sample in a line."""
+    return f"row {row}" if first_line is None else f"line {row + first_line}"
+
+
+def read_split(values: NDArray[Any] | None, where: str, first_line: int | None = None) -> NDArray[np.int8] | None:
     """Return what each sample is for `[N]`: 0 training, 1 validation, 2 test; -1 where a value is empty.
 
     None where data do not say it at all.
@@ -279,8 +293,9 @@ def read_split(values: NDArray[Any] | None, where: str) -> NDArray[np.int8] | No
     numbers = np.array([SPLIT_WORDS.get(value.strip().lower().removesuffix(".0"), -2) for value in found], np.int8)
     if (numbers < -1).any():
         row = int(np.argmax(numbers[which] < -1))
+        place, right = name_row(row, first_line), "it must be train, validation or test, or 0, 1 or 2"
         raise BadInput(
-            f"{where}: split in row {row} is {values[row]!s}; it must be train, validation or test, or 0, 1 or 2",
-            told=f"split in row {row} is none of these; it must be train, validation or test, or 0, 1 or 2",
+            f"{where}: split in {place} is {values[row]!s}; {right}",
+            told=f"split in {place} is none of these; {right}",
         )
     return numbers[which]

@@ -39,6 +39,7 @@ from coterie.clients.data.tables import (
 from coterie.errors import BadInput
 
 ENDINGS = (".csv", ".npz", ".parquet")
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods")
 ACCEPTED = "a .csv, .npz or .parquet file, a folder of them, or a folder of images"
 
 
@@ -82,8 +83,10 @@ def check_path(path: Path, labelled: bool = True, named: Named = USUAL) -> list[
             return images.check_folder(path, labelled) + (named.refuse(str(path), why) if labelled else [])
         return [problem for file in members for problem in _check_file(file, labelled, named)]
     if path.suffix not in ENDINGS:
+        saved = "; save it as CSV" if path.suffix.lower() in SPREADSHEETS else ""
         return [
             f"data = {str(path)!r} ends in {path.suffix or 'nothing'!r}; it must be a .csv, .npz or .parquet file"
+            f"{saved}"
         ]
     return _check_file(path, labelled, named)
 
@@ -96,12 +99,17 @@ def names_clients(path: Path, named: Named = USUAL) -> bool:
         if _members(path) or not _array_files(path):
             return bool(_members(path)) or images.names_clients(path)
         names = list(_array_files(path))
-    elif path.suffix == ".npz":
-        with _archive(path) as members:
-            names = list(members)
     else:
-        names = list(_schema(path))
+        names = list_names(path)
     return pick_roles(names, str(path), False, named)["client"] is not None
+
+
+def list_names(path: Path) -> list[str]:
+    """Return what the columns or arrays of a file that `check_path` accepts are called."""
+    if path.suffix != ".npz":
+        return list(_schema(path))
+    with _archive(path) as members:
+        return list(members)
 
 
 def is_saved_dataset(path: Path) -> bool:
@@ -365,6 +373,7 @@ def pool(where: str, files: list[Columns]) -> Columns:
         segments,
         _joined([file.groups for file in files]),
         {name: why for file in files for name, why in (file.ignored or {}).items()},
+        _joined([file.lines for file in files]) if all(file.lines is not None for file in files) else None,
     )
 
 
@@ -405,6 +414,7 @@ def join_tests(columns: Columns, tests: Columns) -> Columns:
         given_split=_joined([columns.given_split, tests.given_split]),
         segments=_joined([columns.segments, tests.segments]),
         groups=_joined([columns.groups, tests.groups]),
+        lines=None,  # a row is told of by its place in both files
     )
 
 

@@ -6,6 +6,7 @@ predicted later. Columns are known by their names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -93,6 +94,7 @@ def find_columns(columns: Columns, wanted: Preparation, notes: list[str]) -> Pre
     ignored = dict(columns.ignored or {})
     found: list[Column] = []
     if isinstance(table, pl.DataFrame):
+        _refuse_numbers_in_other_spellings(columns.where, table)
         training = table if columns.given_split is None else table.filter(columns.given_split != 2)
         for name in table.columns:
             if table.schema[name] not in (pl.String, pl.Categorical, pl.Enum):
@@ -113,7 +115,53 @@ def find_columns(columns: Columns, wanted: Preparation, notes: list[str]) -> Pre
     encoded = [f"{column.name} ({column.width})" for column in found if column.levels is not None]
     if encoded:
         notes.append(f"text became one input for each of its values: {', '.join(encoded)}")
+    if dates := [c.name for c in found if c.levels and all(map(DATE.fullmatch, c.levels))]:
+        what, looks, them = ("columns", "look", "them") if len(dates) > 1 else ("column", "looks", "it")
+        notes.append(
+            f"{what} {shorten(dates)} {looks} like dates, and each date is an input; leave {them} out or "
+            f"turn {them} into numbers"
+        )
     return replace(wanted, columns=tuple(found), ignored=tuple(ignored))
+
+
+DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{2,4})([ T].*)?")
+"""A date in the order of ISO, or with the day or the month first; a time may follow."""
+
+PLAIN = r"[+-]?\d+(\.\d+)?"
+
+THOUSANDS = r"[+-]?[1-9]\d{0,2}([,'\u00a0\u202f ]\d{3})+(\.\d+)?"
+
+DECIMAL_COMMA = r"[+-]?([1-9]\d{0,2}([.'\u00a0\u202f ]\d{3})+|\d+),\d+"
+"""Also some of THOUSANDS, as 1,450: the other values of the column decide."""
+
+MENDED = {
+    "a decimal comma": "save the file with a decimal point, so that 0,53 is 0.53",
+    "thousands separators": "take the separators out, so that 1,450.00 is 1450.00",
+}
+"""How numbers that are read as text are mended, by what they are written with."""
+
+
+def _refuse_numbers_in_other_spellings(where: str, table: pl.DataFrame) -> None:
+    """Refuse text most of which is numbers with a decimal comma, or with separators of thousands.
+
+    Raises:
+        BadInput: one sentence for each spelling, with the columns that have it.
+    """
+    found: dict[str, list[str]] = {}
+    for name in table.select(pl.col(pl.String)).columns:
+        values = table[name].drop_nulls().str.strip_chars()
+        plain, large, comma = (values.str.contains(f"^({p})$") for p in (PLAIN, THOUSANDS, DECIMAL_COMMA))
+        spelling = "a decimal comma" if (comma & ~large).any() else "thousands separators"
+        if (large | comma).any() and 2 * (plain | large | comma).sum() > len(values):
+            found.setdefault(spelling, []).append(name)
+    if found:
+        raise BadInput(
+            [
+                f"{where}: {list_columns(names)} look{'s' * (len(names) == 1)} like numbers with {spelling}; "
+                f"{MENDED[spelling]}"
+                for spelling, names in found.items()
+            ]
+        )
 
 
 def _refuse_numbers_among_text(columns: Columns, name: str, values: pl.Series) -> None:
@@ -328,7 +376,7 @@ def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Pr
         per = f" in {shorten(lacking)}"
     count = int(rows.sum()) if known.columns else int(absent.sum())
     whole, what = (len(rows), "rows lack a value") if known.columns else (absent.size, "values are missing")
-    return f"; {count:,} of {whole:,} {what}{per}, and data.missing = drop, mean or zero says what to do with them"
+    return f"; {count:,} of {whole:,} {what}{per}, and --set missing=mean, drop or zero says what to do with them"
 
 
 def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], further: str) -> BadInput:
@@ -343,7 +391,7 @@ def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], fur
         what = "has no value" if value is None or value != value else f"is {value}"
         return BadInput(
             f"{columns.where}: column {name} {what} in {columns.place(row)}; {right}",
-            told=f"column {name} has none in row {row}; {right}",
+            told=f"column {name} has none in {columns.row(row)}; {right}",
         )
     assert isinstance(columns.features, np.ndarray)
     where = ", ".join(map(str, place))

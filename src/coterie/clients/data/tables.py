@@ -19,6 +19,7 @@ from coterie.clients.data.columns import (
     find_mask,
     is_id,
     join_mask,
+    name_row,
     pick_roles,
     read_split,
 )
@@ -79,8 +80,12 @@ def _is_usable(kind: Any) -> bool:
     return bool(kind.is_numeric() or kind in (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Null))
 
 
-def read_table(table: pl.DataFrame, where: str, labelled: bool, named: Named = USUAL) -> Columns:
+def read_table(
+    table: pl.DataFrame, where: str, labelled: bool, named: Named = USUAL, first_line: int | None = None
+) -> Columns:
     """Return a table as columns. Rows and values are as they are; nothing is checked but names and types.
+
+    `first_line` is where a file of text holds the first row; without it, rows are counted from 0.
 
     Raises:
         BadInput: a column is missing or of a type that cannot be used.
@@ -95,8 +100,10 @@ def read_table(table: pl.DataFrame, where: str, labelled: bool, named: Named = U
     label, user, split, segment, group = (None if name is None else table[name] for name in header.roles.values())
     for column in (user, segment, group):
         if column is not None and column.is_null().any():
-            row = column.is_null().arg_max()
-            raise BadInput(f"{where}: column {column.name} has no value in row {row}; every row needs one")
+            row = column.is_null().arg_max() or 0
+            raise BadInput(
+                f"{where}: column {column.name} has no value in {name_row(row, first_line)}; every row needs one"
+            )
     return Columns(
         where,
         features,
@@ -104,7 +111,7 @@ def read_table(table: pl.DataFrame, where: str, labelled: bool, named: Named = U
         None if user is None else _values(user),
         "client" if user is None else user.name.lower(),
         feature_key=header.features[0].lower() if header.is_list else "features",
-        given_split=None if split is None else read_split(_values(split), where),
+        given_split=None if split is None else read_split(_values(split), where, first_line),
         segments=None if segment is None else _values(segment),
         groups=None if group is None else _values(group),
         ignored=header.ignored,
@@ -160,7 +167,12 @@ def read_csv(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
     Raises:
         BadInput: it is no table, or its columns cannot be used.
     """
-    return read_table(read_csv_table(path), str(path), labelled, named)
+    columns = read_table(read_csv_table(path), str(path), labelled, named, FIRST_LINE)
+    return replace(columns, lines=np.arange(len(columns.features)) + FIRST_LINE)
+
+
+FIRST_LINE = 2
+"""Where the first sample of a `.csv` file is, as a spreadsheet counts."""
 
 
 def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
@@ -170,6 +182,8 @@ def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
         BadInput: it is no table of UTF-8 text.
     """
     try:
+        if not path.stat().st_size:
+            raise BadInput(f"{path} is empty; it needs a line of names, then a line a sample")
         with path.open(encoding="utf-8-sig") as file:
             first = file.readline().strip("\r\n")
         separator = max(SEPARATORS, key=first.count)

@@ -15,6 +15,7 @@ from torch import Tensor
 from coterie.clients.data.columns import Named
 from coterie.clients.data.datasets import DATASETS, default_split
 from coterie.clients.data.federation import Federation
+from coterie.clients.data.partition import DEFAULT_CLIENTS
 from coterie.clients.rules.fold import FOLDS
 from coterie.clients.rules.half_data import is_sketched
 from coterie.errors import BadInput
@@ -340,7 +341,8 @@ def _note_invented_clients(experiment: Experiment) -> tuple[str, ...]:
         return ()
     if default_split(data.name, Named(data.label, data.client)) == "by-user":
         return ()
+    count = data.clients or DEFAULT_CLIENTS
     return (
-        f"{data.name} does not say whose a sample is, so that samples were dealt to {data.clients} clients at "
+        f"{data.name} does not say whose a sample is, so that samples were dealt to {count} clients at "
         "random; data.client names the column that says it",
     )

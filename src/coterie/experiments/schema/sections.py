@@ -160,6 +160,13 @@ class Data(Section):
         Field(description="own data alone: unlabelled samples on the server, .npz, .parquet or a folder"),
     ] = None
 
+    @field_validator("clients", mode="before")
+    @classmethod
+    def _is_no_column(cls, clients: Any) -> Any:
+        if isinstance(clients, str) and not clients.isdigit():
+            raise ValueError("it must be how many; a column that names the client is given by --set client=COLUMN")
+        return clients
+
     @property
     def own(self) -> bool:
         """Whether the clients hold data that nobody else has."""
