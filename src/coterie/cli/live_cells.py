@@ -15,6 +15,7 @@ from rich.text import Text
 from coterie.cli.live import format_clock
 from coterie.cli.printing import EscapingConsole
 from coterie.experiments.compare.cells import Outcome, Unwatched, Watcher
+from coterie.experiments.compare.notes import describe_note, gather_notes
 from coterie.experiments.compare.spec import Cell
 from coterie.experiments.folder.metrics import RunMetric
 from coterie.report.numbers import count_of, measured
@@ -38,7 +39,11 @@ def watch_cells(quiet: bool = False, console: Console | None = None) -> Iterator
         finally:
             bars.stop()
     else:
-        yield CellLines(console)
+        lines = CellLines(console)
+        try:
+            yield lines
+        finally:
+            lines.tell_notes()
 
 
 class CellLines:
@@ -46,7 +51,8 @@ class CellLines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._noted: set[tuple[str, str]] = set()
+        self._notes: list[tuple[Cell, str]] = []
+        self._told: set[str] = set()
 
     def started(self, todo: Sequence[Cell], done: int) -> None:
         self._cells, self._done = len(todo) + done, done
@@ -71,13 +77,24 @@ class CellLines:
             self._reached[cell.key] = metric, value
 
     def note(self, cell: Cell, text: str) -> None:
-        if (cell.method, text) not in self._noted:
-            self._noted.add((cell.method, text))
-            self.say(f"note: {cell.method}: {text}", "yellow")
+        self._notes.append((cell, text))
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
         self._running.pop(cell.key, None)
         self._done += 1
+        self._tell_ended(cell, outcome)
+        if self._done == self._cells:
+            self.tell_notes()
+
+    def tell_notes(self) -> None:
+        """Print what the runs have noted since, each note once in all."""
+        for text, cells in gather_notes(self._notes):
+            if text not in self._told:
+                self.say(f"note: {describe_note(text, cells, len(self._planned))}", "yellow")
+            self._told.add(text)
+        self._notes.clear()
+
+    def _tell_ended(self, cell: Cell, outcome: Outcome) -> None:
         if outcome.status == "failed":
             # Its other rounds will never come: leave them out of the time left.
             self._planned[cell.key] = self._rounds[cell.key]
@@ -140,6 +157,7 @@ class LiveCells(CellLines):
 
     def stop(self) -> None:
         """Release the terminal; stopping twice is harmless."""
+        self.tell_notes()
         self._live.stop()
 
     def _show(self) -> None:

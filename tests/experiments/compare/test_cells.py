@@ -256,8 +256,11 @@ def shown(terminal: bool, quiet: bool = False) -> str:
         watcher.started([first, second, third], 1)
         for cell in (first, second, third):
             watcher.begun(cell)
-        watcher.note(first, "a [remark]")
-        watcher.note(second, "a [remark]")
+        for number, cell in enumerate((first, second, third)):
+            watcher.note(cell, "labels were numbered in sorted order: good is 0, scrap is 1")
+            if cell is not third:
+                watcher.note(cell, f"none of {number + 2} E-steps (of {cell.label}) moved a [client]")
+        watcher.note(third, "a [remark]")
         watcher.round(first, 2, 0.25, ACCURACY)
         watcher.round(first, 3, 0.875, ACCURACY)
         watcher.ended(first, DONE)
@@ -272,10 +275,12 @@ def shown(terminal: bool, quiet: bool = False) -> str:
 def test_a_line_a_cell_without_a_terminal() -> None:
     assert re.sub(r"\d:\d\d left", "0:00 left", shown(terminal=False)).splitlines() == [
         "4 cells, of which 1 is finished",
-        "note: fedavg: a [remark]",
         "cell 2/4  fedavg, seed 0  accuracy 87.5%  0:00 left",
         "cell 3/4  fedavg, seed 1: failed: ValueError: [no]",
         "cell 4/4  ifca(clusters=2), seed 0  0:00 left",
+        "note: labels were numbered in sorted order: good is 0, scrap is 1 (all 3 runs)",
+        "note: fedavg: none of 2 E-steps (of fedavg, seed 0) moved a [client] (2 of 3 runs)",
+        "note: ifca(clusters=2), seed 0: a [remark]",
         "4 cells, of which 3 are finished",
         "cell 4/4  fedavg, seed 1  ",
     ]

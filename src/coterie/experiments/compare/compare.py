@@ -15,6 +15,7 @@ from coterie.experiments.compare.beside import Which, add_baselines
 from coterie.experiments.compare.cells import Outcome, Watcher, refuse_unguarded, run_cells
 from coterie.experiments.compare.folder import ComparisonFolder, settle_name
 from coterie.experiments.compare.measures import Frames, measure_cells, shared_metrics
+from coterie.experiments.compare.notes import describe_note, gather_notes
 from coterie.experiments.compare.samplers import GRID, check_sampler
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.experiments.folder.files import write_whole
@@ -126,7 +127,8 @@ def run_comparison(
         where.write_frames(frames, summary)
         own = [cell for cell in comparison.cells() if cell.key in done and not cell.is_adapted]
         notes += public.describe(comparison)
-        notes += [f"{cell.label}: {said}" for cell in own for said in done[cell.key].divergences()]
+        diverged = gather_notes((cell, said) for cell in own for said in done[cell.key].divergences())
+        notes += [describe_note(text, cells, len(own)) for text, cells in diverged]
         lost = [cell.label for cell in own if done[cell.key].diverged_for_all()]
         status: Status = "interrupted" if interrupted else "finished"
         compared = Compared(comparison, where, outcomes, frames, summary, status, notes, lost, left)
