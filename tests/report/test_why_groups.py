@@ -31,6 +31,11 @@ def test_labels_are_told_apart_from_chance(tmp_path: Path, skewed: bool, said: s
     assert [row[0] for row in why.table.rows] == ["0", "1"]
     assert why.table.rows[0][4] == "40"
     assert ("0 (" in why.table.rows[0][1]) == skewed
+    # Where the data have names for their classes the page has them, too.
+    folder.write_environment({**folder.environment(), "classes": ["scrap", "good", "rework"]})
+    named = explain_groups(read_runs([folder])[0])
+    assert named is not None
+    assert ("scrap (" in named.table.rows[0][1]) == skewed
 
 
 def test_without_labels_the_page_says_so_and_one_group_needs_no_reason(tmp_path: Path) -> None:

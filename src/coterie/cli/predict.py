@@ -87,6 +87,7 @@ def predict(
         problems += predicting.check_data(data, named) + wrong_out
         if problems:
             raise BadInput(problems)
+        seen = [] if run is None else predicting.warn_of_training_data(run, data)
         run = run if client is None and number is None else None
         clients = [] if run is None else predicting.clients_of(data, named)
         if run is not None and knows_one_of(run, clients):
@@ -105,7 +106,7 @@ def predict(
             predicted, further = predicting.predict(trained, samples), samples.notes
         if out is not None:
             predicted.write(out)
-    say_whose_model(predicted.about, [*notes, *further])
+    say_whose_model(predicted.about, [*notes, *further, *seen])
     _print(predicted)
     if out is not None:
         from coterie.cli.printing import say

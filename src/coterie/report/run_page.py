@@ -77,7 +77,9 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         experiment=folder.experiment_text(),
         experiment_path=folder.path / "experiment.toml",
         environment=Table(
-            ["Environment", ""], [*flatten({k: v for k, v in environment.items() if k != "metrics"})], texts=2
+            ["Environment", ""],
+            [*flatten({k: v for k, v in environment.items() if k not in ("metrics", "classes")})],
+            texts=2,
         ),
         seed=environment.get("seed"),
     )

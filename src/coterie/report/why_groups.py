@@ -90,7 +90,7 @@ def explain_groups(run: Run) -> WhyGroups | None:
     for group in np.unique(groups):
         inside = known.filter(pl.col("group") == group)
         sizes, since = inside["train"].median(), inside["since"].median()
-        labels = _describe_labels(counts, groups == group) if labelled else []
+        labels = _describe_labels(counts, groups == group, run.class_names) if labelled else []
         rows.append([str(group), *labels, f"{inside.height:,}", _write(sizes), _write(since)])
     traits = run.group_traits
     inputs, layers = (None, None) if traits is None else (traits.inputs, traits.layers)
@@ -236,11 +236,15 @@ def _shares(counts: Floats) -> Floats:
     return np.asarray((counts / counts.sum(1, keepdims=True)).mean(0))
 
 
-def _describe_labels(counts: Floats, inside: NDArray[np.bool_]) -> list[str]:
-    """Write how far a group's label shares are from those of all clients, and the classes it has more of."""
+def _describe_labels(counts: Floats, inside: NDArray[np.bool_], names: Sequence[str]) -> list[str]:
+    """Write how far a group's label shares are from those of all clients, and the classes it has more of.
+
+    Classes without `names` for all of them are called by their numbers.
+    """
     own, every = _shares(counts[inside]), _shares(counts)
     more = [c for c in np.argsort(every - own, kind="stable")[:MOST_CLASSES].tolist() if own[c] - every[c] >= 0.01]
-    named = [f"{c} ({own[c]:.0%}, all {every[c]:.0%})" for c in more]
+    called = names if len(names) == len(every) else range(len(every))
+    named = [f"{called[c]} ({own[c]:.0%}, all {every[c]:.0%})" for c in more]
     return [join_words(named) if named else "none", percent(np.abs(own - every).sum() / 2)]
 
 

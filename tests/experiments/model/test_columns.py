@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 
 from coterie.clients.data import build
+from coterie.experiments.folder.reading import read_runs
+from coterie.experiments.folder.run_folder import RunFolder
 from tests.commandline import Terminal
 
 CLIENTS = ("east", "north", "south", "west")
@@ -66,6 +68,23 @@ def accuracy(terminal: Terminal, *words: str) -> tuple[float, str]:
     assert code == 0, err
     found = next(line for line in out.splitlines() if line.startswith("accuracy "))
     return float(found.split()[1].rstrip(":")), out
+
+
+@pytest.mark.medium
+def test_training_data_are_told_from_others_and_classes_keep_their_names(terminal: Terminal) -> None:
+    patients(0).write_csv("wards.csv")
+    patients(1).write_csv("fresh.csv")
+    train(terminal, "wards.csv", "--set", "standardise=global")
+    people = RunFolder("runs/first").people()
+    assert people is not None
+    said = (
+        f"run first was trained on {people['train'].sum():,} of these samples; coterie show first has its scores on"
+    )
+    assert said in " ".join(accuracy(terminal, "first", "--data", "wards.csv")[1].split())
+    assert said in " ".join(accuracy(terminal, "first", "--data", "wards.csv", "--client", "east")[1].split())
+    assert "was trained on" not in accuracy(terminal, "first", "--data", "fresh.csv")[1]
+    (run,) = read_runs([RunFolder("runs/first")])
+    assert run.class_names == ("ill", "well")
 
 
 @pytest.mark.slow

@@ -86,6 +86,11 @@ class Run:
         return dict(self.people.select("client", "name").iter_rows())
 
     @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """What the classes are called, in the order of their numbers; empty where they have numbers alone."""
+        return tuple(map(str, self.folder.environment().get("classes", ())))
+
+    @cached_property
     def newcomers(self) -> pl.DataFrame | None:
         """The table `coterie.experiments.folder.tables.newcomers_schema`; what is not a number is missing."""
         newcomers = self.folder.newcomers()

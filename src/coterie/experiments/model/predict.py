@@ -77,6 +77,20 @@ def named_for(about: About) -> Named:
     return (about.preparation or AS_READ).named
 
 
+def warn_of_training_data(run: RunFolder, data: str) -> list[str]:
+    """Return a note where the data to predict are those that a run was trained on."""
+    trained, people = run.experiment().get("data", {}).get("name"), run.people()
+    is_same = data == trained or (
+        data not in DATASETS and trained is not None and str(Path(data).resolve()) == trained
+    )
+    if not is_same or people is None:
+        return []
+    return [
+        f"run {run.name} was trained on {people['train'].sum():,} of these samples; coterie show {run.name} has its "
+        "scores on samples that were held out"
+    ]
+
+
 def check_table(trained: Trained, out: Path) -> None:
     """Refuse to write predictions as a table that are none.
 
