@@ -85,9 +85,10 @@ def warn_of_training_data(run: RunFolder, data: str) -> list[str]:
     )
     if not is_same or people is None:
         return []
+    count = people["train"].sum()
     return [
-        f"run {run.name} was trained on {people['train'].sum():,} of these samples; coterie show {run.name} has its "
-        "scores on samples that were held out"
+        f"run {run.name} was trained on {count:,} of these samples; coterie show {run.name} has its scores on "
+        "samples that were held out"
     ]
 
 
