@@ -28,7 +28,11 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
             ("fedavg", "task.name=regression", "delta=0"),
             "task.delta = 0 is not possible; it must be greater than 0",
         ),
-        (("fedavg", "class_weights=balanced"), "class_weights is not a setting of fedavg or of any section"),
+        (
+            ("fedavg", "class_weights=balanced"),
+            "class_weights is a setting of the task classification, and task.name = 'auto'; write --set "
+            "task.name=classification --set task.class_weights=balanced",
+        ),
         (
             ("fedavg", "task.name=classification", "label_smoothing=2"),
             "task.label_smoothing = 2 is not possible; it must be less than 1",

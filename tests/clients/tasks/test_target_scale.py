@@ -43,7 +43,7 @@ def test_a_target_that_is_the_same_for_all_is_left_as_large() -> None:
 def test_advice_is_for_targets_far_from_1() -> None:
     assert Regression().advise(TARGETS[:, 1:]) == []
     (note,) = Regression().advise(TARGETS)
-    assert "task.target_scale = 'global'" in note
+    assert "--set task.name=regression --set task.target_scale=global" in note
     assert Regression().advise(TARGETS[:, 1:] / 1e3)
     assert Regression(target_scale="global").advise(TARGETS) == []
 
