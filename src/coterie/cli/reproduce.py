@@ -26,7 +26,7 @@ Run a published table or figure again, and hold it against what was printed, cla
 Examples:
 
   coterie reproduce --list                        what there is
-  coterie reproduce dcpfl-table1 --scale small    one, in a minute or two
+  coterie reproduce dcpfl-fig5 --scale small      one, in less than a minute
   coterie reproduce all --scale medium --jobs 8   all of them
 
 A run that is finished is never run twice: the same command goes on where it was stopped, or prints at once. With
