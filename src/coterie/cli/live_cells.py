@@ -52,7 +52,8 @@ class CellLines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._notes: list[tuple[Cell, str]] = []
-        self._told: set[str] = set()
+        self.told: set[str] = set()
+        """The notes that were printed."""
 
     def started(self, todo: Sequence[Cell], done: int) -> None:
         self._cells, self._done = len(todo) + done, done
@@ -89,9 +90,10 @@ class CellLines:
     def tell_notes(self) -> None:
         """Print what the runs have noted since, each note once in all."""
         for text, cells in gather_notes(self._notes):
-            if text not in self._told:
-                self.say(f"note: {describe_note(text, cells, len(self._planned))}", "yellow")
-            self._told.add(text)
+            note = describe_note(text, cells, len(self._planned))
+            if note not in self.told:
+                self.say(f"note: {note}", "yellow")
+            self.told.add(note)
         self._notes.clear()
 
     def _tell_ended(self, cell: Cell, outcome: Outcome) -> None:

@@ -146,6 +146,17 @@ def test_another_comparison_gets_a_folder_of_its_own(terminal: Terminal) -> None
     )
 
 
+@pytest.mark.medium
+def test_what_all_runs_say_is_printed_once(terminal: Terminal) -> None:
+    words = ["fedavg", "ditto", *SMALL, "--rounds", "1", "--seeds", "2", "--set", "training.lr=1e4"]
+    out = terminal("compare", *words).out
+    assert out.count("training diverged for 4 of 4 clients") == 1
+    assert "(2 of 4 runs)" in " ".join(out.split())
+    # Printed again it is said with the table.
+    again = " ".join(terminal("compare", *words).out.split())
+    assert again.count("training diverged for 4 of 4 clients") == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
