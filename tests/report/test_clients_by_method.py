@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from numpy.typing import NDArray
 
 from coterie.experiments.compare.measures import Frames, measure_cells
 from coterie.experiments.compare.spec import Comparison
@@ -38,7 +39,7 @@ from .test_page import Reader
 
 RMSE = RunMetrics.named(["rmse"])
 
-Scores = Mapping[str, Sequence[Sequence[float]]]
+Scores = Mapping[str, Sequence[Sequence[float] | NDArray[np.float64]]]
 """By method, for every seed, of each client."""
 
 THREE = {
@@ -91,7 +92,7 @@ def _write(
         *(pl.lit(0).alias(c) for c in ("group", "train_loss", "up_bytes", "down_bytes")),
         pl.lit(True).alias("took_part"),
     )
-    row = dict.fromkeys(rounds_schema(metrics), 1)
+    row: dict[str, Any] = dict.fromkeys(rounds_schema(metrics), 1)
     row |= metrics.summarise(ClientScores(of, zero, np.array(samples, float)))
     folder.write_round(
         1,
@@ -161,7 +162,7 @@ def test_of_an_error_the_lower_is_the_gain(tmp_path: Path) -> None:
     assert (loser[0], loser[2], loser[4], loser[5]) == ("client 1", "3.00", "ifca", "1.00")
     assert (winner[0], winner[4]) == ("client 0", "fesem")
     low, high = join_intervals(2.0, 1.9, 2.1, 3.0, 2.9, 3.1)
-    assert interval_of(loser[1]) == (pytest.approx(float(low), abs=0.01), pytest.approx(float(high), abs=0.01))
+    assert interval_of(loser[1]) == pytest.approx((float(low), float(high)), abs=0.01)
     assert "by more than chance 2 gain and 1 lose" in found.choices[0].says
     assert "for 1 of them by more than chance" in found.choices[0].says
     assert "A gain is by how much the RMSE is lower." in found.cautions[0]
@@ -184,8 +185,8 @@ def test_the_same_people_are_averaged_and_their_interval_is_that_of_one_seed(tmp
     assert list(rows) == ["ward 1", "ward 0"]
     assert rows["ward 0"][1:4] == [rows["ward 0"][1], "85.0%", "60.0%"]
     assert rows["ward 0"][1].startswith("+25.0 ")
-    ends = [[np.mean(wilson_interval(of, 20)[end]) for end in (0, 1)] for of in ([0.9, 0.8], [0.5, 0.7])]
-    low, high = join_intervals(0.85, *ends[0], 0.6, *ends[1])
+    mine, theirs = (np.mean(wilson_interval(of, 20), axis=1) for of in ([0.9, 0.8], [0.5, 0.7]))
+    low, high = join_intervals(0.85, mine[0], mine[1], 0.6, theirs[0], theirs[1])
     assert interval_of(rows["ward 0"][1]) == (round(100 * float(low)), round(100 * float(high)))
     assert "An interval is as wide as that of one seed" in " ".join(found.cautions)
 

@@ -108,7 +108,7 @@ def test_every_text_of_a_comparison_page_is_escaped() -> None:
     setting = {
         **dict.fromkeys(("name", "headline", "finding"), HOSTILE),
         **{"table": table, "figures": [FIGURE], "gains": table, "gains_below": FIGURE.name, "gains_by_group": True},
-        "each": ClientsByMethod(table, [Choice(*[HOSTILE] * 3, [[HOSTILE]])] * 2, [HOSTILE], 1),
+        "each": ClientsByMethod(table, [Choice(HOSTILE, HOSTILE, HOSTILE, [[HOSTILE]])] * 2, [HOSTILE], 1),
     }
     text = render_page(
         "comparison.html",
