@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -143,7 +143,7 @@ def compare(
         comparison = settle_name(comparison, parent)
         if charts is not None:
             charts.mkdir(parents=True, exist_ok=True)  # if it cannot be made, nothing runs
-        from coterie.cli.live_cells import CellLines, watch_cells
+        from coterie.cli.live_cells import watch_cells
         from coterie.report.comparison.compare import compare as run_comparison
     place = parent / comparison.name
     which = cast("Which", baselines or ("done" if quiet else "cheap"))
@@ -164,13 +164,12 @@ def compare(
                 observer=observer,
                 baselines=which,
             )
-        told = observer.told if isinstance(observer, CellLines) else ()
         if compared.status == "interrupted":
             if compared.summary is not None:
-                _print_results(compared, quiet, told)
+                _print_results(compared, quiet)
             print_escaped(compared.left)
             raise KeyboardInterrupt
-        _print_results(compared, quiet, told)
+        _print_results(compared, quiet)
         if charts is not None:
             _save_charts(compared, charts, quiet)
     if compared.failures():
@@ -318,8 +317,8 @@ def _find_owners(
     return section, name, owners
 
 
-def _print_results(compared: Compared, quiet: bool, told: Collection[str]) -> None:
-    """Print which cells failed, the table, the notes that were not told before, and where the files are."""
+def _print_results(compared: Compared, quiet: bool) -> None:
+    """Print which cells failed, the table, what runs have noted and how many of them, and where the files are."""
     from coterie.cli.printing import make_console, say
     from coterie.report.comparison.table import to_rich
 
@@ -334,8 +333,6 @@ def _print_results(compared: Compared, quiet: bool, told: Collection[str]) -> No
     console = make_console()
     console.print(to_rich(compared.summary, console.width, compared.frames.metrics))
     for note in compared.notes:
-        if note in told:
-            continue
         say(f"note: {note}")
     say(f"folder  {path}")
     say(f"tables  {path / 'table.md'}, {path / 'table.tex'}, {path / 'summary.parquet'}")

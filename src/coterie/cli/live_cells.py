@@ -15,7 +15,7 @@ from rich.text import Text
 from coterie.cli.live import format_clock
 from coterie.cli.printing import EscapingConsole
 from coterie.experiments.compare.cells import Outcome, Unwatched, Watcher
-from coterie.experiments.compare.notes import describe_note, gather_notes
+from coterie.experiments.compare.notes import describe_note, gather_notes, kind_of
 from coterie.experiments.compare.spec import Cell
 from coterie.experiments.folder.metrics import RunMetric
 from coterie.report.numbers import count_of, measured
@@ -52,8 +52,7 @@ class CellLines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._notes: list[tuple[Cell, str]] = []
-        self.told: set[str] = set()
-        """The notes that were printed."""
+        self._told: set[str] = set()
 
     def started(self, todo: Sequence[Cell], done: int) -> None:
         self._cells, self._done = len(todo) + done, done
@@ -88,12 +87,11 @@ class CellLines:
             self.tell_notes()
 
     def tell_notes(self) -> None:
-        """Print what the runs have noted since, each note once in all."""
+        """Print what the runs have noted since, each note once in all, with the first that say it."""
         for text, cells in gather_notes(self._notes):
-            note = describe_note(text, cells, len(self._planned))
-            if note not in self.told:
-                self.say(f"note: {note}", "yellow")
-            self.told.add(note)
+            if (kind := kind_of(text)) not in self._told:
+                self.say(f"note: {describe_note(text, cells, len(self._planned))}", "yellow")
+            self._told.add(kind)
         self._notes.clear()
 
     def _tell_ended(self, cell: Cell, outcome: Outcome) -> None:

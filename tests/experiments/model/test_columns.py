@@ -169,7 +169,7 @@ def test_standardising_is_by_training_samples_alone(tmp_path: Path) -> None:
     )
     path = str(tmp_path / "wards.csv")
     plain = build(path, "by-user", None, 0, missing="mean")
-    assert any("income varies" in note and "data.standardise" in note for note in plain.notes)
+    assert any("income varies" in note and "--set standardise=global" in note for note in plain.notes)
     training = np.concatenate([plain.slice(client, "train")[0].numpy() for client in range(4)])
     for standardise in ("global", "client"):
         found = build(path, "by-user", None, 0, missing="mean", standardise=standardise)

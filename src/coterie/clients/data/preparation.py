@@ -516,7 +516,7 @@ def fill_and_scale(inputs: NDArray[Any], known: Preparation) -> None:
         _scale(inputs, known.mean, known.deviation)
 
 
-SCALES_APART = 20
+SCALES_APART = 100
 """How many times the deviation of one input may be that of another before standardising is advised."""
 
 

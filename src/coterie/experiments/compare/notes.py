@@ -11,11 +11,16 @@ _OWN = re.compile(r"\([^()]*\)|\d+([.,]\d+)*(e[+-]?\d+)?")
 """What differs between runs that say the same: numbers, and lists in brackets."""
 
 
+def kind_of(text: str) -> str:
+    """Return a note without what differs between runs that say the same."""
+    return _OWN.sub("", text)
+
+
 def gather_notes(notes: Iterable[tuple[Cell, str]]) -> list[tuple[str, list[Cell]]]:
     """Return each note once, with the runs that say it; notes that differ in numbers or brackets alone are one."""
     found: dict[str, tuple[str, dict[str, Cell]]] = {}
     for cell, text in notes:
-        found.setdefault(_OWN.sub("", text), (text, {}))[1].setdefault(cell.key, cell)
+        found.setdefault(kind_of(text), (text, {}))[1].setdefault(cell.key, cell)
     return [(text, list(cells.values())) for text, cells in found.values()]
 
 
