@@ -53,7 +53,7 @@ without a part of everybody's samples, which scores them. Methods that suit what
 [bold]coterie explain[/] says of their costs.
 
 A dataset, a file or a folder of data is what --data takes in [bold]coterie run[/]; of an experiment or a run it is
-the data, the network and the local solver that count, and an option is used in the place of what it says.
+the data, the network and the local solver that count, and an option overrides what the file says.
 """
 
 Source = Annotated[
@@ -150,7 +150,8 @@ def diagnose(
     if suggestions:
         say(f"next    coterie run {write}" if write else "next    add --write FILE.toml, and run that file")
     elif write is not None:
-        say(f"{write} was not written: no method suits these clients as they were asked")
+        why = "nothing was learnt" if diagnosis.unlearnt else "no method fits these clients and this task"
+        say(f"{write} was not written: {why}")
 
 
 def write_files(

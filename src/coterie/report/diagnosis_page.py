@@ -131,7 +131,8 @@ def draw_options(pay: Pay) -> Figure:
         }
     )
     # The longest bar leaves room for its number, on a telephone too.
-    room = [0.0, 1.2 * max(abs(score) for score in frame["score"].to_list())]
+    scores = [0.0, *frame["score"].to_list()]
+    room = [min(scores), max(scores) + 0.2 * (max(scores) - min(scores)) or 1.0]
     base = alt.Chart(rows(frame)).encode(
         x=alt.X("score:Q").title(axis).scale(domain=room, nice=False),
         y=alt.Y("model:N").sort(frame["model"].to_list()).axis(alt.Axis(title=None, labelLimit=190, ticks=False)),

@@ -187,14 +187,14 @@ def test_where_nothing_was_learnt_only_what_was_found_is_answered() -> None:
     assert said[0].startswith("Is there structure? Yes")
     assert said[-1] == f"Does it pay? It cannot be told, for {why}"
     assert some(unlearnt=why, structure=PairingTest(1.0, 1.0, 0.5)).sentences() == (
-        f"Is there structure? It cannot be told, for {why}",
+        f"Is there structure? It cannot be told (p = 1), for {why}",
     )
 
 
 def test_too_few_clients_are_told_no_number_of_groups() -> None:
     said = some(memberships=()).sentences()
     assert said[0].startswith("Is there structure? It cannot be told: 0 of 5 clients could be tested")
-    assert said[1].startswith("How many groups? It cannot be told of so few")
+    assert said[1].startswith("How many groups? Too few clients to tell")
 
 
 def test_sentences_name_who_was_left_out() -> None:

@@ -96,9 +96,8 @@ def test_models_that_are_no_better_than_a_guess_are_said_to_be() -> None:
     assert "try --set standardise=global, or another --set lr" in found.unlearnt
     assert found.pay is None
     said = found.sentences()
-    assert said[0].startswith(
-        "Is there structure? It cannot be told, for nothing was learnt: no model has more than"
-    )
+    assert said[0].startswith("Is there structure? It cannot be told (p = ")
+    assert ", for nothing was learnt: no model has more than" in said[0]
     assert not any(sentence.startswith(("How many groups?", "Does it pay?")) for sentence in said)
     assert suggest(found, asked) == ()
 
@@ -124,6 +123,17 @@ def test_a_regression_without_learning_says_what_to_scale(
     unlearnt = diagnose(asked, starts=1).unlearnt
     assert says in unlearnt
     assert ("--set task.target_scale=global" in unlearnt) == ("target_scale" not in task)
+
+
+@pytest.mark.medium
+def test_where_one_class_is_common_accuracies_do_not_say_that_nothing_was_learnt(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["site,a,y", *(f"site {i % 8},{rng.normal():.3f},{int(i % 10 == 0)}" for i in range(640))]
+    (tmp_path / "sites.csv").write_text("\n".join(lines))
+    data = {"name": str(tmp_path / "sites.csv"), "client": "site", "label": "y"}
+    found = diagnose(Experiment(data=data, method="fedavg", training={"lr": 1e-6}), starts=1)
+    assert found.unlearnt == ""
+    assert found.pay is not None
 
 
 def test_a_group_is_told_by_the_half_that_is_not_scored() -> None:

@@ -47,8 +47,11 @@ from coterie.runtime.threads import one_thread
 LEARNT = 0.15
 """The share of what naming the commonest class gets wrong that a model must get right to have learnt anything."""
 
-LEARNT_OF_ERRORS = 0.05
+LEARNT_OF_ERRORS = 0.01
 """The share of the error of one number for all samples that a model must save to have learnt anything."""
+
+COMMON = 0.75
+"""Where one class has so many of the samples, a model that has learnt may still name it always."""
 
 STARTS, DRAWS, RESAMPLES = 4, 999, 20
 """Initial models, random pairings a test, and resamples."""
@@ -162,12 +165,14 @@ def check_diagnosis(experiment: Experiment, alpha: float = 0.05, starts: int = S
 def _judge_learning(session: Session, pay: Pay | None) -> str:
     """Say why the scores say nothing, and what to change: no model beats a guess, or all diverged; else nothing."""
     if pay is None:
-        why = "every model diverged, or no client had samples enough to be scored"
+        if (session.federation.samples < 2 * FOLDS).all():  # nobody could be scored
+            return ""
+        why = "every model diverged"
     else:
         scores = [option.score for option in pay.options]
         best, guessed = (max if pay.measure == "accuracy" else min)(scores), _guess(session, pay)
         if pay.measure == "accuracy":
-            if best > guessed + LEARNT * (1 - guessed) or np.isnan(guessed):
+            if best > guessed + LEARNT * (1 - guessed) or guessed >= COMMON or np.isnan(guessed):
                 return ""
             why = f"no model has more than {best:.1%}, and naming the commonest class has {guessed:.1%}"
         else:
@@ -183,24 +188,28 @@ def _say_remedy(session: Session) -> str:
     data, task = session.experiment.data, session.population.task
     unscaled = (data.standardise or "none") == "none" and not task.tokens
     flags = ["--set standardise=global"] if unscaled else []
-    if getattr(task, "target_scale", ...) is None:
-        flags += ["--set task.name=regression", "--set task.target_scale=global"]
+    if getattr(task, "target_scale", "not a setting of this task") is None:
+        flags += [f"--set task.name={task.name}", "--set task.target_scale=global"]
     other = "another --set lr=…"
     return f"{' '.join(flags)}, or {other}" if flags and not data.own else other
 
 
 def _guess(session: Session, pay: Pay) -> float:
-    """Return the score of the best answer that is the same for all samples; NaN where it is not known."""
+    """Return the mean score over clients of the best answer that is the same for all; NaN where it is not known."""
     federation = session.federation
     if pay.measure == "accuracy":
         counts = federation.histograms
-        return float(counts.sum(0).max() / counts.sum()) if counts is not None and counts.sum() else np.nan
+        if counts is None or not counts.sum():
+            return np.nan
+        held = counts[counts.sum(1) > 0]
+        return float((held[:, held.sum(0).argmax()] / held.sum(1)).mean())
     if pay.measure == "loss" or not isinstance(federation, Federation):
         return np.nan
     targets = federation.labels.double().numpy().reshape(len(federation.labels), -1)
+    whose = [targets[start:end] for start, end in federation.bounds[:, :2].tolist() if end > start]
     if pay.measure == "mae":
-        return float(np.abs(targets - np.median(targets, axis=0)).mean())
-    return float(np.sqrt(targets.var(axis=0).mean()))
+        return float(np.mean([np.abs(own - np.median(targets, axis=0)).mean() for own in whose]))
+    return float(np.mean([np.sqrt(np.square(own - targets.mean(axis=0)).mean()) for own in whose]))
 
 
 def _find_distances(products: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:

@@ -138,7 +138,9 @@ class Diagnosis:
         """Return the answers, one sentence each: whether there is structure, of what, which groups, who gains."""
         kinds = () if self.kinds is None else (self.kinds.sentence(),)
         if self.unlearnt and not self.has_structure:
-            return (f"Is there structure? It cannot be told, for {self.unlearnt}", *kinds, *self._say_left_out())
+            p = f" ({say_p(self.structure, self.draws)})" if self.is_possible else ""
+            answer = f"Is there structure? It cannot be told{p}, for {self.unlearnt}"
+            return (answer, *kinds, *self._say_left_out())
         pay = () if self.pay is None else self.pay.sentences()
         if self.unlearnt:
             pay = (f"Does it pay? It cannot be told, for {self.unlearnt}",)
@@ -167,7 +169,7 @@ class Diagnosis:
 
     def _say_count(self) -> str:
         if not self.is_possible:
-            return "How many groups? It cannot be told of so few; hold one model for all against training alone"
+            return "How many groups? Too few clients to tell; compare one model for all with training alone"
         if not self.has_structure:
             return "How many groups? One: train one model for all"
         level = f"at an error level of {self.alpha:.3g}"

@@ -143,11 +143,11 @@ class Pay:
         sure = "Yes" if option.gain.is_above else "Perhaps"
         groups = any(option.name == "group" for option in self.options)
         without = "" if self.best.startswith("group") or not groups else ", and not a model for each group"
-        score = f"{self._measure}{self.say_score(option.score)}"
+        score, chosen = f"{self._measure}{self.say_score(option.score)}", self.say_gain(self.chosen)
         return (
             f"Does it pay? {sure}: {TITLES[self.best]}{without}, with {score} against {whole} of one model for "
-            f"all, {self.say_gain(option.gain)} on average over {count} clients; where other samples choose than "
-            f"those that score, {self.say_gain(self.chosen)}"
+            f"all, {self.say_gain(option.gain)} on average over {count} clients; {chosen} where the "
+            "choice is made on other samples than the score"
         )
 
     @property
