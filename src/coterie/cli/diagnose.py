@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from coterie.cli.options import (
     Workers,
     change_experiment,
     find_misplaced_data,
+    read_settings,
 )
 from coterie.errors import BadInput, nearest
 from coterie.runtime.garbage import freeze_imports
@@ -116,7 +118,7 @@ def diagnose(
         tables = read_tables(what, folder)
         if split is None and clients is None:
             problems += ask_for_client(tables, settings or [])
-        problems += find_misplaced_data(what, tables)
+        problems += find_misplaced_data(what, tables, settings or [])
         try:
             experiment = change_experiment(
                 tables,
@@ -148,7 +150,11 @@ def diagnose(
     for sentence in write_files(diagnosis, suggestions, experiment, said, json_file, page, write):
         say(sentence)
     if suggestions:
-        say(f"next    coterie run {write}" if write else "next    add --write FILE.toml, and run that file")
+        say(
+            f"next    coterie run {shlex.quote(str(write))}"
+            if write
+            else "next    add --write FILE.toml, and run that file"
+        )
     elif write is not None:
         why = "nothing was learnt" if diagnosis.unlearnt else "no method fits these clients and this task"
         say(f"{write} was not written: {why}")
@@ -202,17 +208,20 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
 
     Args:
         tables: an experiment's; data that are not a file, or cannot be read, are passed over.
-        settings: texts like `clusters=3`.
+        settings: texts like `clusters=3`; data that they name stand in the place of those of the tables.
     """
     from coterie.clients.data.columns import Named
     from coterie.clients.data.files import ENDINGS, check_path, list_names, names_clients
     from coterie.clients.data.preparation import shorten
+    from coterie.experiments.schema import toml
 
     data = tables.get("data")
-    data = {"name": data} if isinstance(data, str) else data
-    path = Path(str(data["name"])) if isinstance(data, Mapping) and "name" in data else None
-    said = {text.partition("=")[0].strip().removeprefix("data.") for text in settings}
-    said |= {key for key, value in (data or {}).items() if value != "auto"}
+    data = {"name": data} if isinstance(data, str) else data if isinstance(data, Mapping) else {}
+    given = read_settings(settings)
+    name = toml.value_of(given["data.name"]) if "data.name" in given else data.get("name")
+    path = None if name is None else Path(str(name))
+    said = {key.removeprefix("data.") for key in given}
+    said |= {key for key, value in data.items() if value != "auto"}
     if path is None or path.suffix not in ENDINGS or said & {"split", "clients", "client"}:
         return []
     if check_path(path, labelled=False) or names_clients(path, Named()):

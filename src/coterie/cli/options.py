@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,8 +160,8 @@ def make_experiment(
     """
     if Path(what).suffix in (".csv", ".npz", ".parquet"):
         raise BadInput(
-            f"{what!r} is data, and no method or experiment file; write coterie diagnose {what}, or coterie run "
-            f"METHOD --data {what}"
+            f"{what!r} is data, and no method or experiment file; write coterie diagnose {shlex.quote(what)}, or "
+            f"coterie run METHOD --data {shlex.quote(what)}"
         )
     if not what.endswith(".toml") and not is_path(what) and (Path(what).suffix or "/" in what):
         raise BadInput(
@@ -171,23 +172,34 @@ def make_experiment(
         from coterie.experiments.schema import toml
 
     tables = toml.load(Path(what)) if what.endswith(".toml") else {"method": what}
-    problems = [] if options.get("data") else find_misplaced_data(what, tables)
+    problems = [] if options.get("data") else find_misplaced_data(what, tables, settings or [])
     try:
         return change_experiment(tables, settings, imports, observers, **options)
     except BadInput as problem:
         raise BadInput([*problem.problems, *problems]) from None
 
 
-def find_misplaced_data(what: str, tables: Mapping[str, Any]) -> list[str]:
-    """Return where the data of an experiment file are, if they lie beside it and not where they are looked for."""
+def read_settings(settings: Sequence[str]) -> dict[str, str]:
+    """Return the values of texts like `data.name=a.csv` by their keys; what is no such text is passed over."""
+    pairs = (text.partition("=") for text in settings)
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+
+
+def find_misplaced_data(what: str, tables: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
+    """Return where the data of an experiment file are, if they lie beside it and not where they are looked for.
+
+    Data that `settings` name, texts like `data.name=a.csv`, are not those of the file.
+    """
     data = tables.get("data")
     name = data.get("name") if isinstance(data, Mapping) else data
     beside = Path(what).parent / str(name)
+    if "data.name" in read_settings(settings):
+        return []
     if not isinstance(name, str) or not what.endswith(".toml") or Path(name).exists() or not beside.is_file():
         return []
     return [
         f"paths in an experiment file are looked for in the current folder, {str(Path.cwd())!r}; "
-        f"{str(beside)!r} is there: go to its folder, or add --set data.name={beside}"
+        f"{str(beside)!r} is there: go to its folder, or add --set {shlex.quote(f'data.name={beside}')}"
     ]
 
 
@@ -247,7 +259,9 @@ def find_run(text: str, folder: str) -> RunFolder:
         there = next((path for path in (Path(folder) / text, Path(text)) if text and path.is_dir()), None)
         names = [run.name for run in list_runs(folder)]
         if there is not None and (there / "comparison.toml").is_file():
-            raise BadInput(f"{str(there)!r} is a comparison; see it with: coterie compare {there}") from None
+            raise BadInput(
+                f"{str(there)!r} is a comparison; see it with: coterie compare {shlex.quote(str(there))}"
+            ) from None
         if there is not None:
             problem = f"{str(there)!r} is no run: it holds no experiment.toml; name the folder of a run"
             raise BadInput(problem) from None
