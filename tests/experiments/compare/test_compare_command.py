@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import polars as pl
 import pytest
 
 import coterie
+from coterie.errors import BadInput
 from coterie.experiments.compare.cells import Outcome, Unwatched
-from coterie.experiments.compare.folder import ComparisonFolder, find_difference
+from coterie.experiments.compare.folder import ComparisonFolder, find_difference, settle_name
+from coterie.experiments.compare.notes import gather_notes
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.report.comparison.compare import compare
 from tests.commandline import Terminal
@@ -92,6 +95,13 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     assert [cell.experiment.method.settings for cell in own[::2]] == [{}, {"clusters": 2}]
     assert {cell.experiment.data.samples_per_client for cell in comparison.cells()} == {40}
     measured, summary = kept.read_frames()
+    # An earlier version wrote no intervals of clients.
+    written = (folder / "clients.parquet").read_bytes()
+    measured.clients.drop("low", "high").write_parquet(folder / "clients.parquet")
+    earlier = kept.read_frames()[0].clients
+    assert earlier["low"].is_null().all()
+    assert earlier.drop("low", "high").equals(measured.clients.drop("low", "high"))
+    (folder / "clients.parquet").write_bytes(written)
     assert measured.cells["key"].to_list() == [cell.key for cell in comparison.cells()]
     assert summary["method"].to_list() == [METHODS[0], f"{METHODS[0]}+FT", *METHODS[1:]]
     table = "\n".join(lines[5:-3])
@@ -167,7 +177,8 @@ def test_what_runs_say_alike_is_printed_once(terminal: Terminal) -> None:
         ({"methods": ["fedavg", "ditto", "fesem"]}, None),
         ({"experiment": {"run": {"rounds": 9, "workers": 2}}}, None),
         ({"experiment": {"run": {"rounds": 10}}}, "run.rounds is 9 there and 10 here"),
-        ({"methods": ["fedprox"]}, "it has none of these methods and settings"),
+        ({"methods": ["fedprox"]}, None),
+        ({"settings": {"few": {"run.participation": 0.5}}}, None),
         ({"methods": {"ditto": {"method": "ditto", "training.lr": 1.0}}}, "training.lr is 0.05 there and 1.0 here"),
     ],
 )
@@ -175,6 +186,32 @@ def test_what_goes_on_with_a_comparison(changes: dict[str, Any], difference: str
     tables = {"methods": ["fedavg", "ditto"], "seeds": 2, "experiment": {"run": {"rounds": 9}}}
     kept, given = Comparison.from_tables(tables), Comparison.from_tables({**tables, **changes})
     assert find_difference(kept, given) == difference
+
+
+def test_a_folder_that_cannot_be_read_ends_no_comparison_that_nobody_named(tmp_path: Path) -> None:
+    given = Comparison.from_tables({"methods": ["fedavg"]})
+    (tmp_path / given.name).mkdir()
+    (tmp_path / given.name / "comparison.toml").touch()
+    with pytest.raises(BadInput) as refused, ComparisonFolder.hold(tmp_path, given.name, given):
+        pass
+    assert all(sentence.startswith(f"{str(tmp_path / given.name)!r}: ") for sentence in refused.value.problems)
+    assert settle_name(given, tmp_path).name == f"{given.name}-2"
+
+
+def test_other_methods_grow_a_named_folder_and_are_apart_in_one_nobody_named(tmp_path: Path) -> None:
+    first, other = (Comparison.from_tables({"methods": [method], "name": "mine"}) for method in ("fedavg", "ditto"))
+    for comparison in (first, other):
+        with ComparisonFolder.hold(tmp_path, "mine", comparison) as folder:
+            assert [method.name for method in folder.comparison().methods] == [comparison.methods[0].name]
+    assert settle_name(replace(first, is_named=False), tmp_path).name == "mine-2"
+
+
+def test_notes_about_other_inputs_are_other_notes() -> None:
+    (cell, *_) = Comparison.from_tables({"methods": ["fedavg"], "seeds": 1}).cells()
+    texts = ["x1 varies 1,200 times as much as x2", "x3 varies 1,200 times as much as x7", "cifar10", "cifar100"]
+    assert [text for text, _ in gather_notes((cell, text) for text in texts)] == texts
+    alike = ["it lost 4 of 4 clients, 1e-5 (a, b)", "it lost 3 of 4 clients, 0.25 (a, c)"]
+    assert [text for text, _ in gather_notes((cell, text) for text in alike)] == alike[:1]
 
 
 def test_a_short_key_of_the_task_counts_once_the_task_is_named(terminal: Terminal, tmp_path: Path) -> None:

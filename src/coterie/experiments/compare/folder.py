@@ -66,7 +66,11 @@ class ComparisonFolder:
             if not folder.is_comparison and any(there.name != LOCK for there in folder.path.iterdir()):
                 raise BadInput(f"{path!r} holds something else than a comparison; give the comparison another name")
         with lock_folder(folder.path, f"comparison {path!r} is still running; wait for it, or stop it first"):
-            if folder.is_comparison and (difference := find_difference(folder.comparison(), comparison)):
+            try:
+                difference = find_difference(folder.comparison(), comparison) if folder.is_comparison else None
+            except BadInput as problem:
+                raise BadInput([f"{path!r}: {sentence}" for sentence in problem.problems]) from None
+            if difference:
                 raise BadInput(
                     f"{path!r} holds another comparison: {difference}; give this one another name (--name), or "
                     "remove that folder"
@@ -114,10 +118,13 @@ class ComparisonFolder:
             BadInput: a file is damaged.
             FileNotFoundError: there are none.
         """
-        from coterie.experiments.compare.measures import Frames, shared_metrics
+        from coterie.experiments.compare.measures import LATER, Frames, shared_metrics
 
         metrics = shared_metrics(self.done(self.comparison().cells()).values())
-        kept = {name: decode(self.path / f"{name}.parquet", schema) for name, schema in _schemas(metrics).items()}
+        kept = {
+            name: decode(self.path / f"{name}.parquet", schema, later=LATER)
+            for name, schema in _schemas(metrics).items()
+        }
         summary = kept.pop("summary")
         return Frames(**kept, metrics=metrics), summary
 
@@ -149,15 +156,25 @@ def settle_name(comparison: Comparison, parent: Path | str) -> Comparison:
 
 
 def _is_open(path: Path, comparison: Comparison) -> bool:
-    """Whether no other comparison is kept at a path."""
+    """Whether no other comparison is kept at a path, nor one that cannot be read."""
     folder = ComparisonFolder(path)
-    return not folder.is_comparison or find_difference(folder.comparison(), comparison) is None
+    try:
+        return not folder.is_comparison or _goes_on(folder.comparison(), comparison)
+    except BadInput:
+        return False
+
+
+def _goes_on(kept: Comparison, given: Comparison) -> bool:
+    """Whether a comparison nobody named goes on with one that is kept: they share a method in a setting."""
+    kept_pairs, pairs = ({(s.name, m.name) for s in c.settings for m in c.methods} for c in (kept, given))
+    return bool(kept_pairs & pairs) and find_difference(kept, given) is None
 
 
 def find_difference(kept: Comparison, given: Comparison) -> str | None:
     """Return in what a comparison differs from one that is kept; None where it goes on with that one.
 
-    It goes on where each method in each setting that both have is the same experiment. Seeds, further methods and
+    It goes on where each method in each setting that both have is the same experiment, also where there is none
+    such. Seeds, further methods and
     settings, the baseline and the target may differ, and so may what tuning has picked.
     """
     kept, given = (replace(comparison, tuned={}, adapted={}) for comparison in (kept, given))
@@ -175,7 +192,7 @@ def find_difference(kept: Comparison, given: Comparison) -> str | None:
             there, here = (toml.literal(t[key]) if key in t else "not set" for t in tables)
             if there != here:
                 return f"{key} is {there} there and {here} here"
-    return None if shared else "it has none of these methods and settings"
+    return None
 
 
 def _deciding(comparison: Comparison, setting: Variant, method: Variant) -> dict[str, dict[str, Any]]:

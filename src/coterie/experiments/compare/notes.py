@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from coterie.experiments.compare.spec import Cell
 
-_OWN = re.compile(r"\([^()]*\)|\d+([.,]\d+)*(e[+-]?\d+)?")
-"""What differs between runs that say the same: numbers, and lists in brackets."""
+_OWN = re.compile(r"\([^()]*\)|(?<![\w.-])-?\d+([.,]\d+)*(e[+-]?\d+)?(?![\w-]|[.,]\d)")
+"""What differs between runs that say the same: numbers that stand alone, and lists in brackets."""
 
 
 def kind_of(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -231,8 +231,8 @@ def encode(frame: pl.DataFrame, schema: pl.Schema, run: str = "") -> bytes:
     return buffer.getvalue()
 
 
-def decode(path: Path, schema: pl.Schema, run: str = "") -> pl.DataFrame:
-    """Decode the table in a Parquet file.
+def decode(path: Path, schema: pl.Schema, run: str = "", later: Collection[str] = ()) -> pl.DataFrame:
+    """Decode the table in a Parquet file. Of columns `later`, those that an earlier version did not write are null.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -247,7 +247,7 @@ def decode(path: Path, schema: pl.Schema, run: str = "") -> pl.DataFrame:
             raise
         raise damaged_file(path, error) from None
     _require_run(run, said, path)
-    return _require_schema(schema, frame, path)
+    return _require_schema(schema, frame, path, later)
 
 
 def _require_run(run: str, said: str, path: Path) -> None:
@@ -318,9 +318,11 @@ def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema] = SCHE
     return _require_schema(schema, frame, path)
 
 
-def _require_schema(schema: pl.Schema, frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+def _require_schema(
+    schema: pl.Schema, frame: pl.DataFrame, path: Path, later: Collection[str] = ()
+) -> pl.DataFrame:
     """Return the frame from a file, if it has the schema."""
-    late = {name: kind for name, kind in schema.items() if name.startswith((ARRIVAL, ADAPTED))}
+    late = {n: kind for n, kind in schema.items() if n in later or n.startswith((ARRIVAL, ADAPTED))}
     new = {name: kind for name, kind in late.items() if name not in frame.columns}
     if new:  # written before there were such columns
         frame = cast_columns(
