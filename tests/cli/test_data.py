@@ -63,7 +63,7 @@ def run(terminal: Terminal, *words: str) -> tuple[int, str]:
             TABLE.with_columns(GAPS),
             [],
             "a.csv: column bmi has no value in line 43 (client west); every value must be a finite 32-bit "
-            "number; 1 of 80 rows lack a value in bmi (1), and --set missing=mean, drop or zero",
+            "number; 1 of 80 rows lack a value in bmi (1); data.missing = mean, drop or zero",
         ),
         (TABLE.with_columns(GAPS), ["missing=median"], "data.missing = 'median' is not possible; it must"),
         (TABLE, ["standardise=all"], "data.standardise = 'all' is not possible; it must be 'none', 'client' or"),
@@ -83,6 +83,12 @@ def run(terminal: Terminal, *words: str) -> tuple[int, str]:
             TABLE.with_columns(bmi=pl.Series(["1,450.00", "986.96", "2,500", "-12,345,678"] * 20)),
             [],
             "a.csv: column bmi looks like numbers with thousands separators; take the separators out",
+        ),
+        (
+            TABLE.with_columns(label=pl.Series([f"{n % 8},{n % 9}" for n in range(80)])),
+            [],
+            "a.csv: the labels look like numbers with a decimal comma; save the file with a decimal point, so that "
+            "0,53 is 0.53, or, if each is a class, set task.name = 'classification'",
         ),
         (
             TABLE.rename({"label": "ill"}),

@@ -135,7 +135,7 @@ def test_client_and_label_are_asked_for_at_once(terminal: Terminal) -> None:
     Path("sites.csv").write_text("site,a,quality\nnorth,1,good\nsouth,2,bad\n", encoding="utf-8")
     first, second = terminal("diagnose", "sites.csv").err.splitlines()
     assert "sites.csv has no label" in first
-    assert "or say which it is: --set label=COLUMN" in first
+    assert "or say which it is: data.label in the experiment, --set label=COLUMN" in first
     assert "sites.csv: which column names the client? give --set client=COLUMN" in second
     # Who deals samples out at random is not asked.
     (only,) = terminal("diagnose", "sites.csv", "--clients", "4").err.splitlines()

@@ -15,9 +15,19 @@ from coterie.clients.data import load
 from coterie.clients.data.agreement import match_columns
 from coterie.clients.data.columns import ROLES, Columns
 from coterie.clients.data.datasets import check_and_convert, default_split
-from coterie.clients.data.preparation import MOST_LEVELS, Column, Preparation, Sums, make_inputs, to_texts
+from coterie.clients.data.preparation import (
+    AS_READ,
+    MOST_LEVELS,
+    Column,
+    Preparation,
+    Sums,
+    find_columns,
+    handle_missing,
+    make_inputs,
+    to_texts,
+)
 from coterie.clients.data.tables import read_table
-from coterie.clients.tasks import Regression
+from coterie.clients.tasks import CLASSIFICATION, Regression
 from coterie.errors import BadInput
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.schema.experiment import Experiment
@@ -135,7 +145,7 @@ def test_segments_of_two_files_are_not_the_same(tmp_path: Path) -> None:
         ({"age": pl.Series([None, 4, None, *range(9)])}, "column age has no value in line 2; every value"),
         (
             {"age": pl.Series([None, 4, None, *range(9)])},
-            "2 of 12 rows lack a value in age (2), and --set missing=",
+            "2 of 12 rows lack a value in age (2); data.missing = mean",
         ),
         ({"sex": pl.Series(["f"] * 10 + [None, "m"])}, "column sex has no value in line 12"),
         (
@@ -164,12 +174,59 @@ def test_a_line_is_named_though_samples_before_it_were_left_out(tmp_path: Path) 
         (["31.1.24 08:15", "1/2/2024"], True),
         (["2024-01-31", "later"], False),
         (["1.2.3-4", "12-2024"], False),
+        (["1/31/24", "12/1/24"], True),
+        (["1-31-2024", "12-1-2024"], True),
+        (["1.2.30", "1.10.4"], False),
+        (["10-20-30", "10-20-31"], False),
+        (["2024-13-01", "2024-12-32"], False),
     ],
 )
 def test_dates_that_become_inputs_are_told(tmp_path: Path, values: list[str], looks_so: bool) -> None:
     WARD.with_columns(day=pl.Series(values * 6)).write_csv(tmp_path / "a.csv")
-    said = "column day looks like dates, and each date is an input; leave it out or turn it into numbers"
+    said = (
+        "column day looks like dates, and each date is an input; turn it into numbers, or remove the column "
+        "from the file"
+    )
     assert (said in load(str(tmp_path / "a.csv")).notes) == looks_so
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["1,2", "1,3", "2,3", "1", "2", "1,2"],
+        ["3,4", "3,4", "a"],
+        [f"1,{number:03}" for number in range(12)],
+    ],
+)
+def test_text_that_has_commas_is_no_number(tmp_path: Path, values: list[str]) -> None:
+    """Answers that were ticked are values of text; what is another in every row is left out with a note."""
+    WARD.with_columns(ticked=pl.Series(values * (12 // len(values)))).write_csv(tmp_path / "a.csv")
+    notes = "\n".join(load(str(tmp_path / "a.csv")).notes)
+    many = len(set(values))
+    said = f"ticked (text with {many} values in 12 rows)" if many > 6 else f"ticked ({many})"
+    assert said in notes
+
+
+def test_what_an_experiment_declares_as_text_is_text() -> None:
+    features = pl.DataFrame({"place": ["52,13", "48,11"] * 6})
+    columns = Columns("a.csv", features, None)
+    with pytest.raises(BadInput, match=r"column place looks like numbers with a decimal comma"):
+        find_columns(columns, AS_READ, [])
+    (place,) = find_columns(columns, AS_READ, [], ["place"]).columns
+    assert place.levels == ("48,11", "52,13")
+
+
+def test_labels_with_a_comma_are_classes_where_the_task_says_so() -> None:
+    columns = Columns("a.csv", np.zeros((40, 2)), np.array([f"{n % 5},{n % 7}" for n in range(40)]))
+    with pytest.raises(BadInput, match=r"the labels look like numbers with a decimal comma"):
+        check_and_convert("a", columns)
+    assert check_and_convert("a", columns, CLASSIFICATION).classes == 35
+
+
+def test_who_can_set_nothing_is_told_no_flag() -> None:
+    """As with `coterie predict`, or at a client of a real federation."""
+    with pytest.raises(BadInput, match=r"1 of 2 values are missing; fill them in, or remove them$"):
+        handle_missing(np.array([[np.nan], [1]], np.float32), Columns("a", np.zeros((2, 1)), None), AS_READ, [])
 
 
 def test_no_id_becomes_a_feature(tmp_path: Path) -> None:

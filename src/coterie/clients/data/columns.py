@@ -184,6 +184,9 @@ class Columns:
         return f"{self.row(row)} ({user})" if user else self.row(row)
 
 
+OR_SAY_WHICH = ", or say which it is: data.label in the experiment, --set label=COLUMN on the command line"
+
+
 def pick_name(
     names: Iterable[str],
     accepted: tuple[str, ...],
@@ -203,7 +206,7 @@ def pick_name(
         there = ", ".join(names) or "nothing"
         raise BadInput(
             f"{where} has no {what} (it has {there}); name one of them {', '.join(accepted[:-1])} or {accepted[-1]}"
-            f"{', or say which it is: --set label=COLUMN (data.label)' if what == 'label' else ''}"
+            f"{OR_SAY_WHICH if what == 'label' else ''}"
         )
     return found[0] if found else None
 

@@ -21,6 +21,7 @@ from coterie.clients.data.labelling import advise_binary, choose_task, leave_out
 from coterie.clients.data.normalisation import STANDARDS, Standard
 from coterie.clients.data.preparation import (
     AS_READ,
+    SET_MISSING,
     Missing,
     Preparation,
     Standardise,
@@ -29,6 +30,7 @@ from coterie.clients.data.preparation import (
     handle_missing,
     keep_bytes,
     make_inputs,
+    refuse_spelled_labels,
     scale_bytes,
 )
 from coterie.clients.tasks import CLASSIFICATION, Language, Targets, Task
@@ -517,6 +519,8 @@ def check_and_convert(
         raise BadInput(f"{columns.where} has no samples; it needs at least one per class")
     assert columns.labels is not None
     unasked = task is None
+    if unasked:
+        refuse_spelled_labels(columns)
     task = choose_task(columns.labels, notes) if task is None else task
     columns = leave_out_unlabelled(columns, task, notes)
     if task.tokens:
@@ -525,7 +529,7 @@ def check_and_convert(
     inputs: NDArray[Any] | None = None if task.tokens else keep_bytes(columns, preparation, notes)
     if inputs is None:
         inputs = make_inputs(columns, preparation, notes)
-        kept = handle_missing(inputs, columns, preparation, notes)
+        kept = handle_missing(inputs, columns, preparation, notes, SET_MISSING)
         if kept is not None:
             columns, inputs = columns.take(kept), storage.take(inputs, kept)
         notes += [] if task.tokens else advise_standardising(inputs, preparation)

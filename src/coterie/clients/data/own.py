@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -127,6 +127,7 @@ def load_own(
     standardise: Standardise = "none",
     named: Named = USUAL,
     agreed: Agreement | None = None,
+    declared: Collection[str] = (),
 ) -> Holding:
     """Read a client's own data, and hold out its validation and test samples.
 
@@ -147,6 +148,7 @@ def load_own(
         standardise: `client`, by its own training samples; `global`, as was agreed, once it was; or `none`.
         agreed: what all clients do alike. Until they have agreed on it, the columns of a table are in the order of
             their names, and their number is not compared with `features`.
+        declared: columns of text whose values the experiment names.
 
     Raises:
         BadInput: the data cannot be read, are not of this shape or with these labels, or have other columns than
@@ -159,7 +161,7 @@ def load_own(
         columns = replace(columns, feature_key="tokens")
     kept_as = "none" if standardise == "global" else standardise
     wanted = Preparation(missing=missing, standardise=kept_as, named=named)
-    preparation = _in_order_of_names(find_columns(columns, wanted, []))
+    preparation = _in_order_of_names(find_columns(columns, wanted, [], declared))
     if agreed is not None:
         preparation = match_columns(columns, agreed.columns, preparation)
         check_width(agreed.columns, features)
@@ -237,17 +239,19 @@ def public_inputs(
     *,
     missing: Missing = "refuse",
     named: Named = USUAL,
+    declared: Collection[str] = (),
 ) -> Tensor:
     """At most `count` unlabelled samples `[M, *features]` that the server holds in a file, drawn at random.
 
     They become inputs as the clients agreed to make theirs; means that stand for missing values are their own. A
-    column that is `named` the label may be there, and is left out.
+    column that is `named` the label may be there, and is left out; columns that are `declared` hold text.
 
     Raises:
         BadInput: the file cannot be read, its columns are others, or its samples have another shape.
     """
     columns = read_columns(path, labelled=False, named=named)
-    preparation = _in_order_of_names(find_columns(columns, Preparation(missing=missing, named=named), []))
+    wanted = Preparation(missing=missing, named=named)
+    preparation = _in_order_of_names(find_columns(columns, wanted, [], declared))
     if agreed is not None:
         preparation = match_columns(columns, agreed.columns, preparation)
         check_width(agreed.columns, features)

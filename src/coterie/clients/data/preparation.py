@@ -7,7 +7,7 @@ predicted later. Columns are known by their names.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -82,19 +82,22 @@ AS_READ = Preparation()
 """Of data without named columns: nothing is missing, and nothing standardised."""
 
 
-def find_columns(columns: Columns, wanted: Preparation, notes: list[str]) -> Preparation:
+def find_columns(
+    columns: Columns, wanted: Preparation, notes: list[str], declared: Collection[str] = ()
+) -> Preparation:
     """Return how the features of training data become inputs, as far as it can be known before they are divided.
 
-    `wanted` says what is done about missing values, and how inputs are to be standardised.
+    `wanted` says what is done about missing values, and how inputs are to be standardised. Columns that are
+    `declared` hold text, whatever it looks like.
 
     Raises:
-        BadInput: a column holds numbers and other text.
+        BadInput: a column holds numbers and other text, or numbers in a spelling that is not read.
     """
     table = columns.features
     ignored = dict(columns.ignored or {})
     found: list[Column] = []
     if isinstance(table, pl.DataFrame):
-        _refuse_numbers_in_other_spellings(columns.where, table)
+        spelled: dict[str, list[str]] = {}
         training = table if columns.given_split is None else table.filter(columns.given_split != 2)
         for name in table.columns:
             if table.schema[name] not in (pl.String, pl.Categorical, pl.Enum):
@@ -102,11 +105,25 @@ def find_columns(columns: Columns, wanted: Preparation, notes: list[str]) -> Pre
                 continue
             values = training[name].cast(pl.String)
             levels = values.drop_nulls().unique().sort().to_list()
-            _refuse_numbers_among_text(columns, name, values)
-            if len(levels) > MOST_LEVELS or 2 * len(levels) > len(values):
+            is_left_out = len(levels) > MOST_LEVELS or 2 * len(levels) > len(values)
+            spelling = None if name in declared else find_spelling(table[name].cast(pl.String), is_left_out)
+            if spelling is not None:
+                spelled.setdefault(spelling, []).append(name)
+                continue
+            if name not in declared:
+                _refuse_numbers_among_text(columns, name, values)
+            if is_left_out:
                 ignored[name] = f"text with {len(levels)} values in {len(values)} rows"
             else:
                 found.append(Column(name, tuple(levels)))
+        if spelled:
+            raise BadInput(
+                [
+                    f"{columns.where}: {list_columns(names)} look{'s' * (len(names) == 1)} like numbers with "
+                    f"{how}; {MENDED[how]}, or, if they are none, write another sign there"
+                    for how, names in spelled.items()
+                ]
+            )
         if not found:
             raise BadInput(f"{columns.where} has no features; beside its label it needs columns of numbers or text")
     if ignored:
@@ -118,14 +135,23 @@ def find_columns(columns: Columns, wanted: Preparation, notes: list[str]) -> Pre
     if dates := [c.name for c in found if c.levels and all(map(DATE.fullmatch, c.levels))]:
         what, looks, them = ("columns", "look", "them") if len(dates) > 1 else ("column", "looks", "it")
         notes.append(
-            f"{what} {shorten(dates)} {looks} like dates, and each date is an input; leave {them} out or "
-            f"turn {them} into numbers"
+            f"{what} {shorten(dates)} {looks} like dates, and each date is an input; turn {them} into "
+            f"numbers, or remove the {what} from the file"
         )
     return replace(wanted, columns=tuple(found), ignored=tuple(ignored))
 
 
-DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{2,4})([ T].*)?")
-"""A date in the order of ISO, or with the day or the month first; a time may follow."""
+_DAY, _MONTH, _YEAR = r"(0?[1-9]|[12]\d|3[01])", r"(0?[1-9]|1[0-2])", r"(1[89]|20)\d\d"
+
+DATE = re.compile(
+    rf"({_YEAR}([-/.]){_MONTH}\3{_DAY}|{_DAY}([-/.]){_MONTH}\7{_YEAR}|{_MONTH}([-/]){_DAY}\11{_YEAR}"
+    rf"|(0[1-9]|[12]\d|3[01])\.{_MONTH}\.\d\d|({_DAY}/{_MONTH}|{_MONTH}/{_DAY})/\d\d)([ T].*)?"
+)
+"""A date in the order of ISO, or with the day or the month first; a time may follow.
+
+A year of two digits stands behind slashes, or behind points and a day of two digits: 1.2.30 is a version, and
+10-20-30 a pattern.
+"""
 
 PLAIN = r"[+-]?\d+(\.\d+)?"
 
@@ -141,26 +167,41 @@ MENDED = {
 """How numbers that are read as text are mended, by what they are written with."""
 
 
-def _refuse_numbers_in_other_spellings(where: str, table: pl.DataFrame) -> None:
-    """Refuse text most of which is numbers with a decimal comma, or with separators of thousands.
+def find_spelling(values: pl.Series, sure: bool = False, wide: bool = True) -> str | None:
+    """Return what nearly all numbers of a column of text are written with, a key of `MENDED`; None if with neither.
+
+    Args:
+        values: `[N]`, text; what is empty does not count.
+        sure: pass over whole numbers in groups of three, which may number the rows.
+        wide: pass over digits that stand alone, as 1,3, which may be answers that somebody ticked.
+    """
+    there = values.drop_nulls().str.strip_chars()
+    there = there.filter(there != "")
+    plain, large, comma = (there.str.contains(f"^({p})$") for p in (PLAIN, THOUSANDS, DECIMAL_COMMA))
+    written = large | comma
+    enough = len(there) and (plain | written).sum() >= 0.9 * len(there) and 2 * written.sum() >= len(there)
+    if not enough or (wide and 2 * (written & there.str.contains(r"\d\d")).sum() < written.sum()):
+        return None
+    decimal = bool((comma & ~large).any())
+    if sure and not decimal and not (large & there.str.contains(".", literal=True)).any():
+        return None
+    return "a decimal comma" if decimal else "thousands separators"
+
+
+def refuse_spelled_labels(columns: Columns) -> None:
+    """Refuse labels of no named task that look like numbers in a spelling that is not read.
 
     Raises:
-        BadInput: one sentence for each spelling, with the columns that have it.
+        BadInput: they do.
     """
-    found: dict[str, list[str]] = {}
-    for name in table.select(pl.col(pl.String)).columns:
-        values = table[name].drop_nulls().str.strip_chars()
-        plain, large, comma = (values.str.contains(f"^({p})$") for p in (PLAIN, THOUSANDS, DECIMAL_COMMA))
-        spelling = "a decimal comma" if (comma & ~large).any() else "thousands separators"
-        if (large | comma).any() and 2 * (plain | large | comma).sum() > len(values):
-            found.setdefault(spelling, []).append(name)
-    if found:
+    labels = columns.labels
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "OSU":
+        return
+    texts = pl.Series([label if isinstance(label, str) else None for label in labels.tolist()], dtype=pl.String)
+    if spelling := find_spelling(texts, wide=False):
         raise BadInput(
-            [
-                f"{where}: {list_columns(names)} look{'s' * (len(names) == 1)} like numbers with {spelling}; "
-                f"{MENDED[spelling]}"
-                for spelling, names in found.items()
-            ]
+            f"{columns.where}: the labels look like numbers with {spelling}; {MENDED[spelling]}, or, if each is a "
+            "class, set task.name = 'classification'"
         )
 
 
@@ -337,12 +378,20 @@ def shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
+FILL = "fill them in, or remove them"
+"""What to do about missing values where nothing is there to set."""
+
+SET_MISSING = "data.missing = mean, drop or zero says what to do with them, on the command line --set missing=mean"
+"""The same for who writes the experiment."""
+
+
 def handle_missing(
-    inputs: NDArray[np.float32], columns: Columns, known: Preparation, notes: list[str]
+    inputs: NDArray[np.float32], columns: Columns, known: Preparation, notes: list[str], advice: str = FILL
 ) -> NDArray[np.bool_] | None:
     """Do what is to be done about missing values before data are divided; return which rows stay, None for all.
 
-    Zeros are written in place. Where means stand for them, they are still NaN afterwards.
+    `advice` ends the sentence where they are refused, by what the caller's user can set. Zeros are written in place.
+    Where means stand for them, they are still NaN afterwards.
 
     Raises:
         BadInput: there are some, and they are refused; or an input is infinite, also as a 32-bit number.
@@ -355,7 +404,7 @@ def handle_missing(
     absent = np.isnan(inputs)
     rows = np.any(absent.reshape(len(absent), -1), axis=1)
     if known.missing == "refuse":
-        raise _bad_value(columns, known, absent, _count_missing(absent, rows, known))
+        raise _bad_value(columns, known, absent, _count_missing(absent, rows, known, advice))
     if known.missing == "zero":
         inputs[absent] = 0
         notes.append(f"{absent.sum():,} missing values were set to 0")
@@ -367,7 +416,7 @@ def handle_missing(
     return None
 
 
-def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Preparation) -> str:
+def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Preparation, advice: str) -> str:
     per = ""
     if known.columns:
         ends = np.cumsum([column.width for column in known.columns])
@@ -376,7 +425,7 @@ def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Pr
         per = f" in {shorten(lacking)}"
     count = int(rows.sum()) if known.columns else int(absent.sum())
     whole, what = (len(rows), "rows lack a value") if known.columns else (absent.size, "values are missing")
-    return f"; {count:,} of {whole:,} {what}{per}, and --set missing=mean, drop or zero says what to do with them"
+    return f"; {count:,} of {whole:,} {what}{per}; {advice}"
 
 
 def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], further: str) -> BadInput:

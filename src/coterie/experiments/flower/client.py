@@ -246,6 +246,7 @@ class Client:
                     named=named_columns(data),
                     task=own_task(self._experiment),
                     agreed=self._agreed,
+                    declared=data.levels or (),
                 )
             return replace(holding, augment=make_augmentation(data, holding.parts[0][0]))
         if self._data or data.name not in DATASETS:

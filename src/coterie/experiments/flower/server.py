@@ -290,4 +290,5 @@ def _load_public(experiment: Experiment, usual: int, agreement: Agreement | None
         agreement,
         missing=data.missing or "refuse",
         named=named_columns(data),
+        declared=data.levels or (),
     )
