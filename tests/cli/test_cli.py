@@ -198,6 +198,11 @@ def test_list_knows_its_kinds(terminal: Terminal) -> None:
         (["run", "fesem", "--client", "my site", "--rounds", "3"],
          ["no such option: --client; did you mean --set client='my site'?"]),
         (["run", "fesem", "--label=quality"], ["no such option: --label; did you mean --set label=quality?"]),
+        (["run", "fesem", "--clusters", "3"], ["no such option: --clusters; did you mean --set clusters=3?"]),
+        (["run", "fesem", "--kind", "a"], ["no such option: --kind; did you mean --set attack.kind=a?"]),
+        (["diagnose", "a.csv", "--name", "foo"], ["no such option: --name Did you mean --page?"]),
+        (["compare", "fedavg", "ifca", "--clusters", "3"],
+         ["no such option: --clusters; did you mean --set clusters=3?"]),
         (["show", "x", "--label"], ["no such option: --label Did you mean --help?"]),
         (["run", "sites.csv"],
          ["'sites.csv' is data, and no method or experiment file; write coterie diagnose sites.csv, or coterie run "

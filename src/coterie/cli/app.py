@@ -191,11 +191,28 @@ def _rewrite_usage_error(error: Any, words: Sequence[str]) -> str:
     option, key = match[1], match[2].replace("-", "_")
     if not any("--set" in parameter.opts for parameter in context.command.params):
         return text
-    from coterie.experiments.schema.registry import SECTIONS, field_names
-
-    if not any(key in field_names(section) for section in SECTIONS):
+    if (setting := _find_setting(key, words)) is None:
         return text
     after = [*words[words.index(option) + 1 :], ""][0] if option in words else ""
     given = [word.removeprefix(f"{option}=") for word in words if word.startswith(f"{option}=")]
     value = shlex.quote(given[0] if given else "VALUE" if after.startswith("-") else after or "VALUE")
-    return f"no such option: {option}; did you mean --set {key}={value}?"
+    return f"no such option: {option}; did you mean --set {setting}={value}?"
+
+
+def _find_setting(key: str, words: Sequence[str]) -> str | None:
+    """Return the key as --set takes it, bare or dotted, for a method among the words; None if there is no such."""
+    from coterie.experiments.schema.check import AUTO, catalog, known_settings, qualify
+
+    if key == "name":
+        return None
+    for method in [word for word in words if word in catalog("method")] or ["fedavg"]:
+        try:
+            qualify(key, method, AUTO)
+        except BadInput:
+            known = known_settings(method, AUTO)
+            owners = [f"{title}.{key}" for title in known if any(setting.name == key for setting in known[title])]
+            if len(owners) == 1:
+                return owners[0]
+        else:
+            return key
+    return None

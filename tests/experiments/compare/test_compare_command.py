@@ -221,10 +221,13 @@ def test_a_short_key_of_the_task_counts_once_the_task_is_named(terminal: Termina
     flags = "--set task.name=regression --set task.target_scale=global"
     _, _, err = terminal(*words)
     assert (
-        err == f"coterie: target_scale is a setting of the task regression, and task.name = 'auto'; write {flags}\n"
+        err
+        == f"coterie: target_scale is a setting of the tasks regression and forecasting, and task.name = 'auto'; write {flags}\n"
     )
     _, _, err = terminal(*words[:-1], "task.target_scale=global")
-    assert err.endswith(f"yet there is task.target_scale; name the task, as in {flags}\n")
+    assert err.endswith(
+        f"yet there is task.target_scale; name the task, regression or forecasting, as in {flags}\n"
+    )
     # With the task it goes on to the next mistake.
     _, _, err = terminal(*words, "--set", "task.name=regression", "--name", "/")
     assert err.startswith("coterie: name = '/' is not possible")

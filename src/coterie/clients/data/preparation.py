@@ -390,8 +390,8 @@ def handle_missing(
 ) -> NDArray[np.bool_] | None:
     """Do what is to be done about missing values before data are divided; return which rows stay, None for all.
 
-    `advice` ends the sentence where they are refused, by what the caller's user can set. Zeros are written in place.
-    Where means stand for them, they are still NaN afterwards.
+    `advice` ends the sentence where they are refused, by what the caller's user can set. Zeros are written in
+    place. Where means stand for them, they are still NaN afterwards.
 
     Raises:
         BadInput: there are some, and they are refused; or an input is infinite, also as a 32-bit number.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,7 +252,8 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     if task == AUTO and (tasks := find_tasks([key])):
         typed = "VALUE" if value is None else as_typed(value)
         flags = f"--set task.name={tasks[0]} --set {shlex.quote(f'task.{key}={typed}')}"
-        raise BadInput(f"{key} is a setting of the task {tasks[0]}, and task.name = 'auto'; write {flags}")
+        owner = f"the task{'s' * (len(tasks) > 1)} {join_names(tasks)}"
+        raise BadInput(f"{key} is a setting of {owner}, and task.name = 'auto'; write {flags}")
     close = nearest(key, [name for title in LOOKUP for name in known[title]])
     if close:
         homes = [f"{title}.{close}" for title in LOOKUP if close in known[title]]
@@ -268,8 +269,15 @@ def find_tasks(keys: Iterable[str]) -> list[str]:
     return [task.name for task in catalog("task") if wanted <= {setting.name for setting in task.settings}]
 
 
+def join_names(names: Sequence[str], word: str = "and") -> str:
+    """Return names as a sentence lists them: `a, b and c`."""
+    return f" {word} ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 def as_typed(value: Any) -> str:
-    """Return a value as a user types it behind --set: texts without quotes, all else as TOML."""
+    """Return a value as a user types it behind --set, on one line: texts without quotes, all else as TOML."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(as_typed(v) if isinstance(v, list | tuple) else toml.literal(v) for v in value)}]"
     return value if isinstance(value, str) else toml.literal(value)
 
 
@@ -285,9 +293,10 @@ def bind(choice: Choice) -> dict[str, Any]:
             tasks = find_tasks(choice.settings) if choice.title == "task" else []
             shown = {"name": tasks[0], **choice.settings} if tasks else {}
             flags = " ".join(f"--set {shlex.quote(f'{choice.title}.{k}={as_typed(v)}')}" for k, v in shown.items())
+            owner = f", {join_names(tasks, 'or')}" if len(tasks) > 1 else ""
             raise BadInput(
                 f"{choice.title}.name = 'auto' takes no settings, yet there is {keys}; name the {choice.title}"
-                f"{f', as in {flags}' if flags else ''}"
+                f"{owner}{f', as in {flags}' if flags else ''}"
             )
         return {}
     return catalog(choice.title)[choice.name].bind(choice.settings, choice.title)
