@@ -220,9 +220,9 @@ def test_a_short_key_of_the_task_counts_once_the_task_is_named(terminal: Termina
     words = ["compare", "fedavg", "--data", "wear.npz", "--set", "target_scale=global"]
     flags = "--set task.name=regression --set task.target_scale=global"
     _, _, err = terminal(*words)
-    assert (
-        err
-        == f"coterie: target_scale is a setting of the tasks regression and forecasting, and task.name = 'auto'; write {flags}\n"
+    assert err == (
+        "coterie: target_scale is a setting of the tasks regression and forecasting, and task.name = 'auto'; write "
+        f"{flags}\n"
     )
     _, _, err = terminal(*words[:-1], "task.target_scale=global")
     assert err.endswith(
