@@ -243,6 +243,15 @@ def test_the_worst_tenth_of_an_error_has_the_highest(tmp_path: Path) -> None:
     assert 1.8 < low < np.linspace(1, 2, 20)[-2:].mean() < high < 2.3
 
 
+def test_the_script_of_a_page_asks_no_selector_that_some_browsers_lack(tmp_path: Path) -> None:
+    """Where a browser knows no `:has`, the script would end before any chart is drawn."""
+    plan, frames = compare(tmp_path, THREE, [20] * 4)
+    text = build(tmp_path, plan, frames, summarise(plan, frames), []).read_text("utf-8")
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert any(".by-method" in script for script in scripts)
+    assert not any(":has(" in script for script in scripts)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to open pages with")
 def test_a_page_of_many_clients_and_methods_opens_soon_and_keeps_its_column(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ for (const cell of document.querySelectorAll("td")) {
 }
 
 // A table of clients shows one method at a time; what the others come to waits beside it.
-for (const part of document.querySelectorAll(".by-method:has(select)")) {
+for (const part of document.querySelectorAll(".by-method")) {
+  if (!part.querySelector("select")) continue;
   const table = part.querySelector("table"), rows = [...table.tBodies[0].rows];
   const gain = 1, score = 2;
   let choices;
