@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from coterie.experiments.folder.tables import (
     rounds_schema,
 )
 from coterie.randomness import stream
+from coterie.report.comparison import page
+from coterie.report.comparison.client_gains import count_by_method, gains_table, pair_clients
 from coterie.report.comparison.each_client import ClientsByMethod, describe_clients
 from coterie.report.comparison.findings import headline
 from coterie.report.comparison.page import build
@@ -241,6 +244,77 @@ def test_the_worst_tenth_of_an_error_has_the_highest(tmp_path: Path) -> None:
     view = view_of(tmp_path, errors, [30] * 20, metrics=RMSE, half=0.1)
     low, high = view.worst_tenth["fedavg"]
     assert 1.8 < low < np.linspace(1, 2, 20)[-2:].mean() < high < 2.3
+
+
+def test_a_method_is_not_held_against_itself_over_other_seeds(tmp_path: Path) -> None:
+    """FedAvg lacks the third seed, in which FeSEM is better than before."""
+    scores = {"fedavg": [[0.5] * 4] * 3, "ifca": [[0.4] * 4] * 3, "fesem": [[0.6] * 4, [0.7] * 4, [0.9] * 4]}
+    plan, frames = compare(tmp_path, scores, [20] * 4, name="ward {}")
+    there = ~((pl.col("method") == "fedavg") & (pl.col("seed") == 2))
+    frames = replace(
+        frames, **{part: getattr(frames, part).filter(there) for part in ("cells", "curves", "clients")}
+    )
+    (view,) = views(plan, frames, summarise(plan, frames))
+    found = describe(view)
+    by_method = {choice.method: choice.says for choice in found.choices}
+    assert "For no client is another method here better than fesem." in by_method["fesem"]
+    assert "For 4 of 4 clients another method here is better than ifca" in by_method["ifca"]
+    assert [row[4:6] for row in found.table.rows] == [["fesem", "65.0%"]] * 4
+    assert "every method has finished: 0 and 1." in " ".join(found.cautions)
+
+
+def test_a_gain_that_is_not_known_is_no_gain(tmp_path: Path) -> None:
+    """All models diverged for the first client, and one of three for the second."""
+    inf = float("inf")
+    errors = {"fedavg": [[inf, inf, 3.0]], "ifca": [[inf, 2.0, 3.5]], "fesem": [[inf, 1.0, 2.0]]}
+    view = view_of(tmp_path, errors, [30] * 3, metrics=RMSE)
+    counts = {row["method"]: row for row in count_by_method(pair_clients(view)).to_dicts()}
+    assert [counts["fesem"][of] for of in ("gained", "lost", "same", "clients")] == [2, 0, 0, 3]
+    found = describe(view)
+    rows = {row[0]: row for row in found.table.rows}
+    assert rows["client 0"][1:6] == ["–", "∞", "∞", "–", "–"]
+    assert rows["client 1"][1:6] == ["+∞", "2.00", "∞", "fesem", "1.00"]
+    assert "1 gain, 1 lose, for 1 it is not known" in found.choices[0].says
+    assert "For 2 of 3 clients another method here is better than ifca" in found.choices[0].says
+    build(tmp_path, *compare(tmp_path / "all", errors, [30] * 3, metrics=RMSE), view.summary, [])
+
+
+def test_where_no_gain_is_known_none_is_counted(tmp_path: Path) -> None:
+    diverged = {method: [[float("inf")] * 5] for method in ("fedavg", "fesem")}
+    view = view_of(tmp_path, diverged, [30] * 5, metrics=RMSE)
+    (row,) = gains_table(view).rows
+    assert row[:5] == ["fesem", "0", "0", "0", "–"]
+    assert describe_clients(view, MOST_CLIENTS) is None
+
+
+def test_many_seeds_leave_draws_enough_for_an_interval(tmp_path: Path) -> None:
+    shares = stream(0, "draws of many seeds").binomial(30, 0.7, 20) / 30
+    once = view_of(tmp_path, {"fedavg": [shares], "fesem": [shares]}, [30] * 20)
+    few, many = (
+        replace(once, **{part: _repeat(getattr(once, part), seeds) for part in ("cells", "clients")})
+        for seeds in (4, 20)
+    )
+    assert many.worst_tenth["fesem"] == pytest.approx(few.worst_tenth["fesem"])
+
+
+def _repeat(frame: pl.DataFrame, seeds: int) -> pl.DataFrame:
+    """Return what every seed gives, if all give the same as the first."""
+    return pl.concat(frame.with_columns(pl.lit(seed, frame.schema["seed"]).alias("seed")) for seed in range(seeds))
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (3, "1 client who loses less, or gains more, by fesem is"),
+        (2, "2 clients who lose less, or gain more, by fesem are"),
+    ],
+)
+def test_who_is_not_listed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, said: str) -> None:
+    for limit in ("MOST_CLIENTS", "LEAST_CLIENTS"):
+        monkeypatch.setattr(page, limit, most)
+    plan, frames = compare(tmp_path, THREE, [20] * 4)
+    text = Reader(build(tmp_path, plan, frames, summarise(plan, frames), []).read_text("utf-8")).text
+    assert f"{said} not listed; clients.parquet has everybody" in " ".join(text.split())
 
 
 def test_the_script_of_a_page_asks_no_selector_that_some_browsers_lack(tmp_path: Path) -> None:

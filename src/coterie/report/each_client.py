@@ -229,17 +229,14 @@ def _caution(
         means = [np.nanmean(of) for of in (scores, *models) if not np.isnan(of).all()]
         level = float(np.mean([means[0], np.mean(means[1:] or means)]))
     several = len(run.metrics.of) > 1 and baselines and not counted
-    said = [
-        f"Gains are by {metric.title}, the first of the run's metrics, which decides." if several else "",
-        say_visible(metric, tested, bounds, level),
-        explain_intervals(metric, counted=counted, known=any(ends is not None for ends in bounds))
-        if baselines
-        else "",
-    ]
+    decides = f"Gains are by {metric.title}, the first of the run's metrics, which decides." if several else ""
+    visible = say_visible(metric, tested, bounds, level)
+    known = any(ends is not None for ends in bounds)
+    intervals = explain_intervals(metric, counted=counted, known=known) if baselines else ""
     fixed = next((baseline.name for baseline in baselines if baseline.fixed), "")
     if fixed in ABOUT:
-        said[2] += (
+        intervals += (
             f" {ABOUT[fixed].format(metric=metric.title)}: a model that gains nothing over it has learned nothing "
             "that the client did not know."
         )
-    return list(filter(None, [" ".join(filter(None, said[:2])), said[2]]))
+    return list(filter(None, [" ".join(filter(None, [decides, visible])), intervals]))

@@ -63,7 +63,7 @@ def signed(value: float, count: int = 3) -> str:
 def alike(*values: float) -> list[str]:
     """Write values with equally many decimals: as many as give the first one three digits, zeros included."""
     if not all(map(isfinite, values)):
-        return [alike(value)[0] if isfinite(value) else f"{value:g}".replace("inf", "∞") for value in values]
+        return [alike(value)[0] if isfinite(value) else significant(value) for value in values]
     size = abs(values[0]) or max(map(abs, values))
     count = max(0, 2 - floor(log10(size))) if size else 2
     if count > FINEST or size >= 1e6:
@@ -100,7 +100,9 @@ def decimals(value: float, count: int = 2) -> str:
 
 def significant(value: float, count: int = 3) -> str:
     """Write a value with `count` significant digits; below a million, with all digits of the whole number."""
-    return f"{value:,.0f}" if 10**count - 0.5 <= abs(value) < 1e6 else f"{value:.{count}g}"
+    if 10**count - 0.5 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:.{count}g}".replace("inf", "∞")
 
 
 def volume(count: float) -> str:

@@ -35,7 +35,8 @@ def pair_clients(view: View) -> pl.DataFrame:
 
     Returns:
         method, client, name, seeds (how many), label (of its group) and gain: positive where the client fares
-        better, whatever the metric's direction; in percentage points where the metric is a share. Then
+        better, whatever the metric's direction, in percentage points where the metric is a share, and null where
+        it is not known, as where both models diverged. Then
         test_samples, score, low and high, and other, other_low and other_high of the baseline; and seed, where a
         row is of one.
     """
@@ -46,7 +47,7 @@ def pair_clients(view: View) -> pl.DataFrame:
     )
     found = _with_labels(view, known.filter(~own)).join(other, on=["seed", "client"], maintain_order="left")
     gain = gain_over(metric, *(floats(found[column]) for column in ("score", "other")))
-    found = found.with_columns(gain=pl.Series(gain, dtype=pl.Float64))
+    found = found.with_columns(gain=pl.Series(gain, dtype=pl.Float64).fill_nan(None))
     numbers = ("test_samples", *ends, *OTHER)
     if are_same_people(view):
         return found.group_by("method", "client", maintain_order=True).agg(
@@ -54,7 +55,7 @@ def pair_clients(view: View) -> pl.DataFrame:
             pl.len().alias("seeds"),
             # Where the group is not the same in every seed, the one that the client had most often.
             pl.col("label").mode().sort().first(),
-            pl.col("gain").mean(),
+            mean_if_known("gain").fill_nan(None),
             *map(mean_if_known, numbers),
         )
     return found.select(
@@ -146,7 +147,7 @@ def draw_gains(view: View) -> Figure:
 
 
 def count_by_method(found: pl.DataFrame) -> pl.DataFrame:
-    """One row a method, the highest mean gain first: method, gained, lost, same, clients, mean."""
+    """One row a method, the highest mean gain first: method, gained, lost, same, clients, mean (null: unknown)."""
     return (
         found.group_by("method", maintain_order=True)
         .agg(
@@ -154,9 +155,9 @@ def count_by_method(found: pl.DataFrame) -> pl.DataFrame:
             (pl.col("gain") < 0).sum().alias("lost"),
             (pl.col("gain") == 0).sum().alias("same"),
             pl.len().alias("clients"),
-            pl.col("gain").mean().alias("mean"),
+            pl.col("gain").mean().fill_nan(None).alias("mean"),
         )
-        .sort("mean", descending=True, maintain_order=True)
+        .sort("mean", descending=True, nulls_last=True, maintain_order=True)
     )
 
 
@@ -174,7 +175,7 @@ def gains_table(view: View) -> Table:
     by_group = {
         (row["method"], row["label"]): row
         for row in found.group_by("method", "label")
-        .agg(pl.col("gain").mean().alias("mean"), (pl.col("gain") < 0).mean().alias("lost"))
+        .agg(pl.col("gain").mean().fill_nan(None).alias("mean"), (pl.col("gain") < 0).mean().alias("lost"))
         .to_dicts()
     }
     split = labels if len(labels) > 1 else []
@@ -182,7 +183,10 @@ def gains_table(view: View) -> Table:
     for row in count_by_method(found).to_dicts():
         parts = [by_group.get((row["method"], label)) for label in split]
         shares = [
-            MISSING if part is None else f"{_write_gain(view, part['mean'])} ({part['lost']:.0%})" for part in parts
+            MISSING
+            if part is None or part["mean"] is None
+            else f"{_write_gain(view, part['mean'])} ({part['lost']:.0%})"
+            for part in parts
         ]
         counts = [str(row[column]) for column in ("gained", "lost", "same")]
         lines.append([row["method"], *counts, _write_gain(view, row["mean"]), *shares])
@@ -228,7 +232,7 @@ def _with_labels(view: View, frame: pl.DataFrame) -> pl.DataFrame:
 
 def _dots(found: pl.DataFrame) -> pl.DataFrame:
     """What is drawn: a row a dot; where they are too many, those of a group that lie next to each other are one."""
-    frame = found.rename({"label": "of"})
+    frame = found.rename({"label": "of"}).filter(pl.col("gain").is_finite())
     if frame.height <= MOST_DOTS:
         return frame.drop("client", "seeds", "test_samples", "score", "low", "high", *OTHER)
     gain = frame["gain"].to_numpy()
@@ -287,7 +291,9 @@ def _gain_format(view: View) -> str:
     return "+.1f" if view.metrics.deciding.is_share else "+.3~g"
 
 
-def _write_gain(view: View, gain: float) -> str:
+def _write_gain(view: View, gain: float | None) -> str:
+    if gain is None:
+        return MISSING
     if not view.metrics.deciding.is_share:
         return signed(gain)
     return f"{'+' if round(gain, 1) > 0 else ''}{decimals(gain, 1)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,8 +85,13 @@ class _Best:
     """By which method each client does best."""
 
     names: Sequence[str]
-    """The method of each, and how many more are as good."""
+    """The method of each, and how many more are as good; `MISSING` where no method works."""
     scores: _Scores
+    """With that; NaN where no method works."""
+    worth: Floats
+    """`[clients]`: that score, the more the better; -inf where no method works."""
+    own: Mapping[str, _Scores]
+    """What each method scores over the same seeds as the best."""
 
 
 def describe_clients(view: View, most: int) -> ClientsByMethod | None:
@@ -118,7 +123,7 @@ def describe_clients(view: View, most: int) -> ClientsByMethod | None:
         of_seed = f", seed {person['seed']}" if "seed" in person and len(view.seeds) > 1 else ""
         reached = [best.names[i], measured(metric, best.scores.values[i])] if several else []
         rows.append([f"{person['name']}{of_seed}", *cells, *reached, f"{person['test_samples'] or 0:,.0f}"])
-    cautions = _caution(view, people, pairs[methods[0]], len(methods))
+    cautions = _caution(view, people, pairs[methods[0]], methods)
     return ClientsByMethod(Table(header, rows), choices, cautions, people.height - len(order))
 
 
@@ -152,47 +157,68 @@ def _choose(
         ]
         for i in order.tolist()
     ]
-    said = [count_gains(view.baseline, gains, ends), _say_better(metric, method, own, best.scores)]
-    return Choice(method, _title(view, method), " ".join(said), cells)
+    said = [count_gains(view.baseline, gains, ends), _say_better(metric, method, best)]
+    return Choice(method, _title(view, method), " ".join(filter(None, said)), cells)
 
 
 def _find_best(view: View, people: pl.DataFrame, keys: list[str], methods: Sequence[str]) -> _Best:
     """Find the method by which each client does best; of several that are as good, the first."""
-    over_seeds = view.scored.group_by("method", *keys, maintain_order=True).agg(
+    scored = view.scored
+    if "seed" not in keys:
+        scored = scored.filter(pl.col("seed").is_in(_common_seeds(view, methods)))
+    over_seeds = scored.group_by("method", *keys, maintain_order=True).agg(
         pl.len().alias("seeds"), *map(mean_if_known, ENDS)
     )
     frames = [_place(people, over_seeds.filter(pl.col("method") == method), keys) for method in methods]
     scores = [_read_scores(frame) for frame in frames]
-    seeds = np.array([floats(frame["seeds"]) for frame in frames])
+    seeds = np.array([floats(frame["seeds"].fill_null(0)) for frame in frames])
     values = np.array([score.values for score in scores])
-    worth = values * (-1 if view.metrics.deciding.less_is_better else 1)
     # A mean over some of the seeds is not held against one over all of them.
-    worth = np.where(np.isnan(worth) | (seeds < np.nanmax(seeds, 0)), -np.inf, worth)
+    values[seeds < seeds.max(0)] = np.nan
+    worth = _weigh(view.metrics.deciding, values)
     equal = worth >= worth.max(0) - SAME
     first, clients = equal.argmax(0), np.arange(people.height)
+    works = np.isfinite(worth.max(0))
     names = [
-        join_words([methods[one], *range(count - 1)], 1) for one, count in zip(first, equal.sum(0), strict=True)
+        (methods[one] if count == 1 else f"{methods[one]} and {count - 1:,} more") if works_here else MISSING
+        for one, count, works_here in zip(first, equal.sum(0), works, strict=True)
     ]
     low, high = (np.array([score.ends[end] for score in scores])[first, clients] for end in (0, 1))
-    return _Best(names, _Scores(values[first, clients], (low, high)))
+    own = {method: _Scores(of, score.ends) for method, of, score in zip(methods, values, scores, strict=True)}
+    reached = np.where(works, values[first, clients], np.nan)
+    return _Best(names, _Scores(reached, (low, high)), worth.max(0), own)
 
 
-def _say_better(metric: RunMetric, method: str, own: _Scores, best: _Scores) -> str:
+def _common_seeds(view: View, methods: Sequence[str]) -> list[int]:
+    """Return the seeds that every one of the methods has finished."""
+    of = [set(view.cells.filter(pl.col("method") == method)["seed"]) for method in methods]
+    return sorted(set.intersection(*of))
+
+
+def _weigh(metric: RunMetric, values: Floats) -> Floats:
+    """Turn scores into what is more the better the model is; -inf where a score is not known."""
+    return np.where(np.isnan(values), -np.inf, values * (-1 if metric.less_is_better else 1))
+
+
+def _say_better(metric: RunMetric, method: str, best: _Best) -> str:
     """Say for how many clients another method is better, and for how many by more than chance."""
+    own = best.own[method]
     known = ~np.isnan(own.values)
-    better = known & (np.abs(best.values - own.values) > SAME)
+    if not known.any():
+        return ""
+    better = known & (best.worth > _weigh(metric, own.values) + SAME)
     if not better.any():
         return f"For no client is another method here better than {method}."
     of = count_of(int(known.sum()), "client")
     said = f"For {better.sum():,} of {of} another method here is better than {method}"
-    ends = best.gain_bounds(metric, own)
+    ends = best.scores.gain_bounds(metric, own)
     if ends is None:
         return f"{said}."
     sure = int((better & (ends[0] > 0)).sum())
     return f"{said}, for {f'{sure:,}' if sure else 'none'} of them by more than chance."
 
 
-def _caution(view: View, people: pl.DataFrame, pair: pl.DataFrame, methods: int) -> list[str]:
+def _caution(view: View, people: pl.DataFrame, pair: pl.DataFrame, methods: Sequence[str]) -> list[str]:
     """Say what the intervals are of, and what could be seen at all."""
     metric, own, other = view.metrics.deciding, _read_scores(pair), _read_scores(pair, OTHER)
     counted, ends = is_counted(metric, floats(view.clients["low"])), own.gain_bounds(metric, other)
@@ -216,9 +242,15 @@ def _caution(view: View, people: pl.DataFrame, pair: pl.DataFrame, methods: int)
         )
     if ends is not None:
         said[-1] += " An interval says nothing of what training from another seed would give."
-    if methods > 1:
+    if len(methods) > 1 and "seed" not in people.columns:
+        common = _common_seeds(view, [view.baseline, *methods])
+        if len(common) < len(view.seeds):
+            said.append(
+                f"The best for a client is by the seeds that every method has finished: {join_words(common)}."
+            )
+    if len(methods) > 1:
         said[-1] += (
-            f" The best of {methods + 1} for a client is partly the luckiest on its test samples: the fewer those "
-            "are, the more."
+            f" The best of {len(methods) + 1} for a client is partly the luckiest on its test samples: the fewer "
+            "those are, the more."
         )
     return list(filter(None, said))

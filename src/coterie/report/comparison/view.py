@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 DASHES = ([1, 0], [6, 3], [2, 3])
 """The dashes of lines, one for each turn through the palette."""
 
+LEAST_DRAWS = 100
+"""Draws of a bootstrap for each seed at least: of fewer, the ends of an interval of 95 % are not known."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -121,7 +124,10 @@ class View:
             "method", "seed", maintain_order=True
         ):
             scores, low, high = (floats(clients[name]) for name in (self.metrics.deciding.name, "low", "high"))
-            samples, draws = clients["test_samples"].to_numpy().astype(np.int64), DRAWS // len(self.seeds)
+            samples, draws = (
+                clients["test_samples"].to_numpy().astype(np.int64),
+                max(DRAWS // len(self.seeds), LEAST_DRAWS),
+            )
             ends = bound_worst_tenth(self.metrics.deciding, scores, samples, low, high, draws)
             found.setdefault(str(method), []).append(ends)
         means = {method: np.mean(ends, axis=0) for method, ends in found.items()}

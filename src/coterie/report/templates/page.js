@@ -1,6 +1,6 @@
 // Tables are made ready before charts are drawn, so that a long one is laid out once.
 // A table that can be sorted has a button in each heading. Cells without a number stay last.
-const numberOf = (text) => parseFloat(text.replaceAll(",", "").replace("−", "-"));
+const numberOf = (text) => parseFloat(text.replaceAll(",", "").replace("−", "-").replace("∞", "Infinity"));
 const compare = (a, b) => {
   const [x, y] = [numberOf(a), numberOf(b)];
   if (!isNaN(x) && !isNaN(y)) return x - y;
