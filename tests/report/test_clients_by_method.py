@@ -291,8 +291,7 @@ def test_many_seeds_leave_draws_enough_for_an_interval(tmp_path: Path) -> None:
     shares = stream(0, "draws of many seeds").binomial(30, 0.7, 20) / 30
     once = view_of(tmp_path, {"fedavg": [shares], "fesem": [shares]}, [30] * 20)
     few, many = (
-        replace(once, **{part: _repeat(getattr(once, part), seeds) for part in ("cells", "clients")})
-        for seeds in (4, 20)
+        replace(once, cells=_repeat(once.cells, seeds), clients=_repeat(once.clients, seeds)) for seeds in (4, 20)
     )
     assert many.worst_tenth["fesem"] == pytest.approx(few.worst_tenth["fesem"])
 
