@@ -178,7 +178,8 @@ def test_label_and_client_are_called_as_the_experiment_says(terminal: Terminal) 
     assert run(terminal, "--data", "own.csv", *named, "--name", "own") == (0, "")
     assert run(terminal, "--data", "own.npz", *named, "--name", "arrays") == (0, "")
     of_each = [terminal("predict", name, "--data", f"{name}.csv").out for name in ("usual", "own")]
-    assert of_each[0] == of_each[1]
+    assert of_each[0].replace("run usual", "run own").replace("show usual", "show own") == of_each[1]
+    assert "run own was trained on 56 of these samples" in of_each[1]
     assert "are right" in of_each[1]
     assert "each for its own samples" in of_each[1]
     assert terminal("export", "own", "--to", "own.safetensors").code == 0
