@@ -114,7 +114,7 @@ def compare(
 ) -> None:
     """Compare methods, and write tables and a page."""
     from coterie.cli.live import exit_on_interrupt
-    from coterie.experiments.compare.folder import settle_name
+    from coterie.experiments.compare.folder import choose_free_name
     from coterie.experiments.compare.samplers import GRID, check_sampler
     from coterie.experiments.schema import toml
 
@@ -140,7 +140,7 @@ def compare(
             raise BadInput(f"{idle} has no effect without --tune; say how many trials, as in --tune 8")
         check_sampler(sampler or GRID)
         comparison.check(parent)
-        comparison = settle_name(comparison, parent)
+        comparison = choose_free_name(comparison, parent)
         if charts is not None:
             charts.mkdir(parents=True, exist_ok=True)  # if it cannot be made, nothing runs
         from coterie.cli.live_cells import watch_cells

@@ -158,11 +158,14 @@ def make_experiment(
     Raises:
         BadInput: everything that is wrong with it.
     """
-    if Path(what).suffix in (".csv", ".npz", ".parquet"):
-        raise BadInput(
-            f"{what!r} is data, and no method or experiment file; write coterie diagnose {shlex.quote(what)}, or "
-            f"coterie run METHOD --data {shlex.quote(what)}"
-        )
+    if Path(what).suffix not in ("", ".toml"):
+        from coterie.clients.data.files import ENDINGS
+
+        if Path(what).suffix in ENDINGS:
+            raise BadInput(
+                f"{what!r} is data, and no method or experiment file; write coterie diagnose {shlex.quote(what)}, "
+                f"or coterie run METHOD --data {shlex.quote(what)}"
+            )
     if not what.endswith(".toml") and not is_path(what) and (Path(what).suffix or "/" in what):
         raise BadInput(
             f"{what!r} is neither a method nor an experiment file; such files end in .toml, and coterie new "

@@ -19,7 +19,7 @@ import pytest
 import coterie
 from coterie.errors import BadInput
 from coterie.experiments.compare.cells import Outcome, Unwatched
-from coterie.experiments.compare.folder import ComparisonFolder, find_difference, settle_name
+from coterie.experiments.compare.folder import ComparisonFolder, choose_free_name, find_difference
 from coterie.experiments.compare.notes import gather_notes
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.report.comparison.compare import compare
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_read_ends_no_comparison_that_nobody_named(tmp_p
     with pytest.raises(BadInput) as refused, ComparisonFolder.hold(tmp_path, given.name, given):
         pass
     assert all(sentence.startswith(f"{str(tmp_path / given.name)!r}: ") for sentence in refused.value.problems)
-    assert settle_name(given, tmp_path).name == f"{given.name}-2"
+    assert choose_free_name(given, tmp_path).name == f"{given.name}-2"
 
 
 def test_other_methods_grow_a_named_folder_and_are_apart_in_one_nobody_named(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_other_methods_grow_a_named_folder_and_are_apart_in_one_nobody_named(tmp
     for comparison in (first, other):
         with ComparisonFolder.hold(tmp_path, "mine", comparison) as folder:
             assert [method.name for method in folder.comparison().methods] == [comparison.methods[0].name]
-    assert settle_name(replace(first, is_named=False), tmp_path).name == "mine-2"
+    assert choose_free_name(replace(first, is_named=False), tmp_path).name == "mine-2"
 
 
 def test_notes_about_other_inputs_are_other_notes() -> None:

@@ -174,7 +174,7 @@ class Columns:
 
     def row(self, row: int) -> str:
         """Say where a sample is, for a message: its line in a file of text, else its row from 0 on."""
-        return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
+        return name_row(row) if self.lines is None else f"line {self.lines[row]}"
 
     def place(self, row: int) -> str:
         """Say which sample a row is, and whose, for a message."""

@@ -167,23 +167,24 @@ MENDED = {
 """How numbers that are read as text are mended, by what they are written with."""
 
 
-def find_spelling(values: pl.Series, sure: bool = False, wide: bool = True) -> str | None:
+def find_spelling(values: pl.Series, left_out: bool = False, label: bool = False) -> str | None:
     """Return what nearly all numbers of a column of text are written with, a key of `MENDED`; None if with neither.
 
     Args:
         values: `[N]`, text; what is empty does not count.
-        sure: pass over whole numbers in groups of three, which may number the rows.
-        wide: pass over digits that stand alone, as 1,3, which may be answers that somebody ticked.
+        left_out: it is no input as text, so that whole numbers in groups of three, which may number rows, do not
+            count.
+        label: it is to be predicted; else digits that stand alone, as 1,3, may be answers that somebody ticked.
     """
     there = values.drop_nulls().str.strip_chars()
     there = there.filter(there != "")
     plain, large, comma = (there.str.contains(f"^({p})$") for p in (PLAIN, THOUSANDS, DECIMAL_COMMA))
     written = large | comma
     enough = len(there) and (plain | written).sum() >= 0.9 * len(there) and 2 * written.sum() >= len(there)
-    if not enough or (wide and 2 * (written & there.str.contains(r"\d\d")).sum() < written.sum()):
+    if not enough or (not label and 2 * (written & there.str.contains(r"\d\d")).sum() < written.sum()):
         return None
     decimal = bool((comma & ~large).any())
-    if sure and not decimal and not (large & there.str.contains(".", literal=True)).any():
+    if left_out and not decimal and not (large & there.str.contains(".", literal=True)).any():
         return None
     return "a decimal comma" if decimal else "thousands separators"
 
@@ -198,7 +199,7 @@ def refuse_spelled_labels(columns: Columns) -> None:
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "OSU":
         return
     texts = pl.Series([label if isinstance(label, str) else None for label in labels.tolist()], dtype=pl.String)
-    if spelling := find_spelling(texts, wide=False):
+    if spelling := find_spelling(texts, label=True):
         raise BadInput(
             f"{columns.where}: the labels look like numbers with {spelling}; {MENDED[spelling]}, or, if each is a "
             "class, set task.name = 'classification'"

@@ -161,6 +161,10 @@ def read_parquet(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
     return read_table(table, str(path), labelled, named)
 
 
+FIRST_LINE = 2
+"""Where the first sample of a `.csv` file is, as a spreadsheet counts."""
+
+
 def read_csv(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
     """Read a `.csv` file: a line of names, then a line a sample.
 
@@ -169,10 +173,6 @@ def read_csv(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
     """
     columns = read_table(read_csv_table(path), str(path), labelled, named, FIRST_LINE)
     return replace(columns, lines=np.arange(len(columns.features)) + FIRST_LINE)
-
-
-FIRST_LINE = 2
-"""Where the first sample of a `.csv` file is, as a spreadsheet counts."""
 
 
 def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from coterie.errors import BadInput
 from coterie.experiments.compare import public, table, tuning
 from coterie.experiments.compare.beside import Which, add_baselines
 from coterie.experiments.compare.cells import Outcome, Watcher, refuse_unguarded, run_cells
-from coterie.experiments.compare.folder import ComparisonFolder, settle_name
+from coterie.experiments.compare.folder import ComparisonFolder, choose_free_name
 from coterie.experiments.compare.measures import Frames, measure_cells, shared_metrics
 from coterie.experiments.compare.notes import describe_note, gather_notes
 from coterie.experiments.compare.samplers import GRID, check_sampler
@@ -85,7 +85,7 @@ def run_comparison(
     comparison.check(folder)
     if tune is not None:
         tuning.check(comparison, tune, Path(folder), sampler)
-    comparison = settle_name(comparison, folder)
+    comparison = choose_free_name(comparison, folder)
     notes: list[str] = []
     with ComparisonFolder.hold(folder, comparison.name, comparison) as where:
         ended: dict[str, Outcome] = {}

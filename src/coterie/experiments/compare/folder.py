@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.errors import BadInput
-from coterie.experiments.compare.spec import Cell, Comparison, Variant
+from coterie.experiments.compare.spec import Cell, Comparison, Variant, deciding_tables
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.folder.lock import LOCK, lock_folder
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import decode, encode
 from coterie.experiments.schema import toml
-from coterie.experiments.schema.registry import keys_deciding
 from coterie.experiments.schema.sections import LONGEST_NAME
 
 if TYPE_CHECKING:
@@ -143,8 +142,8 @@ class ComparisonFolder:
         return self.path / name
 
 
-def settle_name(comparison: Comparison, parent: Path | str) -> Comparison:
-    """Return the comparison with the name of its folder: where nobody named it, one that no other comparison has.
+def choose_free_name(comparison: Comparison, parent: Path | str) -> Comparison:
+    """Return the comparison under the name of its folder: where nobody named it, one that no other comparison has.
 
     Of NAME, NAME-2, NAME-3, … it is the first that is free, or under which this comparison has begun.
     """
@@ -152,7 +151,8 @@ def settle_name(comparison: Comparison, parent: Path | str) -> Comparison:
         return comparison
     tails = chain([""], (f"-{number}" for number in count(2)))
     names = (f"{comparison.name[: LONGEST_NAME - len(tail)]}{tail}" for tail in tails)
-    return replace(comparison, name=next(name for name in names if _is_open(Path(parent) / name, comparison)))
+    free = next(name for name in names if _is_open(Path(parent) / name, comparison))
+    return replace(comparison, name=free, is_named=True)
 
 
 def _is_open(path: Path, comparison: Comparison) -> bool:
@@ -174,19 +174,18 @@ def find_difference(kept: Comparison, given: Comparison) -> str | None:
     """Return in what a comparison differs from one that is kept; None where it goes on with that one.
 
     It goes on where each method in each setting that both have is the same experiment, also where there is none
-    such. Seeds, further methods and
-    settings, the baseline and the target may differ, and so may what tuning has picked.
+    such. Seeds, further methods and settings, the baseline and the target may differ, and so may what tuning has
+    picked.
     """
     kept, given = (replace(comparison, tuned={}, adapted={}) for comparison in (kept, given))
     before, now = (
         {(s.name, m.name): (s, m) for s in comparison.settings for m in comparison.methods}
         for comparison in (kept, given)
     )
-    shared = [pair for pair in now if pair in before]
-    for pair in shared:
+    for pair in (pair for pair in now if pair in before):
         tables = [
             {f"{title}.{key}": value for title, table in part.items() for key, value in table.items()}
-            for part in (_deciding(kept, *before[pair]), _deciding(given, *now[pair]))
+            for part in (_deciding_tables(kept, *before[pair]), _deciding_tables(given, *now[pair]))
         ]
         for key in sorted({*tables[0], *tables[1]}):
             there, here = (toml.literal(t[key]) if key in t else "not set" for t in tables)
@@ -195,10 +194,9 @@ def find_difference(kept: Comparison, given: Comparison) -> str | None:
     return None
 
 
-def _deciding(comparison: Comparison, setting: Variant, method: Variant) -> dict[str, dict[str, Any]]:
+def _deciding_tables(comparison: Comparison, setting: Variant, method: Variant) -> dict[str, dict[str, Any]]:
     """Return the tables on which the runs of a method in a setting depend, but for the seed."""
-    experiment = comparison.experiment_of(setting, method, 0)
-    return keys_deciding("tables", experiment.resolved().tables())
+    return deciding_tables(comparison.experiment_of(setting, method, 0))
 
 
 def _schemas(metrics: RunMetrics) -> dict[str, pl.Schema]:

@@ -327,9 +327,17 @@ def key_of(experiment: Experiment) -> str:
     Raises:
         BadInput: the method or the network is unknown, or its settings are wrong.
     """
-    tables = keys_deciding("tables", experiment.resolved().tables())
-    told = json.dumps({"coterie": version("coterie"), **tables}, sort_keys=True)
+    told = json.dumps({"coterie": version("coterie"), **deciding_tables(experiment)}, sort_keys=True)
     return blake2b(told.encode(), digest_size=8).hexdigest()
+
+
+def deciding_tables(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return everything of an experiment that its tables depend on, defaults and what `auto` means written out.
+
+    Raises:
+        BadInput: the method or the network is unknown, or its settings are wrong.
+    """
+    return keys_deciding("tables", experiment.resolved().tables())
 
 
 def _public(experiments: Iterable[Experiment]) -> int | None:

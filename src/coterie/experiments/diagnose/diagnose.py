@@ -206,10 +206,11 @@ def _guess(session: Session, pay: Pay) -> float:
     if pay.measure == "loss" or not isinstance(federation, Federation):
         return np.nan
     targets = federation.labels.double().numpy().reshape(len(federation.labels), -1)
-    whose = [targets[start:end] for start, end in federation.bounds[:, :2].tolist() if end > start]
+    held = [targets[start:end] for start, end in federation.bounds[:, :2].tolist() if end > start]
+    pooled = np.concatenate(held)
     if pay.measure == "mae":
-        return float(np.mean([np.abs(own - np.median(targets, axis=0)).mean() for own in whose]))
-    return float(np.mean([np.sqrt(np.square(own - targets.mean(axis=0)).mean()) for own in whose]))
+        return float(np.mean([np.abs(own - np.median(pooled, axis=0)).mean() for own in held]))
+    return float(np.mean([np.sqrt(np.square(own - pooled.mean(axis=0)).mean()) for own in held]))
 
 
 def _find_distances(products: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:

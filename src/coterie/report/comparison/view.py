@@ -101,11 +101,10 @@ class View:
     @cached_property
     def scored(self) -> pl.DataFrame:
         """The clients with a `score` by the first metric, between `low` and `high`, which may be null."""
-        known = self.clients.with_columns(pl.col(self.metrics.deciding.name).alias("score")).drop_nulls("score")
+        metric = self.metrics.deciding
+        known = self.clients.with_columns(pl.col(metric.name).alias("score")).drop_nulls("score")
         samples = known["test_samples"].fill_null(0).to_numpy().astype(np.int64)
-        ends = bound_scores(
-            self.metrics.deciding, *(floats(known["score"]), samples), *(floats(known[c]) for c in ("low", "high"))
-        )
+        ends = bound_scores(metric, floats(known["score"]), samples, floats(known["low"]), floats(known["high"]))
         if ends is None:
             return known
         return known.with_columns(low=pl.Series(ends[0]).fill_nan(None), high=pl.Series(ends[1]).fill_nan(None))
@@ -119,15 +118,13 @@ class View:
         """
         counted = self.cells.drop_nulls("worst10").select("method", "seed")
         tested = self.clients.filter(pl.col("test_samples") > 0).drop_nulls(self.metrics.deciding.name)
+        draws = max(DRAWS // len(self.seeds), LEAST_DRAWS)
         found: dict[str, list[tuple[float, float]]] = {}
         for (method, _), clients in tested.join(counted, on=["method", "seed"], maintain_order="left").group_by(
             "method", "seed", maintain_order=True
         ):
             scores, low, high = (floats(clients[name]) for name in (self.metrics.deciding.name, "low", "high"))
-            samples, draws = (
-                clients["test_samples"].to_numpy().astype(np.int64),
-                max(DRAWS // len(self.seeds), LEAST_DRAWS),
-            )
+            samples = clients["test_samples"].to_numpy().astype(np.int64)
             ends = bound_worst_tenth(self.metrics.deciding, scores, samples, low, high, draws)
             found.setdefault(str(method), []).append(ends)
         means = {method: np.mean(ends, axis=0) for method, ends in found.items()}
