@@ -173,7 +173,7 @@ def see_truth(case: Case) -> Row:
     return {
         "key": key_of(asked),
         "p": found.structure.p,
-        "kinds": list(found.kinds.found),
+        "kinds": list(found.kinds.named),
         "groups": 0 if found.all_differ else len(found.groups),
         "ari": found.planted_ari,
         "left_out": len(found.turned_round),

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from coterie.clients.rules.profile import FEATURES, random_features
-from coterie.grouping.skew import Share, Skew, are_sound, find_skew
+from coterie.clients.rules.profile import CUTS, FEATURES, cut_targets, random_features
+from coterie.grouping.skew import Share, Skew, are_sound, find_group_skew, find_skew
 
 CLIENTS, SIZE, CLASSES = 24, 40, 4
 
 
-def profiles(kind: str, seed: int = 0, hostile: float = 0.0) -> np.ndarray:
-    """Of clients with Gaussian classes, in two groups that differ in `kind`."""
+def profiles(kind: str, seed: int = 0, hostile: float = 0.0, every: int = 2) -> np.ndarray:
+    """Of clients with Gaussian classes, one of `every` of whom is of a group that differs in `kind`."""
     rng = np.random.default_rng(seed)
     centres, shift = 2 * rng.normal(size=(CLASSES, 5)), 2 * rng.normal(size=5)
     found = np.zeros((CLIENTS, 2, CLASSES, 1 + FEATURES))
     scale = torch.stack([torch.zeros(5), torch.full((5,), 2.0)]).double()
     for client in range(CLIENTS):
-        odd = client % 2 == 1
+        odd = client % every == 1
         often = [0.4, 0.4, 0.1, 0.1] if kind == "labels" and odd else [0.1, 0.1, 0.4, 0.4]
         often = often if kind == "labels" else [0.25] * CLASSES
         for half in (0, 1):
@@ -41,6 +43,82 @@ def skew(kind: str, seed: int = 0, hostile: float = 0.0) -> Skew:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_each_kind_is_told_from_the_others(kind: str, seed: int) -> None:
     assert skew(kind, seed).kinds(0.05) == (kind,)
+
+
+@pytest.mark.parametrize("kind", ["labels", "features", "concept"])
+@pytest.mark.parametrize("every", [2, 4, 8])
+def test_in_what_a_group_differs_is_told_however_small_it_is(kind: str, every: int) -> None:
+    members = np.arange(CLIENTS) % every == 1
+    found = profiles(kind, every=every)
+    assert find_skew(found, np.random.default_rng(0)).kinds(0.05) == () or every < 8
+    for group in (members, ~members):
+        assert find_group_skew(found, group, np.random.default_rng(0)).kinds(0.025) == (kind,)
+
+
+def test_groups_that_are_none_differ_in_nothing_more_often_than_the_level_says() -> None:
+    members = np.arange(CLIENTS) % 3 == 1
+    skews = [find_group_skew(profiles("none", s), members, np.random.default_rng(s), 199) for s in range(60)]
+    for name in ("classes", "inputs", "within"):
+        assert np.mean([getattr(one, name).p <= 0.1 for one in skews]) <= 0.2
+        assert abs(np.mean([getattr(one, name).share for one in skews])) < 0.002
+
+
+def test_a_part_of_a_group_is_held_against_all_others() -> None:
+    """Clients of one population, but for one of eight that hold the other classes: who is of it decides."""
+    found = profiles("labels", every=8)
+    few, strangers = np.arange(CLIENTS) % 8 == 1, np.arange(CLIENTS) % 8 == 2
+    assert find_group_skew(found, few, np.random.default_rng(0)).kinds(0.05) == ("labels",)
+    assert find_group_skew(found, strangers, np.random.default_rng(0)).kinds(0.05) == ()
+
+
+def numbers(kind: str, seed: int) -> np.ndarray:
+    """Profiles of clients whose targets are numbers, in two groups: inputs, offset or slope differ."""
+    rng, found = np.random.default_rng(seed), np.zeros((CLIENTS, 2, 1 + len(CUTS), 1 + FEATURES))
+    slopes = rng.normal(size=(2, 4))
+    scale = torch.stack([torch.zeros(4), torch.ones(4)]).double()
+    of_targets = torch.tensor([[0.0], [1.0]]).double() * float(np.linalg.norm(slopes[0]))
+    for client in range(CLIENTS):
+        odd = client % 2
+        for half in (0, 1):
+            inputs = rng.normal(size=(SIZE, 4)) + (odd if kind == "inputs" else 0)
+            targets = inputs @ slopes[odd if kind == "slope" else 0] + 0.3 * rng.normal(size=SIZE)
+            targets += 2 * odd * (kind == "offset")
+            parts = cut_targets(torch.from_numpy(targets[:, None]), of_targets, 7).numpy()
+            features = random_features(torch.from_numpy(inputs), scale, 7).numpy()
+            np.add.at(found[client, half], parts, np.concatenate([np.ones((SIZE, 1)), features], 1))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "named"), [("none", ()), ("inputs", "features"), ("slope", "concept")])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_how_numbers_depend_on_inputs_is_told_from_other_inputs(kind: str, named: Any, seed: int) -> None:
+    found, members = numbers(kind, seed), np.arange(CLIENTS) % 2 == 1
+    for skew in (
+        find_skew(found, np.random.default_rng(seed), numbers=True),
+        find_group_skew(found, members, np.random.default_rng(seed), numbers=True),
+    ):
+        kinds = set(skew.kinds(0.01))
+        assert kinds - {"labels"} == ({named} if named else set())
+        assert named or not kinds
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_offset_of_numbers_is_one_of_targets_and_of_no_inputs(seed: int) -> None:
+    skew = find_skew(numbers("offset", seed), np.random.default_rng(seed), numbers=True)
+    assert "labels" in skew.kinds(0.05)
+    assert "features" not in skew.kinds(0.05)
+
+
+def test_targets_are_cut_at_their_quartiles_and_unknown_ones_are_in_the_middle() -> None:
+    drawn = np.random.default_rng(0).normal(5, 3, (4000, 1))
+    scale = torch.tensor([[5.0], [3.0]]).double()
+    parts = cut_targets(torch.from_numpy(drawn), scale, 0)
+    assert (torch.bincount(parts) / 4000).numpy() == pytest.approx(0.25, abs=0.03)
+    assert cut_targets(torch.full((1, 1), np.nan).double(), scale, 0).tolist() == [1]
+    several = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (4000, 3)))
+    shuffled = several[:, [1, 2, 0]]
+    unit = torch.tensor([[0.0] * 3, [1.0] * 3]).double()
+    assert (cut_targets(several, unit, 0) != cut_targets(shuffled, unit, 0)).double().mean() > 0.3
 
 
 def test_one_population_has_no_kind_and_no_share() -> None:

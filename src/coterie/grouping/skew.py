@@ -6,10 +6,13 @@ clients by what the other does is 0 on average where a client is drawn as all ot
 are; what remains is the variance between clients. Signs of these products are flipped at random to test that.
 
 * Classes: how often each is.
-* Inputs: what a client's inputs depart by from what its classes let expect.
+* Inputs: what a client's inputs depart by from what its classes let expect. Where targets are numbers, these follow
+  from the inputs and not the inputs from them, so that inputs are taken as they are.
 * Meaning: what the inputs of single classes depart by. If these depart and all inputs together do not, the same
-  inputs
-  have other labels.
+  inputs have other labels.
+
+Where groups are known, what one departs from all other clients by is measured in the same way, and tested by the
+groups that as many clients drawn at random make. Numbers as targets are cut into parts, which are classes here.
 """
 
 from __future__ import annotations
@@ -28,8 +31,14 @@ LEAST_SHARE = 0.004
 MEANING_RATIO = 25.0
 """Inputs of single classes depart so many times as much as all together, where labels mean different things."""
 
+UNMOVED = 0.2
+"""All inputs together do not depart where as much is so likely: a test that lacks power is no evidence of that."""
+
 TRIM = 0.2
 """Share of the clients whose departures are largest, who do not count: so many may be hostile."""
+
+_AT_A_TIME = 100
+"""Random groups that are measured at a time."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +71,15 @@ class Skew:
         found = []
         if self.classes is not None and self.classes.is_there(alpha):
             found.append("labels")
-        if self.classes is not None and self.within.is_there(alpha) and self._means_other_things(alpha):
+        if self.classes is not None and self.within.is_there(alpha) and self._leaves_inputs:
             found.append("concept")
         elif self.inputs.is_there(alpha):
             found.append("features")
         return tuple(found)
 
-    def _means_other_things(self, alpha: float) -> bool:
-        return not self.inputs.is_there(alpha) or self.within.share > MEANING_RATIO * self.inputs.share
+    @property
+    def _leaves_inputs(self) -> bool:
+        return self.inputs.p > UNMOVED or self.within.share > MEANING_RATIO * self.inputs.share
 
 
 def are_sound(profiles: Floats, size: int) -> NDArray[np.bool_]:
@@ -84,13 +94,14 @@ def are_sound(profiles: Floats, size: int) -> NDArray[np.bool_]:
     return np.asarray(fine)
 
 
-def find_skew(profiles: Floats, rng: np.random.Generator, draws: int = 999) -> Skew:
+def find_skew(profiles: Floats, rng: np.random.Generator, draws: int = 999, numbers: bool = False) -> Skew:
     """Return the shares of variance that lie between clients.
 
     Args:
         profiles: `[n, 2, C, 1 + d]`, of n > 0 clients; features are cosines.
         rng: draws signs.
         draws: how many times.
+        numbers: whether classes are parts of targets that are numbers.
     """
 
     def of_classes(some: Floats) -> tuple[Floats, Floats, float]:
@@ -107,8 +118,75 @@ def find_skew(profiles: Floats, rng: np.random.Generator, draws: int = 999) -> S
         return _products(departs.reshape(len(some), 2, -1)), some[..., 0].prod(1).sum(1), spread
 
     classes = _share(profiles, of_classes, rng, draws) if profiles.shape[2] > 1 else None
-    inputs = _share(profiles, of_inputs, rng, draws)
+    inputs = _share(_whole(profiles) if numbers else profiles, of_inputs, rng, draws)
     return Skew(classes, inputs, _share(profiles, of_inputs_within, rng, draws))
+
+
+def find_group_skew(
+    profiles: Floats,
+    members: NDArray[np.bool_],
+    rng: np.random.Generator,
+    draws: int = 999,
+    numbers: bool = False,
+) -> Skew:
+    """Return the shares of variance that lie between a group and all other clients.
+
+    Nobody is left out: in a small group everybody may depart as much as hostile clients would.
+
+    Args:
+        profiles: as for `find_skew`.
+        members: whether a client is of the group `[n]`; some are, and some are not.
+        rng: draws groups of as many clients.
+        draws: how many.
+        numbers: as for `find_skew`.
+    """
+    counts, (departs, spread) = profiles[..., 0], _depart(profiles)
+    beyond, width = _depart(_whole(profiles)) if numbers else (departs.sum(2, keepdims=True), spread)
+    of_class = counts.sum((0, 1)) / counts.sum()
+    between = members.mean() * (1 - members.mean())
+    found = np.empty((1 + draws, 3))
+    groups = np.array([members, *(rng.permutation(members) for _ in range(draws))], np.float64)
+    for at in range(0, len(groups), _AT_A_TIME):
+        some = groups[at : at + _AT_A_TIME]
+        own, their = _both_sides(some, counts)
+        often = own / own.sum(2, keepdims=True) - their / their.sum(2, keepdims=True)
+        away = _difference(some, beyond, own.sum(2, keepdims=True), their.sum(2, keepdims=True))
+        within = _products(_difference(some, departs, own, their))
+        in_both = ((own > 0) & (their > 0)).all(1)
+        found[at : at + len(some)] = np.stack(
+            [_products(often), _products(away)[:, 0], (within * in_both) @ of_class], 1
+        )
+    p = (1 + (found[1:] >= found[0] - 1e-12).sum(0)) / (1 + draws)
+    overall = 1 - float((of_class**2).sum())
+    shares = [
+        Share(float(between * product / one), float(chance)) if one > 1e-12 else Share(0.0, 1.0)
+        for product, chance, one in zip(found[0], p, (overall, width, spread), strict=True)
+    ]
+    return Skew(shares[0] if profiles.shape[2] > 1 else None, shares[1], shares[2])
+
+
+def _both_sides(groups: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Return the sums of values `[n, …]` over the members of groups `[R, n]`, and over all others, `[R, …]`."""
+    own = np.tensordot(groups, values, 1)
+    return own, values.sum(0) - own
+
+
+def _difference(groups: Floats, sums: Floats, own: Floats, their: Floats) -> Floats:
+    """Return by what means over members `[R, 2, C, d]` differ from those over all others.
+
+    Args:
+        groups: `[R, n]`.
+        sums: of each client `[n, 2, C, d]`.
+        own: samples of the members `[R, 2, C]`.
+        their: of all others.
+    """
+    inside, outside = _both_sides(groups, sums)
+    return np.asarray(inside / np.maximum(own, 1)[..., None] - outside / np.maximum(their, 1)[..., None])
+
+
+def _whole(profiles: Floats) -> Floats:
+    """Return profiles of all classes together `[n, 2, 1, 1 + d]`."""
+    return np.asarray(profiles.sum(2, keepdims=True))
 
 
 def _depart(profiles: Floats) -> tuple[Floats, float]:
@@ -121,7 +199,7 @@ def _depart(profiles: Floats) -> tuple[Floats, float]:
 
 
 def _products(departures: Floats) -> Floats:
-    """Return the inner products `[n]` of what both halves depart by `[n, 2, d]`."""
+    """Return the inner products `[n, …]` of what both halves depart by `[n, 2, …, d]`."""
     return np.asarray((departures[:, 0] * departures[:, 1]).sum(-1))
 
 

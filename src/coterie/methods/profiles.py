@@ -8,36 +8,43 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.clients.rules.profile import HalfProfiles, InputMoments
+from coterie.clients.rules.profile import CUTS, HalfProfiles, InputMoments
 from coterie.grouping.skew import are_sound
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 
 
-def gather_profiles(clients: Ids, size: int, features: tuple[int, ...], classes: int) -> Round[NDArray[np.float64]]:
-    """Return the sound profiles `[r, 2, C, 1 + d]` of clients (`grouping.skew`).
+def gather_profiles(
+    clients: Ids, size: int, features: tuple[int, ...], classes: int, targets: int = 0
+) -> Round[tuple[Ids, NDArray[np.float64]]]:
+    """Return whose profiles are sound `[r]`, and these `[r, 2, C, 1 + d]` (`grouping.skew`).
 
     First each tells means and squares of its inputs, of which the median over the clients standardises them for
-    all.
+    all; and those of its targets, where these are numbers.
 
     Args:
         clients: whom to ask `[m]`.
         size: samples in a half.
         features: shape of an input. Numbers of a row are standardised one by one, pixels of an image by what all
             vary.
-        classes: C; 1 where samples are of none.
+        classes: C, of samples that are of one class; else 0.
+        targets: numbers of a target, which are cut into C = 4 parts; 0 where they are none, and then C = 1 without
+            classes.
     """
-    nothing = np.empty((0, 2, classes, 1))
-    told: Replies = yield Exchange(clients, InputMoments(prod(features)))
+    classes = len(CUTS) + 1 if targets else max(1, classes)
+    nothing = clients[:0], np.empty((0, 2, classes, 1))
+    width = prod(features)
+    told: Replies = yield Exchange(clients, InputMoments(width, targets))
     if not len(told):
         return nothing
     means, squares = np.median(told.uploads["moments"].double().numpy(), axis=0)
     deviations = np.sqrt(np.maximum(squares - means**2, 0.0))
     if len(features) > 2:
-        deviations[:] = np.sqrt(np.square(deviations).mean())
+        deviations[:width] = np.sqrt(np.square(deviations[:width]).mean())
     scale = np.concatenate([means, deviations])
     send = {"scale": Send.same(torch.from_numpy(scale).float(), clients)}
-    replies: Replies = yield Exchange(clients, HalfProfiles(size, classes), send)
+    replies: Replies = yield Exchange(clients, HalfProfiles(size, classes, targets), send)
     if not len(replies):
         return nothing
     profiles = replies.uploads["profile"].double().numpy()
-    return profiles[are_sound(profiles, size)]
+    sound = are_sound(profiles, size)
+    return replies.clients[sound], profiles[sound]

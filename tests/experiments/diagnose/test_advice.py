@@ -68,7 +68,7 @@ def test_settings_are_those_that_were_found() -> None:
 
 def test_without_gains_the_structure_and_its_kind_decide() -> None:
     one = some()
-    labels = Kinds(5, None, ("labels",), 60, 60, True)
+    labels = Kinds(5, None, ("labels",), 60, 60, "classes")
     assert names(one)[0] == "halves"
     assert names(replace(one, kinds=labels))[0] == "fedavg"
     assert names(replace(one, kinds=labels))[1] == "fedrep"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from coterie.experiments.diagnose.diagnose import diagnose
@@ -53,26 +55,78 @@ def test_a_fifth_of_the_clients_does_not_turn_the_kind(kind: str) -> None:
     assert kinds("iid", attack=attack).found == ()
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("split", "found"),
+    [("rotated(2, sizes=[17, 3])", "features"), ("permuted-labels(2, sizes=[17, 3])", "concept")],
+)
+def test_what_a_few_clients_have_alone_is_said_of_their_group(split: str, found: str) -> None:
+    told = kinds(split)
+    assert told.found == ()
+    assert told.named == (found,)
+    assert [(group.clients, group.found) for group in told.groups] == [(17, (found,)), (3, (found,))]
+    assert told.say_group(1)
+    assert told.sentence().startswith(
+        "What differs? Nothing that profiles of most clients tell, but some groups do"
+    )
+
+
+@pytest.mark.medium
+def test_a_regression_is_told_that_its_groups_depend_on_inputs_in_another_way(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    slopes = rng.normal(size=(2, 6))
+    inputs, clients = rng.normal(size=(1600, 6)), np.arange(1600) % 20
+    targets = 5000 + 1000 * ((inputs * slopes[clients % 2]).sum(1) + 0.5 * rng.normal(size=1600))
+    rows = {f"x{i}": inputs[:, i] for i in range(6)} | {"y": targets, "client": clients}
+    pl.DataFrame(rows).write_csv(tmp_path / "slopes.csv")
+    experiment = Experiment(
+        data={"name": str(tmp_path / "slopes.csv"), "label": "y", "client": "client", "standardise": "global"},
+        task={"name": "regression", "target_scale": "global"},
+        method="fedavg",
+        run={"workers": 1},
+    )
+    found = diagnose(experiment, starts=2, gains=False)
+    assert found.kinds is not None
+    assert "concept" in found.kinds.found
+    assert "features" not in found.kinds.named
+    assert sum("how targets depend on inputs" in sentence for sentence in found.sentences()) == 3
+
+
 def test_sentences_name_what_differs() -> None:
     skew = Skew(Share(0.1, 0.001), Share(0.02, 0.002), Share(0.2, 0.001))
-    assert Kinds(20, skew, ("labels", "features"), 20, 80, True).sentence() == (
+    assert Kinds(20, skew, ("labels", "features"), 20, 80, "classes").sentence() == (
         "What differs? How often classes are and what inputs are like (or what labels mean: beside such different "
         "labels the two cannot be told apart): of the variance of classes 10.0% (p = 0.001), inputs beyond their "
         "classes 2.0% (p = 0.002), inputs within a class 20.0% (p = 0.001) is between clients; sizes are unequal, "
         "20 to 80 training samples (the middle 80 % of clients)"
     )
     nothing = Skew(None, Share(-0.01, 0.8), Share(0, 1))
-    assert Kinds(20, nothing, (), 20, 80, False).sentence() == (
+    assert Kinds(20, nothing, (), 20, 80, "others").sentence() == (
         "What differs? Not the inputs, as far as most profiles tell: of the variance of inputs 0.0% (p = 0.8) is "
         "between clients; what is predicted, or how it depends on the inputs, may differ, which is not tested of "
-        "numbers; sizes are unequal, 20 to 80 training samples (the middle 80 % of clients)"
+        "such targets; sizes are unequal, 20 to 80 training samples (the middle 80 % of clients)"
+    )
+    of_numbers = Kinds(20, skew, ("labels", "concept"), 20, 20, "numbers").sentence()
+    assert of_numbers == (
+        "What differs? How large targets are and how targets depend on inputs, for the same inputs have other "
+        "targets: of the variance of targets 10.0% (p = 0.001), inputs 2.0% (p = 0.002), inputs where targets are "
+        "alike 20.0% (p = 0.001) is between clients; sizes are much alike, 20 to 20 training samples (the middle "
+        "80 % of clients)"
     )
     known = Skew(Share(0, 1), Share(-0.01, 0.8), Share(0, 1))
-    assert Kinds(20, known, (), 20, 80, True).sentence().startswith("What differs? Nothing that profiles of most ")
     assert (
-        Kinds(3, None, (), 20, 20, True).sentence().startswith("What differs? Too few clients to tell; sizes are")
+        Kinds(20, known, (), 20, 80, "classes")
+        .sentence()
+        .startswith("What differs? Nothing that profiles of most ")
     )
-    assert Kinds(0, None, (), 20, 20, True).sentence().startswith("What differs? Clients did not tell how often")
+    assert (
+        Kinds(3, None, (), 20, 20, "classes")
+        .sentence()
+        .startswith("What differs? Too few clients to tell; sizes are")
+    )
+    assert (
+        Kinds(0, None, (), 20, 20, "classes").sentence().startswith("What differs? Clients did not tell how often")
+    )
 
 
 @pytest.mark.medium

@@ -29,6 +29,7 @@ class Multilabel(Task):
     """
 
     probable = True
+    numbers = True
     batchable = True
     metrics = ("f1", "auroc", "average_precision")
     measurable = ("accuracy", "balanced_accuracy", "f1", "auroc", "average_precision")
@@ -91,6 +92,7 @@ class Regression(Task):
             "all clients' training samples, [[means], [deviations]] says them; without it, targets as they are"
         ),
     ] = None
+    numbers = True
     batchable = True
     metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
     measurable = ("rmse", "mae", "r2")

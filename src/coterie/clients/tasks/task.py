@@ -51,6 +51,8 @@ class Task(ABC):
     """Whether each sample is of one class, and a network gives an output for each."""
     probable: ClassVar[bool] = False
     """Whether the outputs are logits, whose `scores` are the probabilities of classes or labels."""
+    numbers: ClassVar[bool] = False
+    """Whether a target is a row of numbers, one for each output; NaN is an unknown one."""
     tokens: ClassVar[bool] = False
     """Whether samples are tokens, which stay integers on their way to the network."""
     batchable: ClassVar[bool] = False

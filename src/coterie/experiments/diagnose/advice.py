@@ -104,10 +104,11 @@ def _find_best(diagnosis: Diagnosis) -> str:
     """Return the option that pays; where nobody was asked, what the structure and its kind let expect."""
     if diagnosis.pay is not None:
         return diagnosis.pay.best
-    kinds = () if diagnosis.kinds is None else diagnosis.kinds.found
+    kinds = () if diagnosis.kinds is None else diagnosis.kinds.named
+    of_classes = diagnosis.kinds is not None and diagnosis.kinds.targets == "classes"
     if not diagnosis.has_structure:
         return "global"
-    if diagnosis.all_differ or kinds == ("labels",):
+    if diagnosis.all_differ or (kinds == ("labels",) and of_classes):
         return "tuned"
     return "group"
 

@@ -20,7 +20,7 @@ from coterie.clients.rules.fold import FOLDS
 from coterie.clients.rules.half_data import is_sketched
 from coterie.errors import BadInput
 from coterie.experiments.diagnose.diagnosis import MOST_DISTANCES, Diagnosis, make_groups
-from coterie.experiments.diagnose.kinds import Kinds
+from coterie.experiments.diagnose.kinds import GroupKinds, Kinds, Targets
 from coterie.experiments.diagnose.pay import Pay, choose_kind, weigh
 from coterie.experiments.diagnose.signals import MOST_CLIENTS, MOST_PUBLIC, Signal
 from coterie.experiments.run.loop import Session
@@ -35,7 +35,7 @@ from coterie.grouping.halves import (
     pairing_test,
     resampled_counts,
 )
-from coterie.grouping.skew import find_skew
+from coterie.grouping.skew import find_group_skew, find_skew
 from coterie.methods.cross_fit import ROUNDS, choose_passes, cross_fit, place_by_other_half
 from coterie.methods.exchange import Ask, Exchange, Replies
 from coterie.methods.half_models import compare_losses, compare_predictions
@@ -129,7 +129,9 @@ def diagnose(
             found, labels = _conclude(session, gathered, alpha, starts, missing)
             signals = _find_signals(session, gathered, losses, public, answer)
             told = world is None if profiles is None else profiles
-            found = replace(found, signals=signals, kinds=_find_kinds(session, gathered, alpha, answer, told))
+            parts = np.zeros_like(labels) if found.all_differ or not found.has_structure else labels
+            kinds = _find_kinds(session, gathered, parts, alpha, answer, told)
+            found = replace(found, signals=signals, kinds=kinds)
             asked = gains and not session.has_batch_norm
             pay = _find_gains(session, gathered, found, labels, answer, progress) if asked else None
             unlearnt = _judge_learning(session, pay) if asked and gathered.size else ""
@@ -249,20 +251,34 @@ def _find_signals(
 def _find_kinds(
     session: Session,
     gathered: GatheredHalves,
+    groups: NDArray[np.int64],
     alpha: float,
     answer: Callable[[Ask], Replies | Tensor | None],
     told: bool,
 ) -> Kinds:
-    """Return of what kind clients differ, as far as they tell."""
+    """Return of what kind clients differ, and each group `[r]` from all others, as far as they tell."""
     clients, population, skew, count = gathered.clients, session.population, None, 0
-    classes = population.classes if population.task.one_class else 0
-    if told and gathered.size and len(clients) and not population.task.tokens:
-        asked = gather_profiles(clients, gathered.size, tuple(population.features), max(1, classes))
-        profiles = drive(asked, answer)
-        count = len(profiles)
-        skew = find_skew(profiles, session.server.stream("profiles"), DRAWS) if count >= LEAST else None
+    task, of_groups = population.task, list[GroupKinds]()
+    classes = population.classes if task.one_class else 0
+    if told and gathered.size and len(clients) and not task.tokens:
+        targets = population.outputs if task.numbers else 0
+        asked = gather_profiles(clients, gathered.size, tuple(population.features), classes, targets)
+        sound, profiles = drive(asked, answer)
+        count, stream = len(sound), session.server.stream
+        if count >= LEAST:
+            skew = find_skew(profiles, stream("profiles"), DRAWS, task.numbers)
+            groups = groups[np.searchsorted(clients, sound)]
+            parts, sizes = np.unique(groups, return_counts=True)
+            for group, size in zip(parts.tolist(), sizes.tolist(), strict=True):
+                if 1 < size < count:
+                    own = find_group_skew(
+                        profiles, groups == group, stream(f"profiles of group {group}"), DRAWS, task.numbers
+                    )
+                    of_groups.append(GroupKinds(group, size, own, own.kinds(alpha / len(parts))))
     few, many = np.quantile(session.federation.samples, (0.1, 0.9), method="nearest").astype(int).tolist()
-    return Kinds(count, skew, () if skew is None else skew.kinds(alpha), few, many, bool(classes))
+    kind: Targets = "classes" if classes else "numbers" if task.numbers else "others"
+    found = () if skew is None else skew.kinds(alpha)
+    return Kinds(count, skew, found, few, many, kind, tuple(of_groups))
 
 
 def _find_gains(

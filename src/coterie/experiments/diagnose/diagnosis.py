@@ -193,6 +193,7 @@ class Diagnosis:
             return ()
         said = [
             f"Group {group.number}: {_names(group.clients)} (confidence {group.confidence:.0%})"
+            f"{self._say_kind(group.number)}"
             for group in self.groups
             if len(group.clients) > 1
         ]
@@ -205,6 +206,10 @@ class Diagnosis:
             ]
             said.append(f"Between two groups: {_names(tuple(sits))}")
         return tuple(said)
+
+    def _say_kind(self, group: int) -> str:
+        what = "" if self.kinds is None else self.kinds.say_group(group)
+        return f", unlike the others in {what}" if what else ""
 
     def _say_left_out(self) -> tuple[str, ...]:
         said = []

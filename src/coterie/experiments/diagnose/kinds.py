@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from coterie.grouping.skew import Share, Skew
 
 UNEQUAL = 2.0
 """Sizes differ where a tenth of the clients has so many times the samples of another tenth."""
+
+
+Targets = Literal["classes", "numbers", "others"]
+
+
+@dataclass(frozen=True)
+class GroupKinds:
+    """In what a group differs from all other clients."""
+
+    group: int
+    """Its number."""
+    clients: int
+    """How many of its members told their profiles."""
+    skew: Skew
+    found: tuple[str, ...]
+    """As in `Kinds`."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +34,11 @@ class Kinds:
     Attributes:
         clients: how many told their profiles.
         skew: shares of variance between clients; None where none was told.
-        found: `labels`, `features` and `concept`, those that differ.
+        found: `labels`, `features` and `concept`, those that most clients show.
         few: the samples of the client below whom a tenth of all are.
         many: of the client above whom a tenth are.
-        with_classes: whether samples are of classes.
+        targets: whether samples are of classes, have numbers as targets, or others, which nobody tells.
+        groups: in what those groups differ that profiles were told of.
     """
 
     clients: int
@@ -28,7 +46,14 @@ class Kinds:
     found: tuple[str, ...]
     few: int
     many: int
-    with_classes: bool
+    targets: Targets
+    groups: tuple[GroupKinds, ...] = ()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """All kinds that most clients or a group show."""
+        shown = {*self.found, *(kind for group in self.groups for kind in group.found)}
+        return tuple(kind for kind in ("labels", "features", "concept") if kind in shown)
 
     @property
     def sizes_differ(self) -> bool:
@@ -45,36 +70,61 @@ class Kinds:
             return f"What differs? Too few clients to tell; {sizes}"
         if self.skew is None:
             return f"What differs? Clients did not tell how often classes are and what inputs are like; {sizes}"
-        if not self.found and not self.with_classes:
+        if self.found:
+            what = self._say(self.found)
+            return f"What differs? {what[:1].upper()}{what[1:]}: {self._say_shares()}; {sizes}"
+        if self.named:
+            return (
+                "What differs? Nothing that profiles of most clients tell, but some groups do, as is said of each: "
+                f"{self._say_shares()}; {sizes}"
+            )
+        if self.targets == "others":
             return (
                 f"What differs? Not the inputs, as far as most profiles tell: {self._say_shares()}; what is "
-                f"predicted, or how it depends on the inputs, may differ, which is not tested of numbers; {sizes}"
+                "predicted, or how it depends on the inputs, may differ, which is not tested of such targets; "
+                f"{sizes}"
             )
-        if not self.found:
-            only = " but their sizes" if self.sizes_differ else ""
-            return f"What differs? Nothing that profiles of most clients tell{only}: {self._say_shares()}; {sizes}"
-        said = [_NAMES[kind] for kind in self.found]
-        if "labels" in self.found and "features" in self.found:
-            said[-1] += " (or what labels mean: beside such different labels the two cannot be told apart)"
-        what = " and ".join(said)
-        return f"What differs? {what[:1].upper()}{what[1:]}: {self._say_shares()}; {sizes}"
+        only = " but their sizes" if self.sizes_differ else ""
+        return f"What differs? Nothing that profiles of most clients tell{only}: {self._say_shares()}; {sizes}"
+
+    def say_group(self, number: int) -> str:
+        """Return what a group differs from all others in; nothing where that is not known."""
+        group = next((group for group in self.groups if group.group == number and group.found), None)
+        return "" if group is None else self._say(group.found)
+
+    def _say(self, found: tuple[str, ...]) -> str:
+        names = _OF_NUMBERS if self.targets == "numbers" else _OF_CLASSES
+        said = [names[kind] for kind in found]
+        if "labels" in found and "features" in found:
+            said[-1] += names["either"]
+        return " and ".join(said)
 
     def _say_shares(self) -> str:
         assert self.skew is not None
-        named = [("inputs beyond their classes" if self.with_classes else "inputs", self.skew.inputs)]
-        if self.skew.classes is not None:
-            named = [("classes", self.skew.classes), *named, ("inputs within a class", self.skew.within)]
-        return (
-            f"of the variance of {', '.join(f'{name} {_say(share)}' for name, share in named)} is between clients"
-        )
+        inputs, classes, within = self.skew.inputs, self.skew.classes, self.skew.within
+        if classes is None:
+            named = {"inputs": inputs}
+        elif self.targets == "numbers":
+            named = {"targets": classes, "inputs": inputs, "inputs where targets are alike": within}
+        else:
+            named = {"classes": classes, "inputs beyond their classes": inputs, "inputs within a class": within}
+        shares = ", ".join(f"{name} {_say_share(share)}" for name, share in named.items())
+        return f"of the variance of {shares} is between clients"
 
 
-_NAMES = {
+_OF_CLASSES = {
     "labels": "how often classes are",
     "features": "what inputs are like",
     "concept": "what labels mean, for the same inputs have other labels",
+    "either": " (or what labels mean: beside such different labels the two cannot be told apart)",
+}
+_OF_NUMBERS = {
+    "labels": "how large targets are",
+    "features": "what inputs are like",
+    "concept": "how targets depend on inputs, for the same inputs have other targets",
+    "either": " (targets may follow from these, or depend on them in another way)",
 }
 
 
-def _say(share: Share) -> str:
+def _say_share(share: Share) -> str:
     return f"{max(0.0, share.share):.1%} (p = {share.p:.2g})"
