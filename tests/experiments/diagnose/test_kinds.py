@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from coterie.experiments.diagnose.diagnose import diagnose
+from coterie.experiments.diagnose.diagnosis import Diagnosis
 from coterie.experiments.diagnose.kinds import Kinds
 from coterie.experiments.run.setup import World
 from coterie.experiments.schema.experiment import Experiment
@@ -20,14 +21,18 @@ from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
 
 
-def kinds(split: str, **sections: Any) -> Kinds:
+def diagnosed(split: str, **sections: Any) -> Diagnosis:
     experiment = Experiment(
         data={"name": "digits", "split": split, "clients": 20},
         method="fedavg",
         run={"workers": 1, "seed": 1},
         **sections,
     )
-    found = diagnose(experiment, starts=1, gains=False).kinds
+    return diagnose(experiment, starts=1, gains=False)
+
+
+def kinds(split: str, **sections: Any) -> Kinds:
+    found = diagnosed(split, **sections).kinds
     assert found is not None
     return found
 
@@ -53,6 +58,19 @@ def test_a_fifth_of_the_clients_does_not_turn_the_kind(kind: str) -> None:
     attack = {"kind": kind, "share": 0.2}
     assert kinds("permuted-labels(2)", attack=attack).found == ("concept",)
     assert kinds("iid", attack=attack).found == ()
+
+
+@pytest.mark.medium
+def test_a_few_clients_whose_labels_mean_something_else_may_be_hostile() -> None:
+    attack = {"kind": "label-flip", "share": 0.2}
+    for split, others in (("iid", "one group"), ("permuted-labels(2)", "2 groups")):
+        found = diagnosed(split, attack=attack)
+        (group,) = found.maybe_hostile
+        assert len(group.clients) == 4
+        assert found.tables()["maybe_hostile"] == [group.number]
+        assert f"without them the others are {others}" in " ".join(found.sentences())
+    for split in ("permuted-labels(2)", "rotated(2, sizes=[17, 3])", "iid"):
+        assert diagnosed(split).maybe_hostile == ()
 
 
 @pytest.mark.medium

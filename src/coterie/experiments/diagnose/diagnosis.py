@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coterie.experiments.diagnose.kinds import Kinds
 from coterie.experiments.diagnose.pay import Pay
 from coterie.experiments.diagnose.signals import Signal, say_p, say_signals
-from coterie.grouping.halves import LEAST, Division, PairingTest
+from coterie.grouping.halves import LEAST, MOST_TURNED, Division, PairingTest
 
 BETWEEN = 0.75
 """A client that has a smaller share of its votes for its own group sits between groups."""
@@ -130,6 +130,22 @@ class Diagnosis:
         return tuple(group.clients[0] for group in self.groups if len(group.clients) == 1)
 
     @property
+    def maybe_hostile(self) -> tuple[Group, ...]:
+        """Groups that hostile clients could be: together a fifth of all at most, unlike others in what labels mean.
+
+        Where profiles were not told, any such group could be.
+        """
+        if not self.has_structure or self.all_differ:
+            return ()
+        told = {} if self.kinds is None else {one.group: one.found for one in self.kinds.groups if one.found}
+        found = list[Group]()
+        for group in sorted(self.groups, key=lambda group: len(group.clients)):
+            clients = sum(len(one.clients) for one in [*found, group])
+            if len(group.clients) > 1 and clients <= MOST_TURNED * self.answered:
+                found += [group] if "concept" in told.get(group.number, ("concept",)) else []
+        return tuple(found)
+
+    @property
     def between(self) -> tuple[Membership, ...]:
         """Clients who sit between two groups."""
         return () if self.all_differ else tuple(member for member in self.memberships if member.is_between)
@@ -145,7 +161,7 @@ class Diagnosis:
         if self.unlearnt:
             pay = (f"Does it pay? It cannot be told, for {self.unlearnt}",)
         signals = say_signals(self.signals, self.has_structure, self.alpha, self.draws)
-        groups = (self._say_count(), *self._say_groups())
+        groups = (self._say_count(), *self._say_groups(), *self._say_hostile())
         return (self._say_structure(), *signals, *kinds, *groups, *pay, *self._say_left_out())
 
     def _say_structure(self) -> str:
@@ -207,6 +223,20 @@ class Diagnosis:
             said.append(f"Between two groups: {_names(tuple(sits))}")
         return tuple(said)
 
+    def _say_hostile(self) -> tuple[str, ...]:
+        """Say which groups clients that flip labels would look like, and what is left without them."""
+        if not self.maybe_hostile:
+            return ()
+        numbers = [str(group.number) for group in self.maybe_hostile]
+        clients = sum(len(group.clients) for group in self.maybe_hostile)
+        left = len(self.groups) - len(numbers)
+        others = "one group" if left == 1 else f"{left} groups"
+        of = f"{'groups' if len(numbers) > 1 else 'group'} {' and '.join(numbers)}"
+        return (
+            f"Hostile? {_clients(clients)} of {of} may be, for so do clients look that flip their labels together: ask what their labels mean; without them "
+            f"the others are {others}",
+        )
+
     def _say_kind(self, group: int) -> str:
         what = "" if self.kinds is None else self.kinds.say_group(group)
         return f", unlike the others in {what}" if what else ""
@@ -235,6 +265,7 @@ class Diagnosis:
             "pay": None if self.pay is None else self.pay.tables(),
             "tested": self.tested,
             "standing_apart": list(self.standing_apart),
+            "maybe_hostile": [group.number for group in self.maybe_hostile],
             "sentences": list(self.sentences()),
         }
 
