@@ -233,8 +233,8 @@ class Diagnosis:
         others = "one group" if left == 1 else f"{left} groups"
         of = f"{'groups' if len(numbers) > 1 else 'group'} {' and '.join(numbers)}"
         return (
-            f"Hostile? {_clients(clients)} of {of} may be, for so do clients look that flip their labels together: ask what their labels mean; without them "
-            f"the others are {others}",
+            f"Hostile? {_clients(clients)} of {of} may be, for so do clients look that flip their labels together: "
+            f"ask what their labels mean; without them the others are {others}",
         )
 
     def _say_kind(self, group: int) -> str:
