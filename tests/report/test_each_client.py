@@ -4,8 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from coterie.experiments.folder.baselines import TUNED
 from coterie.experiments.folder.metrics import RunMetrics
-from coterie.experiments.folder.reading import read_runs
+from coterie.experiments.folder.reading import Run, read_runs
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import PEOPLE
 from coterie.experiments.run.loop import run
@@ -128,6 +129,13 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
     assert over["ward 9"] == pytest.approx(100 * (scores[9] - 0.6), abs=0.051)
     gains = [float(row[1].split(" ")[0]) for row in found.table.rows]
     assert gains == sorted(gains)
+    assert "fine-tuned" not in said
+    tuned = describe_clients(run, [Run(two, TUNED), Run(two, "local-only")])
+    assert tuned is not None
+    assert tuned.cautions[-1] == (
+        "FedAvg + FT is a copy of FedAvg's model that each client has fine-tuned on its own training samples, "
+        "local-only is a model of the client's own training samples alone."
+    )
 
 
 @pytest.mark.medium

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from coterie.experiments.folder.baselines import LOCAL, TITLES, TUNED
 from coterie.experiments.folder.reading import Run
 from coterie.report.gains import (
     MOST_CLIENTS,
@@ -48,6 +49,13 @@ ABOUT = {
     "client's training samples",
 }
 """What a constant answer is, in words."""
+
+
+WHAT_MODEL = {
+    TUNED: "a copy of FedAvg's model that each client has fine-tuned on its own training samples",
+    TITLES[LOCAL]: "a model of the client's own training samples alone",
+}
+"""What model a client has by a baseline."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,4 +247,6 @@ def _caution(
             f" {ABOUT[fixed].format(metric=metric.title)}: a model that gains nothing over it has learned nothing "
             "that the client did not know."
         )
-    return list(filter(None, [" ".join(filter(None, [decides, visible])), intervals]))
+    models_of = [f"{b.name} is {WHAT_MODEL[b.name]}" for b in baselines if b.name in WHAT_MODEL]
+    told = f"{', '.join(models_of)}." if models_of else ""
+    return list(filter(None, [" ".join(filter(None, [decides, visible])), intervals, told]))
