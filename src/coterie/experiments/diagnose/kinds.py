@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,7 +72,7 @@ class Kinds:
         if self.skew is None:
             return f"What differs? Clients did not tell how often classes are and what inputs are like; {sizes}"
         if self.found:
-            what = self._say(self.found)
+            what = self._say(self.found) + (self._words["why"] if "concept" in self.found else "")
             return f"What differs? {what[:1].upper()}{what[1:]}: {self._say_shares()}; {sizes}"
         if self.named:
             return (
@@ -88,15 +89,18 @@ class Kinds:
         return f"What differs? Nothing that profiles of most clients tell{only}: {self._say_shares()}; {sizes}"
 
     def say_group(self, number: int) -> str:
-        """Return what a group differs from all others in; nothing where that is not known."""
-        group = next((group for group in self.groups if group.group == number and group.found), None)
-        return "" if group is None else self._say(group.found)
+        """Return what a group differs from all others in; nothing where most clients differ in the same."""
+        group = next((group for group in self.groups if group.group == number), None)
+        return "" if group is None or group.found == self.found else self._say(group.found)
+
+    @property
+    def _words(self) -> Mapping[str, str]:
+        return _OF_NUMBERS if self.targets == "numbers" else _OF_CLASSES
 
     def _say(self, found: tuple[str, ...]) -> str:
-        names = _OF_NUMBERS if self.targets == "numbers" else _OF_CLASSES
-        said = [names[kind] for kind in found]
+        said = [self._words[kind] for kind in found]
         if "labels" in found and "features" in found:
-            said[-1] += names["either"]
+            said[-1] += self._words["either"]
         return " and ".join(said)
 
     def _say_shares(self) -> str:
@@ -115,13 +119,15 @@ class Kinds:
 _OF_CLASSES = {
     "labels": "how often classes are",
     "features": "what inputs are like",
-    "concept": "what labels mean, for the same inputs have other labels",
+    "concept": "what labels mean",
+    "why": ", for the same inputs have other labels",
     "either": " (or what labels mean: beside such different labels the two cannot be told apart)",
 }
 _OF_NUMBERS = {
     "labels": "how large targets are",
     "features": "what inputs are like",
-    "concept": "how targets depend on inputs, for the same inputs have other targets",
+    "concept": "how targets depend on inputs",
+    "why": ", for the same inputs have other targets",
     "either": " (targets may follow from these, or depend on them in another way)",
 }
 
