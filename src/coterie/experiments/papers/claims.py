@@ -153,7 +153,7 @@ def judge_claim(links: Sequence[Link], *lookups: Lookup, exact: bool = False) ->
     seeds. For `>=`, zero counts as above. A link is not run if one of its sides was not.
 
     A link is vacuous if d is the same in every seed, as for two methods that are the same run: no interval follows.
-    It is vacuous too if both sides are beyond what was run in every seed. Such seeds count as missing otherwise; of
+    One number held against a constant is no such case: what is 0 in every seed is 0. A link is vacuous too if both sides are beyond what was run in every seed. Such seeds count as missing otherwise; of
     a value that is bounded on one side, the bound stands for it in the direction in which that is safe.
 
     The claim does not hold if one link does not. Otherwise it is undecided, else vacuous, if one link is; it is not
@@ -227,6 +227,7 @@ def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLin
     if len(run) < min(2, len(lookups)):
         return JudgedLink(str(link), "not run")
     compared = [_compare(link, spans) for spans in run]
+    exact = exact or len(meant) == 1
     telling = [c for c in compared if exact or not c.constant]
     difference = _average([c.difference for c in telling or compared])
     low, high = (bound[~np.isnan(difference.low)] for bound in difference)
