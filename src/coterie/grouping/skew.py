@@ -46,7 +46,7 @@ class Share:
     """A share of variance that lies between clients, and the probability of as much where none does."""
 
     share: float
-    """Between 0 and 1."""
+    """Up to 1; what is estimated from few samples may be below 0."""
     p: float
     """Its p-value."""
 
@@ -141,28 +141,34 @@ def find_group_skew(
         numbers: as for `find_skew`.
     """
     counts, (departs, spread) = profiles[..., 0], _depart(profiles)
+    halves = counts.sum(2, keepdims=True)
     beyond, width = _depart(_whole(profiles)) if numbers else (departs.sum(2, keepdims=True), spread)
     of_class = counts.sum((0, 1)) / counts.sum()
-    between = members.mean() * (1 - members.mean())
-    found = np.empty((1 + draws, 3))
+    tested, shares = np.empty((1 + draws, 3)), np.empty(3)
     groups = np.array([members, *(rng.permutation(members) for _ in range(draws))], np.float64)
     for at in range(0, len(groups), _AT_A_TIME):
         some = groups[at : at + _AT_A_TIME]
-        own, their = _both_sides(some, counts)
-        often = own / own.sum(2, keepdims=True) - their / their.sum(2, keepdims=True)
-        away = _difference(some, beyond, own.sum(2, keepdims=True), their.sum(2, keepdims=True))
-        within = _products(_difference(some, departs, own, their))
-        in_both = ((own > 0) & (their > 0)).all(1)
-        found[at : at + len(some)] = np.stack(
-            [_products(often), _products(away)[:, 0], (within * in_both) @ of_class], 1
+        often, sure = _difference(some, counts, halves)
+        classes = _products(often)
+        away, _ = _difference(some, beyond, halves)
+        inputs = _products(away)[:, 0]
+        apart, sure_of_class = _difference(some, departs, counts)
+        within = _products(apart)
+        in_both = sure_of_class > 0
+        known = np.maximum(in_both.sum(1), 1)
+        tested[at : at + len(some)] = np.stack(
+            [classes * sure[:, 0], inputs * sure[:, 0], (within * sure_of_class).sum(1) / np.sqrt(known)], 1
         )
-    p = (1 + (found[1:] >= found[0] - 1e-12).sum(0)) / (1 + draws)
+        if not at:
+            own = float((members @ halves.sum((1, 2))) / halves.sum())
+            shares[:] = own * (1 - own) * np.array([classes[0], inputs[0], (within * in_both)[0] @ of_class])
+    p = (1 + (tested[1:] >= tested[0] - 1e-12).sum(0)) / (1 + draws)
     overall = 1 - float((of_class**2).sum())
-    shares = [
-        Share(float(between * product / one), float(chance)) if one > 1e-12 else Share(0.0, 1.0)
-        for product, chance, one in zip(found[0], p, (overall, width, spread), strict=True)
+    found = [
+        Share(float(share / one), float(chance)) if one > 1e-12 else Share(0.0, 1.0)
+        for share, chance, one in zip(shares, p, (overall, width, spread), strict=True)
     ]
-    return Skew(shares[0] if profiles.shape[2] > 1 else None, shares[1], shares[2])
+    return Skew(found[0] if profiles.shape[2] > 1 else None, found[1], found[2])
 
 
 def _both_sides(groups: Floats, values: Floats) -> tuple[Floats, Floats]:
@@ -171,17 +177,23 @@ def _both_sides(groups: Floats, values: Floats) -> tuple[Floats, Floats]:
     return own, values.sum(0) - own
 
 
-def _difference(groups: Floats, sums: Floats, own: Floats, their: Floats) -> Floats:
-    """Return by what means over members `[R, 2, C, d]` differ from those over all others.
+def _difference(groups: Floats, sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    """Return by what means over members `[R, 2, C, d]` differ from those over all others, and how sure they are.
+
+    That is the harmonic mean of the samples on both sides, the geometric mean over halves `[R, C]`; 0 where one
+    side has none. Times that, products of differences vary alike, however few samples a group has.
 
     Args:
         groups: `[R, n]`.
-        sums: of each client `[n, 2, C, d]`.
-        own: samples of the members `[R, 2, C]`.
-        their: of all others.
+        sums: of each client `[n, 2, C, d]`, or `[n, 2, C]` for counts over a half's samples.
+        counts: samples of each client `[n, 2, C]`, or `[n, 2, 1]` for all classes together.
     """
+    own, their = _both_sides(groups, counts)
+    sure = np.sqrt((own * their / np.maximum(own + their, 1)).prod(1))
     inside, outside = _both_sides(groups, sums)
-    return np.asarray(inside / np.maximum(own, 1)[..., None] - outside / np.maximum(their, 1)[..., None])
+    if sums.ndim > counts.ndim:
+        own, their = own[..., None], their[..., None]
+    return inside / np.maximum(own, 1) - outside / np.maximum(their, 1), sure
 
 
 def _whole(profiles: Floats) -> Floats:

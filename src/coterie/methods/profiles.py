@@ -18,8 +18,8 @@ def gather_profiles(
 ) -> Round[tuple[Ids, NDArray[np.float64]]]:
     """Return whose profiles are sound `[r]`, and these `[r, 2, C, 1 + d]` (`grouping.skew`).
 
-    First each tells means and squares of its inputs, of which the median over the clients standardises them for
-    all; and those of its targets, where these are numbers.
+    First each tells means and deviations of its inputs, by whose medians over the clients they are standardised for
+    all, with how far means are apart; and those of its targets, where these are numbers.
 
     Args:
         clients: whom to ask `[m]`.
@@ -36,8 +36,12 @@ def gather_profiles(
     told: Replies = yield Exchange(clients, InputMoments(width, targets))
     if not len(told):
         return nothing
-    means, squares = np.median(told.uploads["moments"].double().numpy(), axis=0)
-    deviations = np.sqrt(np.maximum(squares - means**2, 0.0))
+    moments = told.uploads["moments"].double().numpy()
+    moments = moments[(moments != 0).any((1, 2))]  # nobody who has no sample whose targets are known
+    if not len(moments):
+        return nothing
+    means = np.median(moments[:, 0], axis=0)
+    deviations = np.sqrt(np.median(moments[:, 1] ** 2 + (moments[:, 0] - means) ** 2, axis=0))
     if len(features) > 2:
         deviations[:width] = np.sqrt(np.square(deviations[:width]).mean())
     scale = np.concatenate([means, deviations])

@@ -230,6 +230,11 @@ def test_a_path_to_data_is_written_out(tmp_path: Path, monkeypatch: pytest.Monke
     assert made(experiment={"data": "mine.npz"}).experiment == {"data": {"name": str(tmp_path / "mine.npz")}}
 
 
+def test_a_short_form_means_the_methods_own_setting() -> None:
+    (method,) = made(methods=["flis(evaluated=mixture, lr=0.2)"]).methods
+    assert method.tables == {"method": {"name": "flis", "evaluated": "mixture"}, "training": {"lr": 0.2}}
+
+
 def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
     assert problems(
         methods=["fedavg", "fedavg", "fesme", "fesem(muu=1)", "ifca("],

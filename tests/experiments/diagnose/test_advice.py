@@ -76,6 +76,24 @@ def test_without_gains_the_structure_and_its_kind_decide() -> None:
     assert names(replace(one, structure=replace(one.structure, p=0.5))) == ["fedavg"]
 
 
+def test_where_one_group_alone_gains_its_method_is_named_beside_one_model_for_all() -> None:
+    """Two of twelve clients gain a quarter by a model of their group, and the others lose a little."""
+    most, few = [0.9, 0.85, 0.85, 0.8, 0.85, 0.84], [0.6, 0.6, 0.6, 0.6, 0.85, 0.8]
+    scores = [most] * 10 + [few, [*few[:4], 0.84, 0.8]]
+    who, groups = np.array([f"c{i}" for i in range(12)], dtype=object), np.array([0] * 10 + [1] * 2)
+    weighed = weigh(moments(scores, samples=400), "accuracy", who, groups)
+    assert weighed is not None
+    assert (weighed.best, weighed.weighed) == ("global", "group")
+    (paying,) = weighed.paying
+    assert (paying.group, paying.clients) == (1, 2)
+    assert weighed.sentences()[0].startswith("Does it pay? Not on average: one model for all gives ")
+    assert "; but group 1 (2 clients) gains +24.5 points" in weighed.sentences()[0]
+    found = suggest(some(pay=weighed), ASKED)
+    assert [one.method for one in found] == ["fedavg", "halves", "fedprox"]
+    assert "group 1 (2 clients) gains" in found[1].reason
+    assert not pay("global").paying
+
+
 def test_few_samples_have_no_layers_of_their_own() -> None:
     assert "fedrep" not in names(some(size=10, pay=pay("tuned")))
     assert names(some(size=10, pay=pay("group"))) == ["halves", "fedcps", "ifca"]

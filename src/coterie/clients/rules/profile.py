@@ -32,7 +32,7 @@ CUTS = (-0.6745, 0.0, 0.6745)
 @rule("input-moments")
 @dataclass(frozen=True)
 class InputMoments(Rule):
-    """Tell the mean of each number of an input and that of its square, and those of targets that are numbers."""
+    """Tell the mean and the deviation of each number of an input, and of targets that are numbers."""
 
     width: Annotated[int, Field(ge=1, description="numbers of an input")] = 1
     targets: Annotated[int, Field(ge=0, description="numbers of a target; 0 where it is of a class")] = 0
@@ -44,8 +44,10 @@ class InputMoments(Rule):
         def take(batch: Batch, _: LocalModel | None) -> Tensor:
             x = batch.inputs.flatten(1).double()
             if self.targets:
-                x = torch.cat([x, batch.labels.flatten(1).double()], 1)
-            return torch.stack([x.nanmean(0), x.square().nanmean(0)]).nan_to_num()
+                targets = batch.labels.flatten(1).double()
+                x = torch.cat([x, targets], 1)[targets.isfinite().all(1)]
+            # A deviation is taken here: of far numbers, a difference of squares that crossed would be lost.
+            return torch.stack([x.mean(0), x.std(0, correction=0)]).nan_to_num()
 
         moments = torch.zeros(self.shapes(client.layout)["moments"])
         if client.samples:
@@ -64,7 +66,8 @@ class HalfProfiles(Rule):
     Halves are those of `HalfDirections`. An input is standardised by the received `scale`, means and deviations
     `[2, width + targets]` in a row, and becomes the cosines of random projections, the same at all clients: their
     means tell any two distributions apart (Rahimi and Recht, 2007). Targets that are numbers are standardised, too,
-    projected on one random direction, and cut at `CUTS` into as many classes.
+    projected on one random direction, and cut at `CUTS` into as many classes; samples with an unknown one do not
+    count.
     """
 
     size: Annotated[int, Field(ge=1, description="samples in a half")] = 32
@@ -83,11 +86,12 @@ class HalfProfiles(Rule):
         def take(batch: Batch, _: LocalModel | None) -> Tensor:
             found = profile.double()
             for half, rows in enumerate(torch.from_numpy(halves)):
-                features = random_features(batch.inputs[rows].flatten(1).double(), of_inputs, client.seed)
                 if self.targets:
+                    rows = rows[batch.labels[rows].flatten(1).isfinite().all(1)]
                     labels = cut_targets(batch.labels[rows].flatten(1).double(), of_targets, client.seed)
                 else:
                     labels = batch.labels[rows] if self.classes > 1 else torch.zeros(len(rows), dtype=torch.int64)
+                features = random_features(batch.inputs[rows].flatten(1).double(), of_inputs, client.seed)
                 ones = torch.ones(len(rows), 1, dtype=torch.float64)
                 found[half].index_add_(0, labels, torch.cat([ones, features], 1))
             return found
@@ -99,12 +103,9 @@ class HalfProfiles(Rule):
 
 
 def cut_targets(targets: Tensor, scale: Tensor, seed: int) -> Tensor:
-    """Return the parts 0 … `len(CUTS)` `[s]` of targets `[s, outputs]` by means and deviations `[2, outputs]`.
-
-    An unknown target counts as the mean.
-    """
+    """Return the parts 0 … `len(CUTS)` `[s]` of targets `[s, outputs]` by means and deviations `[2, outputs]`."""
     way = torch.from_numpy(stream(seed, "random direction of targets").standard_normal(targets.shape[1]))
-    standard = ((targets - scale[0]) / torch.where(scale[1] > 0, scale[1], 1.0)).nan_to_num()
+    standard = (targets - scale[0]) / torch.where(scale[1] > 0, scale[1], 1.0)
     return torch.bucketize(standard @ (way / torch.linalg.vector_norm(way)), torch.tensor(CUTS).double())
 
 

@@ -164,7 +164,9 @@ def plain_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
         BadInput: they are something else.
     """
     if values.ndim != 1:
-        raise BadInput(f"{where}: label has shape {values.shape}; it needs one entry per sample")
+        wide = values.ndim == 2 and values.shape[1] > 1
+        several = "; several targets need task.name = 'multilabel' or 'regression'" if wide else ""
+        raise BadInput(f"{where}: label has shape {values.shape}; it needs one entry per sample{several}")
     labels = values.astype(str) if values.dtype.kind in "OS" else values
     if labels.dtype.kind == "f":
         whole = is_whole(labels)

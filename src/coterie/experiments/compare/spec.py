@@ -373,6 +373,8 @@ def make_folder_name(text: str) -> str:
 def parse_method(text: str) -> Part:
     """Return the part of an experiment that a short form like `fesem(clusters=2)` means.
 
+    A setting that the method has is the method's, whatever other section has one of that name.
+
     Raises:
         BadInput: it cannot be read, there is no such method, or a setting is unknown or given twice.
     """
@@ -384,12 +386,13 @@ def parse_method(text: str) -> Part:
         raise BadInput(f"method {text!r} cannot be read; write a method as in fedavg or fesem(clusters=2)")
     name = match["name"]
     entry = catalog("method")[name]
-    given = arguments_of(name, match["arguments"] or "()", [setting.name for setting in entry.settings])
+    own = [setting.name for setting in entry.settings]
+    given = arguments_of(name, match["arguments"] or "()", own)
     part: dict[str, dict[str, Any]] = {"method": {"name": name}}
     problems: list[str] = []
     for key, value in given.items():
         try:
-            section, _, key = qualify(key, name, "auto").partition(".")
+            section, _, key = (f"method.{key}" if key in own else qualify(key, name, "auto")).partition(".")
         except BadInput as error:
             problems += error.problems
             continue

@@ -16,6 +16,9 @@ from coterie.methods.cross_fit import TUNING
 FEW_SAMPLES = 30
 """Training samples of a client below which layers of its own are too much for it."""
 
+TUNED = {"evaluation.adapt": {"epochs": TUNING}}
+"""Every client fine-tunes what it gets, for as long as the diagnosis tried."""
+
 MOST_GROUPS = 12
 """Groups beyond which methods that hold a model for each are not named."""
 
@@ -115,9 +118,7 @@ def _find_best(diagnosis: Diagnosis) -> str:
 
 def _rank_groups(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     count, why = len(diagnosis.groups), _say_gain(diagnosis)
-    tuned: dict[str, Any] = (
-        {"evaluation.adapt": {}} if diagnosis.pay is not None and diagnosis.pay.best == "group-tuned" else {}
-    )
+    tuned: dict[str, Any] = TUNED if diagnosis.pay is not None and diagnosis.pay.best == "group-tuned" else {}
     same = f"finds these groups by the same test; {why}"
     yield Suggestion("halves", {"method.alpha": diagnosis.alpha, **tuned}, same)
     if count <= MOST_GROUPS:
@@ -129,12 +130,12 @@ def _rank_groups(diagnosis: Diagnosis) -> Iterator[Suggestion]:
         yield Suggestion("fedcps", {**known, "method.personal_layers": 2}, reason)
         yield Suggestion("ifca", {**known, **tuned}, "clients pick among the groups' models anew in every round")
     held_against = "one model for all, fine-tuned: what groups are held against"
-    yield Suggestion("fedavg", {"evaluation.adapt": {}}, held_against)
+    yield Suggestion("fedavg", TUNED, held_against)
 
 
 def _rank_tuned(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     why = f"one model for all, which each client fine-tunes; {_say_gain(diagnosis)}"
-    yield Suggestion("fedavg", {"evaluation.adapt": {"epochs": TUNING}}, why)
+    yield Suggestion("fedavg", TUNED, why)
     if _median_samples(diagnosis) >= FEW_SAMPLES:
         yield Suggestion("fedrep", {}, "a common body, and a head of each client's own")
     yield Suggestion("per-fedavg", {}, "one model that is made to be fine-tuned")
@@ -147,7 +148,7 @@ def _rank_personal(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     if _median_samples(diagnosis) >= FEW_SAMPLES:
         yield Suggestion("fedrep", {}, "a common body, and a head of each client's own")
     tuned = "one model for all, which each client fine-tunes"
-    yield Suggestion("fedavg", {"evaluation.adapt": {"epochs": TUNING}}, tuned)
+    yield Suggestion("fedavg", TUNED, tuned)
 
 
 def _rank_alone(diagnosis: Diagnosis) -> Iterator[Suggestion]:
@@ -158,6 +159,9 @@ def _rank_alone(diagnosis: Diagnosis) -> Iterator[Suggestion]:
 
 def _rank_one(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     yield Suggestion("fedavg", {}, f"one model for all; {_say_gain(diagnosis)}")
+    if diagnosis.pay is not None and diagnosis.pay.paying:
+        gains = " and ".join(map(diagnosis.pay.say_group, diagnosis.pay.paying))
+        yield Suggestion("halves", {"method.alpha": diagnosis.alpha}, f"a model for each group: {gains}")
     if diagnosis.has_structure:
         yield Suggestion("fedprox", {}, "one model for all, with clients kept near to it where they differ")
         yield Suggestion("ditto", {}, "the same model, and a personal one beside it")
@@ -180,7 +184,8 @@ def _say_gain(diagnosis: Diagnosis) -> str:
     if pay.best == "global":
         return "nothing else gained anything beyond one standard error"
     option = next(option for option in pay.options if option.name == pay.best)
-    return f"it gained {pay.say_gain(option.gain)} over one model for all"
+    chosen = "" if option.gain.is_above else f", {pay.say_gain(pay.chosen)} where other samples chose it"
+    return f"it gained {pay.say_gain(option.gain)} over one model for all{chosen}"
 
 
 def _median_samples(diagnosis: Diagnosis) -> float:

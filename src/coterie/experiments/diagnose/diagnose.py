@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,9 @@ LEARNT = 0.15
 LEARNT_OF_ERRORS = 0.01
 """The share of the error of one number for all samples that a model must save to have learnt anything."""
 
+DIVERGED, FAR = "every model diverged", 1e3
+"""Said where no model comes within so many times the error of one number for all samples."""
+
 COMMON = 0.75
 """Where one class has so many of the samples, a model that has learnt may still name it always."""
 
@@ -59,6 +63,11 @@ STARTS, DRAWS, RESAMPLES = 4, 999, 20
 NOT_ASKED = (
     "who gains was not asked: the samples that models are scored on would take part in their batch normalisation; "
     "take a network without, or with group or layer normalisation in its place"
+)
+
+UNTRIED = (
+    "whether models learn from these data at all was not asked, for gains were left out (--no-gains): where they "
+    "do not, no structure can be found"
 )
 
 NOT_COMPARED = "losses and predictions were not compared: of {size:,} parameters only sketches of directions cross"
@@ -138,6 +147,8 @@ def diagnose(
             notes = (*_note_invented_clients(experiment), *found.notes)
             if gains and not asked:
                 notes = (*notes, NOT_ASKED)
+            if not gains and not found.has_structure:
+                notes = (*notes, UNTRIED)
             if (losses or public) and not most:
                 notes = (*notes, NOT_COMPARED.format(size=server.layout.size))
             pay, seconds = None if unlearnt else pay, time.perf_counter() - begun
@@ -169,7 +180,7 @@ def _judge_learning(session: Session, pay: Pay | None) -> str:
     if pay is None:
         if (session.federation.samples < 2 * FOLDS).all():  # nobody could be scored
             return ""
-        why = "every model diverged"
+        why = DIVERGED
     else:
         scores = [option.score for option in pay.options]
         best, guessed = (max if pay.measure == "accuracy" else min)(scores), _guess(session, pay)
@@ -180,6 +191,8 @@ def _judge_learning(session: Session, pay: Pay | None) -> str:
         else:
             if best < (1 - LEARNT_OF_ERRORS) * guessed or np.isnan(guessed):
                 return ""
+            if best > FAR * guessed:
+                return f"nothing was learnt: {DIVERGED}; try {_say_remedy(session)}"
             one = f"one number for all samples has {guessed:.4g}"
             why = f"no model's {pay.measure.upper()} is below {best:.4g}, and {one}"
     return f"nothing was learnt: {why}; try {_say_remedy(session)}"
@@ -267,18 +280,35 @@ def _find_kinds(
         count, stream = len(sound), session.server.stream
         if count >= LEAST:
             skew = find_skew(profiles, stream("profiles"), DRAWS, task.numbers)
-            groups = groups[np.searchsorted(clients, sound)]
-            parts, sizes = np.unique(groups, return_counts=True)
-            for group, size in zip(parts.tolist(), sizes.tolist(), strict=True):
-                if 1 < size < count:
-                    own = find_group_skew(
-                        profiles, groups == group, stream(f"profiles of group {group}"), DRAWS, task.numbers
-                    )
-                    of_groups.append(GroupKinds(group, size, own, own.kinds(alpha / len(parts))))
+            of_groups = _find_group_kinds(session, profiles, groups[np.searchsorted(clients, sound)], alpha)
     few, many = np.quantile(session.federation.samples, (0.1, 0.9), method="nearest").astype(int).tolist()
-    kind: Targets = "classes" if classes else "numbers" if task.numbers else "others"
+    numbers: Targets = "labels" if task.probable else "numbers"
+    kind: Targets = "classes" if classes else numbers if task.numbers else "others"
     found = () if skew is None else skew.kinds(alpha)
     return Kinds(count, skew, found, few, many, kind, tuple(of_groups))
+
+
+def _find_group_kinds(
+    session: Session, profiles: NDArray[np.float64], groups: NDArray[np.int64], alpha: float
+) -> list[GroupKinds]:
+    """Return in what each group `[r]` differs from all others, of those that chance could not make.
+
+    Of K groups each is tested at `alpha / K`; two are one test. Where clients can be drawn in too few ways for
+    that, the group is left out.
+    """
+    parts, sizes = np.unique(groups, return_counts=True)
+    tests, found = 1 if len(parts) == 2 else len(parts), list[GroupKinds]()
+    for group, size in zip(parts.tolist(), sizes.tolist(), strict=True):
+        ways = comb(len(groups), size) / (2 if 2 * size == len(groups) else 1)
+        if not 1 < size < len(groups) - 1 or ways * alpha < tests:
+            continue
+        if tests == 1 and found:  # the other one of two
+            found.append(replace(found[0], group=group, clients=size))
+            continue
+        stream, numbers = session.server.stream(f"profiles of group {group}"), session.population.task.numbers
+        skew = find_group_skew(profiles, groups == group, stream, DRAWS, numbers)
+        found.append(GroupKinds(group, size, skew, skew.kinds(alpha / tests)))
+    return found
 
 
 def _find_gains(

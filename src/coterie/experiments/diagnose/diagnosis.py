@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.experiments.diagnose.kinds import Kinds
+from coterie.experiments.diagnose.kinds import Kinds, may_mean
 from coterie.experiments.diagnose.pay import Pay
 from coterie.experiments.diagnose.signals import Signal, say_p, say_signals
 from coterie.grouping.halves import LEAST, MOST_TURNED, Division, PairingTest
@@ -51,6 +51,14 @@ class Membership:
     def is_between(self) -> bool:
         """Whether it sits between its group and the second."""
         return self.confidence < BETWEEN
+
+    def say_between(self) -> str:
+        """Return its shares of votes; most may be for another group than the one that the tree placed it in."""
+        own, other = f"group {self.group} {self.confidence:.0%}", f"group {self.second} {self.second_share:.0%}"
+        placed = f", though placed in group {self.group} by the mean distance" * (
+            self.second_share > self.confidence
+        )
+        return f"{self.client} ({own}, {other}{placed})"
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,11 @@ class Diagnosis:
         return self.is_possible and self.structure.p <= self.alpha
 
     @property
+    def is_told(self) -> bool:
+        """Whether groups say anything: models learnt, or the test found structure without it."""
+        return self.has_structure or not self.unlearnt
+
+    @property
     def standing_apart(self) -> tuple[str, ...]:
         """Clients who are alone in their group beside larger ones."""
         if self.all_differ or len(self.groups) == 1:
@@ -133,17 +146,16 @@ class Diagnosis:
     def maybe_hostile(self) -> tuple[Group, ...]:
         """Groups that hostile clients could be: together a fifth of all at most, unlike others in what labels mean.
 
-        Where profiles were not told, any such group could be.
+        Of groups that told no profiles, any could be; where samples are of no class, no labels are flipped.
         """
-        if not self.has_structure or self.all_differ:
+        of_classes = self.kinds is None or self.kinds.targets == "classes"
+        if not self.has_structure or self.all_differ or not of_classes:
             return ()
-        told = {} if self.kinds is None else {one.group: one.found for one in self.kinds.groups if one.found}
-        found = list[Group]()
-        for group in sorted(self.groups, key=lambda group: len(group.clients)):
-            clients = sum(len(one.clients) for one in [*found, group])
-            if len(group.clients) > 1 and clients <= MOST_TURNED * self.answered:
-                found += [group] if "concept" in told.get(group.number, ("concept",)) else []
-        return tuple(found)
+        told = {} if self.kinds is None else {one.group: one.found for one in self.kinds.groups}
+        few, unknown = MOST_TURNED * self.answered, ("concept",)
+        found = [g for g in self.groups if 1 < len(g.clients) <= few and may_mean(told.get(g.number, unknown))]
+        # Of several that are too many together, nothing tells which are hostile, or that any are.
+        return tuple(found) if sum(len(group.clients) for group in found) <= few else ()
 
     @property
     def between(self) -> tuple[Membership, ...]:
@@ -153,16 +165,17 @@ class Diagnosis:
     def sentences(self) -> tuple[str, ...]:
         """Return the answers, one sentence each: whether there is structure, of what, which groups, who gains."""
         kinds = () if self.kinds is None else (self.kinds.sentence(),)
-        if self.unlearnt and not self.has_structure:
+        if not self.is_told:
             p = f" ({say_p(self.structure, self.draws)})" if self.is_possible else ""
             answer = f"Is there structure? It cannot be told{p}, for {self.unlearnt}"
-            return (answer, *kinds, *self._say_left_out())
+            return (answer, *self._say_turned_round(), *kinds, *self._say_left_out())
         pay = () if self.pay is None else self.pay.sentences()
         if self.unlearnt:
             pay = (f"Does it pay? It cannot be told, for {self.unlearnt}",)
         signals = say_signals(self.signals, self.has_structure, self.alpha, self.draws)
         groups = (self._say_count(), *self._say_groups(), *self._say_hostile())
-        return (self._say_structure(), *signals, *kinds, *groups, *pay, *self._say_left_out())
+        first = (self._say_structure(), *self._say_turned_round())
+        return (*first, *signals, *kinds, *groups, *pay, *self._say_left_out())
 
     def _say_structure(self) -> str:
         if not self.is_possible:
@@ -179,8 +192,9 @@ class Diagnosis:
                 f"at random, at a distance of {test.own:.3f} against {test.random:.3f} ({of})"
             )
         return (
-            f"Is there structure? None was found ({p}): a client's own halves are no nearer to each other than "
-            f"halves paired at random, at a distance of {test.own:.3f} against {test.random:.3f} ({of})"
+            f"Is there structure? None was found ({p}): a client's own halves are nearer to each other than halves "
+            f"paired at random by no more than chance, at a distance of {test.own:.3f} against {test.random:.3f} "
+            f"({of})"
         )
 
     def _say_count(self) -> str:
@@ -216,11 +230,7 @@ class Diagnosis:
         if self.standing_apart:
             said.append(f"Standing apart from all others: {_names(self.standing_apart)}")
         if self.between:
-            sits = [
-                f"{m.client} (group {m.group} {m.confidence:.0%}, group {m.second} {m.second_share:.0%})"
-                for m in self.between
-            ]
-            said.append(f"Between two groups: {_names(tuple(sits))}")
+            said.append(f"Between two groups: {_names(tuple(member.say_between() for member in self.between))}")
         return tuple(said)
 
     def _say_hostile(self) -> tuple[str, ...]:
@@ -229,24 +239,30 @@ class Diagnosis:
             return ()
         numbers = [str(group.number) for group in self.maybe_hostile]
         clients = sum(len(group.clients) for group in self.maybe_hostile)
-        left = len(self.groups) - len(numbers)
+        left = sum(len(group.clients) > 1 for group in self.groups) - len(numbers)
         others = "one group" if left == 1 else f"{left} groups"
-        of = f"{'groups' if len(numbers) > 1 else 'group'} {' and '.join(numbers)}"
+        of = f"{'groups' if len(numbers) > 1 else 'group'} {', '.join(numbers)}"
         return (
-            f"Hostile? {_clients(clients)} of {of} may be, for so do clients look that flip their labels together: "
-            f"ask what their labels mean; without them the others are {others}",
+            f"Hostile? {_clients(clients)} of {of} may be: clients that flip their labels together, or send "
+            f"nonsense, look like that; ask what their labels mean; without them the others are {others}",
         )
 
     def _say_kind(self, group: int) -> str:
         what = "" if self.kinds is None else self.kinds.say_group(group)
         return f", unlike the others in {what}" if what else ""
 
+    def _say_turned_round(self) -> tuple[str, ...]:
+        if not self.turned_round:
+            return ()
+        they = "They are" if len(self.turned_round) > 1 else "It is"
+        return (
+            f"Hostile, or the other way round? {_clients(len(self.turned_round))}: {_names(self.turned_round)}. "
+            "Updates point against all others', as where signs are flipped, or where two labels are swapped: ask "
+            f"what labels mean, for one model for all cannot serve both. {they} left out of all that follows",
+        )
+
     def _say_left_out(self) -> tuple[str, ...]:
         said = []
-        if self.turned_round:
-            said.append(
-                f"Left out of the tests, for their updates point against all others': {_names(self.turned_round)}"
-            )
         if self.small:
             few = f"fewer than {2 * self.size} training samples"
             said.append(f"Placed but not tested, for they have {few}: {_names(self.small)}")

@@ -12,7 +12,7 @@ UNEQUAL = 2.0
 """Sizes differ where a tenth of the clients has so many times the samples of another tenth."""
 
 
-Targets = Literal["classes", "numbers", "others"]
+Targets = Literal["classes", "numbers", "labels", "others"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Kinds:
         found: `labels`, `features` and `concept`, those that most clients show.
         few: the samples of the client below whom a tenth of all are.
         many: of the client above whom a tenth are.
-        targets: whether samples are of classes, have numbers as targets, or others, which nobody tells.
+        targets: whether samples are of classes, have numbers as targets, several labels, or others, which nobody
+            tells.
         groups: in what those groups differ that profiles were told of.
     """
 
@@ -72,12 +73,12 @@ class Kinds:
         if self.skew is None:
             return f"What differs? Clients did not tell how often classes are and what inputs are like; {sizes}"
         if self.found:
-            what = self._say(self.found) + (self._words["why"] if "concept" in self.found else "")
+            what = self._say(self.found) + (self._words["why"] if self.found == ("concept",) else "")
             return f"What differs? {what[:1].upper()}{what[1:]}: {self._say_shares()}; {sizes}"
         if self.named:
             return (
-                "What differs? Nothing that profiles of most clients tell, but some groups do, as is said of each: "
-                f"{self._say_shares()}; {sizes}"
+                "What differs? Not most clients, as far as profiles tell, but a group does, as is said of it "
+                f"below: {self._say_shares()}; {sizes}"
             )
         if self.targets == "others":
             return (
@@ -89,18 +90,20 @@ class Kinds:
         return f"What differs? Nothing that profiles of most clients tell{only}: {self._say_shares()}; {sizes}"
 
     def say_group(self, number: int) -> str:
-        """Return what a group differs from all others in; nothing where most clients differ in the same."""
+        """Return what a group differs from all others in; nothing where most clients do, or are the group."""
         group = next((group for group in self.groups if group.group == number), None)
-        return "" if group is None or group.found == self.found else self._say(group.found)
+        if group is None or group.found == self.found or 2 * group.clients > self.clients:
+            return ""
+        return self._say(group.found)
 
     @property
     def _words(self) -> Mapping[str, str]:
-        return _OF_NUMBERS if self.targets == "numbers" else _OF_CLASSES
+        return _OF.get(self.targets, _OF["classes"])
 
     def _say(self, found: tuple[str, ...]) -> str:
         said = [self._words[kind] for kind in found]
-        if "labels" in found and "features" in found:
-            said[-1] += self._words["either"]
+        if "labels" in found and len(found) > 1:
+            said[-1] += self._words.get("either", "") if "features" in found else self._words.get("or inputs", "")
         return " and ".join(said)
 
     def _say_shares(self) -> str:
@@ -108,28 +111,50 @@ class Kinds:
         inputs, classes, within = self.skew.inputs, self.skew.classes, self.skew.within
         if classes is None:
             named = {"inputs": inputs}
-        elif self.targets == "numbers":
-            named = {"targets": classes, "inputs": inputs, "inputs where targets are alike": within}
+        elif self.targets != "classes":
+            named = {
+                self._words["of"]: classes,
+                "inputs": inputs,
+                f"inputs where {self._words['of']} are alike": within,
+            }
         else:
             named = {"classes": classes, "inputs beyond their classes": inputs, "inputs within a class": within}
         shares = ", ".join(f"{name} {_say_share(share)}" for name, share in named.items())
         return f"of the variance of {shares} is between clients"
 
 
-_OF_CLASSES = {
-    "labels": "how often classes are",
-    "features": "what inputs are like",
-    "concept": "what labels mean",
-    "why": ", for the same inputs have other labels",
-    "either": " (or what labels mean: beside such different labels the two cannot be told apart)",
+_OF: Mapping[Targets, Mapping[str, str]] = {
+    "classes": {
+        "labels": "how often classes are",
+        "features": "what inputs are like",
+        "concept": "what labels mean",
+        "why": ", for the same inputs have other labels",
+        "either": " (or what labels mean: beside such different labels the two cannot be told apart)",
+        "or inputs": " (or what inputs are like: beside such different labels the two cannot be told apart)",
+    },
+    "numbers": {
+        "of": "targets",
+        "labels": "how large targets are",
+        "features": "what inputs are like",
+        "concept": "what targets the same inputs have",
+        "why": "",
+        "either": " (targets may follow from these, or depend on them in another way)",
+    },
+    "labels": {
+        "of": "labels",
+        "labels": "how often labels are there",
+        "features": "what inputs are like",
+        "concept": "what labels the same inputs have",
+        "why": "",
+        "either": " (labels may follow from these, or depend on them in another way)",
+    },
 }
-_OF_NUMBERS = {
-    "labels": "how large targets are",
-    "features": "what inputs are like",
-    "concept": "how targets depend on inputs",
-    "why": ", for the same inputs have other targets",
-    "either": " (targets may follow from these, or depend on them in another way)",
-}
+"""What is said of each kind, by what targets are."""
+
+
+def may_mean(found: tuple[str, ...]) -> bool:
+    """Say whether it may be that labels mean something else: beside different labels, so may different inputs."""
+    return "concept" in found or {"labels", "features"} <= {*found}
 
 
 def _say_share(share: Share) -> str:

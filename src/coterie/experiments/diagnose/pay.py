@@ -122,6 +122,17 @@ class Pay:
         """Clients who lose for sure."""
         return tuple(client for client in self.clients if client.gain.is_below)
 
+    @property
+    def paying(self) -> tuple[GroupGain, ...]:
+        """Groups that gain for sure by a model of their own, where on average one model for all is as good."""
+        if self.best != "global" or not self.weighed.startswith("group"):
+            return ()
+        return tuple(of for of in self.groups if of.gain.is_above)
+
+    def say_group(self, of: GroupGain) -> str:
+        """Return what a group gains, in words."""
+        return f"group {of.group} ({of.clients} client{'s' * (of.clients != 1)}) gains {self.say_gain(of.gain)}"
+
     def score(self, option: str) -> float:
         """Return the mean score of an option; NaN for one that there is not."""
         return next((o.score for o in self.options if o.name == option), float("nan"))
@@ -135,9 +146,10 @@ class Pay:
         if self.best == "global":
             other = next(option for option in self.options if option.name == self.weighed)
             return (
-                f"Does it pay? No: one model for all gives {self._measure}{whole}, and nothing is better beyond "
-                f"one standard error; next comes {TITLES[self.weighed]} with {self.say_score(other.score)}, "
-                f"{self.say_gain(other.gain)} on average over {count} clients"
+                f"Does it pay? {'Not on average' if self.paying else 'No'}: one model for all gives {self._measure}"
+                f"{whole}, and nothing is better beyond one standard error; next comes {TITLES[self.weighed]} with "
+                f"{self.say_score(other.score)}, {self.say_gain(other.gain)} on average over {count} clients"
+                f"{''.join(f'; but {self.say_group(of)}' for of in self.paying)}"
             )
         option = next(option for option in self.options if option.name == self.best)
         sure = "Yes" if option.gain.is_above else "Perhaps"
@@ -167,7 +179,8 @@ class Pay:
         gain, lose = ([client.client for client in some] for some in (self.gaining, self.losing))
         sure = {*gain, *lose}
         unsure = [client.client for client in self.clients if client.client not in sure]
-        said = [f"{_count(gain)} gain{'s' if len(gain) == 1 else ''} by {TITLES[self.weighed]}{_names(gain)}"]
+        by = TITLES[self.weighed] + (", the next best" if self.weighed != self.best else "")
+        said = [f"{_count(gain)} gain{'s' if len(gain) == 1 else ''} by {by}{_names(gain)}"]
         said.append(f"{_count(lose)} lose{'s' if len(lose) == 1 else ''}{_names(lose)}")
         if unsure:
             said.append(f"for {len(unsure)} their own samples cannot tell{_names(unsure)}")
@@ -176,10 +189,11 @@ class Pay:
         return f"For whom? {'; '.join(said)}"
 
     def _say_others(self) -> str:
+        falls = "" if self.measure == "accuracy" else ", of which less is better: a gain is by how much it falls"
         return (
             f"What else there is: {'; '.join(f'{TITLES[o.name]} {self.say_score(o.score)}' for o in self.options)} "
-            f"({MEASURES[self.measure].title if self.measure in MEASURES else self.measure}, after {self.rounds} "
-            f"rounds, on samples that had no part in any of these)"
+            f"({MEASURES[self.measure].title if self.measure in MEASURES else self.measure}{falls}, after "
+            f"{self.rounds} rounds, on samples that had no part in any of these)"
         )
 
     def say_score(self, score: float) -> str:
@@ -190,11 +204,14 @@ class Pay:
         """Return a gain in words, and its interval."""
         if not isfinite(gain.value):
             return "unknown"
-        scale, unit = (100.0, " points") if self.measure == "accuracy" else (1.0, "")
-        digits = "+.1f" if self.measure == "accuracy" else "+.3g"
-        low, high = f"{scale * gain.low:{digits}}", f"{scale * gain.high:{digits}}"
-        interval = f" ({low} to {high})" if isfinite(gain.low) else ""
-        return f"{scale * gain.value:{digits}}{unit}{interval}"
+        unit = " points" if self.measure == "accuracy" else ""
+        interval = f" ({self._say(gain.low)} to {self._say(gain.high)})" if isfinite(gain.low) else ""
+        return f"{self._say(gain.value)}{unit}{interval}"
+
+    def _say(self, difference: float) -> str:
+        if self.measure == "accuracy":
+            return f"{100 * difference:+.1f}"
+        return f"{difference:+,.0f}" if abs(difference) >= 1000 else f"{difference:+.3g}"
 
     def tables(self) -> dict[str, Any]:
         """Return all of it as plain values; None for what is not known."""

@@ -153,8 +153,10 @@ def judge_claim(links: Sequence[Link], *lookups: Lookup, exact: bool = False) ->
     seeds. For `>=`, zero counts as above. A link is not run if one of its sides was not.
 
     A link is vacuous if d is the same in every seed, as for two methods that are the same run: no interval follows.
-    One number held against a constant is no such case: what is 0 in every seed is 0. A link is vacuous too if both sides are beyond what was run in every seed. Such seeds count as missing otherwise; of
-    a value that is bounded on one side, the bound stands for it in the direction in which that is safe.
+    One number held against a constant is no such case: what is 0 in every seed is 0, and p is that of a sign test.
+    A link is vacuous too if both
+    sides are beyond what was run in every seed. Such seeds count as missing otherwise; of a value that is bounded
+    on one side, the bound stands for it in the direction in which that is safe.
 
     The claim does not hold if one link does not. Otherwise it is undecided, else vacuous, if one link is; it is not
     run if one link was not.
@@ -227,7 +229,8 @@ def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLin
     if len(run) < min(2, len(lookups)):
         return JudgedLink(str(link), "not run")
     compared = [_compare(link, spans) for spans in run]
-    exact = exact or len(meant) == 1
+    alone = len(meant) == 1 and not exact
+    exact = exact or alone
     telling = [c for c in compared if exact or not c.constant]
     difference = _average([c.difference for c in telling or compared])
     low, high = (bound[~np.isnan(difference.low)] for bound in difference)
@@ -238,6 +241,8 @@ def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLin
     least, most = (low, high) if _sign(link) > 0 else (-high, -low)
     zero = "=" in link.order
     p_holds, p_fails = _p_above(least, zero), _p_above(-most, not zero)
+    if alone and all(c.constant for c in telling):  # seeds that coincide are no proof: a test of signs
+        p_holds, p_fails = (max(p, 0.5 ** (low.size - 1)) for p in (p_holds, p_fails))
     lowest, highest = _interval(least)[1], _interval(most)[2]
     verdict: Verdict = "undecided"
     if lowest > 0 or (zero and lowest == 0):
