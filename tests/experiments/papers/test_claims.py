@@ -90,12 +90,13 @@ def test_a_link_against_the_interval(text: str, verdict: str) -> None:
     assert judge(text).verdict == verdict
 
 
-def test_seeds_that_coincide_are_worth_a_test_of_signs() -> None:
+def test_seeds_that_coincide_bear_a_claim_out_and_are_no_test_of_it() -> None:
     found = judge("q['zero'] <= 0")
-    assert (found.verdict, found.p) == ("holds", 0.25)
-    assert correct([found] * 2)[0].corrected == "undecided"
+    assert (found.verdict, found.p) == ("holds", None)
+    tested = judge("q['high'] > q['low']")
+    assert tested.p is not None
+    assert [claim.corrected for claim in correct([found, tested, found])] == ["undecided", "holds", "undecided"]
     assert judge("q['zero'] <= 0", exact=True).p == 0
-    assert judge("q['zero'] > 0").p == 0.25
 
 
 @pytest.mark.parametrize(

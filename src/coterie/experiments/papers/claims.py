@@ -153,10 +153,9 @@ def judge_claim(links: Sequence[Link], *lookups: Lookup, exact: bool = False) ->
     seeds. For `>=`, zero counts as above. A link is not run if one of its sides was not.
 
     A link is vacuous if d is the same in every seed, as for two methods that are the same run: no interval follows.
-    One number held against a constant is no such case: what is 0 in every seed is 0, and p is that of a sign test.
-    A link is vacuous too if both
-    sides are beyond what was run in every seed. Such seeds count as missing otherwise; of a value that is bounded
-    on one side, the bound stands for it in the direction in which that is safe.
+    One number held against a constant is no such case: what is 0 in every seed is 0, but has no p value. A link is
+    vacuous too if both sides are beyond what was run in every seed. Such seeds count as missing otherwise; of a
+    value that is bounded on one side, the bound stands for it in the direction in which that is safe.
 
     The claim does not hold if one link does not. Otherwise it is undecided, else vacuous, if one link is; it is not
     run if one link was not.
@@ -182,8 +181,13 @@ def correct(judged: Sequence[JudgedClaim]) -> list[JudgedClaim]:
 
     The smallest p value is held against 0.05 / n, the next one against 0.05 / (n - 1), and so on, until one is too
     large; that one and those after it become undecided. The chance of any wrong verdict is then at most 5 %,
-    however the claims depend on each other. Vacuous claims and those that were not run do not count.
+    however the claims depend on each other. Vacuous claims and those that were not run do not count. Nor do those
+    that hold or do not by seeds that coincide, which have no p value and become undecided.
     """
+    judged = [
+        replace(c, corrected="undecided") if c.p is None and c.verdict in ("holds", "does not hold") else c
+        for c in judged
+    ]
     ordered = sorted((found.p, place) for place, found in enumerate(judged) if found.p is not None)
     corrected = list(judged)
     for rank, (p, _) in enumerate(ordered):
@@ -241,8 +245,6 @@ def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLin
     least, most = (low, high) if _sign(link) > 0 else (-high, -low)
     zero = "=" in link.order
     p_holds, p_fails = _p_above(least, zero), _p_above(-most, not zero)
-    if alone and all(c.constant for c in telling):  # seeds that coincide are no proof: a test of signs
-        p_holds, p_fails = (max(p, 0.5 ** (low.size - 1)) for p in (p_holds, p_fails))
     lowest, highest = _interval(least)[1], _interval(most)[2]
     verdict: Verdict = "undecided"
     if lowest > 0 or (zero and lowest == 0):
@@ -250,7 +252,9 @@ def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLin
     elif highest < 0 or (not zero and highest == 0):
         verdict = "does not hold"
     found = _describe(link, verdict, low, high)
-    return found if verdict == "vacuous" else replace(found, p_holds=p_holds, p_fails=p_fails)
+    if verdict == "vacuous" or (alone and all(c.constant for c in telling)):
+        return found
+    return replace(found, p_holds=p_holds, p_fails=p_fails)
 
 
 def _one(number: float) -> Span:
