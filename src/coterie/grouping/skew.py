@@ -32,7 +32,11 @@ MEANING_RATIO = 25.0
 """Inputs of single classes depart so many times as much as all together, where labels mean different things."""
 
 UNMOVED = 0.2
-"""All inputs together do not depart where as much is so likely: a test that lacks power is no evidence of that."""
+"""The inputs of a group do not depart where as much is so likely.
+
+Groups drawn at random depart, too, where all clients differ, so that the test has little power: that inputs are not
+found to depart at the error level is then no evidence that they do not.
+"""
 
 TRIM = 0.2
 """Share of the clients whose departures are largest, who do not count: so many may be hostile."""
@@ -65,21 +69,23 @@ class Skew:
     classes: Share | None
     inputs: Share
     within: Share
+    of_group: bool = False
+    """Whether a group is held against all others."""
 
     def kinds(self, alpha: float) -> tuple[str, ...]:
         """Return what differs: `labels`, `features` or `concept`, none or several of them."""
         found = []
         if self.classes is not None and self.classes.is_there(alpha):
             found.append("labels")
-        if self.classes is not None and self.within.is_there(alpha) and self._leaves_inputs:
+        if self.classes is not None and self.within.is_there(alpha) and self._leaves_inputs(alpha):
             found.append("concept")
         elif self.inputs.is_there(alpha):
             found.append("features")
         return tuple(found)
 
-    @property
-    def _leaves_inputs(self) -> bool:
-        return self.inputs.p > UNMOVED or self.within.share > MEANING_RATIO * self.inputs.share
+    def _leaves_inputs(self, alpha: float) -> bool:
+        unmoved = self.inputs.p > UNMOVED if self.of_group else not self.inputs.is_there(alpha)
+        return unmoved or self.within.share > MEANING_RATIO * self.inputs.share
 
 
 def are_sound(profiles: Floats, size: int) -> NDArray[np.bool_]:
@@ -168,7 +174,7 @@ def find_group_skew(
         Share(float(share / one), float(chance)) if one > 1e-12 else Share(0.0, 1.0)
         for share, chance, one in zip(shares, p, (overall, width, spread), strict=True)
     ]
-    return Skew(found[0] if profiles.shape[2] > 1 else None, found[1], found[2])
+    return Skew(found[0] if profiles.shape[2] > 1 else None, found[1], found[2], of_group=True)
 
 
 def _both_sides(groups: Floats, values: Floats) -> tuple[Floats, Floats]:
