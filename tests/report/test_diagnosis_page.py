@@ -67,6 +67,13 @@ def test_every_answer_is_on_the_page() -> None:
     assert "A note." in page
 
 
+def test_where_nothing_was_learnt_no_groups_are_shown() -> None:
+    one = whole(pay=None)
+    unlearnt = replace(one, unlearnt="nothing was learnt", structure=replace(one.structure, p=0.9))
+    for page, shown in ((page_of(one), True), (page_of(unlearnt), False)):
+        assert ("The groups" in page) == ("chart-distances" in page) == ("The clients" in page) == shown
+
+
 def test_names_of_clients_are_text() -> None:
     hostile = "<script>alert(1)</script>"
     one = whole()

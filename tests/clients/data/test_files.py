@@ -95,6 +95,7 @@ def test_images(tmp_path: Path) -> None:
         ({"x": X, "y": Y[:7]}, "features has 8, label has 7 entries; they must have as many, one per sample"),
         ({"x": X, "y": Y, "user": Y[:2]}, "user has 2 entries"),
         ({"x": X, "y": Y[:, None]}, "label has shape (8, 1); it needs one entry per sample"),
+        ({"x": X, "y": np.stack([Y, Y], 1)}, "several targets need task.name = 'multilabel' or 'regression'"),
         ({"x": 3.0, "y": Y}, "features has shape (); it needs one entry per sample"),
         ({"x": X[:0], "y": Y[:0]}, "has no samples"),
         ({"x": X[:, :0], "y": Y}, "features have shape (8, 0); every sample needs at least one"),

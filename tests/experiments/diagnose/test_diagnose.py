@@ -201,7 +201,7 @@ def test_sentences_name_who_was_left_out() -> None:
     said = some(all_differ=True, turned_round=("f",), small=("a",), missing={"g": "vanished"}).sentences()
     assert said[1:] == (
         "Hostile, or the other way round? 1 client: f. Updates point against all others', as where signs are "
-        "flipped, or where two labels are swapped: ask what labels mean, for one model for all cannot serve both. "
+        "flipped, or where labels mean the opposite: ask what they mean, for one model for all cannot serve both. "
         "It is left out of all that follows",
         "How many groups? Everybody differs at an error level of 0.05: most clients are in no group large enough "
         "to be tested; with clients and initial models resampled, 3 (18 of 20), everybody differs (1 of 20), "

@@ -117,6 +117,39 @@ def test_a_regression_is_told_that_its_groups_depend_on_inputs_in_another_way(tm
     assert not found.maybe_hostile
 
 
+@pytest.mark.medium
+def test_targets_far_from_0_are_cut_as_well_as_others(tmp_path: Path) -> None:
+    """Their squares lie beyond what 32 bits tell apart."""
+    rng = np.random.default_rng(0)
+    inputs, clients = rng.normal(size=(1600, 4)), np.arange(1600) % 20
+    found = []
+    for mean in (0.0, 1e6):
+        targets = mean + 50 * (inputs[:, 0] * np.where(clients % 2, -1, 1) + 0.3 * rng.normal(size=1600))
+        path = tmp_path / f"{mean:g}.npz"
+        np.savez(path, features=inputs, label=targets, client=clients)
+        told = diagnose(told_by(path, "regression"), starts=1, gains=False).kinds
+        assert told is not None
+        found.append(told.named)
+    assert found == [("concept",)] * 2
+
+
+@pytest.mark.medium
+def test_clients_that_do_not_know_a_label_do_not_differ_by_that(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    inputs, clients = rng.normal(size=(1600, 4)), np.arange(1600) % 20
+    labels = (inputs @ rng.normal(size=(4, 3)) > 0).astype(np.float32)
+    labels[clients % 2 == 1, 0] = np.nan
+    np.savez(tmp_path / "some.npz", features=inputs, label=labels, client=clients)
+    told = diagnose(told_by(tmp_path / "some.npz", "multilabel"), starts=1, gains=False).kinds
+    assert told is not None
+    assert (told.clients, told.found, told.targets) == (10, (), "labels")
+
+
+def told_by(path: Path, task: str) -> Experiment:
+    data = {"name": str(path), "label": "label", "client": "client"}
+    return Experiment(data=data, task={"name": task}, method="fedavg", run={"workers": 1})
+
+
 def test_sentences_name_what_differs() -> None:
     skew = Skew(Share(0.1, 0.001), Share(0.02, 0.002), Share(0.2, 0.001))
     assert Kinds(20, skew, ("labels", "features"), 20, 80, "classes").sentence() == (

@@ -15,6 +15,7 @@ from coterie.experiments.diagnose.diagnose import diagnose
 from coterie.experiments.diagnose.pay import Pay, choose_kind, weigh
 from coterie.experiments.run.setup import World
 from coterie.experiments.schema.experiment import Experiment
+from coterie.grouping.gains import Estimate
 from coterie.methods.cross_fit import CrossFit, choose_passes, place_by_other_half
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from tests.federated import TRAINING, planted
@@ -216,3 +217,20 @@ def test_a_round_makes_enough_steps_of_the_median_client() -> None:
 )
 def test_a_task_is_scored_by_what_its_first_metric_is_a_mean_of(task: str, kind: str) -> None:
     assert choose_kind(TASKS[task].target()) == kind
+
+
+def test_gains_of_errors_are_written_out() -> None:
+    found = weigh(
+        moments([[0.5, 0.6, 0.6, 0.6]] * 6), "rmse", np.array(list("abcdef"), dtype=object), np.zeros(6, int)
+    )
+    assert found is not None
+    assert found.say_gain(Estimate(1679.4, 1564.0, 1795.1)) == "+1,679 (+1,564 to +1,795)"
+    assert found.say_gain(Estimate(0.0123, -0.5, 0.5)) == "+0.0123 (-0.5 to +0.5)"
+    assert "RMSE, of which less is better: a gain is by how much it falls" in found.sentences()[-1]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("gains", [True, False])
+def test_without_gains_a_note_says_that_learning_was_not_asked(gains: bool) -> None:
+    notes = " ".join(diagnose(experiment("iid", 8), starts=1, gains=gains).notes)
+    assert ("whether models learn from these data at all was not asked" in notes) != gains

@@ -51,8 +51,8 @@ LEARNT = 0.15
 LEARNT_OF_ERRORS = 0.01
 """The share of the error of one number for all samples that a model must save to have learnt anything."""
 
-DIVERGED, FAR = "every model diverged", 1e3
-"""Said where no model comes within so many times the error of one number for all samples."""
+FAR = 1e3
+"""Models whose errors are so many times that of one number for all samples diverged."""
 
 COMMON = 0.75
 """Where one class has so many of the samples, a model that has learnt may still name it always."""
@@ -180,7 +180,7 @@ def _judge_learning(session: Session, pay: Pay | None) -> str:
     if pay is None:
         if (session.federation.samples < 2 * FOLDS).all():  # nobody could be scored
             return ""
-        why = DIVERGED
+        why = "every model diverged"
     else:
         scores = [option.score for option in pay.options]
         best, guessed = (max if pay.measure == "accuracy" else min)(scores), _guess(session, pay)
@@ -191,10 +191,9 @@ def _judge_learning(session: Session, pay: Pay | None) -> str:
         else:
             if best < (1 - LEARNT_OF_ERRORS) * guessed or np.isnan(guessed):
                 return ""
-            if best > FAR * guessed:
-                return f"nothing was learnt: {DIVERGED}; try {_say_remedy(session)}"
             one = f"one number for all samples has {guessed:.4g}"
-            why = f"no model's {pay.measure.upper()} is below {best:.4g}, and {one}"
+            below = f"no model's {pay.measure.upper()} is below {best:.4g}, and {one}"
+            why = "every model diverged" if best > FAR * guessed else below
     return f"nothing was learnt: {why}; try {_say_remedy(session)}"
 
 

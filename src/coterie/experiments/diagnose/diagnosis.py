@@ -257,8 +257,8 @@ class Diagnosis:
         they = "They are" if len(self.turned_round) > 1 else "It is"
         return (
             f"Hostile, or the other way round? {_clients(len(self.turned_round))}: {_names(self.turned_round)}. "
-            "Updates point against all others', as where signs are flipped, or where two labels are swapped: ask "
-            f"what labels mean, for one model for all cannot serve both. {they} left out of all that follows",
+            "Updates point against all others', as where signs are flipped, or where labels mean the opposite: ask "
+            f"what they mean, for one model for all cannot serve both. {they} left out of all that follows",
         )
 
     def _say_left_out(self) -> tuple[str, ...]:
