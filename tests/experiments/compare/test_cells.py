@@ -142,7 +142,8 @@ def test_a_process_that_dies_is_replaced_and_its_cell_resumed_once(
 
     seen = Seen(kill)
     outcomes = run_cells(COMPARISON.cells()[:3], tmp_path, 1, seen)
-    sentence = "its process died twice, the last time by signal 9"
+    why = "by signal 9, as where memory runs out; fewer runs at a time (--jobs) take less"
+    sentence = f"its process died twice, the last time {why}"
     assert list(outcomes.values()) == [DONE, Outcome("failed", sentence), DONE]
     assert seen.of("begun").count(once.label) == seen.of("begun").count(always.label) == 2
     ours = frames(COMPARISON, tmp_path)

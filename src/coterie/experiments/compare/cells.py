@@ -266,6 +266,8 @@ class _Runner:
 
 
 def _ending(code: int | None) -> str:
+    if code == -9:  # SIGKILL, which Windows has no name for
+        return "by signal 9, as where memory runs out; fewer runs at a time (--jobs) take less"
     return f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
 
 
