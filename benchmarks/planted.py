@@ -1,13 +1,15 @@
 """Which planted groups each method finds by its defaults, on ordinary settings of training.
 
     python -m benchmarks.planted [--write FILE] [--only METHOD,…] [--data digits,fashion-mnist] [--seeds 1,2,3]
-                                 [--jobs N] [--folder FOLDER] [--kept]
+                                 [--advised] [--jobs N] [--folder FOLDER] [--kept]
 
 Groups differ by a permutation of their labels, or by a rotation of their images. There are 2 or 4 of the same
 size, or 4 of 12, 6, 3 and 1 clients. All clients take part in a round, or 30 % do, for twice as many rounds. A
 method that cannot do without the number of groups is told it; all else are defaults, of the method and of
 training. Every cell of the table (method, case, seed) is a run of its own in one process, one process a core.
-FedAvg is run beside, with every client also scored after an epoch on its own data.
+FedAvg is run beside, with every client also scored after an epoch on its own data. With `--advised` methods that
+miss some case by their defaults have what their pages say to set; these runs are counted in a table of their own
+and stand as *as advised* in the others.
 
 A cell is kept as soon as it has ended, under a key of all its settings and Coterie's version. It is not run
 again while its key is the same: a second call goes on where the first one stopped. What is kept of the cells
@@ -60,6 +62,19 @@ METHODS = (
 own."""
 TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm")
 """Methods that cannot do without the number of groups."""
+BIPARTITION_ADVICE = {"training.epochs": 5, "training.lr": 0.02, "method.retrain": 10}
+ADVICE: Mapping[str, Mapping[str, Any]] = {
+    "fedtsdp": {"training.epochs": 5, "method.eps1": "auto", "method.h": 0.55},
+    "fedcps": {"training.epochs": 5},
+    "layercfl": BIPARTITION_ADVICE,
+    "dcpfl": {"training.epochs": 5, "training.lr": 0.02},
+    "cfl": BIPARTITION_ADVICE,
+    "adacfl": BIPARTITION_ADVICE,
+    "ifca": {"training.epochs": 5, "method.init": "kmeans"},
+    "flis": {"training.epochs": 5, "training.batch_size": 20, "training.lr": 0.1},
+    "clusterfl": {"method.alpha": 0.01, "method.beta": 0.005, "method.rho": 0.02, "method.stop": 0},
+}
+"""Settings that a method's page advises where its defaults miss groups, chosen on seed 0 of either data."""
 ENOUGH = 0.9
 """Adjusted Rand index from which on groups count as found."""
 SEEDS = (1, 2, 3)
@@ -74,6 +89,8 @@ ROUNDS = {1.0: 40, 0.3: 80}
 """Rounds by participation."""
 
 Row = Mapping[str, Any]
+PLACE = ("method", "advised", "data", "split", "participation", "seed")
+"""The keys of a row that say which cell it is of."""
 
 
 @dataclass(frozen=True)
@@ -109,23 +126,26 @@ class Cell:
     method: str
     case: Case
     seed: int
+    advised: bool = False
+    """Whether it runs with what `ADVICE` has for its method."""
 
     def experiment(self) -> Experiment:
         """Return what is run."""
         case = self.case
         told = {"clusters": len(case.sizes)} if self.method in TOLD else {}
-        return Experiment(
+        by_default = Experiment(
             data={"name": case.data, "split": case.split, "clients": sum(case.sizes), **DATA[case.data]},
             method={"name": self.method, **told},
             network="auto" if case.data == "digits" else NETWORK,
             evaluation={"every": case.rounds, "adapt": {"epochs": 1} if self.method == FEDAVG else None},
             run={"rounds": case.rounds, "participation": case.participation, "seed": self.seed, "workers": 1},
         )
+        return by_default.updated(ADVICE[self.method]) if self.advised else by_default
 
     @property
     def place(self) -> tuple[Any, ...]:
         """What of its row says which cell it is."""
-        return self.method, self.case.data, self.case.split, self.case.participation, self.seed
+        return self.method, self.advised, self.case.data, self.case.split, self.case.participation, self.seed
 
 
 def cases(data: Iterable[str] = tuple(DATA)) -> list[Case]:
@@ -133,9 +153,9 @@ def cases(data: Iterable[str] = tuple(DATA)) -> list[Case]:
     return [Case(*which, ROUNDS[which[-1]]) for which in product(data, SKEWS, SIZES, ROUNDS)]
 
 
-def cells(methods: Sequence[str], data: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+def cells(methods: Sequence[str], data: Sequence[str], seeds: Sequence[int], advised: bool = False) -> list[Cell]:
     """Return the cells, the first seed of everything before the second, so that the table fills evenly."""
-    return [Cell(method, case, seed) for seed, case, method in product(seeds, cases(data), methods)]
+    return [Cell(method, case, seed, advised) for seed, case, method in product(seeds, cases(data), methods)]
 
 
 def play(cell: Cell) -> Row | None:
@@ -153,7 +173,7 @@ def play(cell: Cell) -> Row | None:
     if result.status != "finished":
         return None
     last, ari = result.summary, result.summary["ari"]
-    row = dict(zip(("method", "data", "split", "participation", "seed"), cell.place, strict=True))
+    row = dict(zip(PLACE, cell.place, strict=True))
     return row | {
         "key": key_of(cell.experiment()),
         "rounds": cell.case.rounds,
@@ -227,16 +247,16 @@ class Kept:
 
 def place_of(row: Row) -> tuple[Any, ...]:
     """Return which cell a row is of, as `Cell.place`."""
-    return row["method"], row["data"], row["split"], row["participation"], row["seed"]
+    return tuple(row[key] for key in PLACE)
 
 
 def seconds_left(todo: Iterable[Cell], rows: Sequence[Row], jobs: int) -> float | None:
-    """Return about how long cells take, from others of their method and data, else of their data, else of all."""
+    """Return about how long cells take, from others of their method, data and settings, else of less of these."""
     if not rows:
         return None
 
     def usual(cell: Cell) -> float:
-        on = [row for row in rows if row["data"] == cell.case.data]
+        on = [row for row in rows if (row["data"], row["advised"]) == (cell.case.data, cell.advised)]
         own = [row for row in on if row["method"] == cell.method] or on or rows
         return mean(own, "seconds")
 
@@ -266,6 +286,12 @@ FedAvg searches for no groups; *adapted* is its model after one more epoch on th
 kept in `docs/planted`."""
 
 
+ADVISED = """\
+What a method that misses cases by its defaults can be given, as its page says, and in how many cases it then finds
+the groups. Chosen on seed 0; in the tables below these runs are *as advised*, all else as above.
+`python -m benchmarks.planted --advised --write docs/planted.md` runs them."""
+
+
 OVERVIEW = f"""\
 Cases with a mean ARI of at least {ENOUGH}, of those that were run; in bold where some case fails."""
 
@@ -273,24 +299,43 @@ Cases with a mean ARI of at least {ENOUGH}, of those that were run; in bold wher
 def page(rows: Sequence[Row]) -> str:
     """Return the whole page, of the rows alone."""
     parts = [INTRODUCTION, "## In how many cases groups are found", OVERVIEW, overview(rows)]
+    parts += ["## With what the pages say to set", ADVISED, overview(rows, advised=True)]
     for data, skew in product(DATA, SKEWS):
         parts += [f"## {data}, {SKEWS[skew]}", table(rows, data, skew)]
     return "\n\n".join(parts) + "\n"
 
 
-def overview(rows: Sequence[Row]) -> str:
-    """Return a table of how many cases of those that were run have an ARI that is enough; bold where not all."""
+def overview(rows: Sequence[Row], *, advised: bool = False) -> str:
+    """Return a table of how many cases of those that were run have an ARI that is enough; bold where not all.
+
+    Args:
+        rows: what was run.
+        advised: those with what the pages say to set, of the methods that have such advice; else by the defaults.
+    """
     blocks = list(product(DATA, SKEWS))
     lines = []
-    for method in METHODS:
+    for method in ADVICE if advised else METHODS:
         line = [link(method)]
+        if advised:
+            line.append(", ".join(advice(method)))
         for data, skew in blocks:
-            of = [own for case in cases([data]) if case.skew == skew and (own := of_cell(rows, method, case))]
-            found = sum(mean(own, "ari") >= ENOUGH for own in of)
-            text = f"{found} of {len(of)}"
-            line.append("–" if not of else text if found == len(of) else f"**{text}**")
+            runs = [of_cell(rows, method, case, advised=advised) for case in cases([data]) if case.skew == skew]
+            line.append(count_found(list(filter(None, runs))))
         lines.append(line)
-    return markdown(("method", *(f"{data}, {SKEWS[skew]}" for data, skew in blocks)), lines)
+    titles = (f"{data}, {SKEWS[skew]}" for data, skew in blocks)
+    return markdown(("method", *(["set"] if advised else []), *titles), lines)
+
+
+def advice(method: str) -> list[str]:
+    """Return what the page of a method says to set, each setting as it says it."""
+    return [f"`{key.removeprefix('method.')} = {json.dumps(value)}`" for key, value in ADVICE[method].items()]
+
+
+def count_found(cases: Sequence[Sequence[Row]]) -> str:
+    """Return in how many cases, each given by its rows, groups are found; in bold where not in all."""
+    found = sum(mean(own, "ari") >= ENOUGH for own in cases)
+    text = f"{found} of {len(cases)}"
+    return "–" if not cases else text if found == len(cases) else f"**{text}**"
 
 
 def table(rows: Sequence[Row], data: str, skew: str) -> str:
@@ -304,13 +349,17 @@ def table(rows: Sequence[Row], data: str, skew: str) -> str:
         [name, *(entry(own, f"{mean(own, 'accuracy'):.1%}" if own else "") for own in of[FEDAVG])],
         [f"{name}, adapted", *(entry(own, f"{mean(own, 'adapted'):.1%}" if own else "") for own in of[FEDAVG])],
     ]
-    lines += [[link(method), *(entry(own, scores(own) if own else "") for own in of[method])] for method in METHODS]
+    for method in METHODS:
+        advised = [of_cell(rows, method, case, advised=True) for case in columns]
+        for title, runs in ((link(method), of[method]), (f"{link(method)}, as advised", advised)):
+            if any(runs) or runs is not advised:
+                lines.append([title, *(entry(own, scores(own) if own else "") for own in runs)])
     return markdown(("method", *(case.title for case in columns)), lines)
 
 
-def of_cell(rows: Sequence[Row], method: str, case: Case) -> list[Row]:
+def of_cell(rows: Sequence[Row], method: str, case: Case, *, advised: bool = False) -> list[Row]:
     """Return the rows of a method's cells in a case, of the seeds that count."""
-    place = (method, case.data, case.split, case.participation)
+    place = (method, advised, case.data, case.split, case.participation)
     return [row for row in rows if place_of(row)[:-1] == place and row["seed"] in SEEDS]
 
 
@@ -341,10 +390,11 @@ def link(method: str) -> str:
 
 def asked(parser: ArgumentParser, given: Namespace) -> list[Cell]:
     """Return the cells that were asked for; ends where one cannot be."""
-    methods = given.only.split(",") if given.only else [FEDAVG, *METHODS]
+    known = list(ADVICE) if given.advised else [FEDAVG, *METHODS]
+    methods = given.only.split(",") if given.only else known
     data = given.data.split(",")
     seeds = given.seeds.split(",")
-    found = [f"--only: {unknown('method', m, [FEDAVG, *METHODS])}" for m in methods if m not in (FEDAVG, *METHODS)]
+    found = [f"--only: {unknown('method', m, known)}" for m in methods if m not in known]
     found += [f"--data: {unknown('data', name, DATA)}" for name in data if name not in DATA]
     found += [
         f"--seeds = {one!r} is not possible; it must be whole numbers of 0 or more with commas between"
@@ -355,7 +405,7 @@ def asked(parser: ArgumentParser, given: Namespace) -> list[Cell]:
         found.append(f"--jobs = {given.jobs} is not possible; it must be at least 1")
     if found:
         parser.error("\n".join(found))
-    return cells(methods, data, [int(one) for one in seeds])
+    return cells(methods, data, [int(one) for one in seeds], given.advised)
 
 
 def run(todo: Sequence[Cell], kept: Kept, jobs: int) -> list[str]:
@@ -364,7 +414,8 @@ def run(todo: Sequence[Cell], kept: Kept, jobs: int) -> list[str]:
     start = time.perf_counter()
     for cell, came in played(todo, jobs):
         del left[cell]
-        name = " ".join(map(str, cell.place[:-1])) + f" seed {cell.seed}"
+        method, _, *case, seed = cell.place
+        name = " ".join(map(str, [method, *(["as advised"] if cell.advised else []), *case, "seed", seed]))
         if isinstance(came, str):
             failed.append(f"{name}: {came}")
             text = came
@@ -391,6 +442,9 @@ def main() -> None:
     parser.add_argument("--only", metavar="METHOD", help="names with commas between; without it, all and FedAvg")
     parser.add_argument("--data", default=",".join(DATA), help="digits, fashion-mnist or both with a comma between")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="with commas between")
+    parser.add_argument(
+        "--advised", action="store_true", help="with what the pages say to set, not by the defaults"
+    )
     parser.add_argument("--jobs", type=int, help="runs at a time; without it, one a core")
     parser.add_argument("--folder", type=Path, default=KEPT, help="where rows are kept")
     parser.add_argument("--kept", action="store_true", help="run nothing; the page is of what is kept")

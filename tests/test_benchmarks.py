@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from benchmarks import (
     diagnose_truth,
     document,
     document_sections,
+    hopkins,
     measuring,
     methods,
     planted,
@@ -412,6 +414,13 @@ def test_planted_groups_go_on_where_they_stopped(
     monkeypatch.setattr(planted, "ROUNDS", {1.0: 3})
     assert "of which 0 are kept already" in call("--only", "fesem", "--seeds", "1")
     assert [row["rounds"] for row in planted.Kept(folder).rows] == [2, 3]
+    # What is advised is kept beside the defaults.
+    assert "s left] ifca as advised digits" in call("--only", "ifca", "--seeds", "1", "--advised")
+    assert "of which 0 are kept already" in call("--only", "ifca", "--seeds", "1")
+    assert [row["advised"] for row in json.loads((folder / "ifca.json").read_text("utf-8"))["rows"]] == [
+        False,
+        True,
+    ]
     call("--kept")
 
 
@@ -420,19 +429,36 @@ def test_what_fails_is_marked_on_the_page_of_planted_groups() -> None:
 
     def row(case: planted.Case, seed: int, ari: float) -> dict[str, Any]:
         place = planted.Cell("ifca", case, seed).place
-        named = dict(zip(("method", "data", "split", "participation", "seed"), place, strict=True))
+        named = dict(zip(planted.PLACE, place, strict=True))
         return named | {"ari": ari, "accuracy": 0.5}
 
     rows = [row(first, seed, 1.0) for seed in planted.SEEDS] + [row(second, 2, 0.8999)]
+    rows.append(row(first, 1, 1.0) | {"advised": True})
     lines = [line for line in planted.page(rows).splitlines() if line.startswith("| [`ifca`](methods/ifca.md)")]
     assert lines[0].split(" | ")[1:] == ["**1 of 2**", "–", "–", "– |"]
-    assert lines[1].split(" | ")[1:] == ["1.00 · 50.0%", "**0.89** · 50.0% (1 of 3)", *["–"] * 3, "– |"]
+    assert lines[1].split(" | ")[1:] == [", ".join(planted.advice("ifca")), "1 of 1", "–", "–", "– |"]
+    assert lines[3].startswith("| [`ifca`](methods/ifca.md), as advised | 1.00 · 50.0% (1 of 3) | – |")
+    assert lines[2].split(" | ")[1:] == ["1.00 · 50.0%", "**0.89** · 50.0% (1 of 3)", *["–"] * 3, "– |"]
+
+
+def test_a_method_runs_as_its_page_advises() -> None:
+    case = planted.cases(["digits"])[0]
+    by_default, advised = (planted.Cell("ifca", case, 1, which).experiment() for which in (False, True))
+    assert by_default.updated(planted.ADVICE["ifca"]) == advised != by_default
+
+
+@pytest.mark.parametrize("method", planted.ADVICE)
+def test_the_page_of_a_method_says_what_to_set(method: str) -> None:
+    said = (ROOT / "docs" / "methods" / f"{method}.md").read_text("utf-8")
+    (section,) = re.findall(r"(?ms)^## Planted groups\n(.*?)^## ", said)
+    assert all(setting in " ".join(section.split()) for setting in planted.advice(method))
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        (["--only", "fedavg", "--advised"], "--only: method 'fedavg' is unknown"),
         (["--only", "fesem,ifka"], "--only: method 'ifka' is unknown; did you mean ifca?"),
         (["--data", "digit"], "--data: data 'digit' is unknown; did you mean digits?"),
         (["--seeds", "1,x"], "--seeds = 'x' is not possible; it must be whole numbers"),
@@ -447,6 +473,12 @@ def test_planted_groups_refuse_what_is_unknown(
         planted.main()
     assert end.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.medium
+def test_fewer_draws_pass_more_often_by_chance() -> None:
+    few, all_clients = (hopkins.share_above("iid", "digits", draws, 40, 0) for draws in ("2", "20"))
+    assert 0 <= all_clients < 0.1 < few <= 1
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from rich.console import Console
 from coterie.cli.live_cells import watch_cells
 from coterie.errors import BadInput
 from coterie.experiments.compare import measures
-from coterie.experiments.compare.cells import Outcome, Unwatched, run_cells
+from coterie.experiments.compare.cells import Outcome, Unwatched, _ending, run_cells
 from coterie.experiments.compare.folder import ComparisonFolder, find_finished
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.experiments.folder.metrics import ACCURACY, RunMetric
@@ -142,8 +142,7 @@ def test_a_process_that_dies_is_replaced_and_its_cell_resumed_once(
 
     seen = Seen(kill)
     outcomes = run_cells(COMPARISON.cells()[:3], tmp_path, 1, seen)
-    why = "by signal 9, as where memory runs out; fewer runs at a time (--jobs) take less"
-    sentence = f"its process died twice, the last time {why}"
+    sentence = "its process died twice, the last time by signal 9, which the system sends when memory runs out"
     assert list(outcomes.values()) == [DONE, Outcome("failed", sentence), DONE]
     assert seen.of("begun").count(once.label) == seen.of("begun").count(always.label) == 2
     ours = frames(COMPARISON, tmp_path)
@@ -294,3 +293,11 @@ def test_bars_on_a_terminal() -> None:
     assert "4 of 4 cells" in printed
     assert re.search(r"fedavg, seed 0 +round 3/3 +87.5%", printed)
     assert "cell 3/4  fedavg, seed 1: failed: ValueError: [no]" in printed
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [(-9, "by signal 9, which the system sends when memory runs out"), (-11, "by signal 11"), (3, "with code 3")],
+)
+def test_a_process_that_ended_says_how(code: int, sentence: str) -> None:
+    assert _ending(code) == sentence

@@ -39,6 +39,8 @@ STARTS = 3
 _NAME = "coterie cell"
 _UNGUARDED = 70
 """Exit code of a process that reached a comparison while it read the parent's script."""
+_KILLED = -9
+"""Exit code of a process that the system ended at once (SIGKILL)."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,8 @@ class _Runner:
                     f"({_ending(code)}); free memory, or in a script, do all under if __name__ == '__main__':"
                 )
         if cell is not None and process.ready and cell.key in self._died:
-            self._ended(cell, Outcome("failed", f"its process died twice, the last time {_ending(code)}"))
+            fewer = "; fewer runs at a time (jobs) need less" if code == _KILLED and self._jobs > 1 else ""
+            self._ended(cell, Outcome("failed", f"its process died twice, the last time {_ending(code)}{fewer}"))
             if not self._queue:
                 return
         elif cell is not None:
@@ -266,8 +269,8 @@ class _Runner:
 
 
 def _ending(code: int | None) -> str:
-    if code == -9:  # SIGKILL, which Windows has no name for
-        return "by signal 9, as where memory runs out; fewer runs at a time (--jobs) take less"
+    if code == _KILLED:
+        return "by signal 9, which the system sends when memory runs out"
     return f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
 
 
