@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import product
@@ -346,14 +346,14 @@ def table(rows: Sequence[Row], data: str, skew: str) -> str:
         return "Not run yet."
     name = link(FEDAVG)
     lines = [
-        [name, *(entry(own, f"{mean(own, 'accuracy'):.1%}" if own else "") for own in of[FEDAVG])],
-        [f"{name}, adapted", *(entry(own, f"{mean(own, 'adapted'):.1%}" if own else "") for own in of[FEDAVG])],
+        [name, *(entry(own, lambda rows: f"{mean(rows, 'accuracy'):.1%}") for own in of[FEDAVG])],
+        [f"{name}, adapted", *(entry(own, lambda rows: f"{mean(rows, 'adapted'):.1%}") for own in of[FEDAVG])],
     ]
     for method in METHODS:
+        lines.append([link(method), *(entry(own, scores) for own in of[method])])
         advised = [of_cell(rows, method, case, advised=True) for case in columns]
-        for title, runs in ((link(method), of[method]), (f"{link(method)}, as advised", advised)):
-            if any(runs) or runs is not advised:
-                lines.append([title, *(entry(own, scores(own) if own else "") for own in runs)])
+        if any(advised):
+            lines.append([f"{link(method)}, as advised", *(entry(own, scores) for own in advised)])
     return markdown(("method", *(case.title for case in columns)), lines)
 
 
@@ -376,10 +376,11 @@ def scores(rows: Sequence[Row]) -> str:
     return f"{text} · {mean(rows, 'accuracy'):.1%}"
 
 
-def entry(rows: Sequence[Row], text: str) -> str:
-    """Return a cell's text with the number of its seeds where not all were run; a dash where none was."""
+def entry(rows: Sequence[Row], show: Callable[[Sequence[Row]], str]) -> str:
+    """Return what is shown of a cell, with how many seeds were run where not all were; a dash where none was."""
     if not rows:
         return "–"
+    text = show(rows)
     return text if len(rows) == len(SEEDS) else f"{text} ({len(rows)} of {len(SEEDS)})"
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from coterie.cli.live_cells import watch_cells
 from coterie.errors import BadInput
 from coterie.experiments.compare import measures
-from coterie.experiments.compare.cells import Outcome, Unwatched, _ending, run_cells
+from coterie.experiments.compare.cells import Outcome, Unwatched, _died_twice, run_cells
 from coterie.experiments.compare.folder import ComparisonFolder, find_finished
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.experiments.folder.metrics import ACCURACY, RunMetric
@@ -296,8 +296,13 @@ def test_bars_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "sentence"),
-    [(-9, "by signal 9, which the system sends when memory runs out"), (-11, "by signal 11"), (3, "with code 3")],
+    ("code", "jobs", "sentence"),
+    [
+        (-9, 1, "by signal 9, which the system sends when memory runs out"),
+        (-9, 2, "by signal 9, which the system sends when memory runs out; fewer runs at a time (jobs) need less"),
+        (-11, 2, "by signal 11"),
+        (3, 2, "with code 3"),
+    ],
 )
-def test_a_process_that_ended_says_how(code: int, sentence: str) -> None:
-    assert _ending(code) == sentence
+def test_a_process_that_died_twice_says_how(code: int, jobs: int, sentence: str) -> None:
+    assert _died_twice(code, jobs) == f"its process died twice, the last time {sentence}"

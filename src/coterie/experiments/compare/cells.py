@@ -253,8 +253,7 @@ class _Runner:
                     f"({_ending(code)}); free memory, or in a script, do all under if __name__ == '__main__':"
                 )
         if cell is not None and process.ready and cell.key in self._died:
-            fewer = "; fewer runs at a time (jobs) need less" if code == _KILLED and self._jobs > 1 else ""
-            self._ended(cell, Outcome("failed", f"its process died twice, the last time {_ending(code)}{fewer}"))
+            self._ended(cell, Outcome("failed", _died_twice(code, self._jobs)))
             if not self._queue:
                 return
         elif cell is not None:
@@ -266,6 +265,11 @@ class _Runner:
     def _ended(self, cell: Cell, outcome: Outcome) -> None:
         self._outcomes[cell.key] = outcome
         self._watcher.ended(cell, outcome)
+
+
+def _died_twice(code: int | None, jobs: int) -> str:
+    fewer = "; fewer runs at a time (jobs) need less" if code == _KILLED and jobs > 1 else ""
+    return f"its process died twice, the last time {_ending(code)}{fewer}"
 
 
 def _ending(code: int | None) -> str:
