@@ -74,7 +74,7 @@ def test_nothing_is_unpickled() -> None:
     assert [hit for path in _files(CODE) for hit in _unpickling(path)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_tests_use_public_names() -> None:
     """A private member of the source is tested through what uses it, or it has a public name."""
     private = {name for path in _files(("src",)) for name in _private_words(path)}

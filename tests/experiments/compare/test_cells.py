@@ -18,7 +18,7 @@ from rich.console import Console
 from coterie.cli.live_cells import watch_cells
 from coterie.errors import BadInput
 from coterie.experiments.compare import measures
-from coterie.experiments.compare.cells import Outcome, Unwatched, _died_twice, run_cells
+from coterie.experiments.compare.cells import Outcome, Unwatched, run_cells, tell_second_death
 from coterie.experiments.compare.folder import ComparisonFolder, find_finished
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.experiments.folder.metrics import ACCURACY, RunMetric
@@ -305,4 +305,4 @@ def test_bars_on_a_terminal() -> None:
     ],
 )
 def test_a_process_that_died_twice_says_how(code: int, jobs: int, sentence: str) -> None:
-    assert _died_twice(code, jobs) == f"its process died twice, the last time {sentence}"
+    assert tell_second_death(code, jobs) == f"its process died twice, the last time {sentence}"

@@ -253,7 +253,7 @@ class _Runner:
                     f"({_ending(code)}); free memory, or in a script, do all under if __name__ == '__main__':"
                 )
         if cell is not None and process.ready and cell.key in self._died:
-            self._ended(cell, Outcome("failed", _died_twice(code, self._jobs)))
+            self._ended(cell, Outcome("failed", tell_second_death(code, self._jobs)))
             if not self._queue:
                 return
         elif cell is not None:
@@ -267,7 +267,8 @@ class _Runner:
         self._watcher.ended(cell, outcome)
 
 
-def _died_twice(code: int | None, jobs: int) -> str:
+def tell_second_death(code: int | None, jobs: int) -> str:
+    """Why a cell failed whose process died twice, of `code` the second time, with `jobs` cells at a time."""
     fewer = "; fewer runs at a time (jobs) need less" if code == _KILLED and jobs > 1 else ""
     return f"its process died twice, the last time {_ending(code)}{fewer}"
 
