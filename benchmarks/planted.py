@@ -38,6 +38,7 @@ from coterie.errors import BadInput, unknown
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.schema.experiment import Experiment
+from coterie.report.numbers import count_of
 
 KEPT = Path(__file__).parents[1] / "docs" / "planted"
 """The rows of each method, in a file of its name."""
@@ -57,6 +58,7 @@ METHODS = (
     "clusterfl",
     "robust-tkm",
     "halves",
+    "mixed",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its
 own."""
@@ -283,12 +285,17 @@ A dash is a cell that was not run. Where a method fails, look into its page, lin
 FedAvg searches for no groups; *adapted* is its model after one more epoch on the client's own data.
 
 `python -m benchmarks.planted --write docs/planted.md` runs what is missing and writes this page. The rows are
-kept in `docs/planted`."""
+kept in `docs/planted`. A single cell is a run like any other:
+
+```sh
+coterie run cfl --data digits --split 'rotated(2)' --clients 24 --rounds 40 --seed 1
+```"""
 
 
 ADVISED = """\
 What a method that misses cases by its defaults can be given, as its page says, and in how many cases it then finds
-the groups. Chosen on seed 0; in the tables below these runs are *as advised*, all else as above.
+the groups. Chosen on seed 0; in the tables below these runs are *as advised*, all else as above. Where fewer
+seeds than three were run, their number stands behind the count.
 `python -m benchmarks.planted --advised --write docs/planted.md` runs them."""
 
 
@@ -333,9 +340,13 @@ def advice(method: str) -> list[str]:
 
 def count_found(cases: Sequence[Sequence[Row]]) -> str:
     """Return in how many cases, each given by its rows, groups are found; in bold where not in all."""
+    if not cases:
+        return "–"
     found = sum(mean(own, "ari") >= ENOUGH for own in cases)
     text = f"{found} of {len(cases)}"
-    return "–" if not cases else text if found == len(cases) else f"**{text}**"
+    seeds = min(map(len, cases))
+    few = "" if seeds == len(SEEDS) else f" ({count_of(seeds, 'seed')})"
+    return (text if found == len(cases) else f"**{text}**") + few
 
 
 def table(rows: Sequence[Row], data: str, skew: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -309,9 +310,22 @@ def test_mixed_methods_resume(name: str, tmp_path: Path) -> None:
 def test_it_says_why_no_groups_came_about() -> None:
     run = train(Mixed(after=1, ratio=1e6), planted("feature", clients=6), 2)
     (sentence,) = run.method.final_warnings(run.state, run.server, 2)
-    assert sentence.startswith(
-        "no groups came about: the trigger 'stationary' never fired; method.trigger = 'every' "
+    near = re.fullmatch(
+        r"no groups came about: the trigger 'stationary' never fired: at the nearest a group's mean update had "
+        r"\S+ of its greatest length, and a member's was \S+ times as long; method.eps1_frac above (\S+) with "
+        r"method.ratio at most (\S+) would have fired it; method.trigger = 'every' looks for them in each round",
+        sentence,
     )
+    assert near
+    fires = Mixed(after=1, eps1_frac=1.01 * float(near[1]), ratio=0.98 * float(near[2]))
+    assert train(fires, planted("feature", clients=6), 2).state.searches
+    scattered = Mixed(after=1, trigger="hopkins", threshold=1.0)
+    run = train(scattered, planted("feature", clients=6), 2)
+    (sentence,) = scattered.final_warnings(run.state, run.server, 2)
+    near = re.search(r"the Hopkins statistic was at most (\S+);", sentence)
+    assert near
+    below = replace(scattered, threshold=float(near[1]) - 0.01)
+    assert train(below, planted("feature", clients=6), 2).state.searches
     assert Mixed(after=9).final_warnings(run.state, run.server, 2) == [
         "no groups came about: they are looked for from round method.after = 9 on, and there were 2 rounds"
     ]

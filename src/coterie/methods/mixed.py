@@ -11,7 +11,7 @@ Reasons, and cost: docs/methods/mixed.md
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -93,6 +93,8 @@ class MixedState(Choice):
     losses: tuple[float, ...]  # the mean loss in each round since the groups changed
     next_search: int  # no search before this round
     searches: int  # how often groups were looked for
+    # [3], where the trigger came nearest so far; see `note_nearest`
+    nearest: NDArray[np.float64] = field(default_factory=lambda: np.array([np.inf, 0.0, 0.0]))
     candidate: NDArray[np.int64] | None = None  # [n], groups that are tried in the next round
     finer: Tensor | None = None  # [K', P], and their models
 
@@ -152,6 +154,10 @@ class MixedState(Choice):
         known[clients] = True
         return replace(self, observed=replace_rows(self.observed, clients, rows), known=known)
 
+    def note_nearest(self, apart: float, first: float, second: float = 0.0) -> MixedState:
+        """Keep where the trigger came nearest: how far off it was, and by which one or two numbers."""
+        return self if apart >= self.nearest[0] else replace(self, nearest=np.array([apart, first, second]))
+
     def regroup(self, labels: NDArray[np.int64]) -> MixedState:
         """Return the state with new groups `[n]`; each starts from the model of its first member's old group."""
         labels = relabel(labels)
@@ -198,13 +204,28 @@ class Mixed(Parts, Method[MixedState]):
         elif self.cluster == "choose":
             why = f"all clients chose one of {self.clusters} models; another seed starts from other models"
         elif not state.searches:
-            why = f"the trigger '{self.trigger}' never fired; method.trigger = 'every' looks for them in each round"
+            why = f"the trigger '{self.trigger}' never fired{self._say_how_near(state)}; "
+            why += "method.trigger = 'every' looks for them in each round"
         else:
             why = (
                 f"{state.searches} searches by '{self.cluster}' found one group or were refused by accept = "
                 f"'{self.accept}'; the distances are in the run's log under signal"
             )
         return [f"no groups came about: {why}"]
+
+    def _say_how_near(self, state: MixedState) -> str:
+        """Say how near the trigger came, and which setting would have fired it."""
+        apart, first, second = state.nearest.tolist()
+        if apart == np.inf:
+            return ""
+        if self.trigger == "hopkins":
+            value = f"the Hopkins statistic was at most {first:.3g}"
+            return f": {value}; a method.threshold below that would have fired it"
+        return (
+            f": at the nearest a group's mean update had {first:.3g} of its greatest length, and a member's was "
+            f"{second:.3g} times as long; method.eps1_frac above {first:.3g} with method.ratio at most "
+            f"{second:.3g} would have fired it"
+        )
 
     @property
     def own_aggregation(self) -> str:
@@ -234,7 +255,7 @@ class Mixed(Parts, Method[MixedState]):
         layout, full = cohort.server.layout, self.map.kind != "periodic" or cohort.round % self.alpha == 0
         due = (state.periods == 1) | full
         state, replies = yield from self._train_cohort(state, due, cohort)  # step 1
-        state = self._note_norms(state.observe(replies, self.signal == "update"), replies, layout)
+        state = self._note_norms(state.observe(replies, self.signal == "update"), replies, cohort)
         state = yield from self._place_late_clients(state, cohort.server)  # step 2
         labels = None
         if full:  # step 3; only whole uploads can make groups
@@ -337,11 +358,11 @@ class Mixed(Parts, Method[MixedState]):
         found = 1.0 - cosines(both) if self.measure == "cosine" else model_distances(both)
         return found if others is None else found[: len(rows), len(rows) :]
 
-    def _note_norms(self, state: MixedState, replies: Replies, layout: Layout) -> MixedState:
+    def _note_norms(self, state: MixedState, replies: Replies, cohort: Cohort) -> MixedState:
         """Find the groups whose mean update in this round is short while a member's is long."""
         if not len(replies) or self.trigger != "stationary":
             return state
-        groups, part = state.groups[replies.clients], layout.trainable
+        groups, part = state.groups[replies.clients], cohort.server.layout.trainable
         crossed, starts = part.take(replies.models), part.take(state.models)
         tops, resting = state.tops.copy(), np.zeros(len(state.models), np.bool_)
         for group, start in enumerate(starts):
@@ -358,6 +379,10 @@ class Mixed(Parts, Method[MixedState]):
             tops[group] = max(tops[group], short)
             limit = self.eps1_frac * tops[group]
             resting[group] = short < limit and longest >= self.ratio * limit
+            if cohort.round >= self.after and short > 0 < limit:
+                # Below 1 both tests pass.
+                apart = max(short / limit, self.ratio * limit / longest)
+                state = state.note_nearest(apart, short / tops[group], longest / short)
         return replace(state, tops=tops, resting=resting)
 
     def _place_late_clients(self, state: MixedState, server: ServerView) -> Round[MixedState]:
@@ -387,7 +412,9 @@ class Mixed(Parts, Method[MixedState]):
             observed = state.observed if state.known.all() else state.observed[members]
             rows = yield from self._read_signals(state, observed, cohort.server)
         if fired.any() and self.trigger == "hopkins":
-            fired &= yield from self._test_clusterability(rows, cohort)
+            value = yield from self._measure_clusterability(rows, cohort)
+            fired &= value > self.threshold and len(rows) >= 3
+            state = state.note_nearest(1.0 - value, value)
         yield Log("fired", float(fired.any()))
         if not len(rows):
             return None, state
@@ -428,13 +455,13 @@ class Mixed(Parts, Method[MixedState]):
             due = state.resting
         return due & (cohort.round >= max(self.after, state.next_search))
 
-    def _test_clusterability(self, rows: Tensor, cohort: Cohort) -> Round[bool]:
-        """Say whether the Hopkins statistic of the signal is above the threshold."""
+    def _measure_clusterability(self, rows: Tensor, cohort: Cohort) -> Round[float]:
+        """Return the Hopkins statistic of the signal."""
         points = rows.flatten(1).double().numpy() if self.measure == "js" else gram_coordinates(rows)
         value = hopkins(points, cohort.server.stream("hopkins", cohort.round))
         yield Log("hopkins", value)
         yield Log("hopkins threshold", self.threshold)
-        return value > self.threshold and len(rows) >= 3
+        return value
 
     def _cluster(
         self, state: MixedState, fired: NDArray[np.bool_], matrix: Matrix, rows: Tensor, cohort: Cohort

@@ -124,11 +124,11 @@ class Parts:
     eps1_frac: Annotated[
         float,
         Field(ge=0, description="short is below this share of the longest mean update (stationary)"),
-        Grid(0.1, 0.2, 0.4),
-    ] = 0.2
+        Grid(0.2, 0.5, 1.0),
+    ] = 1.0
     ratio: Annotated[
         float, Field(ge=0, description="long is so many times short (stationary)"), Grid(1.0, 2.0, 4.0, 10.0)
-    ] = 4.0
+    ] = 2.0
     accept: Annotated[Accept, Field(description="which groups count, once found")] = "always"
     gamma_max: Annotated[
         float, Field(ge=0, le=1, description="least separation of two sides (separation)"), Grid(0.13, 0.25, 0.5)
