@@ -36,6 +36,9 @@ all and --keep, items whose kept result is up to date are left out; one that is 
 DEFAULT_SCALE = "small"
 ALL = "all"
 
+REPOSITORY_RESULTS = "docs/reproduction"
+"""The folder of a checkout in which Coterie keeps the results of its own page."""
+
 
 def add(app: typer.Typer) -> None:
     """Add the command to the command line."""
@@ -72,7 +75,8 @@ def reproduce(
         ),
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="List what there is, what has been run, and minutes.")
+        bool,
+        typer.Option("--list", help="List what there is, what --folder and --keep hold of it, and minutes."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print where the results are, and no more.")] = False,
 ) -> None:
@@ -100,6 +104,7 @@ def reproduce(
                 chosen = _leave_out_kept(chosen, scale, keep)
             failed = _run_items(chosen, scale, count, Path(folder), keep, quiet)
     if write is not None:
+        from coterie.cli.printing import say
         from coterie.experiments.folder.files import write_whole
         from coterie.report.reproduction.document import put_headlines, render
 
@@ -112,6 +117,9 @@ def reproduce(
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text.encode())
             print_escaped(path)
+        results = write.with_suffix("")
+        if not quiet and not any(results.glob("*.json")):
+            say(f"note: no results were found in {results}, so the page says of every item that it is to be run")
     if failed:
         raise typer.Exit(FAILED)
 
@@ -139,6 +147,10 @@ def _print_items(folder: Path, keep: Path | None) -> None:
         say(f"{item.id:<{margin}}  {heading(item)} ({told})")
     if problems:
         raise BadInput(problems)
+    if keep is None:
+        say(f"results are those in {folder}; with --keep {REPOSITORY_RESULTS} also those of Coterie's repository")
+    else:
+        say(f"results are those in {keep} and {folder}")
     say(f"run one with: coterie reproduce ITEM --scale {DEFAULT_SCALE}")
 
 

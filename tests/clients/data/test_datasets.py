@@ -147,6 +147,20 @@ def test_what_no_hub_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar10-20k", "uci-har", "mnist-writers", "shakespeare"])
+def test_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    """Whether or not the data could be downloaded, for whoever sets it means it."""
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path / "nowhere", tmp_path / "file"):
+        monkeypatch.setenv("COTERIE_DATA", str(wrong))
+        sentence = f"COTERIE_DATA = {str(wrong)!r} is no folder; name one that holds the data, or unset it"
+        assert find_problems(name) == [sentence]
+        with pytest.raises(BadInput) as caught:
+            load(name)
+        assert caught.value.problems == [sentence]
+    assert find_problems("digits") == []
+
+
 def _write_cifar10(folder: Path, file: str, index: list[int]) -> None:
     """Images whose every value is their place among the official ones."""
     (folder / "cifar10").mkdir(exist_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ import pytest
 
 from coterie.clients.data import build, check_split, hub, load
 from coterie.clients.data.columns import Columns
-from coterie.clients.data.datasets import check_and_convert
+from coterie.clients.data.datasets import FILES, check_and_convert, download
 from coterie.clients.data.normalisation import STANDARDS
 from coterie.errors import BadInput
+from coterie.experiments.compare.cells import run_cells
+from coterie.experiments.compare.spec import Comparison
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +94,7 @@ def test_a_dataset_of_the_hub_becomes_a_federation(
         asked.append((name, *configuration))
         return library.load_from_disk(tmp_path / name / split)
 
+    monkeypatch.setattr(hub, "is_reachable", lambda endpoint: True)
     monkeypatch.setattr(library, "load_dataset", from_disk)
     federation = build("hub:somebody/numbers", "iid", 4, 0)
     assert (federation.n, federation.classes, federation.features) == (4, 2, (3,))
@@ -99,6 +104,76 @@ def test_a_dataset_of_the_hub_becomes_a_federation(
         BadInput, match=r"'hub:somebody/else' could not be loaded .*check the name and the connection"
     ):
         load("hub:somebody/else")
+
+
+@pytest.fixture
+def out_of_reach(library: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine from which no connection can be made, with nothing in the library's cache."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr(library.config, "HF_MODULES_CACHE", str(tmp_path))
+
+
+@pytest.mark.usefixtures("out_of_reach")
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
+def test_images_that_cannot_be_downloaded(
+    name: str,
+    library: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    files = ", ".join(FILES[name])
+    said = (
+        f"data = {name!r} could not be loaded ({library.config.HF_ENDPOINT} is out of reach); check the connection"
+    )
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    with pytest.raises(BadInput) as caught:
+        load(name)
+    assert caught.value.problems == [f"{said}, or set COTERIE_DATA to a folder with {files}"]
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
+    with pytest.raises(BadInput) as caught:
+        download(name)
+    assert caught.value.problems == [f"{said}, or put {files} into COTERIE_DATA = {str(tmp_path)!r}"]
+    # The library neither tries again nor says so, and is as it was.
+    assert not caplog.records
+    assert capfd.readouterr() == ("", "")
+    assert not library.config.HF_HUB_OFFLINE
+
+
+def test_the_library_is_silent_while_it_loads(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a connection that breaks off, the error alone is said."""
+    logger = logging.getLogger("huggingface_hub.utils._http")
+    printed: list[bool] = []
+
+    def break_off(*_: Any, **__: Any) -> Any:
+        printed.append(logger.isEnabledFor(logging.WARNING))
+        raise TimeoutError("it broke off")
+
+    monkeypatch.setattr(hub, "is_reachable", lambda endpoint: True)
+    monkeypatch.setattr(library, "load_dataset", break_off)
+    before = logger.isEnabledFor(logging.WARNING)
+    with pytest.raises(
+        BadInput, match=r"^data = 'hub:a/b' could not be loaded \(TimeoutError: it broke off\); check"
+    ):
+        load("hub:a/b")
+    assert printed == [False]
+    assert logger.isEnabledFor(logging.WARNING) == before
+
+
+@pytest.mark.usefixtures("out_of_reach")
+def test_cells_are_not_begun_without_their_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    tables = {"methods": ["fedavg", "local-only"], "seeds": 2, "experiment": {"data": {"name": "mnist"}}}
+    with pytest.raises(BadInput, match=r"^data = 'mnist' could not be loaded [^\n]* or set COTERIE_DATA [^\n]*$"):
+        run_cells(Comparison.from_tables(tables).cells(), tmp_path / "cells")
+    assert not (tmp_path / "cells").exists()
 
 
 @pytest.mark.parametrize("name", ["hub:uoft-cs/cifar100", "hub:ufldl-stanford/svhn/cropped_digits"])

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from coterie.errors import BadInput
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.papers import item as items
 from coterie.experiments.papers import result
@@ -43,7 +44,9 @@ def test_what_there_is(coterie: Terminal, tmp_path: Path) -> None:
     done = coterie("reproduce", "--list")
     assert done.code == 0
     names = [line.split()[0] for line in done.out.splitlines()]
-    assert names == ["a-table1", "a-table2", "a-table10", "run"]
+    assert names == ["a-table1", "a-table2", "a-table10", "results", "run"]
+    where = "results are those in reproductions; with --keep docs/reproduction also those of Coterie's repository"
+    assert where in done.out.splitlines()
     states = "small to be run, medium to be run, full to be run"
     assert f"a-table1   A Paper, Table 1: Two methods on two splits ({states})" in done.out
     assert coterie("reproduce") == done
@@ -77,7 +80,8 @@ def test_how_items_stand(coterie: Terminal, tmp_path: Path) -> None:
         ({"methods": {"IFCA": {"name": "ifca", "clusters": 9}}}, "small outdated: 10 min"),
     ):
         keep_result(tmp_path, "a-table1", **changes)
-        first, second, _ = coterie("reproduce", "--list", "--keep", "kept").out.splitlines()
+        first, second, where, _ = coterie("reproduce", "--list", "--keep", "kept").out.splitlines()
+        assert where == "results are those in kept and reproductions"
         assert f"({state}, medium to be run, full to be run)" in first
         # The other item has as many rounds at that scale.
         assert "(small to be run: about " in second
@@ -154,7 +158,6 @@ def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None
     assert sorted((tmp_path / "here/cells").iterdir()) == cells_before
 
     assert coterie("reproduce", "--write", "kept.md").out == "kept.md\n"
-    assert coterie("reproduce", "--write", "new/folder/none.md").out == "new/folder/none.md\n"
     page = (tmp_path / "kept.md").read_text("utf-8")
     assert "| [a-table1](#a-table1) | Table 1: Two methods on two splits | 3 | to be run | " in page
     assert "| [a-table2](#a-table2) | Table 2: Two methods on two splits | 3 | to be run | to be run |" in page
@@ -162,6 +165,25 @@ def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None
     (tmp_path / "papers/a-table1.toml").write_text(ITEM.replace("Few rounds.", "Two rounds are few."), "utf-8")
     coterie("reproduce", "--write", "kept.md")
     assert (tmp_path / "kept.md").read_text("utf-8") == page.replace("Few rounds.", "Two rounds are few.")
+
+
+def test_a_page_without_results_says_so(coterie: Terminal, tmp_path: Path) -> None:
+    done = coterie("reproduce", "--write", "new/folder/none.md")
+    where = Path("new/folder/none")
+    note = f"note: no results were found in {where}, so the page says of every item that it is to be run"
+    assert done == Outcome(0, f"{where}.md\n{note}\n", "")
+    assert coterie("reproduce", "--write", "new/folder/none.md", "--quiet").out == f"{where}.md\n"
+    keep_result(tmp_path, "a-table1")
+    assert coterie("reproduce", "--write", "kept.md").out == "kept.md\n"
+
+
+@pytest.mark.parametrize("name", ["dcpfl", "DC-PFL", "dc_pfl", "FeSEM", "fedtsdp", "FEDCPS", "LayerCFL"])
+def test_the_name_of_a_paper_is_answered_with_its_items(name: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        items.load_item(name)
+    own = [one for one in items.list_items() if one.startswith(f"{items.paper_prefix(name)}-")]
+    assert len(own) > 5
+    assert caught.value.problems == [f"item {name!r} is a whole paper; name some of its items: {', '.join(own)}"]
 
 
 @pytest.mark.slow
@@ -185,6 +207,7 @@ def test_a_run_that_fails_among_good_ones(coterie: Terminal, tmp_path: Path) -> 
     ("words", "sentence"),
     [
         (["fesem-fig"], "item 'fesem-fig' is unknown; known: a-table1, a-table2; or give all"),
+        (["A"], "item 'A' is a whole paper; name some of its items: a-table1, a-table2"),
         (["a-table1", "--scale", "tiny"], "scale 'tiny' is unknown; known: full, large, medium, small"),
         (["a-table1", "--scale", "large"], "a-table1 has no scale large; it has small, medium, full"),
         (["all", "--scale", "large"], "no item has the scale large"),

@@ -273,30 +273,56 @@ REPOSITORIES = {
 
 def _check_named(name: str) -> list[str]:
     """Whether the files of a named dataset are in the data folder or can be downloaded."""
-    files = FILES.get(name, ())
-    if not files or (name in REPOSITORIES and hub.is_installed()):
+    if name not in FILES:
+        return []
+    try:
+        folder, absent = _data_folder(), _absent_files(name)
+    except BadInput as error:
+        return error.problems
+    if not absent or (name in REPOSITORIES and hub.is_installed()):
         return []
     instead = " or install coterie[hub] to download it" if name in REPOSITORIES else ""
-    folder = os.environ.get(FOLDER)
-    if not folder:
-        return [f"data = {name!r} needs files: set {FOLDER} to a folder with {', '.join(files)}{instead}"]
-    absent = [file for file in files if not (Path(folder) / file).is_file()]
-    if not absent:
-        return []
-    return [f"data = {name!r}: {FOLDER} = {folder!r} has no {', '.join(absent)}; put the files there{instead}"]
+    if folder is None:
+        return [f"data = {name!r} needs files: set {FOLDER} to a folder with {', '.join(absent)}{instead}"]
+    return [f"data = {name!r}: {FOLDER} = {str(folder)!r} has no {', '.join(absent)}; put the files there{instead}"]
+
+
+def _data_folder() -> Path | None:
+    """Return the folder with the files of the named datasets; None where nobody named one.
+
+    Raises:
+        BadInput: what `COTERIE_DATA` names is no folder.
+    """
+    named = os.environ.get(FOLDER)
+    if not named:
+        return None
+    if not Path(named).is_dir():
+        raise BadInput(f"{FOLDER} = {named!r} is no folder; name one that holds the data, or unset it")
+    return Path(named)
+
+
+def _absent_files(name: str) -> list[str]:
+    """Return the files of a named dataset that are not in the data folder; all of them where there is none.
+
+    Raises:
+        BadInput: what `COTERIE_DATA` names is no folder.
+    """
+    folder = _data_folder()
+    return [file for file in FILES[name] if folder is None or not (folder / file).is_file()]
 
 
 def _file(name: str, file: str) -> Path:
     """A file in the data folder.
 
     Raises:
-        BadInput: it is not there.
+        BadInput: it is not there, or there is no such folder.
     """
-    folder = os.environ.get(FOLDER, "")
-    path = Path(folder) / file
-    if not folder or not path.is_file():
-        raise BadInput(f"data = {name!r}: {FOLDER} = {folder!r} has no {file}; put the file there")
-    return path
+    folder = _data_folder()
+    if folder is None:
+        raise BadInput(f"data = {name!r} needs files: set {FOLDER} to a folder with {file}")
+    if not (folder / file).is_file():
+        raise BadInput(f"data = {name!r}: {FOLDER} = {str(folder)!r} has no {file}; put the file there")
+    return folder / file
 
 
 def _npz(name: str, file: str, *columns: str) -> dict[str, NDArray[Any]]:
@@ -313,11 +339,6 @@ def _npz(name: str, file: str, *columns: str) -> dict[str, NDArray[Any]]:
     if len({held[column].shape[:1] for column in columns}) > 1:
         raise BadInput(f"{path} is damaged: {', '.join(columns)} are not equally long; replace the file")
     return held
-
-
-def _in_folder(name: str) -> bool:
-    folder = os.environ.get(FOLDER)
-    return bool(folder) and all((Path(str(folder)) / file).is_file() for file in FILES[name])
 
 
 @dataset("digits", split="rotated(4)")
@@ -346,7 +367,7 @@ def fashion_mnist(public: bool) -> Dataset:
 def cifar10(public: bool) -> Dataset:
     """CIFAR-10: 50,000 colour images, 32 x 32, 10 classes; 20,000 where only they are."""
     found = _images("cifar10", public, _cifar_files)
-    if not _in_folder("cifar10") or _others_of_cifar10() is not None:
+    if _absent_files("cifar10") or _others_of_cifar10() is not None:
         return found
     note = f"these are 20,000 of the 50,000 training images; {FOLDER} has no {CIFAR10_OTHERS} with the others"
     return replace(found, notes=(*found.notes, note))
@@ -425,7 +446,7 @@ Raw = tuple[NDArray[Any], NDArray[Any]]
 
 def _images(name: str, public: bool, files: Callable[[str, bool], Raw]) -> Dataset:
     """Images from the data folder, else from the hub."""
-    if not _in_folder(name):
+    if _absent_files(name):
         files = _hub_images
     images, labels = files(name, True)
     test = files(name, False)[0] if public else None
@@ -460,12 +481,35 @@ def _cifar_files(name: str, train: bool) -> Raw:
 
 
 def _others_of_cifar10() -> Path | None:
-    path = Path(os.environ.get(FOLDER, "")) / CIFAR10_OTHERS
-    return path if path.is_file() else None
+    folder = _data_folder()
+    return None if folder is None or not (folder / CIFAR10_OTHERS).is_file() else folder / CIFAR10_OTHERS
+
+
+def download(data: str) -> None:
+    """Bring data of the hub into its cache, so that many processes can read them; other data are left alone.
+
+    Raises:
+        BadInput: they cannot be had, or what `COTERIE_DATA` names is no folder.
+    """
+    if data.startswith(HUB):
+        hub.download(data.removeprefix(HUB))
+    elif data in REPOSITORIES and _absent_files(data):
+        hub.download(REPOSITORIES[data], name=data, remedy=_explain_files(data))
+
+
+def _explain_files(name: str) -> str:
+    """Return what to do about a named dataset that cannot be downloaded."""
+    folder, absent = _data_folder(), ", ".join(_absent_files(name))
+    instead = f"set {FOLDER} to a folder with {absent}"
+    if folder is not None:
+        instead = f"put {absent} into {FOLDER} = {str(folder)!r}"
+    return f"check the connection, or {instead}"
 
 
 def _hub_images(name: str, train: bool) -> Raw:
-    held = hub.fetch(REPOSITORIES[name], "train" if train else "test")
+    split = "train" if train else "test"
+    table = hub.download(REPOSITORIES[name], split, name=name, remedy=_explain_files(name))
+    held = hub.read_hub_columns(table, name)
     images = held.features
     assert isinstance(images, np.ndarray)
     assert held.labels is not None

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+import logging
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 
@@ -37,6 +42,10 @@ PREPARATIONS: Mapping[str, Preparation] = {"flwrlabs/celeba": Preparation(size=8
 """LEAF's CelebA (Caldas et al., 2018): 9,343 people of 200,288 images."""
 
 
+CONNECT_SECONDS = 5
+"""How long the hub may take to answer before it counts as out of reach."""
+
+
 def is_installed() -> bool:
     """Whether the `datasets` library is there."""
     return importlib.util.find_spec("datasets") is not None
@@ -48,32 +57,82 @@ def explain_missing(data: str) -> str:
 
 
 def fetch(repository: str, split: str = "train", named: Named = USUAL) -> Columns:
-    """Download one split of a hub dataset, `owner/name` or `owner/name/configuration`, or take it from the cache.
-
-    Of those in `PREPARATIONS` it is all splits, as the benchmark has them.
+    """Return one split of a hub dataset as columns; see `download`.
 
     Raises:
         BadInput: the library is missing, or it could not get or read the dataset.
     """
+    return read_hub_columns(download(repository, split), f"hub:{repository}", named=named)
+
+
+def download(
+    repository: str, split: str = "train", *, name: str = "", remedy: str = "check the name and the connection"
+) -> Any:
+    """Download one split of a hub dataset, `owner/name` or `owner/name/configuration`, or take it from the cache.
+
+    Of those in `PREPARATIONS` it is all splits, as the benchmark has them.
+
+    Args:
+        repository: which one.
+        split: the split.
+        name: what the user called it; `hub:` and the repository if not given.
+        remedy: what the user can do where it cannot be had.
+
+    Returns:
+        The `datasets.Dataset`.
+
+    Raises:
+        BadInput: the library is missing, or it could not get the dataset.
+    """
+    name = name or f"hub:{repository}"
     if not is_installed():
-        raise BadInput(explain_missing(f"hub:{repository}"))
+        raise BadInput(explain_missing(name))
     import datasets
 
+    reached = is_reachable(datasets.config.HF_ENDPOINT)
     try:
-        owner, name, *configuration = repository.split("/")
-        preparation = PREPARATIONS.get(f"{owner}/{name}")
-        table = datasets.load_dataset(
-            f"{owner}/{name}", *configuration, split="all" if preparation is not None else split
-        )
+        owner, title, *configuration = repository.split("/")
+        preparation = PREPARATIONS.get(f"{owner}/{title}")
+        with _without_retries(offline=not reached):
+            table = datasets.load_dataset(
+                f"{owner}/{title}", *configuration, split="all" if preparation is not None else split
+            )
         if preparation is not None:
-            table = prepare(table, preparation, f"hub:{repository}")
+            table = prepare(table, preparation, name)
     except Exception as error:  # noqa: BLE001  # the library lets errors of many transports and formats through
         first = next(iter(str(error).splitlines()), "")
-        raise BadInput(
-            f"data = 'hub:{repository}' could not be loaded ({type(error).__name__}: {first}); check the name and "
-            "the connection"
-        ) from None
-    return read_hub_columns(table, f"hub:{repository}", named=named)
+        why = f"{type(error).__name__}: {first}" if reached else f"{datasets.config.HF_ENDPOINT} is out of reach"
+        raise BadInput(f"data = {name!r} could not be loaded ({why}); {remedy}") from None
+    return table
+
+
+def is_reachable(endpoint: str) -> bool:
+    """Return whether a connection to the hub can be made; behind a proxy none is tried, and the answer is yes."""
+    if getproxies():
+        return True
+    place = urlsplit(endpoint)
+    try:
+        port = place.port or {"http": 80}.get(place.scheme, 443)
+        socket.create_connection((place.hostname or "", port), timeout=CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _without_retries(offline: bool) -> Iterator[None]:
+    """Keep the hub's library from printing each of its retries; offline, it takes its cache and does not try."""
+    import datasets
+
+    log = logging.getLogger("huggingface_hub")
+    level, was_offline = log.level, datasets.config.HF_HUB_OFFLINE
+    log.setLevel(logging.ERROR)
+    datasets.config.HF_HUB_OFFLINE = was_offline or offline
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        datasets.config.HF_HUB_OFFLINE = was_offline
 
 
 def prepare(table: Any, preparation: Preparation, where: str) -> Any:

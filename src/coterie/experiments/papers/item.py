@@ -226,14 +226,22 @@ def _sort_key(name: str) -> list[str]:
     return [part.zfill(6) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
+def paper_prefix(paper: str) -> str:
+    """Return what the names of a paper's items begin with, however the paper's name is spelled."""
+    return re.sub(r"[\W_]", "", paper).lower()
+
+
 def load_item(id: str) -> Item:
     """Load the item of that name.
 
     Raises:
         BadInput: there is no such item, or its file has mistakes; one sentence each.
     """
-    if id not in list_items():
-        raise BadInput(unknown("item", id, list_items(), instead="all"))
+    names = list_items()
+    if id not in names:
+        if of_paper := [name for name in names if name.split("-")[0] == paper_prefix(id)]:
+            raise BadInput(f"item {id!r} is a whole paper; name some of its items: {', '.join(of_paper)}")
+        raise BadInput(unknown("item", id, names, instead="all"))
     with as_file(files("coterie.experiments.papers.items").joinpath(f"{id}.toml")) as path:
         return read_item(id, path)
 
