@@ -499,6 +499,34 @@ def _spread(run: Trained) -> float:
     return float(sum((m - m.mean(0)).norm() / m.norm() for m in inside))
 
 
+def test_flis_says_which_threshold_would_have_parted_or_joined_clients() -> None:
+    run = train(FLIS(), planted("feature", clients=4), 1)
+    # Of ten samples two clients agree on five to nine.
+    predictions = np.array([[0] * 10, [0] * 9 + [1], [0] * 8 + [1] * 2, [0] * 5 + [1] * 5])
+    together = replace(run.state, predictions=predictions, groups=np.zeros(4, np.int64))
+    (sentence,) = run.method.final_warnings(together, run.server, 1)
+    assert sentence == (
+        "all clients are one group with method.threshold = 0.4; at the last comparison two clients agreed on 0.5 "
+        "to 0.9 of the samples; a method.threshold between the two would have parted some of them; agreement "
+        "itself depends on the threshold, so raise it in small steps"
+    )
+    apart, strict = replace(together, groups=np.arange(4)), FLIS(threshold=0.95)
+    (sentence,) = strict.final_warnings(apart, run.server, 1)
+    assert sentence.startswith(
+        "no client has a neighbour with method.threshold = 0.95; at the last comparison two "
+    )
+    assert "would have joined some of them; " in sentence
+    assert sentence.endswith("so lower it in small steps")
+    # Before the one comparison of hc nothing is averaged, so the agreement is the same with another threshold.
+    (sentence,) = replace(strict, mode="hc").final_warnings(apart, run.server, 1)
+    assert sentence.endswith("a method.threshold between the two would have joined some of them")
+    # Neighbours there are, but no two clients have the same.
+    assert run.method.final_warnings(apart, run.server, 1) == []
+    equal = replace(together, predictions=np.zeros((4, 10), np.int64))
+    (sentence,) = run.method.final_warnings(equal, run.server, 1)
+    assert sentence.endswith("all pairs agreed on 100% of the samples: a threshold joins all or none")
+
+
 def test_clusterfl_says_that_clients_were_never_compared_or_never_parted() -> None:
     run = train(ClusterFL(every=5, local_epochs=1), planted("feature", clients=6), 2)
     assert run.method.final_warnings(run.state, run.server, 2) == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -449,6 +450,7 @@ def test_dcpfl_does_not_split_iid_clients(participation: float) -> None:
     assert run.groups().tolist() == [0] * 24
     (remark,) = run.method.final_warnings(run.state, run.server, 30)
     assert remark.startswith("every trial kept the one group; the closest had a mean validation loss of 0.")
+    assert "method.margin" in remark
 
 
 @pytest.mark.slow
@@ -558,3 +560,45 @@ def test_dcpfl_says_why_nothing_was_split() -> None:
     calm = train(DCPFL(), federation, 6)
     (remark,) = calm.method.final_warnings(calm.state, calm.server, 6)
     assert remark.startswith("the rapid decrease of the loss was not seen to end in 6 rounds")
+    assert remark.endswith(
+        "no smaller method.window (now 5) or method.t_obv (now 3) alone would have seen it; more rounds might"
+    )
+
+
+LOSSES = (2.0, 1.99, 1.9, 1.6, 1.2, 1.0, 0.9, 0.85, 0.82, 0.8, 0.79)
+"""They fall fast up to the sixth round."""
+
+
+@pytest.mark.parametrize(
+    ("method", "would"),
+    [
+        (DCPFL(), "method.window = 2 (now 5)"),
+        (DCPFL(t_obv=2), "method.window = 3 (now 5)"),
+        (DCPFL(window=2, min_rdp_rounds=9), "method.t_obv = 1 (now 3) or method.min_rdp_rounds = 7 (now 9)"),
+    ],
+)
+def test_dcpfl_names_settings_that_would_have_seen_the_decrease_end(method: DCPFL, would: str) -> None:
+    run = train(method, with_validation(planted("feature", 2)), 0)
+    state = replace(run.state, tree=np.empty((0, 4)), losses=LOSSES)
+    (remark,) = run.method.final_warnings(state, run.server, len(LOSSES))
+    assert remark.endswith(f"nothing was tried; {would} would have seen it, and more rounds might")
+    # What ends with the last loss would be tried in the round after.
+    least = replace(method, window=1, t_obv=1, min_rdp_rounds=0)
+    (remark,) = least.final_warnings(replace(state, losses=LOSSES[:3]), run.server, 3)
+    assert remark.endswith("so nothing was tried; more rounds might")
+
+
+@pytest.mark.medium
+def test_dcpfl_names_the_margin_by_which_a_rejected_trial_would_have_won() -> None:
+    method, federation = replace(FAST, margin=1e3), planted("feature", 2)
+    run = train(method, federation, 5, training=TWICE)
+    (remark,) = run.method.final_warnings(run.state, run.server, 5)
+    assert remark.startswith("every trial kept the one group; ")
+    said = re.search(r"; method\.margin = (\S+) \(now 1000\) would have let one win; ", remark)
+    assert said is not None
+    for margin, accepted in ((float(said[1]), 1.0), (float(said[1]) + 0.01, 0.0)):
+        again = train(replace(method, margin=margin), federation, 5, training=TWICE)
+        assert again.logged("accepted")[-1] == accepted
+    worse = replace(run.state, winning_margin=0.0)
+    (remark,) = run.method.final_warnings(worse, run.server, 5)
+    assert remark.endswith("; no method.margin (now 1000) would have let one win")

@@ -143,7 +143,7 @@ def compare(
         comparison = choose_free_name(comparison, parent)
         if charts is not None:
             charts.mkdir(parents=True, exist_ok=True)  # if it cannot be made, nothing runs
-        from coterie.cli.live_cells import watch_cells
+        from coterie.cli.live_cells import CellLines, watch_cells
         from coterie.report.comparison.compare import compare as run_comparison
     place = parent / comparison.name
     which = cast("Which", baselines or ("done" if quiet else "cheap"))
@@ -164,12 +164,15 @@ def compare(
                 observer=observer,
                 baselines=which,
             )
+        # What was printed while the runs went on is just above the table.
+        is_above = observer.has_told if isinstance(observer, CellLines) else lambda _: False
+        unmet = [sentence for sentence in compared.unmet() if not is_above(sentence)]
         if compared.status == "interrupted":
             if compared.summary is not None:
-                _print_results(compared, quiet)
+                _print_results(compared, unmet, quiet)
             print_escaped(compared.left)
             raise KeyboardInterrupt
-        _print_results(compared, quiet)
+        _print_results(compared, unmet, quiet)
         if charts is not None:
             _save_charts(compared, charts, quiet)
     if compared.failures():
@@ -317,8 +320,8 @@ def _find_owners(
     return section, name, owners
 
 
-def _print_results(compared: Compared, quiet: bool) -> None:
-    """Print which cells failed, the table, what runs have noted and how many of them, and where the files are."""
+def _print_results(compared: Compared, unmet: Sequence[str], quiet: bool) -> None:
+    """Print which cells failed, the table, the notes, what did not come about, and where the files are."""
     from coterie.cli.printing import make_console, say
     from coterie.report.comparison.table import to_rich
 
@@ -332,7 +335,7 @@ def _print_results(compared: Compared, quiet: bool) -> None:
         return
     console = make_console()
     console.print(to_rich(compared.summary, console.width, compared.frames.metrics))
-    for note in compared.notes:
+    for note in (*compared.notes, *unmet):
         say(f"note: {note}")
     say(f"folder  {path}")
     say(f"tables  {path / 'table.md'}, {path / 'table.tex'}, {path / 'summary.parquet'}")

@@ -15,7 +15,7 @@ from rich.text import Text
 from coterie.cli.live import format_clock
 from coterie.cli.printing import EscapingConsole
 from coterie.experiments.compare.cells import Outcome, Unwatched, Watcher
-from coterie.experiments.compare.notes import describe_note, gather_notes, kind_of
+from coterie.experiments.compare.notes import gather_notes
 from coterie.experiments.compare.spec import Cell
 from coterie.experiments.folder.metrics import RunMetric
 from coterie.report.numbers import count_of, measured
@@ -53,6 +53,7 @@ class CellLines:
         self._console = console
         self._notes: list[tuple[Cell, str]] = []
         self._told: set[str] = set()
+        self._told_kinds: set[tuple[str, str]] = set()
 
     def started(self, todo: Sequence[Cell], done: int) -> None:
         self._cells, self._done = len(todo) + done, done
@@ -88,11 +89,16 @@ class CellLines:
 
     def tell_notes(self) -> None:
         """Print what the runs have noted since, each note once in all, with the first that say it."""
-        for text, cells in gather_notes(self._notes):
-            if (kind := kind_of(text)) not in self._told:
-                self.say(f"note: {describe_note(text, cells, len(self._planned))}", "yellow")
-            self._told.add(kind)
+        for note in gather_notes(self._notes):
+            if note.text not in self._told and not note.kinds <= self._told_kinds:
+                self.say(f"note: {note.describe(len(self._planned))}", "yellow")
+                self._told.add(note.text)
+            self._told_kinds |= note.kinds
         self._notes.clear()
+
+    def has_told(self, sentence: str) -> bool:
+        """Say whether a note was printed already, whatever the sentence says of the runs that have it."""
+        return any(text in sentence for text in self._told)
 
     def _tell_ended(self, cell: Cell, outcome: Outcome) -> None:
         if outcome.status == "failed":

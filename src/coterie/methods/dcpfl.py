@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Annotated, Literal
 
 import numpy as np
@@ -88,6 +89,7 @@ class DCPFLState:
     finer_cut: float = 0.0
     gains: tuple[float, ...] = ()  # what this candidate's clients gained in trials that decided nothing
     closest: tuple[float, float] | None = None  # mean losses, now and finer, of the rejected trial that was closest
+    winning_margin: float = 0.0  # below this margin, if it is above 0, one of the rejected trials would have won
 
     @classmethod
     def initial(cls, server: ServerView, groups: Ids, cut: float, owed: bool, layers: int) -> DCPFLState:
@@ -318,14 +320,45 @@ class DCPFL(Method[DCPFLState]):
             now, finer = state.closest
             return [
                 f"every trial kept the one group; the closest had a mean {self.trial_loss} loss of {finer:.4g} "
-                f"with finer groups and {now:.4g} without"
+                f"with finer groups and {now:.4g} without; {self._advise_margin(state.winning_margin)}"
             ]
         if not self.has_ended(state.losses):
             return [
                 f"the rapid decrease of the loss was not seen to end in {rounds} rounds, so nothing was tried; "
-                f"more rounds or a smaller window ({self.window}) or t_obv ({self.t_obv}) would"
+                f"{self._advise_rule(state.losses)}"
             ]
         return []
+
+    def _advise_margin(self, winning: float) -> str:
+        """Say which margin would have let a rejected trial win."""
+        if not winning:
+            return f"no method.margin (now {self.margin:g}) would have let one win"
+        would = (ceil(100 * winning) - 1) / 100  # of two decimals the largest below: as many errors do not win
+        return (
+            f"method.margin = {would:g} (now {self.margin:g}) would have let one win; with a small margin groups "
+            "that are too fine win by chance"
+        )
+
+    def _advise_rule(self, losses: tuple[float, ...]) -> str:
+        """Say by which settings the rapid decrease would have been seen to end in time for a trial.
+
+        Up to the first trial these settings change nothing of a run, so its losses can be judged by others. A trial
+        takes the round after, so the last loss does not count.
+        """
+        names, now, least = ("window", "t_obv", "min_rdp_rounds"), self._rule, (1, 1, 0)
+        would, smaller = [], []
+        for i, name in enumerate(names):
+            smaller += [f"method.{name} (now {now[i]})"] * (now[i] > least[i])
+            for value in range(min(now[i] - 1, len(losses)), least[i] - 1, -1):
+                rule = [*now]
+                rule[i] = value
+                if has_decrease_ended(losses[:-1], *rule):
+                    would.append(f"method.{name} = {value} (now {now[i]})")
+                    break
+        if would:
+            return f"{' or '.join(would)} would have seen it, and more rounds might"
+        alone = f"no smaller {' or '.join(smaller)} alone would have seen it; " if smaller else ""
+        return f"{alone}more rounds might"
 
     @property
     def covered(self) -> Covered:
@@ -451,12 +484,14 @@ class DCPFL(Method[DCPFLState]):
         untold, sent_both = np.full(len(received), np.nan), ~alone[received.clients]
         now, finer = (received.numbers.get(name, untold) for name in ("now", "finer"))
         heard = sent_both & np.isfinite(now - finer)
-        accepted, lost, gains, closest = False, False, state.gains, state.closest
+        accepted, lost, gains, closest, winning = False, False, state.gains, state.closest, state.winning_margin
         if heard.any():
             losses = float(now[heard].mean()), float(finer[heard].mean())
             gains = (*gains, *(now - finer)[heard].tolist())
             accepted, lost = self.judge_trial(gains, int(sent_both.sum()) / int((~alone).sum()))
             closest = min(filter(None, (closest, losses)), key=lambda x: x[1] - x[0])
+            gain, error = self.measure_gain(gains)
+            winning = max(winning, gain / error if error > 0 else 0.0)
             yield Log("trial", dict(zip(("now", "finer"), losses, strict=True)))
         yield Log("accepted", float(accepted))
         state = replace(state.mark_downloaded(received.clients), finer=None, finer_groups=None)
@@ -466,7 +501,8 @@ class DCPFL(Method[DCPFLState]):
         replies: Replies = yield Exchange(received.clients, TakeBranch(accepted), upload_part={"model": back})
         tried = state.finer_cut if lost and self.retry == "next" else state.tried
         gains = () if accepted or lost else gains
-        state = replace(state, tried=tried, next_trial=cohort.round + self.t_sp, closest=closest, gains=gains)
+        state = replace(state, tried=tried, next_trial=cohort.round + self.t_sp, gains=gains)
+        state = replace(state, closest=closest, winning_margin=winning)
         if accepted:
             state = state.regroup(groups, models, state.finer_cut, replies.clients)
         return state.average_layers(replies, due, parts, cohort.server.aggregation).reschedule(
@@ -480,7 +516,12 @@ class DCPFL(Method[DCPFLState]):
 
     def has_ended(self, losses: tuple[float, ...]) -> bool:
         """Say whether the rapid decrease of the losses since the last change has ended."""
-        return has_decrease_ended(losses, self.window, self.t_obv, self.min_rdp_rounds)
+        return has_decrease_ended(losses, *self._rule)
+
+    @property
+    def _rule(self) -> tuple[int, int, int]:
+        """The settings that decide when the rapid decrease has ended."""
+        return self.window, self.t_obv, self.min_rdp_rounds
 
     def judge_trial(self, gains: tuple[float, ...], share: float) -> tuple[bool, bool]:
         """Say whether the finer groups won and whether they lost, by how much lower the clients' losses were.
@@ -490,9 +531,15 @@ class DCPFL(Method[DCPFLState]):
         there. Of a `share` of the clients a small one decides nothing: the next trial adds its gains. A single gain
         has no known error, and never wins.
         """
-        gain, count = float(np.mean(gains)), len(gains)
-        won = count > 1 and gain > self.margin * float(np.std(gains, ddof=1) / np.sqrt(count))
+        gain, error = self.measure_gain(gains)
+        won = len(gains) > 1 and gain > self.margin * error
         return won, not won and (gain <= 0 or share >= 1)
+
+    def measure_gain(self, gains: tuple[float, ...]) -> tuple[float, float]:
+        """Return the mean gain of clients and its standard error, infinite for a single gain."""
+        count = len(gains)
+        error = float(np.std(gains, ddof=1) / np.sqrt(count)) if count > 1 else float("inf")
+        return float(np.mean(gains)), error
 
     def find_alone(self, groups: Ids) -> Layers:
         """Find the groups of one client that keeps its model to itself `[K, 1]`."""

@@ -20,9 +20,10 @@ import coterie
 from coterie.errors import BadInput
 from coterie.experiments.compare.cells import Outcome, Unwatched
 from coterie.experiments.compare.folder import ComparisonFolder, choose_free_name, find_difference
-from coterie.experiments.compare.notes import gather_notes
+from coterie.experiments.compare.notes import describe_notes, gather_notes
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.report.comparison.compare import compare
+from coterie.report.tables import escape_markdown
 from tests.commandline import Terminal
 from tests.processes import Processes
 
@@ -163,7 +164,7 @@ def test_what_runs_say_alike_is_printed_once(terminal: Terminal) -> None:
     live, _, behind = " ".join(terminal("compare", *words).out.split()).partition("rounds to target")
     assert live.count("training diverged for 4 of 4 clients") == 1
     assert behind.count("training diverged for 4 of 4 clients") == 1
-    assert "(2 of 4 runs)" in behind
+    assert "(seed 0; 1 other is alike but for the numbers)" in behind
     # Printed again it is said with the table alone.
     again = " ".join(terminal("compare", *words).out.split())
     assert again.count("training diverged for 4 of 4 clients") == 1
@@ -206,12 +207,84 @@ def test_other_methods_grow_a_named_folder_and_are_apart_in_one_nobody_named(tmp
     assert choose_free_name(replace(first, is_named=False), tmp_path).name == "mine-2"
 
 
+def cells_of(*methods: str, seeds: int = 3, **more: Any) -> list[list[Cell]]:
+    """The cells of each method, in the order of the seeds."""
+    tables = {"methods": list(methods), "seeds": seeds, "adapted": {}, **more}
+    cells = Comparison.from_tables(tables).cells()
+    return [[cell for cell in cells if cell.method == method] for method in methods]
+
+
 def test_notes_about_other_inputs_are_other_notes() -> None:
-    (cell, *_) = Comparison.from_tables({"methods": ["fedavg"], "seeds": 1}).cells()
+    ((cell, other, *_),) = cells_of("fedavg")
     texts = ["x1 varies 1,200 times as much as x2", "x3 varies 1,200 times as much as x7", "cifar10", "cifar100"]
-    assert [text for text, _ in gather_notes((cell, text) for text in texts)] == texts
+    assert [note.text for note in gather_notes((cell, text) for text in texts)] == texts
     alike = ["it lost 4 of 4 clients, 1e-5 (a, b)", "it lost 3 of 4 clients, 0.25 (a, c)"]
-    assert [text for text, _ in gather_notes((cell, text) for text in alike)] == alike[:1]
+    (note,) = gather_notes(zip((cell, other), alike, strict=True))
+    assert note.describe(3) == f"fedavg: {alike[0]} (seed 0; 1 other is alike but for numbers and lists)"
+    # Also where one run says it again and again.
+    (note,) = gather_notes((cell, f"round {number}: it lost a process") for number in (3, 4, 9))
+    assert note.describe(3) == "fedavg: round 3: it lost a process (seed 0; 2 others are alike but for the numbers)"
+
+
+def test_a_number_of_one_run_is_not_said_of_others() -> None:
+    """Of one method it is said how many others there are; of another method it is said with its own numbers."""
+    halves, cfl = cells_of("halves", "cfl")
+    would = "method.alpha = {} would have divided them"
+    values = (
+        (halves[0], 0.459),
+        (halves[1], 0.918),
+        (halves[2], 0.28),
+        (cfl[0], 0.7),
+        (cfl[1], 0.7),
+        (cfl[2], 0.8),
+    )
+    assert describe_notes(((cell, would.format(value)) for cell, value in values), 6) == [
+        "halves: method.alpha = 0.459 would have divided them (seed 0; 2 others are alike but for the numbers)",
+        "cfl: method.alpha = 0.7 would have divided them (2 of 6 runs; 1 other is alike but for the numbers)",
+    ]
+    # What is the same to the letter is said once for all methods.
+    same = [*((cell, "3 samples are left out") for cell in halves), (cfl[0], "3 samples are left out")]
+    assert describe_notes(same, 6) == ["halves, cfl: 3 samples are left out (4 of 6 runs)"]
+    assert describe_notes(same, 4) == ["3 samples are left out (all 4 runs)"]
+    assert describe_notes([*same, (cfl[1], "4 samples are left out")], 6) == [
+        "halves, cfl: 3 samples are left out (4 of 6 runs; 1 other is alike but for the numbers)"
+    ]
+    settings = {name: {"data.split": "iid"} for name in ("β = 1", "β = 2")}
+    ((one, other),) = cells_of("halves", seeds=1, settings=settings)
+    assert describe_notes(((one, "p = 0.1"), (other, "p = 0.2")), 2) == [
+        "halves: p = 0.1 (β = 1, seed 0; 1 other is alike but for the numbers)"
+    ]
+
+
+def test_of_many_notes_the_first_are_listed() -> None:
+    ((cell, *_),) = cells_of("fedavg")
+    said = describe_notes(((cell, f"x{number} is odd") for number in range(12)), 3)
+    assert said[:-1] == [f"fedavg, seed 0: x{number} is odd" for number in range(10)]
+    assert said[-1] == "2 more notes are in the runs' own folders, in warnings.json"
+    assert len(describe_notes(((cell, f"x{number} is odd") for number in range(10)), 3)) == 10
+
+
+@pytest.mark.medium
+def test_what_did_not_come_about_is_said_by_all_that_a_comparison_writes(terminal: Terminal) -> None:
+    words = ["fedavg", "cfl", *SMALL, "--rounds", "2", "--seeds", "2", "--name", "mine"]
+    first = terminal("compare", *words).out
+    comparison = ComparisonFolder(Path("comparisons/mine"))
+    warned = [
+        (cell, sentence)
+        for cell in comparison.comparison().cells()
+        if not cell.is_adapted
+        for sentence in comparison.cell(cell.key).warnings()
+    ]
+    (said,) = describe_notes(warned, 4)
+    assert said.startswith("cfl: no groups came about")
+    assert f"\n- {escape_markdown(said)}\n" in (comparison.path / "table.md").read_text("utf-8")
+    page = " ".join(html.unescape((comparison.path / "report.html").read_text("utf-8")).split())
+    assert "no groups came about" in page
+    assert said.partition(": ")[2] in page.replace("\N{NO-BREAK SPACE}", " ")
+    # It is printed once: as the runs end, and where no run is left, behind the table.
+    assert " ".join(first.split()).count("no groups came about") == 1
+    again = terminal("compare", "comparisons/mine", "--baselines", "none").out
+    assert f"note: {said}" in " ".join(again.split())
 
 
 def test_a_short_key_of_the_task_counts_once_the_task_is_named(terminal: Terminal, tmp_path: Path) -> None:

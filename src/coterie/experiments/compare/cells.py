@@ -100,8 +100,9 @@ def run_cells(
         What became of each cell, by key.
 
     Raises:
-        BadInput: another process runs cells in the pool, or processes cannot be started.
+        BadInput: another process runs cells in the pool, processes cannot be started, or data cannot be downloaded.
     """
+    from coterie.clients.data.datasets import download
     from coterie.runtime.threads import cores
 
     if jobs is not None and jobs < 1:
@@ -112,6 +113,8 @@ def run_cells(
     outcomes = {key: Outcome("finished") for key in done}
     watcher = observer or Unwatched()
     todo = [cell for cell in ordered if cell.key not in done]
+    for data in dict.fromkeys(cell.experiment.data.name for cell in todo):
+        download(data)  # once, and what fails is said once
     watcher.started(todo, len(done))
     if todo:
         with lock_folder(pool, f"another process runs cells in {str(pool)!r}; wait for it, or stop it first"):

@@ -15,10 +15,11 @@ from coterie.experiments.compare.beside import Which, add_baselines
 from coterie.experiments.compare.cells import Outcome, Watcher, refuse_unguarded, run_cells
 from coterie.experiments.compare.folder import ComparisonFolder, choose_free_name
 from coterie.experiments.compare.measures import Frames, measure_cells, shared_metrics
-from coterie.experiments.compare.notes import describe_note, gather_notes
+from coterie.experiments.compare.notes import describe_notes
 from coterie.experiments.compare.samplers import GRID, check_sampler
 from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.experiments.folder.files import write_whole
+from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import encode
 from coterie.experiments.run.events import Status
 
@@ -38,15 +39,21 @@ class Compared:
     """One row a setting and method; None where no cell is finished."""
     status: Status
     notes: Sequence[str] = ()
-    """What is to be known of the tables: methods that had fewer trials than asked for."""
+    """What is to be known of the tables: methods that had fewer trials than asked for, training that diverged."""
     diverged: Sequence[str] = ()
     """The runs whose training diverged for every client."""
     left: str = ""
     """After an interruption, what is finished and what is left in all."""
+    warnings: Sequence[str] = ()
+    """What the runs' folders warn of: that training diverged, as in the notes, and what did not come about."""
 
     def __repr__(self) -> str:
         done = sum(outcome.status == "finished" for outcome in self.outcomes.values())
         return f"<Compared {str(self.folder.path)!r}: {self.status}, {done} of {len(self.outcomes)} cells finished>"
+
+    def unmet(self) -> list[str]:
+        """Return the warnings that are not among the notes: what did not come about."""
+        return [sentence for sentence in self.warnings if sentence not in self.notes]
 
     def failures(self) -> list[tuple[Cell, str]]:
         """Each cell that failed, and why."""
@@ -127,14 +134,25 @@ def run_comparison(
         where.write_frames(frames, summary)
         own = [cell for cell in comparison.cells() if cell.key in done and not cell.is_adapted]
         notes += public.describe(comparison)
-        diverged = gather_notes((cell, said) for cell in own for said in done[cell.key].divergences())
-        notes += [describe_note(text, cells, len(own)) for text, cells in diverged]
+        diverged, unmet = _describe_warnings(own, done)
+        notes += diverged
         lost = [cell.label for cell in own if done[cell.key].diverged_for_all()]
         status: Status = "interrupted" if interrupted else "finished"
-        compared = Compared(comparison, where, outcomes, frames, summary, status, notes, lost, left)
+        warnings = [*diverged, *unmet]
+        compared = Compared(comparison, where, outcomes, frames, summary, status, notes, lost, left, warnings)
         if write_report is not None:
             write_report(compared)
     return compared
+
+
+def _describe_warnings(cells: Sequence[Cell], done: Mapping[str, RunFolder]) -> tuple[list[str], list[str]]:
+    """Return how training diverged in the runs of these cells, and what did not come about, such as groups."""
+    diverged, unmet = list[tuple[Cell, str]](), list[tuple[Cell, str]]()
+    for cell in cells:
+        warnings, first = done[cell.key].warnings(), len(done[cell.key].divergences())
+        diverged += [(cell, sentence) for sentence in warnings[:first]]
+        unmet += [(cell, sentence) for sentence in warnings[first:]]
+    return describe_notes(diverged, len(cells)), describe_notes(unmet, len(cells))
 
 
 def _count_finished(outcomes: Mapping[str, Outcome]) -> int:

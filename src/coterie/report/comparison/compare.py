@@ -65,7 +65,8 @@ def _write_report(compared: Compared) -> None:
     assert frames is not None
     assert summary is not None
     comparison, where = compared.comparison, compared.folder
-    where.write_text("table.md", table.to_markdown(summary, comparison, frames.metrics))
+    where.write_text("table.md", table.to_markdown(summary, comparison, frames.metrics, compared.warnings))
     where.write_text("table.tex", table.to_latex(summary, comparison, frames.metrics))
     failed = [f"{cell.label}: {sentence}" for cell, sentence in compared.failures()]
-    page.build(where.path, comparison, frames, summary, [*compared.notes, *failed], tuning=where.tuning())
+    notes = [*compared.notes, *failed, *compared.unmet()]
+    page.build(where.path, comparison, frames, summary, notes, tuning=where.tuning())

@@ -55,15 +55,22 @@ def to_rich(summary: pl.DataFrame, width: int | None = None, metrics: RunMetrics
     return Group(*parts, Text(note(summary, columns, metrics)))
 
 
-def to_markdown(summary: pl.DataFrame, comparison: Comparison, metrics: RunMetrics = CLASSIFICATION) -> str:
-    """Write one table a setting and a line on the numbers; the best mean of the measure is bold."""
+def to_markdown(
+    summary: pl.DataFrame,
+    comparison: Comparison,
+    metrics: RunMetrics = CLASSIFICATION,
+    notes: Sequence[str] = (),
+) -> str:
+    """Write one table a setting, a line on the numbers and a list of notes; the best mean is bold."""
     columns = columns_of(summary, metrics)
     blocks = [f"# {escape_markdown(comparison.name)}"]
     for setting, rows in _settings(summary):
         if setting:
             blocks.append(f"## {escape_markdown(setting)}")
         blocks.append(tables.to_markdown(tabulate(rows, columns, metrics, minus="−")))
-    return "\n\n".join([*blocks, escape_markdown(note(summary, columns, metrics))]) + "\n"
+    blocks.append(escape_markdown(note(summary, columns, metrics)))
+    blocks += ["\n".join(f"- {escape_markdown(sentence)}" for sentence in notes)] if notes else []
+    return "\n\n".join(blocks) + "\n"
 
 
 def to_latex(summary: pl.DataFrame, comparison: Comparison, metrics: RunMetrics = CLASSIFICATION) -> str:
