@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from coterie.clients.data.federation import Federation, build
 from coterie.clients.rules import Order, Score, Train, Training
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.proximal import GRID, PLU
+from coterie.clients.rules.requests import Losses
 from coterie.errors import BadInput
 from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS, Cohort
@@ -278,6 +280,22 @@ def test_fedcps_steps_begin_at_lambda_0_and_go_one_place_on_the_grid() -> None:
     assert rule.pulls_to_try(at_work(None, 0.1)) == (0.01, 0.1, 1.0)
     assert rule.pulls_to_try(at_work(0.01, 0.1)) == (0.01, 0.1)
     assert rule.pulls_to_try(at_work(3.0, 0.1)) == (1.0, 3.0)
+
+
+def test_fedcps_a_pull_whose_training_fails_does_not_win_the_grid() -> None:
+    client = replace(at_work(None, 0.1), validation=5)
+    order: Any = SimpleNamespace(
+        items={"heads": SimpleNamespace(values=torch.zeros(1, 1), part=None)},
+        settings={"mean_samples": 10.0, "median": 0.0, "tau2/0": 0.0},
+    )
+
+    def answer(asked: Any) -> Any:
+        if isinstance(asked, Losses):
+            return torch.tensor([float("nan"), 0.3] if asked.split == "validation" else [0.0])
+        return SimpleNamespace(model=torch.zeros(1), loss=0.0)
+
+    work: Any = PLU(lambda_mode="grid", lambda_grid=(0.1, 1.0)).update(client, order)
+    assert drive(work, answer).pull == 1.0
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(1e-3, 10), st.sampled_from([None, 0.0, 0.5, 1e6]))

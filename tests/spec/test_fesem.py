@@ -263,6 +263,8 @@ def test_fesem_says_that_no_e_step_moved_anybody() -> None:
     (remark,) = run.method.final_warnings(run.state, run.server, 4)
     assert "none of 3 E-steps moved a client" in remark
     assert f"{run.state.margin:.3g} times" in remark
+    (short,) = FeSEM(clusters=2, e_step="update_aware").final_warnings(run.state, run.server, 4)
+    assert short.endswith("(warm_up, restarts)")  # clients try every centre, so that nothing follows of distances
     assert run.method.final_warnings(dataclasses.replace(run.state, moving=1), run.server, 4) == []
     assert run.method.final_warnings(run.states[1], run.server, 1) == []  # there was no E-step yet
 

@@ -155,11 +155,16 @@ class FeSEM(Method[FeSEMState]):
         """Say so if no E-step ever moved a client, which cannot be told from convergence by the groups alone."""
         if state.moving or not state.e_steps or self.clusters == 1:
             return []
-        return [
+        inert = (
             f"none of {state.e_steps} E-steps moved a client: the groups are those of K-means after the warm-up "
-            "(warm_up, restarts). Clients restart at their own centre, and the nearest other centre was never less "
-            f"than {state.margin:.3g} times as far. A client moves where that falls below 1; "
-            "e_step = 'update_aware' moves clients sooner"
+            "(warm_up, restarts)"
+        )
+        if self.e_step != "nearest":
+            return [inert]
+        return [
+            f"{inert}. Clients restart at their own centre, and the nearest other centre was never less than "
+            f"{state.margin:.3g} times as far. A client moves where that falls below 1; e_step = 'update_aware' "
+            "moves clients sooner"
         ]
 
     def start(self, server: ServerView) -> FeSEMState:

@@ -10,7 +10,8 @@ import pytest
 from coterie.errors import BadInput
 from coterie.experiments.papers.item import FULL, list_items, load_item
 from coterie.experiments.papers.result import judge_published
-from coterie.models.deep import vgg16
+from coterie.grouping.layers import candidates
+from coterie.models.networks import build
 
 
 def test_there_are_items_of_five_papers() -> None:
@@ -45,15 +46,17 @@ def test_claims_hold_on_the_printed_numbers(name: str) -> None:
             assert all(holds for _, holds in links) != bool(claim.published_exception), (claim.holds, links)
 
 
-def test_the_share_of_vgg16s_convolutions_is_that_of_the_finding() -> None:
+def test_what_comparing_a_layer_of_vgg16_saves_is_what_is_said() -> None:
     """Which decides LayerCFL's claim of 6.47 times less computing, whatever is trained."""
-    model = vgg16((32, 32, 3), 10, head="full")
-    sizes = {name: weights.numel() for name, weights in model.named_parameters()}
-    convolutions = sum(size for name, size in sizes.items() if name.startswith("conv"))
-    said = next(claim.finding["medium"] for claim in load_item("layercfl-computing").claims if "6.47" in claim.text)
-    assert f"{convolutions / 1e6:.1f} of {sum(sizes.values()) / 1e6:.1f} million parameters" in said
-    assert f"which is {sum(sizes.values()) / convolutions:.1f} times" in said
-    first = max(size for name, size in sizes.items() if size <= 512 * 4096 and not name.startswith("conv"))
-    assert (
-        f"the first dense layer alone ({first / 1e6:.1f} million, {sum(sizes.values()) / first:.0f} times)" in said
-    )
+    layout = build("vgg16", {"head": "full"}, (32, 32, 3), 10, 0)[1]
+    sizes = {}
+    for layers in ("feature_skew", "label_skew", "conv"):
+        selections, chosen = candidates(layout, layers)
+        sizes[layers] = list(selections.values())[chosen].size
+    saved = {layers: layout.trainable.size / size for layers, size in sizes.items()}
+    (claim,) = [claim for claim in load_item("layercfl-computing").claims if "6.47" in claim.text]
+    said = claim.finding["large"]
+    assert f"{sizes['feature_skew']:,} of {layout.trainable.size:,} parameters" in said
+    assert f"has {sizes['label_skew']:,} and would save {saved['label_skew']:.0f} times" in said
+    assert f"All convolutions together would save {saved['conv']:.1f} times" in " ".join(said.split())
+    assert f"{saved['feature_skew']:.0f} times for the fourth convolution" in " ".join(claim.why.split())

@@ -164,7 +164,7 @@ class PLU(ChooseIdentity):
         best = 0
         if len(results) > 1:
             losses = yield Losses(torch.stack([r.model for r in results]), split="validation")
-            best = int(losses.argmin())
+            best = int(losses.nan_to_num(nan=torch.inf).argmin())  # a pull that fails wins nothing
         return ProximalUpdate(results[best], cluster, pulls[best], noise)
 
     @property

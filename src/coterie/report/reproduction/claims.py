@@ -97,7 +97,7 @@ def margin_of(links: Sequence[Link], found: JudgedClaim, seeds: int) -> Markdown
             text = f"{signed(mean)}, n = {n}"
         case _:
             text = "never reached" if found.verdict == "vacuous" else "no value"
-    bound = _turn_bound(links[deciding], found.links[deciding].bound)
+    bound = turn_bound(links[deciding], found.links[deciding].bound)
     return _with_name(f"{bound} {text}".lstrip(), links, deciding)
 
 
@@ -121,7 +121,7 @@ def margin_of_printed(links: Sequence[Link], printed: Sequence[tuple[float, bool
     """The margin of the link that decides a claim by the printed numbers."""
     if printed is None:
         return MISSING
-    margins = [round(_turn_to_claim(link, d), DIGITS) for link, (d, _) in zip(links, printed, strict=True)]
+    margins = [round(turn_to_claim(link, d), DIGITS) for link, (d, _) in zip(links, printed, strict=True)]
     bad = [i for i, (_, holds) in enumerate(printed) if not holds]
     deciding = min(bad or range(len(links)), key=lambda i: margins[i])
     return _with_name(signed(margins[deciding]), links, deciding)
@@ -138,18 +138,18 @@ def _margin(link: Link, judged: JudgedLink) -> list[float]:
     """By how much a link holds: the mean, and the interval's ends where there are any; empty without a value."""
     if judged.mean is None:
         return []
-    mean = _turn_to_claim(link, judged.mean)
+    mean = turn_to_claim(link, judged.mean)
     if judged.low is None or judged.high is None:
         return [mean]
-    return [mean, *sorted(_turn_to_claim(link, end) for end in (judged.low, judged.high))]
+    return [mean, *sorted(turn_to_claim(link, end) for end in (judged.low, judged.high))]
 
 
-def _turn_to_claim(link: Link, difference: float) -> float:
+def turn_to_claim(link: Link, difference: float) -> float:
     """Left minus right turned so that it is above zero where the link holds."""
     return difference if ">" in link.order else 0.0 - difference
 
 
-def _turn_bound(link: Link, bound: str) -> str:
+def turn_bound(link: Link, bound: str) -> str:
     """What is known of left minus right, turned like it."""
     turned = {"at least": "at most", "at most": "at least"}
     return bound if ">" in link.order else turned.get(bound, "")

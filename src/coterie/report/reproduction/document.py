@@ -135,6 +135,7 @@ def _describe(item: Item, results: Mapping[str, Result]) -> dict[str, Any]:
     quantities = {quantity: numbers_of(item, results, quantity) for quantity in item.shows if results}
     measured = {quantity: _drop_unmeasured_rows(table, len(results)) for quantity, table in quantities.items()}
     claims, order = claims_table(item, results)
+    current = {scale: found for scale, found in results.items() if not found.is_stale(item)}
     return {
         "id": item.id,
         "heading": heading(item),
@@ -142,9 +143,9 @@ def _describe(item: Item, results: Mapping[str, Result]) -> dict[str, Any]:
         "command": f"coterie reproduce {item.id} --scale {SCALES[0]}",
         "runs": [describe_run(item, found, MOST_FAILURES) for found in results.values()],
         "claims": claims,
-        "remarks": remarks_on_claims(item, results, order),
+        "remarks": remarks_on_claims(item, current, order),
         "unjudged": len(item.claims) - len(order),
-        "findings": [(scale, sentence(item.findings[scale])) for scale in results if scale in item.findings],
+        "findings": [(scale, sentence(item.findings[scale])) for scale in current if scale in item.findings],
         "tables": [(title_of(item, q, [*results]), table) for q, table in measured.items() if table],
         "left_out": sum(len(table.rows) - len(measured[q].rows) for q, table in quantities.items()),
     }
@@ -168,8 +169,9 @@ def _verdicts_by_paper(items: Sequence[Item], kept: Results) -> Table:
 
 
 def _totals(items: Sequence[Item], kept: Results, scale: str) -> list[str]:
-    """The numbers of a row: a scale, how many of the items were run at it, how many claims have which verdict."""
-    run = [(item, kept[item.id][scale]) for item in items if scale in kept[item.id]]
+    """The numbers of a row: a scale, how many items have a current result at it, and their claims' verdicts."""
+    all_run = [(item, kept[item.id][scale]) for item in items if scale in kept[item.id]]
+    run = [(item, one) for item, one in all_run if not one.is_stale(item)]
     judged = [claim for item, one in run for claim in result.judge_claims(item, one)]
     found = Counter(claim.verdict for claim in judged)
     found["not run"] += sum(len(item.claims) for item in items) - found.total()

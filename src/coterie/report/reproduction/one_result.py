@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from coterie.experiments.papers.claims import VERDICTS, JudgedClaim, JudgedLink, Reference, Verdict
+from coterie.experiments.papers.claims import VERDICTS, JudgedClaim, JudgedLink, Link, Reference, Verdict
 from coterie.experiments.papers.item import FULL, Claim, Item
 from coterie.experiments.papers.result import Result, judge_claims, judge_published
 from coterie.report import tables
 from coterie.report.numbers import MISSING, count_of, join_words, signed
 from coterie.report.rendering import render_document
-from coterie.report.reproduction.claims import in_words
+from coterie.report.reproduction.claims import in_words, turn_bound, turn_to_claim
 from coterie.report.reproduction.words import duration, mean_and_sd, sentence
 from coterie.report.tables import Table
 
@@ -187,8 +187,8 @@ def _claims(item: Item, found: Result) -> list[ClaimText]:
             claim.where,
             judged.verdict,
             in_words(judged).replace("*", "").removeprefix(judged.verdict),
-            [(link.link, _describe_difference(link)) for link in judged.links],
-            "" if printed is None else _describe_printed(printed),
+            [(one.link, _describe_margin(link, one)) for link, one in zip(claim.links, judged.links, strict=True)],
+            "" if printed is None else _describe_printed(claim.links, printed),
             sentence(claim.published_exception) if claim.published_exception else "",
             sentence(claim.finding[found.scale]) if found.scale in claim.finding else "",
         )
@@ -229,19 +229,21 @@ def _trouble(found: Result, most: int) -> Iterator[str]:
     yield from (f"Note: {sentence(note)}" for note in found.notes)
 
 
-def _describe_printed(links: Sequence[tuple[float, bool]]) -> str:
-    """What becomes of a claim with the printed numbers, and the difference of each link's two sides."""
-    verdict = "holds" if all(holds for _, holds in links) else "does not hold"
-    return f"published: {verdict}, {', '.join(signed(difference) for difference, _ in links)}"
+def _describe_printed(links: Sequence[Link], printed: Sequence[tuple[float, bool]]) -> str:
+    """What becomes of a claim with the printed numbers, and by how much each link holds."""
+    verdict = "holds" if all(holds for _, holds in printed) else "does not hold"
+    margins = (turn_to_claim(link, difference) for link, (difference, _) in zip(links, printed, strict=True))
+    return f"published: {verdict}, {', '.join(map(signed, margins))}"
 
 
-def _describe_difference(link: JudgedLink) -> str:
-    """The difference of a link's two sides over the seeds."""
-    if link.verdict == "not run":
+def _describe_margin(link: Link, judged: JudgedLink) -> str:
+    """By how much a link holds over the seeds: above zero is what the paper claims."""
+    if judged.verdict == "not run":
         return "was not run"
-    if link.mean is None:
-        return "was never reached" if link.verdict == "vacuous" else "has no value"
-    mean = f"{link.bound} {signed(link.mean)}".lstrip()
-    if link.low is None or link.high is None:
-        return f"{mean}, n = {link.n}"
-    return f"{mean} [{signed(link.low)}, {signed(link.high)}], n = {link.n}"
+    if judged.mean is None:
+        return "was never reached" if judged.verdict == "vacuous" else "has no value"
+    mean = f"{turn_bound(link, judged.bound)} {signed(turn_to_claim(link, judged.mean))}".lstrip()
+    if judged.low is None or judged.high is None:
+        return f"{mean}, n = {judged.n}"
+    low, high = sorted(turn_to_claim(link, end) for end in (judged.low, judged.high))
+    return f"{mean} [{signed(low)}, {signed(high)}], n = {judged.n}"
