@@ -162,7 +162,8 @@ def _verdicts_by_paper(items: Sequence[Item], kept: Results) -> Table:
     rows = []
     for paper in dict.fromkeys(item.paper for item in items):
         own = [item for item in items if item.paper == paper]
-        rows += [[_link(paper, anchor(paper)), *_totals(own, kept, scale)] for scale in scales]
+        run = [scale for scale in scales if any(scale in kept[item.id] for item in own)]
+        rows += [[_link(paper, anchor(paper)), *_totals(own, kept, scale)] for scale in run]
     rows += [["all", *_totals(items, kept, scale)] for scale in scales]
     header = [f"{v} (corrected)" if v in DECIDED else str(v) for v in VERDICTS]
     return Table(["paper", "scale", "items run", *header], rows, texts=2)
