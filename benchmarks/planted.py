@@ -287,6 +287,7 @@ FedAvg searches for no groups; *adapted* is its model after one more epoch on th
 `python -m benchmarks.planted --write docs/planted.md` runs what is missing and writes this page. The rows are
 kept in `docs/planted`. A single cell is a run like any other:
 
+<!-- run with: run --baselines none --rounds 2 -->
 ```sh
 coterie run cfl --data digits --split 'rotated(2)' --clients 24 --rounds 40 --seed 1
 ```"""
@@ -295,7 +296,7 @@ coterie run cfl --data digits --split 'rotated(2)' --clients 24 --rounds 40 --se
 ADVISED = """\
 What a method that misses cases by its defaults can be given, as its page says, and in how many cases it then finds
 the groups. Chosen on seed 0; in the tables below these runs are *as advised*, all else as above. Where fewer
-seeds than three were run, their number stands behind the count.
+seeds than three were run of a case, the least number of them stands behind the count.
 `python -m benchmarks.planted --advised --write docs/planted.md` runs them."""
 
 

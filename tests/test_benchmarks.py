@@ -435,8 +435,8 @@ def test_what_fails_is_marked_on_the_page_of_planted_groups() -> None:
     rows = [row(first, seed, 1.0) for seed in planted.SEEDS] + [row(second, 2, 0.8999)]
     rows.append(row(first, 1, 1.0) | {"advised": True})
     lines = [line for line in planted.page(rows).splitlines() if line.startswith("| [`ifca`](methods/ifca.md)")]
-    assert lines[0].split(" | ")[1:] == ["**1 of 2**", "–", "–", "– |"]
-    assert lines[1].split(" | ")[1:] == [", ".join(planted.advice("ifca")), "1 of 1", "–", "–", "– |"]
+    assert lines[0].split(" | ")[1:] == ["**1 of 2** (1 seed)", "–", "–", "– |"]
+    assert lines[1].split(" | ")[1:] == [", ".join(planted.advice("ifca")), "1 of 1 (1 seed)", "–", "–", "– |"]
     assert lines[3].startswith("| [`ifca`](methods/ifca.md), as advised | 1.00 · 50.0% (1 of 3) | – |")
     assert lines[2].split(" | ")[1:] == ["1.00 · 50.0%", "**0.89** · 50.0% (1 of 3)", *["–"] * 3, "– |"]
 
