@@ -223,8 +223,8 @@ class Mixed(Parts, Method[MixedState]):
             return f": {value}; a method.threshold below that would have fired it"
         return (
             f": at the nearest a group's mean update had {first:.3g} of its greatest length, and a member's was "
-            f"{second:.3g} times as long; method.eps1_frac above {first:.3g} with method.ratio at most "
-            f"{second:.3g} would have fired it"
+            f"{second:.3g} times as long; method.eps1_frac a little above {first:.3g} with method.ratio a little "
+            f"below {second:.3g} would have fired it"
         )
 
     @property
