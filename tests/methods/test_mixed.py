@@ -313,8 +313,8 @@ def test_it_says_why_no_groups_came_about() -> None:
     near = re.fullmatch(
         r"no groups came about: the trigger 'stationary' never fired: at the nearest a group's mean update had "
         r"\S+ of its greatest length, and a member's was \S+ times as long; method.eps1_frac a little above "
-        r"(\S+) with method.ratio a little below (\S+) would have fired it; method.trigger = 'every' looks for them "
-        r"in each round",
+        r"(\S+) with method.ratio a little below (\S+) would have fired it; method.trigger = 'every' looks for "
+        r"them in each round",
         sentence,
     )
     assert near
