@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from tests.golden.notes import pad_orders
-from tests.golden.vectors import BATCH, CLASSES, FEATURES, HIDDEN, draw_federation, write
+from tests.golden.tensorflow_one import build_mlp, flat, use_tensorflow_one
+from tests.golden.vectors import BATCH, CLASSES, HIDDEN, draw_federation, write
 
 SIZES = (8, 20, 12, 32, 16, 24, 12, 28)
 ROUNDS, USERS, GROUPS, SEED = 6, len(SIZES), 2, 1
@@ -42,12 +43,6 @@ CONFIG = {
 
 ENDS = ("before", "after")
 """Of a step of K-means, for its centres."""
-
-
-def flat(variables: Any) -> Any:
-    """Return a model of theirs as one vector, in the order and the shape of PyTorch."""
-    kernel, bias, last, last_bias = variables
-    return np.concatenate([kernel.T.ravel(), bias, last.T.ravel(), last_bias]).astype(np.float32)
 
 
 def turn(kernels: Any) -> Any:
@@ -64,15 +59,8 @@ def network(tf: Any, base: Any) -> Any:
             super().__init__(seed, lr)
 
         def create_model(self) -> Any:
-            features = tf.placeholder(tf.float32, [None, FEATURES])
-            labels = tf.placeholder(tf.int64, [None])
-            kernel = tf.get_variable("dense/kernel", [FEATURES, HIDDEN])
-            hidden = tf.nn.relu(features @ kernel + tf.get_variable("dense/bias", [HIDDEN]))
-            last = tf.get_variable("dense_1/kernel", [HIDDEN, CLASSES])
-            logits = hidden @ last + tf.get_variable("dense_1/bias", [CLASSES])
-            loss = tf.losses.sparse_softmax_cross_entropy(labels=labels, logits=logits)
+            features, labels, loss, guess = build_mlp(tf)
             step = self.optimizer.minimize(loss)
-            guess = tf.argmax(logits, axis=1)
             return features, labels, step, tf.count_nonzero(tf.equal(labels, guess)), loss, guess, None
 
         def process_x(self, raw_x_batch: Any) -> Any:
@@ -86,9 +74,7 @@ def network(tf: Any, base: Any) -> Any:
 
 def main(checkout: Path) -> None:
     """Write one file."""
-    tf: Any = import_module("tensorflow.compat.v1")
-    tf.disable_v2_behavior()
-    sys.modules["tensorflow"] = tf
+    tf = use_tensorflow_one()
     sys.path.insert(0, str(checkout.resolve() / "models"))
     sizes: Any = import_module("mh_constants")
     sizes.MODEL_PARAMS["femnist.cnn"] = (HIDDEN, CLASSES)

@@ -23,18 +23,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.rules import Score, Training, gaussian
-from coterie.grouping.aggregate import mean
+from coterie.grouping.affinity import squared_distances
+from coterie.grouping.aggregate import mean, trimmed_count, trimmed_means
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
 from coterie.grouping.labels import relabel
 from coterie.grouping.relation import same_neighbours
 from coterie.methods import Cohort, Method
 from coterie.methods.cfl import CFL
 from coterie.methods.client_rows import VersionedRows
+from coterie.methods.clusterfl import ClusterFL, ClusterFLState
 from coterie.methods.ditto import Ditto
-from coterie.methods.exchange import Replies, Round
+from coterie.methods.exchange import Exchange, Replies, Round
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.fedcr import FedCR
+from coterie.methods.feddane import FedDANE
+from coterie.methods.feddist import FedDist
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
@@ -45,6 +49,7 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.lg_fedavg import LGFedAvg
 from coterie.methods.one_model import GlobalState
 from coterie.methods.per_fedavg import PerFedAvg
+from coterie.methods.robust_tkm import RobustTKM
 from tests.golden.replay import Replay
 from tests.golden.vectors import BATCH, FEATURES, HIDDEN, SIZES, read
 
@@ -103,6 +108,7 @@ CASES: dict[str, Case] = {
         {"batches": 2},
         SLOWER.updated(momentum=0.5, weight_decay=1e-4),
     ),
+    "fesem-feddist": (FedDist(), WHOLE, {}, TWO_EPOCHS),
     "authors-fedbabu": (FedBABU(head=1, lr_drops=(2, 3)), BODY, {}, SLOWER.updated(momentum=0.9)),
 }
 
@@ -127,6 +133,19 @@ def test_one_mean(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_feddane(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients' gradients, what they trained under the mean gradient, and the mean of that."""
+    numbers = read("feddane")
+    replay = Replay(numbers, TWO_EPOCHS)
+    for number, played in enumerate(replay.play(FedDANE(mu=0.5), engine, monkeypatch)):
+        cohort = numbers["cohort"][number]
+        first, second = played.replies
+        close(first.uploads["gradient"], numbers["gradients"][number, cohort])
+        close(second.models, numbers["clients"][number, cohort])
+        close(played.state.model[0], numbers["global"][number])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_ifca(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The authors' clients meet all of their samples in each of `tau` steps; a cluster's mean counts them alike."""
     numbers = read("ifca")
@@ -140,6 +159,52 @@ def test_ifca(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, played in enumerate(replay.play(method, engine, monkeypatch)):
         np.testing.assert_array_equal(played.state.groups, numbers["groups"][number])
         close(played.state.models, numbers["models"][number])
+
+
+class AddingClusterFL(ClusterFL):
+    """The authors' client adds the inner product with U and Omega; their server implies that it is subtracted."""
+
+    def round(self, state: ClusterFLState, cohort: Cohort) -> Round[ClusterFLState]:
+        asks = super().round(state, cohort)
+        ask = next(asks)
+        assert isinstance(ask, Exchange)
+        if "attraction" in ask.send:
+            towards = ask.send["attraction"]
+            ask = replace(ask, send={**ask.send, "attraction": replace(towards, matrix=-towards.matrix)})
+        replies = yield ask
+        while True:
+            try:
+                replies = yield asks.send(replies)
+            except StopIteration as end:
+                found: ClusterFLState = end.value
+                return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_clusterfl(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What clients trained under the relation, which the authors' server finds twice, and its Omega and U."""
+    numbers = read("clusterfl")
+    method = AddingClusterFL(alpha=0.02, beta=0.05, rho=0.25, local_epochs=2, stop=0.0)
+    replay = Replay(numbers, Training(batch_size=5, lr=0.1))
+    for number, played in enumerate(replay.play(method, engine, monkeypatch)):
+        close(played.state.models, numbers["clients"][number])
+        close(played.state.omega, numbers["omega"][number])
+        close(played.state.dual, numbers["dual"][number])
+        close(played.state.relation, numbers["relation"][number])
+    assert np.abs(numbers["omega"][3:]).max((1, 2)).min() > 0.1
+
+
+def test_clusterfl_subtracts_what_its_authors_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which they do once there is a relation (docs/methods/clusterfl.md, D1)."""
+    numbers = read("clusterfl")
+    method = ClusterFL(alpha=0.02, beta=0.05, rho=0.25, local_epochs=2, stop=0.0)
+    played = Replay(numbers, Training(batch_size=5, lr=0.1)).play(method, "sequential", monkeypatch)
+    apart = [
+        np.abs(one.state.models.numpy() - theirs).max()
+        for one, theirs in zip(played, numbers["clients"], strict=True)
+    ]
+    assert max(apart[:4]) < TOLERANCE  # Omega and U are 0 until the second round of a relation
+    assert min(apart[4:]) > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -158,6 +223,34 @@ def test_cfl(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(played.state.groups, numbers["groups"][number - 1])
         if number in written:
             close(played.served, numbers["models"][written.index(number)])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_robust_tkm(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What clients trained alone, their groups by trimmed K-means, and the trimmed means of these afterwards."""
+    numbers = read("fesem-robust-tkm")
+    method = RobustTKM(clusters=2, local_epochs=6, iterations=8, signal="last_kernel")
+    groups = numbers["groups"].astype(np.int64)
+    theirs = [groups[np.flatnonzero(relabel(groups) == k)[0]] for k in range(2)]
+    assert trimmed_count(np.bincount(groups), 0.05).all()
+    for number, played in enumerate(Replay(numbers, TWO_EPOCHS).play(method, engine, monkeypatch)):
+        np.testing.assert_array_equal(played.state.groups, relabel(groups))
+        close(played.replies[0].models, numbers["clients"][number])
+        close(played.state.models, numbers["models"][number, theirs])
+
+
+def test_robust_tkm_steps() -> None:
+    """A step of the trimmed K-means: the trimmed means of whom a step before held together, and who is nearest."""
+    numbers = read("fesem-robust-tkm")
+    kernel = slice(FEATURES * HIDDEN + HIDDEN, -3)
+    points = torch.from_numpy(numbers["clients"][0, :, kernel])
+    moved = 0
+    for labels, centres, after in zip(numbers["steps"], numbers["centres"], numbers["steps"][1:], strict=False):
+        found = trimmed_means(points, labels.astype(np.int64), torch.zeros(2, points.shape[1]), 0.05)
+        close(found, centres)
+        np.testing.assert_array_equal(squared_distances(points, found).argmin(1), after)
+        moved += int((labels != after).sum())
+    assert moved
 
 
 @pytest.mark.parametrize("engine", ENGINES)
