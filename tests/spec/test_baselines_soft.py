@@ -316,6 +316,33 @@ def test_clusterfl_6_14_one_step_of_the_client() -> None:
                 torch.testing.assert_close(after.models[client], expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.medium
+def test_clusterfl_6_14_coupled_clients_descend_the_whole_lagrangian() -> None:
+    """Their step follows the gradient of F_i + alpha W^2 + <U, O - F^T W> + rho/2 (O - F^T W)^2, O being Omega."""
+    method = ClusterFL(alpha=0.03, beta=0.02, rho=0.1, stop=0.0, local_epochs=1, every=2, coupled=True)
+    run = train(method, planted("feature"), 4, training=TRAINING.updated(batch_size=100))
+    before, after = run.states[3], run.states[4]
+    f, omega, dual = before.relation.double(), before.omega.double(), before.dual.double()
+    models = before.models.double().requires_grad_()
+    gap = omega - f.T @ models
+    (0.03 * models.square().sum() + (dual * gap).sum() + 0.05 * gap.square().sum()).backward()
+    assert models.grad is not None
+    others = 0.1 * (f @ (f.T @ models) - (f**2).sum(1, keepdim=True) * models)
+    assert others.abs().max() > 0.01
+    for client in (0, 5, 11):
+        w = before.models[client]
+        gradient = asked(run, client, 4, Gradients(w, full=True))[0]
+        expected = w - 0.1 * (gradient + models.grad[client].float())
+        torch.testing.assert_close(after.models[client], expected, atol=1e-6, rtol=0)
+
+
+def test_clusterfl_6_14_coupled_clients_need_the_efficient_payload() -> None:
+    with pytest.raises(
+        BadInput, match=r"^method\.coupled = true .* literal: .*; method\.payload must be efficient$"
+    ):
+        train(ClusterFL(coupled=True, payload="literal"), planted("feature", clients=2), 0)
+
+
 def test_clusterfl_6_14_updates_of_the_server() -> None:
     """Omega, then U, with the F that clients trained under; F itself in every third round only."""
     rho, beta = 2e-3, 5e-4

@@ -139,6 +139,9 @@ class ClusterFL(Method[ClusterFLState]):
         Literal["efficient", "literal"],
         Field(description="send what a client needs; or all of Omega, U and F, as the authors' code does"),
     ] = "efficient"
+    coupled: Annotated[
+        bool, Field(description="draw a client by the models that share its mixes, as the constraint does")
+    ] = False
 
     @property
     def needs(self) -> Needs:
@@ -172,20 +175,26 @@ class ClusterFL(Method[ClusterFLState]):
         if self.rho <= 2 * self.beta:
             least = f"it must be above 2 method.beta = {2 * self.beta:g}"
             raise BadInput(f"method.rho = {self.rho:g} is not possible: Omega has no minimum there; {least}")
+        if self.coupled and self.payload == "literal":
+            need = "clients are not sent the models it needs; method.payload must be efficient"
+            raise BadInput(f"method.coupled = true is not possible with method.payload = literal: {need}")
         return ClusterFLState.initial(server)
 
     def round(self, state: ClusterFLState, cohort: Cohort) -> Round[ClusterFLState]:
         server, clients, none = cohort.server, cohort.clients, cohort.server.layout.nothing
+        trainable = server.layout.trainable
         if state.changes.mean() < self.stop:  # step 5
             yield Log("stopped", 1.0)
             return state
         rows = np.zeros(len(clients), np.int64)
         send = send_shared_part(server.initial(0)[None], rows, none, server.layout, state.known[clients])
         rule = RelatedUpdate(self.alpha, self.rho, self.local_epochs)
-        replies: Replies = yield Exchange(clients, rule, send | self._send_relation(state, clients))  # steps 1, 2
+        replies: Replies = yield Exchange(
+            clients, rule, send | self._send_relation(state, clients, trainable)
+        )  # steps 1, 2
         if not len(replies):
             return state
-        state = state.store_replies(replies).update_omega(self.rho, self.beta, server.layout.trainable)  # step 3
+        state = state.store_replies(replies).update_omega(self.rho, self.beta, trainable)  # step 3
         if cohort.round % self.every == 0:  # step 4
             there = np.flatnonzero(state.known)
             outputs = yield Outputs(state.models[torch.from_numpy(there)], server.public_inputs(), self.temperature)
@@ -215,7 +224,7 @@ class ClusterFL(Method[ClusterFLState]):
             groups[answered] = np.where(of_groups.any(1), of_groups.argmax(1), UNKNOWN)
         return Serving(torch.cat([initial[None], replies.models]), groups, rows)
 
-    def _send_relation(self, state: ClusterFLState, clients: Ids) -> dict[str, Send]:
+    def _send_relation(self, state: ClusterFLState, clients: Ids, trainable: Part) -> dict[str, Send]:
         """Return what clients are sent of the relation, if there is one."""
         if not state.relation.any():
             return {}
@@ -225,4 +234,9 @@ class ClusterFL(Method[ClusterFLState]):
         shares, rows = state.relation[torch.from_numpy(clients)].double(), np.arange(len(clients))
         towards = mix_models(shares.numpy(), state.dual + self.rho * state.omega)
         strengths = (self.rho * shares.square().sum(1, keepdim=True)).float()
+        if self.coupled:
+            models = trainable.take(state.models)
+            mixes = mix_models(state.relation.T.double().numpy(), models)
+            own = strengths * models[torch.from_numpy(clients)]
+            towards = towards - (self.rho * mix_models(shares.numpy(), mixes) - own)
         return {"attraction": Send(towards, rows), "strength": Send(strengths, rows)}
