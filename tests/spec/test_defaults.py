@@ -138,6 +138,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "stop": 1e-2,
         "labels": "columns",
         "payload": "efficient",
+        "coupled": False,
     },
     "robust-tkm": {  # 6.15
         "clusters": 4,

@@ -12,7 +12,6 @@ Decisions where the paper is silent, and cost: docs/methods/fedbabu.md
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from coterie.clients.rules.evaluate import AdaptThenEvaluate
+from coterie.clients.rules.evaluate import AdaptThenEvaluate, factor_after_drops
 from coterie.clients.rules.private import FrozenHeadUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.catalog import METHODS, Grid
@@ -57,6 +56,10 @@ class FedBABU(SharedLayers):
     def covered(self) -> Covered:
         return Covered("", "", "its clients adapt on their samples before they are scored")
 
+    @property
+    def rate_drops(self) -> tuple[int, ...]:
+        return self.lr_drops
+
     def shared(self, layout: Layout) -> Part:
         return layout.everything - select_last_layers(layout, self.head, "head", len(layout.layers) - 1)
 
@@ -64,7 +67,7 @@ class FedBABU(SharedLayers):
         return FrozenHeadUpdate(self.head)
 
     def settings(self, cohort: Cohort) -> dict[str, NDArray[np.float64]]:
-        factor = 0.1 ** bisect_left(sorted(self.lr_drops), cohort.round)
+        factor = factor_after_drops(self.lr_drops, cohort.round)
         return {"lr_factor": np.full(len(cohort.clients), factor)}
 
     def serving(self, state: PartlyShared, server: ServerView) -> Serving:

@@ -242,6 +242,11 @@ class Method(ABC, Generic[S]):
         """What these settings cannot do without."""
         return Needs()
 
+    @property
+    def rate_drops(self) -> tuple[int, ...]:
+        """Rounds after each of which its clients' learning rate is a tenth, beside the schedule of `training`."""
+        return ()
+
     def evaluation(
         self, state: S, server: ServerView, clients: Ids, split: Split = "test", last: bool = False
     ) -> Exchange:

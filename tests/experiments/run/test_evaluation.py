@@ -11,12 +11,24 @@ import polars as pl
 import pytest
 import torch
 
-from coterie.clients.rules import Answer, Client, Evaluate, Item, Order, Rule, Score, Train, Work, rule
+from coterie.clients.rules import (
+    Answer,
+    BeforeAndAfter,
+    Client,
+    Evaluate,
+    Item,
+    Order,
+    Rule,
+    Score,
+    Train,
+    Work,
+    rule,
+)
 from coterie.errors import BadInput
 from coterie.experiments.folder.metrics import CLASSIFICATION
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import take_adapted
-from coterie.experiments.run.evaluation import adapt_exchange
+from coterie.experiments.run.evaluation import adapt_exchange, plan_evaluation
 from coterie.experiments.run.loop import Session, resume, run, train
 from coterie.experiments.run.record import read_scores
 from coterie.experiments.schema.experiment import Experiment
@@ -117,6 +129,30 @@ def test_a_head_that_adapts_leaves_the_body_alone(tmp_path: Path) -> None:
     away = before.model != after.model
     assert away[head.ranges[0][0] :].any()
     assert not away[: head.ranges[0][0]].any()
+
+
+def test_adaptation_obeys_the_drops_of_a_methods_own_schedule(tmp_path: Path) -> None:
+    """That is of a client's own model; and of newcomers, who come after the last round and so after its drop."""
+
+    def method(*drops: int) -> dict[str, Any]:
+        return {"name": "fedbabu", "lr_drops": drops, "fine_tune": 0}
+
+    own = {"evaluated": "local", "adapt": {"epochs": 1}}
+    with closing(Session(_experiment(tmp_path, method(1), evaluation=own))) as session:
+        list(train(session))
+        plan = plan_evaluation(
+            session.method, session.state, session.server, session.experiment.evaluation, False, session.local
+        )
+        rules = [exchange.rule for exchange in plan]
+    assert [rule.lr_drops for rule in rules if isinstance(rule, BeforeAndAfter)] == [(1,)] * len(rules)
+
+    def adapted(*drops: int, **adapt: float) -> list[float]:
+        changes = {"run__holdout_clients": 0.5, "run__rounds": 2, "evaluation__adapt": {"epochs": 5} | adapt}
+        joined = RunFolder(run(_experiment(tmp_path, method(*drops), **changes)).folder).newcomers()
+        assert joined is not None
+        return [float(value) for value in joined["adapted"]]
+
+    assert adapted(2) == adapted(lr=0.01) != adapted()
 
 
 @pytest.mark.slow

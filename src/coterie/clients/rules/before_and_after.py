@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.rules.client import Client
+from coterie.clients.rules.evaluate import factor_after_drops
 from coterie.clients.rules.requests import Request, Score, Train
 from coterie.clients.rules.rule import RULES, Answer, Order, Rule, Work, rule
 
@@ -41,14 +42,23 @@ class BeforeAndAfter(Rule):
     lr: Annotated[
         float | None, Field(ge=0, description="learning rate in the first round; without it, training's")
     ] = None
+    lr_drops: Annotated[
+        tuple[int, ...], Field(description="rounds after each of which the learning rate is a tenth")
+    ] = ()
 
     @classmethod
     def of(
-        cls, evaluation: Rule, epochs: int | None, steps: int | None, layers: str, lr: float | None
+        cls,
+        evaluation: Rule,
+        epochs: int | None,
+        steps: int | None,
+        layers: str,
+        lr: float | None,
+        lr_drops: tuple[int, ...] = (),
     ) -> BeforeAndAfter:
         """Score what `evaluation` would score, before and after an adaptation."""
         told = json.dumps(evaluation.settings(), sort_keys=True)
-        return cls(evaluation.name, told, epochs, steps, layers, lr)
+        return cls(evaluation.name, told, epochs, steps, layers, lr, lr_drops)
 
     def run(self, client: Client, order: Order) -> Work:
         """Report the `score` before, the one after as `adapted`, and what else the evaluation reports.
@@ -89,7 +99,7 @@ class BeforeAndAfter(Rule):
             part=None if self.layers == "all" else client.layout.select(self.layers),
             epochs=self.epochs,
             minibatches=self.steps,
-            lr=training.lr_at(client.round),
+            lr=training.lr_at(client.round) * factor_after_drops(self.lr_drops, client.round),
             purpose="adaptation",
         )
         adapted: Tensor = trained.model

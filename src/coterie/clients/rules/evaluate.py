@@ -49,6 +49,11 @@ class Evaluate(Rule):
         return Answer(report={"score": scored, "choice": choice})
 
 
+def factor_after_drops(lr_drops: tuple[int, ...], round_: int) -> float:
+    """Return what is left of a learning rate that is a tenth after each of some rounds."""
+    return 0.1 ** sum(drop < round_ for drop in lr_drops)
+
+
 @rule("adapt-then-evaluate")
 @dataclass(frozen=True)
 class AdaptThenEvaluate(Evaluate):
@@ -80,7 +85,7 @@ class AdaptThenEvaluate(Evaluate):
             part=part,
             epochs=self.epochs,
             minibatches=self.steps,
-            lr=lr * 0.1 ** sum(drop < client.round for drop in self.lr_drops),
+            lr=lr * factor_after_drops(self.lr_drops, client.round),
             plain=self.plain,
             purpose="adaptation",
         )

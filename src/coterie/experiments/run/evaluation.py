@@ -26,7 +26,9 @@ HEAD = "last:1"
 """The layers that `evaluation.adapt.layers = "head"` selects."""
 
 
-def adapt_exchange(exchange: Exchange, adapt: Adapt | None, private: Part, layout: Layout) -> Exchange:
+def adapt_exchange(
+    exchange: Exchange, adapt: Adapt | None, private: Part, layout: Layout, lr_drops: tuple[int, ...] = ()
+) -> Exchange:
     """Return the exchange in which the clients are also scored after an adaptation; the same without one.
 
     Args:
@@ -34,6 +36,7 @@ def adapt_exchange(exchange: Exchange, adapt: Adapt | None, private: Part, layou
         adapt: how they adapt.
         private: the layers that the method keeps to each client.
         layout: of the models.
+        lr_drops: the method's own (`Method.rate_drops`).
 
     Raises:
         BadInput: the network has no such layers.
@@ -42,7 +45,7 @@ def adapt_exchange(exchange: Exchange, adapt: Adapt | None, private: Part, layou
         return exchange
     layers = {"head": HEAD, "private": _name_layers(private, layout)}.get(adapt.layers, adapt.layers)
     layout.select(layers, "evaluation.adapt.layers")
-    rule = BeforeAndAfter.of(exchange.rule, adapt.epochs, adapt.steps, layers, adapt.lr)
+    rule = BeforeAndAfter.of(exchange.rule, adapt.epochs, adapt.steps, layers, adapt.lr, lr_drops)
     return replace(exchange, rule=rule)
 
 
@@ -96,7 +99,7 @@ def plan_evaluation(
     private = method.private_layers(state, server) if evaluation.adapt is not None else server.layout.everything
 
     def adapted(exchange: Exchange) -> Exchange:
-        return adapt_exchange(exchange, evaluation.adapt, private, server.layout)
+        return adapt_exchange(exchange, evaluation.adapt, private, server.layout, method.rate_drops)
 
     if local is None:
         yield adapted(method.evaluation(state, server, everyone, split, last))

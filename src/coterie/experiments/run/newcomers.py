@@ -78,10 +78,11 @@ def receive(
     arrival = read_scores(
         runtime.measure(Exchange(clients, Evaluate(own=joined.own), sends)), clients, joined.groups, metrics
     )
-    exchange = Exchange(clients, AdaptThenEvaluate(own=joined.own), sends)
+    exchange = Exchange(clients, AdaptThenEvaluate(own=joined.own, lr_drops=method.rate_drops), sends)
     if adapt is not None:
         evaluated = Exchange(clients, Evaluate(own=joined.own), sends)
-        exchange = adapt_exchange(evaluated, adapt, method.private_layers(state, server), server.layout)
+        private = method.private_layers(state, server)
+        exchange = adapt_exchange(evaluated, adapt, private, server.layout, method.rate_drops)
     adapted = read_scores(runtime.measure(exchange), clients, joined.groups, metrics)
     adapted = adapted if adapted.adapted is None else adapted.adapted
     return pl.DataFrame(
