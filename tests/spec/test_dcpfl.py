@@ -582,6 +582,8 @@ def test_dcpfl_names_settings_that_would_have_seen_the_decrease_end(method: DCPF
     state = replace(run.state, tree=np.empty((0, 4)), losses=LOSSES)
     (remark,) = run.method.final_warnings(state, run.server, len(LOSSES))
     assert remark.endswith(f"nothing was tried; {would} would have seen it, and more rounds might")
+    (remark,) = run.method.final_warnings(replace(state, losses=(*LOSSES, *[LOSSES[-1]] * 9)), run.server, 20)
+    assert remark.startswith("the rapid decrease of the loss ended within 20 rounds, but no trial was heard: ")
     # What ends with the last loss would be tried in the round after.
     least = replace(method, window=1, t_obv=1, min_rdp_rounds=0)
     (remark,) = least.final_warnings(replace(state, losses=LOSSES[:3]), run.server, 3)

@@ -327,7 +327,10 @@ class DCPFL(Method[DCPFLState]):
                 f"the rapid decrease of the loss was not seen to end in {rounds} rounds, so nothing was tried; "
                 f"{self._advise_rule(state.losses)}"
             ]
-        return []
+        return [
+            f"the rapid decrease of the loss ended within {rounds} rounds, but no trial was heard: one takes the "
+            "round after, and clients that answer and have samples to tell its losses on; more rounds might make one"
+        ]
 
     def _advise_margin(self, winning: float) -> str:
         """Say which margin would have let a rejected trial win."""
