@@ -329,7 +329,7 @@ class DCPFL(Method[DCPFLState]):
             ]
         return [
             f"the rapid decrease of the loss ended within {rounds} rounds, but no trial was heard: one takes the "
-            "round after, and clients that answer and have samples to tell its losses on; more rounds might make one"
+            "round after, and clients that answer and have samples to tell its losses on; more rounds may make one"
         ]
 
     def _advise_margin(self, winning: float) -> str:
