@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,15 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_committed_page_is_that_of_the_committed_results() -> None:
     written = (DOCS / "reproduction.md").read_text("utf-8")
     assert written == document.render(DOCS / "reproduction")
+
+
+@pytest.mark.medium
+def test_the_committed_results_have_the_verdicts_on_the_claims_as_they_are(tmp_path: Path) -> None:
+    kept = tmp_path / "reproduction"
+    shutil.copytree(DOCS / "reproduction", kept)
+    document.judge_again(kept)
+    for path in sorted(kept.glob("*.json")):
+        assert path.read_text("utf-8") == (DOCS / "reproduction" / path.name).read_text("utf-8"), path.name
 
 
 @pytest.mark.medium
@@ -174,6 +184,19 @@ def test_main_claims_at_the_front(own: Callable[..., Item], tmp_path: Path) -> N
     assert "| verdict |\n" in brief
     with pytest.raises(BadInput, match="there is no place for the main claims"):
         document.put_headlines("Before.", tmp_path)
+
+
+def test_a_scale_at_which_a_main_claim_is_vacuous_gives_way(own: Callable[..., Item], tmp_path: Path) -> None:
+    item = own(ITEM.replace('where = "Figure 2"', 'where = "Figure 2"\nheadline = true\nwhy = "Skew shows"'))
+    medium = _medium(item)
+    small = replace(made(item), values=dict(made(item).values))
+    apart = {Reference("hop", "FedTSDP", "IID"): (0.5, 0.6), Reference("hop", "FedTSDP", "β = 0.2"): (0.7, 0.9)}
+    row = "| A Paper, Table 1 | The statistic of IID data is lower | – |"
+    alone = _kept(tmp_path, item, small, medium)
+    assert any(line.startswith(f"{row} +0.25 in every seed (medium, 3 seeds) | vacuous |") for line in alone)
+    lines = _kept(tmp_path, item, replace(small, values={**small.values, **apart}), medium)
+    (line,) = (line for line in lines if line.startswith(row))
+    assert "(small, 2 seeds) | undecided |" in line
 
 
 @pytest.fixture

@@ -106,8 +106,9 @@ def reproduce(
     if write is not None:
         from coterie.cli.printing import say
         from coterie.experiments.folder.files import write_whole
-        from coterie.report.reproduction.document import put_headlines, render
+        from coterie.report.reproduction.document import judge_again, put_headlines, render
 
+        judge_again(write.with_suffix(""))
         texts = {write: render(write.with_suffix(""))}
         for page in front or ():
             if not page.is_file():

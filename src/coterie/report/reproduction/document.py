@@ -90,7 +90,10 @@ def put_headlines(text: str, folder: Path) -> str:
 
 
 def headline_table(items: Sequence[Item], kept: Results) -> Table:
-    """Tabulate the papers' main claims: what was printed, and what came out at the largest scale that was run."""
+    """Tabulate the papers' main claims: what was printed, and what came out at the largest scale that was run.
+
+    A scale at which a claim is vacuous gives way to a smaller one at which it is not.
+    """
     rows = []
     for item in items:
         judged = {scale: (found, result.judge_claims(item, found)) for scale, found in kept[item.id].items()}
@@ -99,6 +102,7 @@ def headline_table(items: Sequence[Item], kept: Results) -> Table:
                 continue
             text = " ".join(claim.text.split()).removesuffix(".")
             run = [s for s, (_, claims) in judged.items() if claims[i].verdict != "not run"]
+            run.sort(key=lambda scale: judged[scale][1][i].verdict == "vacuous")
             end: list[str] = [MISSING, TO_RUN]
             if run:
                 found, claims = judged[run[0]]
@@ -128,6 +132,18 @@ def read_results(folder: Path, items: Sequence[Item]) -> Results:
     if wrong:
         raise BadInput(wrong)
     return {id: {scale: by[scale] for scale in reversed(SCALES) if scale in by} for id, by in found.items()}
+
+
+def judge_again(folder: Path) -> None:
+    """Write the results in a folder with the claims of their items as they are now, and the verdicts on these.
+
+    Raises:
+        BadInput: a file in the folder is damaged, or of no item or scale.
+    """
+    items = [load_item(name) for name in list_items()]
+    for id, by in read_results(folder, items).items():
+        for one in by.values():
+            result.write(folder / f"{id}-{one.scale}.json", load_item(id), one)
 
 
 def _describe(item: Item, results: Mapping[str, Result]) -> dict[str, Any]:
