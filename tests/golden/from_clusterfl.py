@@ -8,8 +8,8 @@
 Runs their server (`server_cfmtl.py`) and seven processes of their client (`client_cfmtl.py`), which talk to each
 other as they do, on the part of today's TensorFlow that speaks the language of version 1. What is handed to them
 instead of their own is the data and a tiny network; and numbers at the head of their files are others: the width of
-the network, epochs, rounds, the learning rate, and the three weights, which are so small that two epochs would not
-show them.
+the network, epochs, rounds, the learning rate, and the three weights, for theirs are so small that two epochs would
+not show them. Their decay of the learning rate begins after 100 steps, and never counts here.
 
 Their client fetches the weights that it sends in the same step that changes them, so that the last change may or
 may not be among them. Here they are read after it. It seeds a graph that it then throws away, so that every client

@@ -11,9 +11,9 @@ tiny network as the graph of their logistic regression.
 
 Three of eight clients take part. They draw both cohorts of a round from one seed, so that they are the same.
 
-Their optimizer takes the second of a pair from `Client.get_grads`, which returns the gradients of all variables
-alone: of a logistic regression, which has two, it takes that of the bias, and other networks fail. Here it is a
-pair, as their trainer's `show_grads` expects too.
+Their optimizer takes the second of a pair from `Client.get_grads`, which returns what the model does: for most of
+theirs the gradients of all variables. Of a logistic regression, which has two, it takes that of the bias, and
+larger networks fail. Here it is a pair, as their trainer's `show_grads` expects too.
 """
 
 from __future__ import annotations

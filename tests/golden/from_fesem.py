@@ -1,4 +1,4 @@
-"""Golden vectors of FeSEM from its authors (mingxuts/multi-center-fed-learning, commit e206681, MIT).
+"""Golden vectors of FeSEM from its authors (mingxuts/multi-center-fed-learning, commit e206681, BSD).
 
     git clone https://github.com/mingxuts/multi-center-fed-learning
     git -C multi-center-fed-learning checkout e206681

@@ -1,4 +1,4 @@
-"""Golden vectors of Robust-TKM and FedDist from FeSEM's authors (multi-center-fed-learning, commit e206681, MIT).
+"""Golden vectors of Robust-TKM and FedDist from FeSEM's authors (multi-center-fed-learning, commit e206681, BSD).
 
     git clone https://github.com/mingxuts/multi-center-fed-learning
     git -C multi-center-fed-learning checkout e206681
@@ -12,7 +12,7 @@ that speaks the language of version 1. What is handed to them instead of their o
 Robust-TKM: all clients train alone, their trimmed K-means groups them once by their output layers, and in later
 rounds their server takes the trimmed mean of each group. Their trainer lets all clients share one model, so that
 all values of a coordinate that it trims are those of who trained last, and it groups anew. Here each client has a
-model of its own, and groups stay.
+model of its own, and groups stay. Their first groups are those of random points; here they are of models at once.
 
 FedDist: two of five clients train in a round, and their server goes its step of 0.6.
 """

@@ -4,9 +4,9 @@ The files beside this one hold numbers alone. Which public code they come from, 
 is in the script of that name (`from_pfllib.py` and its like), which anybody can run on a checkout of the original.
 
 Both sides compute in single precision and add in another order, so they differ in the last digits: by less than
-1e-6 where the numbers were made. Other processors may add a few times that. The weights are of the order of 1
-and move by 0.1, so that another rule, weight or order is off by hundreds of tolerances
-(`test_a_wrong_weight_is_seen`).
+1e-6 where the numbers were made, ClusterFL's relation and what follows of it by 6e-6. Other processors may add a
+few times that. The weights are of the order of 1 and move by 0.1, so that another rule, weight or order is off by
+hundreds of tolerances (`test_a_wrong_weight_is_seen`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coterie.methods.cfl import CFL
 from coterie.methods.client_rows import VersionedRows
 from coterie.methods.clusterfl import ClusterFL, ClusterFLState
 from coterie.methods.ditto import Ditto
-from coterie.methods.exchange import Exchange, Replies, Round
+from coterie.methods.exchange import Ids, Replies, Round, Send
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.fedcr import FedCR
@@ -50,6 +50,7 @@ from coterie.methods.lg_fedavg import LGFedAvg
 from coterie.methods.one_model import GlobalState
 from coterie.methods.per_fedavg import PerFedAvg
 from coterie.methods.robust_tkm import RobustTKM
+from coterie.models.layout import Part
 from tests.golden.replay import Replay
 from tests.golden.vectors import BATCH, FEATURES, HIDDEN, SIZES, read
 
@@ -140,6 +141,7 @@ def test_feddane(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, played in enumerate(replay.play(FedDANE(mu=0.5), engine, monkeypatch)):
         cohort = numbers["cohort"][number]
         first, second = played.replies
+        close(mean(first.uploads["gradient"], played.state.model, first.samples)[0], numbers["mean"][number])
         close(first.uploads["gradient"], numbers["gradients"][number, cohort])
         close(second.models, numbers["clients"][number, cohort])
         close(played.state.model[0], numbers["global"][number])
@@ -164,20 +166,11 @@ def test_ifca(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 class AddingClusterFL(ClusterFL):
     """The authors' client adds the inner product with U and Omega; their server implies that it is subtracted."""
 
-    def round(self, state: ClusterFLState, cohort: Cohort) -> Round[ClusterFLState]:
-        asks = super().round(state, cohort)
-        ask = next(asks)
-        assert isinstance(ask, Exchange)
-        if "attraction" in ask.send:
-            towards = ask.send["attraction"]
-            ask = replace(ask, send={**ask.send, "attraction": replace(towards, matrix=-towards.matrix)})
-        replies = yield ask
-        while True:
-            try:
-                replies = yield asks.send(replies)
-            except StopIteration as end:
-                found: ClusterFLState = end.value
-                return found
+    def _send_relation(self, state: ClusterFLState, clients: Ids, trainable: Part) -> dict[str, Send]:
+        sent = super()._send_relation(state, clients, trainable)
+        return {
+            name: replace(one, matrix=-one.matrix) if name == "attraction" else one for name, one in sent.items()
+        }
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -187,10 +180,8 @@ def test_clusterfl(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method = AddingClusterFL(alpha=0.02, beta=0.05, rho=0.25, local_epochs=2, stop=0.0)
     replay = Replay(numbers, Training(batch_size=5, lr=0.1))
     for number, played in enumerate(replay.play(method, engine, monkeypatch)):
-        close(played.state.models, numbers["clients"][number])
-        close(played.state.omega, numbers["omega"][number])
-        close(played.state.dual, numbers["dual"][number])
-        close(played.state.relation, numbers["relation"][number])
+        for name in ("models", "omega", "dual", "relation"):
+            close(getattr(played.state, name), numbers["clients" if name == "models" else name][number], 1e-4)
     assert np.abs(numbers["omega"][3:]).max((1, 2)).min() > 0.1
 
 
@@ -240,12 +231,16 @@ def test_robust_tkm(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_robust_tkm_steps() -> None:
-    """A step of the trimmed K-means: the trimmed means of whom a step before held together, and who is nearest."""
+    """The parts of the authors' trimmed K-means, step by step: trimmed means of a group, and who is nearest then.
+
+    Coterie's own, which starts from other members, is compared by its groups alone (`test_robust_tkm`).
+    """
     numbers = read("fesem-robust-tkm")
     kernel = slice(FEATURES * HIDDEN + HIDDEN, -3)
     points = torch.from_numpy(numbers["clients"][0, :, kernel])
     moved = 0
-    for labels, centres, after in zip(numbers["steps"], numbers["centres"], numbers["steps"][1:], strict=False):
+    afterwards = [*numbers["steps"][1:], numbers["groups"]]
+    for labels, centres, after in zip(numbers["steps"], numbers["centres"], afterwards, strict=True):
         found = trimmed_means(points, labels.astype(np.int64), torch.zeros(2, points.shape[1]), 0.05)
         close(found, centres)
         np.testing.assert_array_equal(squared_distances(points, found).argmin(1), after)

@@ -338,7 +338,8 @@ def test_clusterfl_6_14_coupled_clients_descend_the_whole_lagrangian() -> None:
 
 def test_clusterfl_6_14_coupled_clients_need_the_efficient_payload() -> None:
     with pytest.raises(
-        BadInput, match=r"^method\.coupled = true .* literal: .*; method\.payload must be efficient$"
+        BadInput,
+        match=r"^coupled = true is not possible with payload = 'literal', .*; payload must be 'efficient'$",
     ):
         train(ClusterFL(coupled=True, payload="literal"), planted("feature", clients=2), 0)
 
@@ -501,7 +502,7 @@ def test_clusterfl_6_14_rho_must_exceed_2_beta() -> None:
     for rho in (0.001, 0.0005):
         with pytest.raises(
             BadInput,
-            match=rf"^method\.rho = {rho:g} is not possible: .*; it must be above 2 method\.beta = 0\.001$",
+            match=rf"^rho = {rho:g} is not possible: .*; it must be above 2 beta = 0\.001$",
         ):
             train(ClusterFL(rho=rho), planted("feature", clients=2), 0)
     train(ClusterFL(rho=0.0011), planted("feature", clients=2), 0)

@@ -22,7 +22,7 @@ from coterie.clients.rules import Evaluate, LocalUpdate, Training
 from coterie.clients.rules.two_branches import TakeBranch
 from coterie.grouping.affinity import scaled_l1
 from coterie.grouping.aggregate import group_means
-from coterie.grouping.cluster import cut_dendrogram
+from coterie.grouping.cluster import cut_dendrogram, dendrogram
 from coterie.grouping.rapid_decrease import next_cut
 from coterie.methods import Cohort, FedAvg, LocalOnly
 from coterie.methods.dcpfl import DCPFL
@@ -582,8 +582,12 @@ def test_dcpfl_names_settings_that_would_have_seen_the_decrease_end(method: DCPF
     state = replace(run.state, tree=np.empty((0, 4)), losses=LOSSES)
     (remark,) = run.method.final_warnings(state, run.server, len(LOSSES))
     assert remark.endswith(f"nothing was tried; {would} would have seen it, and more rounds might")
-    (remark,) = run.method.final_warnings(replace(state, losses=(*LOSSES, *[LOSSES[-1]] * 9)), run.server, 20)
+    ended = replace(state, losses=(*LOSSES, *[LOSSES[-1]] * 9), tree=dendrogram(np.ones((2, 2)) - np.eye(2)))
+    (remark,) = run.method.final_warnings(ended, run.server, 20)
     assert remark.startswith("the rapid decrease of the loss ended within 20 rounds, but no trial was heard: ")
+    alike = replace(ended, tree=dendrogram(np.zeros((2, 2))))
+    (remark,) = run.method.final_warnings(alike, run.server, 20)
+    assert remark.startswith("no groups came about: no lower cut")
     # What ends with the last loss would be tried in the round after.
     least = replace(method, window=1, t_obv=1, min_rdp_rounds=0)
     (remark,) = least.final_warnings(replace(state, losses=LOSSES[:3]), run.server, 3)

@@ -140,8 +140,24 @@ class ClusterFL(Method[ClusterFLState]):
         Field(description="send what a client needs; or all of Omega, U and F, as the authors' code does"),
     ] = "efficient"
     coupled: Annotated[
-        bool, Field(description="draw a client by the models that share its mixes, as the constraint does")
+        bool,
+        Field(description="let clients count the constraint's products of their model with those it is mixed with"),
     ] = False
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.rho <= 2 * self.beta:
+            problems.append(
+                f"rho = {self.rho:g} is not possible: Omega has no minimum there; it must be above "
+                f"2 beta = {2 * self.beta:g}"
+            )
+        if self.coupled and self.payload == "literal":
+            problems.append(
+                "coupled = true is not possible with payload = 'literal', which does not send clients the models "
+                "it needs; payload must be 'efficient'"
+            )
+        if problems:
+            raise BadInput(problems)
 
     @property
     def needs(self) -> Needs:
@@ -172,12 +188,6 @@ class ClusterFL(Method[ClusterFLState]):
         return Covered("its server relates single clients' models and hears their losses", told, told)
 
     def start(self, server: ServerView) -> ClusterFLState:
-        if self.rho <= 2 * self.beta:
-            least = f"it must be above 2 method.beta = {2 * self.beta:g}"
-            raise BadInput(f"method.rho = {self.rho:g} is not possible: Omega has no minimum there; {least}")
-        if self.coupled and self.payload == "literal":
-            need = "clients are not sent the models it needs; method.payload must be efficient"
-            raise BadInput(f"method.coupled = true is not possible with method.payload = literal: {need}")
         return ClusterFLState.initial(server)
 
     def round(self, state: ClusterFLState, cohort: Cohort) -> Round[ClusterFLState]:
@@ -235,8 +245,7 @@ class ClusterFL(Method[ClusterFLState]):
         towards = mix_models(shares.numpy(), state.dual + self.rho * state.omega)
         strengths = (self.rho * shares.square().sum(1, keepdim=True)).float()
         if self.coupled:
-            models = trainable.take(state.models)
-            mixes = mix_models(state.relation.T.double().numpy(), models)
-            own = strengths * models[torch.from_numpy(clients)]
-            towards = towards - (self.rho * mix_models(shares.numpy(), mixes) - own)
+            others = self.rho * (shares @ state.relation.double().T)
+            others[rows, clients] = 0
+            towards -= mix_models(others.numpy(), trainable.take(state.models))
         return {"attraction": Send(towards, rows), "strength": Send(strengths, rows)}

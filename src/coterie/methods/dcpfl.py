@@ -327,6 +327,8 @@ class DCPFL(Method[DCPFLState]):
                 f"the rapid decrease of the loss was not seen to end in {rounds} rounds, so nothing was tried; "
                 f"{self._advise_rule(state.losses)}"
             ]
+        if next_cut(state.tree, state.tried, self.step) is None:
+            return ["no groups came about: no lower cut of the dendrogram has others than the one group of all"]
         return [
             f"the rapid decrease of the loss ended within {rounds} rounds, but no trial was heard: one takes the "
             "round after, and clients that answer and have samples to tell its losses on; more rounds may make one"

@@ -144,15 +144,18 @@ def test_adaptation_obeys_the_drops_of_a_methods_own_schedule(tmp_path: Path) ->
             session.method, session.state, session.server, session.experiment.evaluation, False, session.local
         )
         rules = [exchange.rule for exchange in plan]
+    assert rules
     assert [rule.lr_drops for rule in rules if isinstance(rule, BeforeAndAfter)] == [(1,)] * len(rules)
 
-    def adapted(*drops: int, **adapt: float) -> list[float]:
-        changes = {"run__holdout_clients": 0.5, "run__rounds": 2, "evaluation__adapt": {"epochs": 5} | adapt}
+    def adapted(*drops: int, own: bool = False, **adapt: float) -> list[float]:
+        changes: dict[str, Any] = {"run__holdout_clients": 0.5, "run__rounds": 2, "training__epochs": 5}
+        changes |= {} if own else {"evaluation__adapt": {"epochs": 5} | adapt}
         joined = RunFolder(run(_experiment(tmp_path, method(*drops), **changes)).folder).newcomers()
         assert joined is not None
         return [float(value) for value in joined["adapted"]]
 
     assert adapted(2) == adapted(lr=0.01) != adapted()
+    assert adapted(2, own=True) == adapted(2)  # one local update, where nothing else is asked for
 
 
 @pytest.mark.slow

@@ -247,7 +247,10 @@ class MethodChoice(Choice):
 
 
 class Adapt(Section):
-    """How clients adapt a copy of what they are evaluated with; the same for every method."""
+    """How clients adapt a copy of what they are evaluated with; the same for every method.
+
+    The learning rate follows the schedule of `training` and, where a method has one of its own, that one too.
+    """
 
     title = "evaluation.adapt"
     epochs: Annotated[
