@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tests.golden.notes import pad_orders
-from tests.golden.tensorflow_one import build_mlp, flat, use_tensorflow_one
+from tests.golden.tensorflow_one import build_mlp, flat, note_batches, use_tensorflow_one
 from tests.golden.vectors import BATCH, CLASSES, draw_federation, write
 
 SIZES = (8, 20, 12, 32, 16, 24, 12, 28)
@@ -48,15 +48,7 @@ def main(checkout: Path) -> None:
         name: {"x": inputs[a:b].copy(), "y": labels[a:b].copy()} for name, (a, b) in zip(names, bounds, strict=True)
     }
     calls: list[dict[str, Any]] = []
-    batches = regression.batch_data
-
-    def noted_batches(data: Any, batch_size: int) -> Any:
-        calls[-1]["orders"].append([])
-        for x, y in batches(data, batch_size):
-            calls[-1]["orders"][-1] += [rows[row.tobytes()] for row in x]
-            yield x, y
-
-    regression.batch_data = noted_batches
+    note_batches(regression, lambda: rows, lambda: calls[-1]["orders"])
 
     class Network(regression.Model):  # type: ignore[misc]  # it is what the checkout says
         def create_model(self, optimizer: Any) -> Any:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from tests.golden.notes import pad_orders
-from tests.golden.tensorflow_one import build_mlp, flat, use_tensorflow_one
+from tests.golden.tensorflow_one import build_mlp, flat, note_batches, use_tensorflow_one
 from tests.golden.vectors import BATCH, CLASSES, HIDDEN, draw_federation, write
 
 SIZES = (8, 20, 12, 32, 16, 24, 12, 28)
@@ -98,15 +98,7 @@ def main(checkout: Path) -> None:
     centres: list[Any] = []
     steps: list[dict[str, Any]] = []
     first: list[Any] = []
-    batches = base.batch_data
-
-    def noted_batches(data: Any, batch_size: int) -> Any:
-        calls[-1]["orders"].append([])
-        for x, y in batches(data, batch_size):
-            calls[-1]["orders"][-1] += [rows[row.tobytes()] for row in x]
-            yield x, y
-
-    base.batch_data = noted_batches
+    note_batches(base, lambda: rows, lambda: calls[-1]["orders"])
 
     class Noted(theirs.Client):  # type: ignore[misc]  # it is what the checkout says
         def train(self, *given: Any, **others: Any) -> Any:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.golden.notes import pad_orders
-from tests.golden.tensorflow_one import build_mlp, flat, use_tensorflow_one
+from tests.golden.tensorflow_one import build_mlp, flat, note_batches, use_tensorflow_one
 from tests.golden.vectors import BATCH, CLASSES, FEATURES, HIDDEN, SIZES, draw_federation, write
 
 MANY, GROUPS, ROUNDS, ALONE = 42, 2, 3, 6
@@ -51,15 +51,7 @@ class Originals:
         self.kmeans: Any = import_module("trim_kmean_model").TrimKmeanModel
         self.client: Any = import_module("client").Client
         self.passes: list[list[int]] = []
-        batches = base.batch_data
-
-        def noted_batches(data: Any, batch_size: int) -> Any:
-            self.passes.append([])
-            for x, y in batches(data, batch_size):
-                self.passes[-1] += [self.rows[row.tobytes()] for row in x]
-                yield x, y
-
-        base.batch_data = noted_batches
+        note_batches(base, lambda: self.rows, lambda: self.passes)
 
         class Network(base.Model):  # type: ignore[misc]  # it is what the checkout says
             def create_model(self) -> Any:

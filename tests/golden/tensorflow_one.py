@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -31,6 +31,22 @@ def build_mlp(tf: Any) -> tuple[Any, Any, Any, Any]:
     logits = hidden @ last + tf.get_variable("dense_1/bias", [CLASSES])
     loss = tf.losses.sparse_softmax_cross_entropy(labels=labels, logits=logits)
     return features, labels, loss, tf.argmax(logits, axis=1)
+
+
+def note_batches(
+    module: Any, rows: Callable[[], Mapping[bytes, int]], passes: Callable[[], list[list[int]]]
+) -> None:
+    """Let their `batch_data` in a module of theirs note which rows each pass hands out, as numbers by `rows`."""
+    batches = module.batch_data
+
+    def noted(data: Any, batch_size: int) -> Iterator[tuple[Any, Any]]:
+        order: list[int] = []
+        passes().append(order)
+        for x, y in batches(data, batch_size):
+            order += [rows()[row.tobytes()] for row in x]
+            yield x, y
+
+    module.batch_data = noted
 
 
 def flat(variables: Sequence[Any]) -> NDArray[np.float32]:
