@@ -64,7 +64,8 @@ def reproduce(
     write: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.md", help="Write a page on all items, from the results kept in the folder FILE."
+            metavar="FILE.md",
+            help="Write a page on all items from the results kept in the folder FILE, and their verdicts anew.",
         ),
     ] = None,
     front: Annotated[

@@ -165,6 +165,7 @@ def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None
     (tmp_path / "papers/a-table1.toml").write_text(ITEM.replace("Few rounds.", "Two rounds are few."), "utf-8")
     coterie("reproduce", "--write", "kept.md")
     assert (tmp_path / "kept.md").read_text("utf-8") == page.replace("Few rounds.", "Two rounds are few.")
+    assert "Two rounds are few." in (tmp_path / "kept/a-table1-small.json").read_text("utf-8")
 
 
 def test_a_page_without_results_says_so(coterie: Terminal, tmp_path: Path) -> None:
