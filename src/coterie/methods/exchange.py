@@ -172,6 +172,7 @@ class Replies:
         sketches: `[r, width]` of the trainable part of the model that each client sent, 0 standing for what did not
             cross (see `models.sketch.Sketch`); of the model that it keeps where it sends none. None where the
             rule neither sends nor keeps a model.
+        update_lengths: of each upload `[r]`, of a model less the one that the client was sent, by name.
     """
 
     clients: Ids
@@ -181,6 +182,7 @@ class Replies:
     report: Mapping[str, list[Any]]
     missing: Mapping[int, str]
     sketches: Tensor | None = None
+    update_lengths: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def models(self) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.clients.rules.rule import Answer, Order, Rule
+from coterie.clients.rules.starting_point import find_start, measure_update
 from coterie.models.layout import Layout, Part
 from coterie.models.sketch import Sketch
 
@@ -63,22 +64,24 @@ class Rows(Generic[V]):
         uploads: what they sent, `[m, *shape]` by name; NaN where nothing crossed.
         upload_sketches: sketches `[m, width]` of the models that they sent, 0 counting for what did not cross.
         state_sketches: sketches `[m, width]` of the models that they keep.
+        update_lengths: lengths `[m, uploads]` of what they sent, of a model less the one that they were sent.
     """
 
     uploads: Mapping[str, V]
     upload_sketches: V | None = None
     state_sketches: V | None = None
+    update_lengths: V | None = None
 
     def map(self, change: Callable[[V], W]) -> Rows[W]:
         """Apply `change` to every matrix."""
-        sketches = (self.upload_sketches, self.state_sketches)
+        others = (self.upload_sketches, self.state_sketches, self.update_lengths)
         return Rows(
             {name: change(matrix) for name, matrix in self.uploads.items()},
-            *(None if matrix is None else change(matrix) for matrix in sketches),
+            *(None if matrix is None else change(matrix) for matrix in others),
         )
 
     def write(self: Rows[Tensor], answers: Sequence[Answered], sketcher: Sketcher) -> None:
-        """Write what clients sent into their rows, and the sketches of their models beside it.
+        """Write what clients sent into their rows, with the lengths of their updates and sketches of their models.
 
         Sketches of whole models in rows that follow one another are made together, which takes half the time.
         """
@@ -87,6 +90,8 @@ class Rows(Generic[V]):
         together = answers and whole and follow and self.state_sketches is None
         for one in answers:
             self._write_uploads(one)
+            if self.update_lengths is not None:
+                self._measure_updates(one, self.update_lengths[one.row])
             if not together:
                 self._write_sketches(one, sketcher)
         if together and self.upload_sketches is not None:
@@ -103,6 +108,14 @@ class Rows(Generic[V]):
                 place.copy_(values)
             else:
                 part.copy(place.fill_(float("nan")), values)
+
+    def _measure_updates(self: Rows[Tensor], one: Answered, lengths: Tensor) -> None:
+        """Write the lengths `[uploads]` of a client's updates; 0 for what it did not send."""
+        for number, name in enumerate(self.uploads):
+            values, part, start = one.answer.uploads.get(name), one.order.upload_part.get(name), None
+            if values is not None and name == MODEL:
+                start = find_start(one.order.sent, self.uploads[name][one.row], one.answer.numbers.get("choice"))
+            lengths[number] = 0.0 if values is None else measure_update(values, part, start)
 
     def _write_sketches(self: Rows[Tensor], one: Answered, sketcher: Sketcher) -> None:
         sent, part = one.answer.uploads.get(MODEL), one.order.upload_part.get(MODEL)
@@ -149,13 +162,14 @@ def allocate_rows(
         layout: of their network.
         count: how many they are.
         width: numbers in a sketch.
-        keep: whether they keep what they answer; sketches are made of nothing else.
+        keep: whether they keep what they answer; sketches are made of, and lengths measured in, nothing else.
         make: allocates a matrix of a shape.
     """
     shapes = vector_shapes(rule, layout)
     return Rows(
         {name: make((count, *shapes[name])) for name in rule.uploads},
         *(make((count, width)) if keep and MODEL in names else None for names in (rule.uploads, rule.client_state)),
+        make((count, len(rule.uploads))) if keep and rule.uploads else None,
     )
 
 

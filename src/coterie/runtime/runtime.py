@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -22,6 +22,7 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.private_steps import refuse_rule
 from coterie.clients.rules.requests import Request
 from coterie.clients.rules.rule import Answer, Item, Order
+from coterie.clients.rules.starting_point import TRAINED
 from coterie.errors import escape
 from coterie.methods.exchange import Ask, Exchange, Ids, Log, LogGap, Outputs, Replies
 from coterie.models.layout import Layout
@@ -105,6 +106,8 @@ class Runtime(ABC):
         """Clients that have downloaded what is frozen in the network."""
         self._round = 0
         self._vanished: set[int] = set()
+        self._sent: dict[int, tuple[Mapping[str, Item], ...]] = {}
+        """What each client was sent to train from in this round so far."""
 
     @abstractmethod
     def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[Outcome | Failure], Rows[Tensor]]:
@@ -131,6 +134,7 @@ class Runtime(ABC):
         self.model_sketches.clear()
         self.notes.clear()
         self._vanished.clear()
+        self._sent.clear()
 
     def answer(self, ask: Ask) -> Replies | Tensor | None:
         """Answer an ask of the method's round."""
@@ -171,8 +175,11 @@ class Runtime(ABC):
             self.ledger.count_order(order)
             if self._vanishes(order.client):
                 missing[order.client] = VANISHED
-            else:
-                present.append(order)
+                continue
+            before = self._sent.get(order.client, ())
+            if any(name in order.items for name in TRAINED):
+                self._sent[order.client] = (*before, order.items)
+            present.append(replace(order, earlier=before) if before else order)
         outcomes, rows = self._deliver(exchange, present, keep=True)
         for order, outcome in zip(present, outcomes, strict=True):
             if isinstance(outcome, Failure):
@@ -236,6 +243,9 @@ class Runtime(ABC):
             report,
             dict(sorted(missing.items())),
             rows.state_sketches if rows.upload_sketches is None else rows.upload_sketches,
+            {}
+            if rows.update_lengths is None
+            else dict(zip(rows.uploads, rows.update_lengths.double().T.numpy(), strict=True)),
         )
 
     def _answered(self, rows: Rows[Tensor], answers: Sequence[Outcome]) -> Rows[Tensor]:

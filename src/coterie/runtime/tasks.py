@@ -33,6 +33,7 @@ class Task(NamedTuple):
         upload_part: the numbers of the parts, by name.
         state: what the client keeps so far.
         room: where what it keeps from now on is to be put; empty where it comes back with the outcome.
+        earlier: the numbers of what it was sent earlier in the round, as in `Order`.
     """
 
     row: int
@@ -42,6 +43,12 @@ class Task(NamedTuple):
     upload_part: Mapping[str, int]
     state: Mapping[str, Vector]
     room: Mapping[str, Vector]
+    earlier: tuple[Mapping[str, int], ...]
+
+    @property
+    def item_numbers(self) -> set[int]:
+        """The numbers of all that the client was sent."""
+        return {number for items in (*self.earlier, self.items) for number in items.values()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +97,7 @@ def write_tasks(
             items.append(item)
         return numbers[key]
 
-    sent = [{name: number(item) for name, item in order.items.items()} for order in orders]
+    sent = [[{n: number(item) for n, item in items.items()} for items in order.sent] for order in orders]
     vectors = [item.values for item in items] + [values for state in states for values in state.values()]
     places = iter(share(vectors))
     shared = {i: (next(places), item.part) for i, item in enumerate(items)}
@@ -98,11 +105,12 @@ def write_tasks(
         Task(
             row,
             order.client,
-            sent[row],
+            sent[row][-1],
             order.settings,
             {name: parts.setdefault(part, len(parts)) for name, part in order.upload_part.items()},
             {name: next(places) for name in states[row]},
             rooms[row],
+            tuple(sent[row][:-1]),
         )
         for row, order in enumerate(orders)
     ]
@@ -141,7 +149,7 @@ class TaskRunner(NamedTuple):
             keep: puts a vector of a client's new state where the server finds it, and says where.
         """
         items: dict[int, Item] = {}
-        for number in {number for task in tasks for number in task.items.values()}:
+        for number in {number for task in tasks for number in task.item_numbers}:
             place, part = batch.items[number]
             items[number] = Item(view(place), part)
         orders = [_order(task, batch, items) for task in tasks]
@@ -165,6 +173,6 @@ class TaskRunner(NamedTuple):
 
 
 def _order(task: Task, batch: Batch, items: Mapping[int, Item]) -> Order:
-    sent = {name: items[number] for name, number in task.items.items()}
+    *earlier, sent = [{n: items[number] for n, number in some.items()} for some in (*task.earlier, task.items)]
     parts = {name: batch.parts[number] for name, number in task.upload_part.items()}
-    return Order(task.client, batch.round, batch.rule, sent, task.settings, parts)
+    return Order(task.client, batch.round, batch.rule, sent, task.settings, parts, tuple(earlier))

@@ -15,7 +15,13 @@ import coterie
 from coterie import BadInput, Experiment
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.experiments.run.attack import Attackers, mark_images, poison_data
-from coterie.experiments.run.screening import find_starts, leave_out, screen_updates, weigh_by_trust
+from coterie.experiments.run.screening import (
+    find_starts,
+    leave_out,
+    measure_updates,
+    screen_updates,
+    weigh_by_trust,
+)
 from coterie.experiments.run.setup import load_federation
 from coterie.experiments.schema.check import build_method
 from coterie.experiments.schema.sections import Attack
@@ -47,7 +53,8 @@ def asked(updates: Any, numbers: Any = None) -> tuple[Exchange, Replies]:
     rows = CLIENTS % 3
     exchange = Exchange(CLIENTS, LocalUpdate(), {"model": Send(matrix, rows)})
     models = matrix[torch.from_numpy(rows)] + torch.tensor(updates)[:, None] * torch.ones(4)
-    return exchange, Replies(CLIENTS, CLIENTS + 1, {"model": models}, numbers or {}, {}, {})
+    replies = Replies(CLIENTS, CLIENTS + 1, {"model": models}, numbers or {}, {}, {})
+    return exchange, replace(replies, update_lengths=measure_updates(exchange, replies, CLIENTS))
 
 
 def attackers(kind: Any, clients: tuple[int, ...] = (1, 4), **settings: Any) -> Attackers:

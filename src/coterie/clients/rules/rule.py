@@ -55,6 +55,13 @@ class Order:
     """Numbers that steer the rule, by name."""
     upload_part: Mapping[str, Part] = field(default_factory=dict)
     """Which part of an upload crosses, by the upload's name; without it, all."""
+    earlier: tuple[Mapping[str, Item], ...] = ()
+    """What the client was sent in the exchanges of the round before this one. It does not cross again."""
+
+    @property
+    def sent(self) -> tuple[Mapping[str, Item], ...]:
+        """What the client was sent in this round so far, earliest first."""
+        return (*self.earlier, self.items)
 
 
 @dataclass(frozen=True, eq=False)

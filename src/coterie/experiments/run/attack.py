@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
-from coterie.experiments.run.screening import find_starts, leave_out
+from coterie.experiments.run.screening import find_starts, leave_out, measure_updates
 from coterie.experiments.schema.sections import Attack
 from coterie.methods.exchange import Exchange, Ids, Outputs, Replies
 from coterie.methods.method import Serving
@@ -84,7 +84,9 @@ class Attackers:
         if kind == "group-poison" and "choice" in numbers and (aimed := self._aimed_at(replies, hostile)).any():
             chosen, counts = np.unique(numbers["choice"][aimed], return_counts=True)
             numbers["choice"] = np.where(hostile, chosen[counts.argmax()], numbers["choice"])
-        return replace(replies, uploads=uploads, numbers=numbers)
+        struck = replace(replies, uploads=uploads, numbers=numbers)
+        lengths = measure_updates(exchange, struck, np.flatnonzero(hostile), earlier)
+        return replace(struck, update_lengths=lengths)
 
     def _spoil(
         self,

@@ -11,17 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.methods.exchange import Exchange, Ids, Replies, Send
-from coterie.models.layout import Part
+from coterie.clients.rules.starting_point import find_start
+from coterie.methods.exchange import Exchange, Ids, Replies
 
 LEAST = 3
 """Answers below which nobody can say whose update is out of proportion."""
-
-TRAINED = ("initial", "models", "model", "base", "heads", "head")
-"""Names under which methods send what clients then train; a later one lies over those before."""
-
-_NUMBERS = 1 << 22
-"""Numbers of models looked at together."""
 
 
 def find_starts(
@@ -29,8 +23,7 @@ def find_starts(
 ) -> Tensor:
     """Return what some clients were sent and trained, `[len(rows), P]`; NaN in columns that were not sent.
 
-    Of several models it is the one that a client says it chose; where it says nothing, the one that is nearest to
-    what it uploads.
+    Of several models it is the one that `coterie.clients.rules.starting_point` takes.
 
     Args:
         exchange: by which they were asked.
@@ -39,45 +32,33 @@ def find_starts(
         earlier: the exchanges of the round before that one; a client may be sent a model in one of them.
     """
     starts = torch.full((len(rows), replies.models.shape[1]), torch.nan)
-    for one in (*earlier, exchange):
-        _lay_sent(one, replies, rows, starts)
+    sent = [{order.client: order.items for order in one.orders(0)} for one in (*earlier, exchange)]
+    choices = replies.numbers.get("choice")
+    for i, row in enumerate(rows.tolist()):
+        client = int(replies.clients[row])
+        choice = None if choices is None or np.isnan(choices[row]) else float(choices[row])
+        start = find_start([items[client] for items in sent if client in items], replies.models[row], choice)
+        if start is not None:
+            starts[i] = start
     return starts
 
 
-def _lay_sent(exchange: Exchange, replies: Replies, rows: NDArray[np.int64], starts: Tensor) -> None:
-    """Lay what an exchange sent to the clients of some rows over what they are known to have begun with."""
-    ids = replies.clients[rows]
-    asked = np.flatnonzero(np.isin(ids, exchange.clients))
-    at = np.searchsorted(exchange.clients, ids[asked])
-    choices = replies.numbers.get("choice")
-    for name in TRAINED:
-        if (send := exchange.send.get(name)) is None:
-            continue
-        sent = send.rows[at]
-        if sent.ndim == 2 and choices is not None:
-            chosen = np.clip(choices[rows[asked]], 0, sent.shape[1] - 1).astype(np.int64)
-            sent = sent[np.arange(len(at)), chosen]
-        elif sent.ndim == 2:
-            models = replies.models[torch.from_numpy(rows[asked])]
-            sent = np.array([_find_nearest(*pair, send) for pair in zip(models, sent, strict=True)], np.int64)
-        there = np.flatnonzero(sent >= 0)
-        if send.part is None:
-            starts[torch.from_numpy(asked[there])] = send.matrix[torch.from_numpy(sent[there])]
-            continue
-        for i in there.tolist():
-            part = send.part if isinstance(send.part, Part) else send.part[at[i]]
-            part.copy(starts[asked[i]], send.matrix[sent[i]])
+def measure_updates(
+    exchange: Exchange, replies: Replies, rows: NDArray[np.int64], earlier: Sequence[Exchange] = ()
+) -> dict[str, NDArray[np.float64]]:
+    """Return the lengths of all updates `[r]` by upload, those of some `rows` measured again.
 
-
-def _find_nearest(model: Tensor, rows: NDArray[np.int64], send: Send) -> int:
-    """Return which of the rows that a client was sent is nearest to its model `[P]`; -1 where it was sent none."""
-    there = rows[rows >= 0]
-    if len(there) < 2:
-        return int(there[0]) if len(there) else -1
-    part = send.part if isinstance(send.part, Part) else None
-    sent = send.matrix[torch.from_numpy(there)]
-    away = (sent - model) if part is None else part.take(sent) - part.take(model)
-    return int(there[int(away.nan_to_num(0.0).norm(dim=1).argmin())])
+    A length that float32 does not hold is infinite.
+    """
+    lengths = {name: np.zeros(len(replies)) for name in replies.uploads}
+    lengths |= {name: values.copy() for name, values in replies.update_lengths.items()}
+    for name, values in replies.uploads.items():
+        updates = values[torch.from_numpy(rows)].flatten(1)
+        if name == "model":
+            updates = updates - find_starts(exchange, replies, rows, earlier).nan_to_num(0.0)
+        # What did not cross is NaN.
+        lengths[name][rows] = updates.nan_to_num(0.0, torch.inf, -torch.inf).norm(dim=1).numpy()
+    return lengths
 
 
 def screen_updates(
@@ -92,10 +73,14 @@ def screen_updates(
     if bound == "off" or not len(replies):
         return replies
     reasons: dict[int, str] = {}
-    for name, values in replies.uploads.items():
-        lengths, starts = _measure_updates(exchange, replies, name, values, earlier)
-        usual = float(np.median(lengths if len(replies) >= LEAST else starts))
-        of = "the median of the cohort" if len(replies) >= LEAST else "the model that was sent"
+    for name, lengths in replies.update_lengths.items():
+        if len(replies) >= LEAST:
+            usual, of = float(np.median(lengths)), "the median of the cohort"
+        elif name == "model":
+            starts = find_starts(exchange, replies, np.arange(len(replies)), earlier).nan_to_num(0.0)
+            usual, of = float(np.median(starts.norm(dim=1).numpy())), "the model that was sent"
+        else:
+            continue
         for row in np.flatnonzero(lengths > bound * usual) if usual > 0 else ():
             finite = np.isfinite(lengths[row])
             length = f"{lengths[row] / usual:.3g} times as long as {of}" if finite else "of infinite length"
@@ -174,25 +159,5 @@ def leave_out(replies: Replies, reasons: dict[int, str]) -> Replies:
         report={name: [values[row] for row in kept.tolist()] for name, values in replies.report.items()},
         missing=dict(sorted({**replies.missing, **missing}.items())),
         sketches=None if replies.sketches is None else replies.sketches[rows],
+        update_lengths={name: values[kept] for name, values in replies.update_lengths.items()},
     )
-
-
-def _measure_updates(
-    exchange: Exchange, replies: Replies, name: str, values: Tensor, earlier: Sequence[Exchange]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the length of each client's update, and of the model it began as `[r]`, 0 for what is none.
-
-    A length that float32 does not hold is infinite.
-    """
-    lengths, begun = np.empty(len(replies)), np.zeros(len(replies))
-    block = max(1, _NUMBERS // max(1, values[0].numel()))
-    for first in range(0, len(replies), block):
-        rows = np.arange(first, min(first + block, len(replies)))
-        updates = values[first : first + block].flatten(1)
-        if name == "model":
-            starts = find_starts(exchange, replies, rows, earlier).nan_to_num_(0.0)
-            begun[rows] = starts.norm(dim=1).numpy()
-            updates = updates - starts
-        # What did not cross is NaN.
-        lengths[rows] = updates.nan_to_num(0.0, torch.inf, -torch.inf).norm(dim=1).numpy()
-    return lengths, begun

@@ -118,7 +118,7 @@ class RayRuntime(Runtime):
 
         def submit(jobs: Sequence[Job]) -> Any:
             some = [job.tasks for job in jobs]
-            items = sorted({number for job in some for task in job for number in task.items.values()})
+            items = sorted({number for job in some for task in job for number in task.item_numbers})
             parts = {number for job in some for task in job for number in task.upload_part.values()}
             head = replace(batch, parts={number: batch.parts[number] for number in parts})
             sent = [things[number] for number in items]

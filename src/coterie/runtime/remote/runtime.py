@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +129,7 @@ class RemoteRuntime(Runtime):
         number = (started * ROUNDS + self._round) * EXCHANGES + self._step
         replies = self.post({order.client: self._message(order, number, keep) for order in orders})
         room = allocate_rows(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep)
-        rows = Rows(room.uploads, room.upload_sketches)  # what a client keeps never comes here
+        rows = replace(room, state_sketches=None)  # what a client keeps never comes here
         outcomes: list[Outcome | Failure] = []
         for row, order in enumerate(orders):
             reply = replies.get(order.client, Failure("gave no answer"))

@@ -1,0 +1,68 @@
+"""Which model a client began to train from, and how far it moved: seen from what it was sent and what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+
+import torch
+from torch import Tensor
+
+from coterie.clients.rules.rule import Item
+from coterie.models.layout import Part
+
+TRAINED = ("initial", "models", "model", "base", "heads", "head")
+"""Names under which methods send what clients then train; a later one lies over those before."""
+
+
+def find_start(sent: Sequence[Mapping[str, Item]], model: Tensor, choice: float | None = None) -> Tensor | None:
+    """Return the model that a client began with, NaN in columns that it was not sent; None where it was sent none.
+
+    Of several models it is the one that the client says it chose; where it says nothing, the one nearest to what it
+    uploads. The result may be memory of what was sent, and is not to be written to.
+
+    Args:
+        sent: what the client was sent in this exchange and in those of the round before it, earliest first.
+        model: what it uploads `[P]`, NaN in columns that did not cross.
+        choice: which of several models it says it chose.
+    """
+    start: Tensor | None = None
+    for items in sent:
+        for name in TRAINED:
+            if (item := items.get(name)) is None or (item.part is None and item.values.shape[-1:] != model.shape):
+                continue  # a rule of somebody's own may give the name to something else
+            values = item.values if item.values.dim() == 1 else _pick(item, model, choice)
+            if item.part is None:
+                start = values
+            else:
+                start = torch.full_like(model, torch.nan) if start is None else start.clone()
+                item.part.put(start, values)
+    return start
+
+
+def _pick(item: Item, model: Tensor, choice: float | None) -> Tensor:
+    """Return the one `[size]` of several models `[k, size]` that a client trained."""
+    if choice is not None:
+        return item.values[min(max(int(choice), 0), len(item.values) - 1)]
+    away = item.values - (model if item.part is None else item.part.take(model))
+    return item.values[away.nan_to_num(0.0).norm(dim=1).argmin()]
+
+
+def measure_update(values: Tensor, part: Part | None, start: Tensor | None) -> float:
+    """Return the length of an update: of an upload less what it began as, where that is known.
+
+    A length that float32 does not hold is infinite.
+
+    Args:
+        values: the upload, of any shape.
+        part: which of its columns cross; None for all.
+        start: see `find_start`; None where the upload is an update already.
+    """
+    crossing = values if part is None else part.take(values)
+    if start is None:
+        return float(torch.linalg.vector_norm(crossing))
+    begun = start if part is None else part.take(start)
+    length = float(torch.linalg.vector_norm(crossing - begun))
+    if isnan(length):  # what was not sent began as 0
+        length = float(torch.linalg.vector_norm(crossing - begun.nan_to_num(0.0)))
+    return length
