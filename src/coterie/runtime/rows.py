@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from coterie.clients.rules.rule import Answer, Order, Rule
-from coterie.clients.rules.starting_point import find_start, measure_update
 from coterie.models.layout import Layout, Part
 from coterie.models.sketch import Sketch
 
@@ -91,7 +90,8 @@ class Rows(Generic[V]):
         for one in answers:
             self._write_uploads(one)
             if self.update_lengths is not None:
-                self._measure_updates(one, self.update_lengths[one.row])
+                lengths = [one.answer.update_lengths.get(name, 0.0) for name in self.uploads]
+                self.update_lengths[one.row] = torch.tensor(lengths)
             if not together:
                 self._write_sketches(one, sketcher)
         if together and self.upload_sketches is not None:
@@ -108,14 +108,6 @@ class Rows(Generic[V]):
                 place.copy_(values)
             else:
                 part.copy(place.fill_(float("nan")), values)
-
-    def _measure_updates(self: Rows[Tensor], one: Answered, lengths: Tensor) -> None:
-        """Write the lengths `[uploads]` of a client's updates; 0 for what it did not send."""
-        for number, name in enumerate(self.uploads):
-            values, part, start = one.answer.uploads.get(name), one.order.upload_part.get(name), None
-            if values is not None and name == MODEL:
-                start = find_start(one.order.sent, self.uploads[name][one.row], one.answer.numbers.get("choice"))
-            lengths[number] = 0.0 if values is None else measure_update(values, part, start)
 
     def _write_sketches(self: Rows[Tensor], one: Answered, sketcher: Sketcher) -> None:
         sent, part = one.answer.uploads.get(MODEL), one.order.upload_part.get(MODEL)

@@ -6,10 +6,10 @@ client is to blame for an error are the same for all.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.private_steps import refuse_rule
 from coterie.clients.rules.requests import Request
 from coterie.clients.rules.rule import Answer, Item, Order
-from coterie.clients.rules.starting_point import TRAINED
+from coterie.clients.rules.starting_point import TRAINED, measure_update
 from coterie.errors import escape
 from coterie.methods.exchange import Ask, Exchange, Ids, Log, LogGap, Outputs, Replies
 from coterie.models.layout import Layout
@@ -114,7 +114,7 @@ class Runtime(ABC):
         """Bring each order of an exchange to its client; return what came of each, in the same order, and the rows.
 
         With `keep`, the state that an answer holds becomes its client's. An answer that is not sound (see
-        `find_fault`) is a failure and changes nothing. There is at least one order.
+        `validate`) is a failure and changes nothing. There is at least one order.
         """
 
     @abstractmethod
@@ -301,12 +301,10 @@ def carry_out(
         answers = engine.carry_out(given, [{n: v.clone() for n, v in s.items()} for s in states], watch)
         if len(answers) != len(orders) or not all(isinstance(a, Answer) for a in answers):
             raise TypeError("a rule must return an Answer")
-        faults = [find_fault(o, a, engine.layout) for o, a in zip(orders, answers, strict=True)]
+        return [validate(o, a, engine.layout) for o, a in zip(orders, answers, strict=True)]
     except blame as error:
         if len(orders) <= 1:
             return [Failure(f"{type(error).__name__}: {error}")] * len(orders)
-    else:
-        return [a if fault is None else Failure(fault) for a, fault in zip(answers, faults, strict=True)]
     half = len(orders) // 2
     halves = (slice(None, half), slice(half, None))
     return [answer for some in halves for answer in carry_out(engine, orders[some], states[some], watch, blame)]
@@ -318,8 +316,8 @@ def _copy(order: Order) -> Order:
     return Order(order.client, order.round, order.rule, items, order.settings, order.upload_part)
 
 
-def find_fault(order: Order, answer: Answer, layout: Layout) -> str | None:
-    """Say what is wrong with an answer; None where it is sound.
+def validate(order: Order, answer: Answer, layout: Layout) -> Answer | Failure:
+    """Return an answer that is sound with the lengths of its updates, or what is wrong with it.
 
     Its vectors must be those the rule declares, float32 and of their shapes, and every number that crosses or is
     kept finite.
@@ -331,30 +329,32 @@ def find_fault(order: Order, answer: Answer, layout: Layout) -> str | None:
     ):
         for name, values in vectors.items():
             if name not in declared:
-                return f"{verb} a {name}, which its rule does not declare"
+                return Failure(f"{verb} a {name}, which its rule does not declare")
             if values is None:
                 continue
             if values.shape != shapes[name]:
-                return f"{verb} a {name} of the shape {tuple(values.shape)}; it must be {shapes[name]}"
+                return Failure(f"{verb} a {name} of the shape {tuple(values.shape)}; it must be {shapes[name]}")
             if values.dtype != torch.float32:
-                return f"{verb} a {name} of {values.dtype}; it must be torch.float32"
+                return Failure(f"{verb} a {name} of {values.dtype}; it must be torch.float32")
+    for name, number in answer.numbers.items():
+        if not isfinite(number):
+            return Failure(f"sent {name} = {number}")
+    lengths = {name: measure_update(order, answer, name) for name in answer.uploads}
     for name, values in answer.uploads.items():
         part = order.upload_part.get(name)
-        if not _finite(values if part is None else part.take(values)):
-            return f"sent a {name} with NaN or infinite values"
+        # A finite length says that all of it is; an infinite one may be too long for float32.
+        if not (isfinite(lengths[name]) or _finite(values if part is None else part.take(values))):
+            return Failure(f"sent a {name} with NaN or infinite values")
     for name, values in answer.client_state.items():
         looked_at = values is answer.uploads.get(name) and name not in order.upload_part
         if values is not None and not looked_at and not _finite(values):
-            return f"made a {name} of its own with NaN or infinite values"
-    for name, number in answer.numbers.items():
-        if not np.isfinite(number):
-            return f"sent {name} = {number}"
-    return None
+            return Failure(f"made a {name} of its own with NaN or infinite values")
+    return replace(answer, update_lengths=lengths)
 
 
 def _finite(values: Tensor) -> bool:
     """Whether there is no NaN and nothing infinite; without a mask as large as a model."""
-    return not values.numel() or all(math.isfinite(float(end)) for end in torch.aminmax(values))
+    return not values.numel() or all(isfinite(float(end)) for end in torch.aminmax(values))
 
 
 def _names(tables: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -75,12 +75,14 @@ class Answer:
         client_state: vectors by name, of the same shapes; they stay with the client and replace those it had. None
             in the place of a vector deletes the one it had.
         report: measurements for the run's metrics; no part of the method, not counted.
+        update_lengths: of each upload; the runtime measures them, whatever the rule says.
     """
 
     uploads: Mapping[str, Tensor] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
     client_state: Mapping[str, Tensor | None] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
+    update_lengths: Mapping[str, float] = field(default_factory=dict)
 
 
 class Rule:

@@ -8,8 +8,7 @@ from math import isnan
 import torch
 from torch import Tensor
 
-from coterie.clients.rules.rule import Item
-from coterie.models.layout import Part
+from coterie.clients.rules.rule import Answer, Item, Order
 
 TRAINED = ("initial", "models", "model", "base", "heads", "head")
 """Names under which methods send what clients then train; a later one lies over those before."""
@@ -48,17 +47,16 @@ def _pick(item: Item, model: Tensor, choice: float | None) -> Tensor:
     return item.values[away.nan_to_num(0.0).norm(dim=1).argmin()]
 
 
-def measure_update(values: Tensor, part: Part | None, start: Tensor | None) -> float:
-    """Return the length of an update: of an upload less what it began as, where that is known.
+def measure_update(order: Order, answer: Answer, name: str) -> float:
+    """Return the length of what crosses of an upload, less what it began as where it is a model.
 
-    A length that float32 does not hold is infinite.
-
-    Args:
-        values: the upload, of any shape.
-        part: which of its columns cross; None for all.
-        start: see `find_start`; None where the upload is an update already.
+    It is finite only where all that crosses is; one that float32 does not hold is infinite.
     """
-    crossing = values if part is None else part.take(values)
+    values, part = answer.uploads[name], order.upload_part.get(name)
+    crossing, start = values if part is None else part.take(values), None
+    if name == "model":
+        model = values if part is None else part.copy(torch.full_like(values, torch.nan), values)
+        start = find_start(order.sent, model, answer.numbers.get("choice"))
     if start is None:
         return float(torch.linalg.vector_norm(crossing))
     begun = start if part is None else part.take(start)

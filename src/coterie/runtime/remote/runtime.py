@@ -21,7 +21,7 @@ from coterie.runtime.remote.codec import VERSION, pack_order, unpack_answer
 from coterie.runtime.remote.message import Message
 from coterie.runtime.remote.validation import validate_answer
 from coterie.runtime.rows import Answered, Outcome, Rows, allocate_rows
-from coterie.runtime.runtime import Failure, Runtime, compute_outputs, find_fault
+from coterie.runtime.runtime import Failure, Runtime, compute_outputs, validate
 
 EXCHANGES, ROUNDS = 1000, 1_000_000
 """Limits of the exchanges in a round and of the rounds in a run.
@@ -163,11 +163,11 @@ class RemoteRuntime(Runtime):
                 number = reply.number("lost_state")
                 round = number // EXCHANGES % ROUNDS
                 return Failure(f"has lost what it kept in round {round}; it will begin anew")
-            answer = unpack_answer(order, reply.body, self.layout)
-            data = self.engine.data
-            wrong = find_fault(order, answer, self.layout) or validate_answer(
-                order, answer, self._sizes[order.client].tolist(), data.classes, data.task
-            )
+            answer = validate(order, unpack_answer(order, reply.body, self.layout), self.layout)
+            if isinstance(answer, Failure):
+                return answer
+            data, sizes = self.engine.data, self._sizes[order.client].tolist()
+            wrong = validate_answer(order, answer, sizes, data.classes, data.task)
         except BadInput as error:
             return Failure("; ".join(error.problems))
         except Exception as error:  # noqa: BLE001  # whatever a client sends, the round goes on

@@ -23,7 +23,7 @@ def validate_answer(
 ) -> str | None:
     """Return what is missing or impossible in an answer, or None where nothing is wrong.
 
-    The shapes and the finiteness of its vectors are checked elsewhere (see `find_fault`).
+    The shapes and the finiteness of its vectors are checked elsewhere (see `runtime.validate`).
 
     Args:
         order: what the client was asked.
