@@ -160,7 +160,8 @@ def allocate_rows(
     shapes = vector_shapes(rule, layout)
     return Rows(
         {name: make((count, *shapes[name])) for name in rule.uploads},
-        *(make((count, width)) if keep and MODEL in names else None for names in (rule.uploads, rule.client_state)),
+        make((count, width)) if keep and MODEL in rule.uploads else None,
+        make((count, width)) if keep and MODEL in rule.client_state else None,
         make((count, len(rule.uploads))) if keep and rule.uploads else None,
     )
 

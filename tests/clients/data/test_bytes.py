@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,18 @@ def test_bytes_stay_bytes_and_become_the_same_numbers(images: tuple[str, str], s
             assert torch.equal(made, other)
             assert (made.data_ptr() - other.data_ptr()) % 64 == 0
         assert torch.equal(Holding.of(kept, client).parts[0][0], Holding.of(numbers, client).parts[0][0])
+
+
+def test_what_is_made_of_bytes_is_made_once_and_only_of_the_federations_own(images: tuple[str, str]) -> None:
+    kept, numbers = (build(data, "by-user", 4, 0) for data in images)
+    stored, wanted = (found.slice(2, "train")[0] for found in (kept, numbers))
+    assert kept.to_numbers(stored) is kept.to_numbers(kept.slice(2, "train")[0])
+    assert torch.equal(kept.to_numbers(stored), wanted)
+    minibatch = stored.clone()
+    assert torch.equal(kept.to_numbers(minibatch), wanted)
+    assert not kept.to_numbers(minibatch.zero_()).any()  # the same memory holds other samples now
+    other = deepcopy(kept)  # as a process gets it that starts from nothing
+    assert torch.equal(other.to_numbers(other.slice(1, "test")[0]), numbers.slice(1, "test")[0])
 
 
 @pytest.mark.slow
