@@ -8,6 +8,7 @@ order of the minibatches, and neither the number of workers nor the runtime chan
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
@@ -27,6 +28,29 @@ def stream(seed: int, purpose: str, client: int = NOBODY, round: int = NOBODY) -
     return np.random.Generator(np.random.Philox(key=address(seed, purpose, client, round)))
 
 
-def draw_secretly() -> np.random.Generator:
-    """Return a generator that begins with 128 bits of the operating system, which nobody can draw again."""
-    return np.random.Generator(np.random.Philox(key=secrets.randbits(128)))
+def make_secret() -> bytes:
+    """Return 256 bits of the operating system's randomness."""
+    return secrets.token_bytes(32)
+
+
+@dataclass(frozen=True)
+class PrivateRandomness:
+    """Where a private run's noise comes from, and the draws of clients and samples on which its promise counts.
+
+    Whoever knows it can take the noise off, so that the run's seed, which everybody may know, has no part in it.
+
+    Attributes:
+        secret: what streams are addressed by, besides their address; without it and a seed, each stream is new.
+        seed: makes the same streams again for whoever knows it.
+    """
+
+    secret: bytes = field(default=b"", repr=False)
+    seed: int | None = None
+
+    def stream(self, purpose: str, client: int = NOBODY, round: int = NOBODY) -> np.random.Generator:
+        """Return the generator at that address."""
+        if self.seed is not None:
+            return stream(self.seed, purpose, client, round)
+        text = f"{purpose}/{client}/{round}".encode()
+        digest = blake2b(text, key=self.secret or make_secret(), digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

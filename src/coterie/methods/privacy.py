@@ -60,6 +60,14 @@ class Privacy(Section):
             "it, it stays",
         ),
     ] = None
+    noise_seed: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="makes a simulation's noise the same again, and the promise void for whoever knows it; "
+            "without it, noise comes from a secret",
+        ),
+    ] = None
 
     @model_validator(mode="after")
     def _is_meant(self) -> Privacy:

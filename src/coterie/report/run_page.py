@@ -180,6 +180,8 @@ def _privacy_tile(run: Run) -> list[tuple[str, str, str]]:
     remark = f"of {run.promise['hides']}; delta {run.promise['delta']:.2g}, noise by {run.promise['noise by']}"
     if (usual := run.promise.get("epsilon of the median client")) is not None:
         remark += f"; {usual:.3g} at the median client by the end"
+    if "void for" in run.promise:
+        remark += f"; void for {run.promise['void for']}"
     return [("Privacy, epsilon", f"{run.epsilon:.3g}", remark)]
 
 

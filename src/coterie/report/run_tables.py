@@ -176,6 +176,7 @@ def _summarise(run: Run) -> str:
         best += f"; after adaptation {measured(metric, adapted)} in the end"
     if run.epsilon is not None and run.promise is not None:
         best += f"; epsilon {run.epsilon:.3g} of {run.promise['hides']} with delta {run.promise['delta']:.2g}"
+        best += f", void for {run.promise['void for']}" if "void for" in run.promise else ""
     return (
         f"{count_of(end['rounds'], 'round')}; {best}; {volume(end['up_bytes'])} up, "
         f"{volume(end['down_bytes'])} down; {count_of(end['failed'], 'failure')}; {end['seconds']:,.1f} s"

@@ -161,7 +161,7 @@ class Engine(ABC):
         given = [a for a in answers if a is not None]
         if self.upload_noise is None or not all(isinstance(answer, Answer) for answer in given):
             return given
-        return [self.upload_noise.hide(o, a, self.seed) for o, a in zip(orders, given, strict=True)]
+        return [self.upload_noise.hide(o, a) for o, a in zip(orders, given, strict=True)]
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ Noise is added in floating-point numbers. Against somebody who reads the last di
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from coterie.clients.rules.rule import Answer, Rule
 from coterie.clients.rules.training import Training
 from coterie.errors import BadInput
 from coterie.models.networks import frozen_modules
-from coterie.randomness import draw_secretly, stream
+from coterie.randomness import PrivateRandomness
 
 CHUNK_SCALARS = 1 << 23
 """Scalars of single samples' gradients that are held at once: 32 MiB."""
@@ -48,25 +48,22 @@ class ExamplePrivacy:
     Attributes:
         clip_norm: C, the length to which one sample's gradient is cut.
         noise_multiplier: sigma, the noise's deviation in units of `clip_norm`.
-        secret: whether samples and noise are drawn from the operating system's source, so that nobody can draw them
-            again; else they belong to seed, client and round, as everything in a simulation does.
+        randomness: where noise comes from, and which samples are taken; without a secret, they are new each time.
     """
 
     clip_norm: float
     noise_multiplier: float
-    secret: bool = False
+    randomness: PrivateRandomness = field(default_factory=PrivateRandomness)
 
     def generators(self, client: Client, request: Train) -> tuple[np.random.Generator, np.random.Generator]:
         """Return what draws the samples of a training, and what draws its noise.
 
-        Where they are addressed, the model that training starts from is part of the address: the same noise in two
-        trainings of a round would be no noise in their difference.
+        The model that training starts from is part of the address: the same noise in two trainings of a round
+        would be no noise in their difference.
         """
-        if self.secret:
-            return draw_secretly(), draw_secretly()
         start = blake2b(request.start.detach().cpu().numpy().tobytes(), digest_size=8).hexdigest()
         purposes = (f"{what}/{request.purpose}/{start}" for what in ("private samples", "private noise"))
-        samples, noise = (stream(client.seed, purpose, client.id, client.round) for purpose in purposes)
+        samples, noise = (self.randomness.stream(purpose, client.id, client.round) for purpose in purposes)
         return samples, noise
 
     def refuse(self, name: str, network: nn.Module, training: Training) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from coterie.clients.rules.rule import Answer, Order
 from coterie.grouping.private import hide_update
-from coterie.randomness import draw_secretly, stream
+from coterie.randomness import PrivateRandomness
 
 NOT_OF_SAMPLES = ("trained_samples",)
 """Measurements that a client may report: how many samples it has is known."""
@@ -22,14 +22,14 @@ class UploadNoise:
         clip_norm: length to which the update is cut.
         multiplier: deviation of the noise in each number, in units of what it hides: two updates of that length may
             be twice as far apart.
-        secret: whether noise comes from the operating system, and nobody can draw it again; else from the seed.
+        randomness: where the noise comes from; without a secret, it is new each time.
     """
 
     clip_norm: float
     multiplier: float
-    secret: bool = False
+    randomness: PrivateRandomness = field(default_factory=PrivateRandomness)
 
-    def hide(self, order: Order, answer: Answer, seed: int) -> Answer:
+    def hide(self, order: Order, answer: Answer) -> Answer:
         """Return the answer with noise in the model, and without what training reported.
 
         What a client measures on its held-out samples, and sends nothing besides, stays as it is.
@@ -42,7 +42,7 @@ class UploadNoise:
         if answer.numbers or set(answer.uploads) != {"model"}:
             raise ValueError(f"{type(order.rule).__name__} sends more than a model, which noise does not hide")
         report = {name: value for name, value in answer.report.items() if name in NOT_OF_SAMPLES}
-        rng = draw_secretly() if self.secret else stream(seed, "upload noise", order.client, order.round)
+        rng = self.randomness.stream("upload noise", order.client, order.round)
         model, part, sent = answer.uploads["model"], order.upload_part.get("model"), order.items["model"]
         start = sent.onto(torch.zeros_like(model))
         deviation = 2 * self.clip_norm * self.multiplier

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,15 @@ from coterie.clients.open_files import put_in_place
 from coterie.errors import BadInput
 
 
-def write_whole(path: Path, data: bytes, *, lasting: bool = True) -> None:
-    """Write a file so that it appears whole or not at all.
+def write_whole(path: Path, data: bytes, *, lasting: bool = True, mode: int = 0o666) -> None:
+    """Write a file so that it appears whole or not at all; who may read it, `mode` says as for `os.open`.
 
     A `lasting` file survives a power cut after this returns. Any other file may then be empty, or as it was before;
     writing it does not wait for the disk.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with fresh.open("wb") as file:
+        with open(fresh, "wb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
             if lasting:
                 file.flush()

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 import polars as pl
 
+from coterie.clients.open_files import remove
 from coterie.errors import BadInput, unknown
 from coterie.experiments.folder.files import damaged_file, encode_json, read_json, write_whole
 from coterie.experiments.folder.group_traits import GroupTraits
@@ -38,6 +39,9 @@ from coterie.experiments.schema.sections import NAME, NAME_RULES
 from coterie.runtime.leftovers import is_alive
 
 State = Literal["running", "finished", "interrupted"]
+
+SECRET = "noise.secret"
+"""The file of which a private run's noise is made. It is there until the run is finished; nothing else holds it."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,31 @@ class RunFolder:
             run = blake2b(text.encode(), digest_size=8).hexdigest()
         self._metrics = self._identity = None
         write_whole(self.path / "environment.json", encode_json({**environment, "run": run}))
+
+    def write_secret(self, secret: bytes) -> None:
+        """Keep what the run's noise is made of, where its owner alone can read it."""
+        write_whole(self.path / SECRET, secret.hex().encode(), mode=0o600)
+
+    def secret(self) -> bytes:
+        """Return what the run's noise is made of; empty where nothing is kept.
+
+        Raises:
+            BadInput: the file is damaged, or belongs to somebody else.
+        """
+        path = self.path / SECRET
+        try:
+            secret = bytes.fromhex(path.read_text("ascii"))
+            if len(secret) != 32:
+                raise ValueError(f"it holds {len(secret)} bytes")
+        except FileNotFoundError:
+            return b""
+        except (OSError, ValueError) as error:
+            raise damaged_file(path, error) from None
+        return secret
+
+    def forget_secret(self) -> None:
+        """Remove it: from now on nobody can make the run's noise again."""
+        remove(self.path / SECRET)
 
     def _identify(self) -> str:
         """Return what the run's tables say of which run they are; empty for a run of an earlier version."""

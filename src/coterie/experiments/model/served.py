@@ -215,17 +215,22 @@ class _RestoredRun:
         assert groups is not None  # there is a checkpoint
         numbers = np.unique(groups[groups != UNKNOWN]).tolist()
         if group is None and len(numbers) != 1:
-            sizes = [f"{number} ({np.count_nonzero(groups == number)})" for number in numbers]
+            sizes = [f"{number}{self._tell(f' ({np.count_nonzero(groups == number)})')}" for number in numbers]
             raise BadInput(
-                f"run {self.run} has {len(numbers)} groups, of so many clients: {_list_first(sizes)}; choose one "
-                "with --group, or a client with --client"
+                f"run {self.run} has {len(numbers)} groups{self._tell(', of so many clients')}: "
+                f"{_list_first(sizes)}; choose one with --group, or a client with --client"
             )
         number = numbers[0] if group is None else group
         if number not in numbers:
             raise BadInput(f"group {number} is unknown in run {self.run}; its groups are {_list_first(numbers)}")
         members = np.flatnonzero(groups == number)
         model, notes = self._shared_model(number, members)
-        return model, f"group {number} ({len(members)} client{'s' * (len(members) > 1)})", notes
+        size = f" ({len(members)} client{'s' * (len(members) > 1)})"
+        return model, f"group {number}{self._tell(size)}", notes
+
+    def _tell(self, crowd: str) -> str:
+        """Return what is said of how many clients are in groups, or who; nothing where privacy was promised."""
+        return crowd if self.session.promise is None else ""
 
     def _evaluation(self, client: int) -> Exchange:
         """Return the exchange by which the client was evaluated after the last round of the checkpoint."""
@@ -236,8 +241,10 @@ class _RestoredRun:
 
     def _hand_over(self, evaluation: Exchange, client: int) -> _ServedModel:
         """Return what the client would be evaluated with."""
-        handing = replace(evaluation, rule=HandOver.of(evaluation.rule))
-        replies = self.session.runtime.measure(handing)
+        engine = self.session.runtime.engine
+        noise, engine.upload_noise = engine.upload_noise, None  # what a client hands to itself needs none
+        replies = self.session.runtime.measure(replace(evaluation, rule=HandOver.of(evaluation.rule)))
+        engine.upload_noise = noise
         if client in replies.missing:
             name = self.session.population.names[client]
             raise BadInput(f"client {name!r} has no model that could be used: it {replies.missing[client]}")
@@ -270,13 +277,13 @@ class _RestoredRun:
         if serving.own and part is None and serving.rows is not None:
             wrong = f"group {group} shares no model; its clients have one each"
         elif len(rows) != 1:
-            wrong = f"the {len(members)} clients of group {group} are served {len(rows)} different models"
+            wrong = f"the clients of group {group} are served {len(rows)} different models"
         elif part is not None and part.size < session.layout.size:
             of = f"{part.size:,} of {session.layout.size:,} parameters"
             wrong = f"group {group} shares {of}; its clients keep the rest"
         if wrong:
-            names = [repr(session.population.names[member]) for member in members]
-            raise BadInput(f"{wrong}; choose a client with --client: {_list_first(names)}")
+            names = _list_first([repr(session.population.names[member]) for member in members])
+            raise BadInput(f"{wrong}; choose a client with --client{self._tell(f': {names}')}")
         personal = evaluation.rule != Evaluate(session.experiment.evaluation.on)
         notes = [f"a client of group {group} is served a model of its own; --client gives that"] * personal
         return serving.models[int(rows[0])], notes

@@ -23,7 +23,7 @@ from coterie.experiments.folder import metrics
 from coterie.experiments.folder.group_traits import GroupTraits
 from coterie.experiments.folder.lock import lock_run
 from coterie.experiments.folder.picture import Picture
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.experiments.folder.run_folder import SECRET, RunFolder
 from coterie.experiments.run import newcomers, provenance
 from coterie.experiments.run.attack import MarkedTests
 from coterie.experiments.run.certainty import is_bounded, measure_intervals
@@ -62,7 +62,7 @@ from coterie.methods.exchange import Ask, Exchange, Log, Replies
 from coterie.methods.method import UNKNOWN
 from coterie.methods.privacy import NoisyAggregation
 from coterie.models.factory import digest_start
-from coterie.randomness import draw_secretly, stream
+from coterie.randomness import PrivateRandomness, make_secret, stream
 from coterie.runtime.checkpoint import check_state
 from coterie.runtime.garbage import freeze_objects
 from coterie.runtime.ledger import FROZEN
@@ -142,7 +142,8 @@ def resume(
                 f'app: flwr run APP local --run-config "{words}"'
             )
         observers = [*observers, *make_observers(experiment.run.observers)]
-        with closing(Session(experiment, world, observers)) as session, freeze_objects():
+        session = Session(experiment, world, observers, folder.secret())
+        with closing(session), freeze_objects():
             session.go_on(folder)
             return _train_and_finish(session, folder)
 
@@ -197,6 +198,7 @@ def _train_and_finish(session: Session, folder: RunFolder) -> Result:
             folder.write_intervals(intervals)
         with defer_signals():
             folder.compact()
+            folder.forget_secret()
             status = "finished"
     except KeyboardInterrupt:
         pass
@@ -215,6 +217,7 @@ class Session:
         experiment: what is trained, and how.
         world: the clients and the runtime that reaches them, which the session closes; None to simulate them.
         observers: are told how the run gets on.
+        secret: of which a simulation's private randomness is made; a new one where it is empty.
 
     Attributes:
         population: all clients; those who are kept out of training, `newcomers` `[r]`, come last.
@@ -229,7 +232,11 @@ class Session:
 
     @insist_on_signals()
     def __init__(
-        self, experiment: Experiment, world: World | None = None, observers: Sequence[Observer] = ()
+        self,
+        experiment: Experiment,
+        world: World | None = None,
+        observers: Sequence[Observer] = (),
+        secret: bytes = b"",
     ) -> None:
         places: dict[str, Any] = {"data.name": absolute_data(experiment.data.name)}
         if experiment.data.test_path is not None:
@@ -240,7 +247,11 @@ class Session:
         self.observers = observers
         self.method: Method[Any] = build_method(self.experiment.method)
         self._is_simulated = world is None
-        world = build_simulation(self.experiment, self.method) if world is None else world
+        privacy = experiment.privacy
+        needs_secret = self._is_simulated and privacy.kind and privacy.noise_seed is None
+        self._secret = secret or make_secret() if needs_secret else b""
+        self._randomness = PrivateRandomness(self._secret, privacy.noise_seed)
+        world = build_simulation(self.experiment, self.method, self._secret) if world is None else world
         self.population, self.newcomers, self.runtime = world.population, world.newcomers, world.runtime
         self.attackers = world.attackers
         self.federation = self.population.reordered(np.arange(self.population.n - len(self.newcomers)))
@@ -316,6 +327,8 @@ class Session:
         """Write what is known before the first round into a fresh folder."""
         folder.write_experiment(self.experiment.to_toml())
         write_given(folder, self.experiment.network.name)
+        if self._secret:
+            folder.write_secret(self._secret)
         folder.write_environment(self.environment())
         folder.write_people(people_table(self.federation))
         folder.write_status("running", 0, self.experiment.run.rounds)
@@ -329,6 +342,10 @@ class Session:
         """
         warnings = self.find_differences(folder.environment())
         warnings += self.restore(folder)
+        if self._secret and not folder.secret():
+            folder.write_secret(self._secret)
+            if 0 < self.done < self.experiment.run.rounds:
+                warnings.append(f"{SECRET} is gone: from here on, noise is other than it would have been")
         folder.check_tables(self.done)
         _tell(self.observers, warnings)
         if not folder.environment():  # killed before it was written
@@ -378,7 +395,13 @@ class Session:
 
     def find_warnings(self) -> list[str]:
         """Return what is to be known of the data, and of these clients with this method."""
-        return [*self.population.notes, *self._find_method_warnings()]
+        found = [*self.population.notes, *self._find_method_warnings()]
+        if self._adds_noise and self.local is not None:
+            found.append(
+                "evaluation.evaluated = 'local' keeps each client's own model in the run's checkpoints, without "
+                "noise: the promise does not cover them"
+            )
+        return found
 
     def _find_method_warnings(self) -> list[str]:
         found, few = self.method.warnings(self.server, self.experiment.run.rounds), self._count_unvalidated()
@@ -462,8 +485,7 @@ class Session:
             return None
         run, privacy = self.experiment.run, self.experiment.privacy
         noise = Noise(self.promise.multiplier, self.clip_norm, privacy.clip_quantile is not None)
-        secret = self.experiment.data.own
-        rng = draw_secretly() if secret else stream(run.seed, "privacy", round=number)
+        rng = self._randomness.stream("privacy", round=number)
         return NoisyAggregation(noise, run.participation * self.server.n, rng)
 
     def _refuse_second_release(self, ask: Ask, asked: NDArray[np.bool_]) -> None:
@@ -500,15 +522,14 @@ class Session:
         """Draw who takes part in a round: uniform, without replacement, ascending.
 
         Source: docs/methods/conventions.md, convention 8. Where the server adds noise, each client is drawn by
-        itself (Poisson sampling), as the promise supposes; so it may be nobody. Real clients know the seed, and the
-        promise supposes too that they cannot tell who was drawn.
+        itself (Poisson sampling), as the promise supposes; so it may be nobody. It supposes too that nobody knows
+        who was drawn, as whoever guesses the run's seed would.
         """
         n, run = self.server.n, self.experiment.run
-        if self._adds_noise and self.experiment.data.own:
-            return np.flatnonzero(draw_secretly().random(n) < run.participation)
-        rng = stream(run.seed, "participation", round=number)
         if self._adds_noise:
-            return np.flatnonzero(rng.random(n) < run.participation)
+            drawn = self._randomness.stream("participation", round=number).random(n)
+            return np.flatnonzero(drawn < run.participation)
+        rng = stream(run.seed, "participation", round=number)
         return np.sort(rng.permutation(n)[: cohort_size(n, run.participation)])
 
     @insist_on_signals()

@@ -13,6 +13,7 @@ from coterie.clients.engine.upload_noise import UploadNoise
 from coterie.errors import BadInput
 from coterie.experiments.run.accounting import Releases, find_epsilon, find_noise
 from coterie.experiments.schema.experiment import Experiment
+from coterie.randomness import PrivateRandomness
 
 SUBJECT = {
     "server": "the data of any one client, by noise that the server adds to sums of updates",
@@ -32,6 +33,7 @@ class Promise:
         each: what one round tells under noise: of a sample, at the client that spends most in the whole run.
         rounds: of the run.
         usual: for samples, what one round tells at the client of median size; None where clients are equally large.
+        void_for: who can take the noise off; empty for nobody.
     """
 
     kind: Literal["server", "clients", "samples"]
@@ -40,6 +42,7 @@ class Promise:
     each: Releases
     rounds: int
     usual: Releases | None = None
+    void_for: str = ""
 
     @property
     def epsilon(self) -> float:
@@ -67,15 +70,18 @@ class Promise:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "noise multiplier": self.multiplier,
-        } | ({} if usual is None else {"epsilon of the median client": usual})
+            **({} if usual is None else {"epsilon of the median client": usual}),
+            **({"void for": self.void_for} if self.void_for else {}),
+        }
 
     def describe(self) -> str:
         """Say in one line what is promised."""
         usual = self.usual_epsilon
+        void = f"; void for {self.void_for}" if self.void_for else ""
         most = "" if usual is None else f" ({usual:.3g} at the client of median size)"
         return (
             f"privacy: epsilon = {self.epsilon:.3g}{most} with delta = {self.delta:.2g} for {SUBJECT[self.kind]}; "
-            f"noise multiplier {self.multiplier:.3g}"
+            f"noise multiplier {self.multiplier:.3g}{void}"
         )
 
 
@@ -99,7 +105,9 @@ def make_promise(experiment: Experiment, samples: NDArray[np.int64]) -> Promise 
         multiplier = _find_noise_for_all(privacy.epsilon, whole, delta)
     spent = [find_epsilon(multiplier, releases, delta) for releases in whole]
     worst = each[int(np.argmax(spent))]
-    return Promise(kind, delta, multiplier, worst, run.rounds, _find_usual_releases(experiment, samples))
+    void_for = "" if privacy.noise_seed is None else "whoever knows privacy.noise_seed"
+    usual = _find_usual_releases(experiment, samples)
+    return Promise(kind, delta, multiplier, worst, run.rounds, usual, void_for)
 
 
 def _list_releases(experiment: Experiment, samples: NDArray[np.int64]) -> list[Releases]:
@@ -136,7 +144,9 @@ def _find_noise_for_all(epsilon: float, releases: list[Releases], delta: float) 
     return multiplier
 
 
-def find_client_noise(experiment: Experiment, data: Any) -> tuple[UploadNoise | None, ExamplePrivacy | None]:
+def find_client_noise(
+    experiment: Experiment, data: Any, secret: bytes = b""
+) -> tuple[UploadNoise | None, ExamplePrivacy | None]:
     """Return the noise that clients add to what they send, and to steps of training; None where they add none.
 
     A client with data of its own knows of no other, and keeps the promise for itself.
@@ -144,11 +154,12 @@ def find_client_noise(experiment: Experiment, data: Any) -> tuple[UploadNoise | 
     Args:
         experiment: what is promised.
         data: of all clients of a simulation, or of one client.
+        secret: see `PrivateRandomness`.
 
     Raises:
         BadInput: as for `make_promise`.
     """
-    kind, secret = experiment.privacy.kind, experiment.data.own
+    privacy, kind = experiment.privacy, experiment.privacy.kind
     if kind not in ("clients", "samples"):
         return None, None
     samples = getattr(data, "samples", None)
@@ -156,6 +167,7 @@ def find_client_noise(experiment: Experiment, data: Any) -> tuple[UploadNoise | 
         samples = np.array([len(data.slice(0, "train")[1])])
     promise = make_promise(experiment, samples)
     assert promise is not None
+    randomness = PrivateRandomness(secret, privacy.noise_seed)
     if kind == "clients":
-        return UploadNoise(experiment.privacy.clip_norm, promise.multiplier, secret), None
-    return None, ExamplePrivacy(experiment.privacy.clip_norm, promise.multiplier, secret)
+        return UploadNoise(privacy.clip_norm, promise.multiplier, randomness), None
+    return None, ExamplePrivacy(privacy.clip_norm, promise.multiplier, randomness)

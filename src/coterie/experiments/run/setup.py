@@ -56,7 +56,7 @@ class World:
     attackers: Attackers | None = None
 
 
-def build_simulation(experiment: Experiment, method: Method[Any]) -> World:
+def build_simulation(experiment: Experiment, method: Method[Any], secret: bytes = b"") -> World:
     """Set up clients that hold parts of a dataset, on this machine or a Ray cluster (`run.runtime`).
 
     Raises:
@@ -71,7 +71,7 @@ def build_simulation(experiment: Experiment, method: Method[Any]) -> World:
         trusted = find_trusted(experiment, whole)
         attackers = choose_attackers(experiment.attack, whole, whole.n - len(newcomers), settings.seed, trusted)
         whole = poison_data(whole, attackers)
-    spec = engine_spec(experiment, method, whole)
+    spec = engine_spec(experiment, method, whole, secret)
     if settings.runtime == "ray":
         from coterie.runtime.ray.runtime import RayRuntime
 
@@ -195,8 +195,10 @@ def own_task(experiment: Experiment) -> Task:
     return set_metrics(CLASSIFICATION, experiment.task) if task is None else task
 
 
-def engine_spec(experiment: Experiment, method: Method[Any], data: Any) -> EngineSpec:
+def engine_spec(experiment: Experiment, method: Method[Any], data: Any, secret: bytes = b"") -> EngineSpec:
     """Return how to build the engine for clients with such `data` (a `Data` that also has `features`).
+
+    Of `secret` comes their noise, where they add any (`PrivateRandomness`).
 
     Raises:
         BadInput: no network fits such data, and none is named.
@@ -211,7 +213,7 @@ def engine_spec(experiment: Experiment, method: Method[Any], data: Any) -> Engin
     origin = origin_of(experiment.network)
     settings = experiment.network.settings
     imports = run.imports or ()
-    upload_noise, example_privacy = find_client_noise(experiment, data)
+    upload_noise, example_privacy = find_client_noise(experiment, data, secret)
     return EngineSpec(
         name,
         settings,

@@ -462,6 +462,11 @@ def _privacy(
     found += _find_statistics_without_noise(privacy, data, task)
     if privacy.kind != "server" and data is not None and data.own and privacy.delta is None:
         found.append("privacy.delta is missing; a client does not know how many others there are, so give it")
+    if data is not None and data.own and privacy.noise_seed is not None:
+        found.append(
+            f"privacy.noise_seed = {privacy.noise_seed} is not possible with data.name = {data.name!r}, for all "
+            "clients and the server know it, and could take the noise off; leave it out"
+        )
     return found
 
 
