@@ -65,6 +65,7 @@ from coterie.methods.fedsgd import FedSGD
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first
 from coterie.models.origin import initialise
+from coterie.randomness import PrivateRandomness
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.ray.calls import Shipped
 from tests.clients.engine.population import SEED, Population, Samples, population
@@ -72,16 +73,22 @@ from tests.federated import planted, same, train
 from tests.own_networks import Frozen, Language, Recurrent, tied
 from tests.tasked import NETWORK, write
 
-EXACT = ExamplePrivacy(clip_norm=1e9, noise_multiplier=0.0)
-HIDDEN = ExamplePrivacy(clip_norm=0.5, noise_multiplier=1.0)
+
+def privacy(clip_norm: float, noise_multiplier: float) -> ExamplePrivacy:
+    """With the same draws each time."""
+    return ExamplePrivacy(clip_norm, noise_multiplier, PrivateRandomness(seed=SEED))
+
+
+EXACT = privacy(clip_norm=1e9, noise_multiplier=0.0)
+HIDDEN = privacy(clip_norm=0.5, noise_multiplier=1.0)
 ALL = Training(epochs=3, batch_size=64, lr=0.1)
 """Minibatches that hold all samples of a client."""
 TEN = Training(epochs=2, batch_size=10, lr=0.1)
 
 
-def private(privacy: ExamplePrivacy, training: Training = TEN, name: Any = "mlp", **settings: Any) -> Population:
+def private(hidden: ExamplePrivacy, training: Training = TEN, name: Any = "mlp", **settings: Any) -> Population:
     found = population(Sequential, training, name, **settings)
-    found.engine.example_privacy = privacy
+    found.engine.example_privacy = hidden
     return found
 
 
@@ -243,29 +250,28 @@ def test_only_the_part_moves() -> None:
 
 
 def test_a_step_moves_no_further_than_its_samples_may() -> None:
-    privacy = ExamplePrivacy(clip_norm=1e-3, noise_multiplier=0.0)
-    given = private(privacy, ALL.updated(epochs=1, lr=1.0))
+    given = private(privacy(1e-3, 0.0), ALL.updated(epochs=1, lr=1.0))
     for start, after in zip(given.models, trained(given), strict=True):
         assert 0 < float((after.model - start).norm()) <= 1e-3 * (1 + 1e-3)
 
 
 def test_noise_has_its_deviation() -> None:
-    given = private(ExamplePrivacy(0.5, 3.0), Training(epochs=4, batch_size=10, lr=1.0), counts=(40,))
-    quiet = private(ExamplePrivacy(0.5, 0.0), Training(epochs=4, batch_size=10, lr=1.0), counts=(40,))
+    given = private(privacy(0.5, 3.0), Training(epochs=4, batch_size=10, lr=1.0), counts=(40,))
+    quiet = private(privacy(0.5, 0.0), Training(epochs=4, batch_size=10, lr=1.0), counts=(40,))
     away = (trained(given)[0].model - trained(quiet)[0].model) / 4
     # 16 steps of 3.0 * 0.5 / 10 each; what the samples say differs by at most 0.06 beside it.
     assert float(away.std()) == pytest.approx(0.15, rel=0.1)
-    mean = ExamplePrivacy(0.5, 3.0).hide([torch.zeros(200, 500)], 10.0, np.random.default_rng(0))
+    mean = privacy(0.5, 3.0).hide([torch.zeros(200, 500)], 10.0, np.random.default_rng(0))
     assert float(mean[0].std()) == pytest.approx(0.15, rel=0.01)
     assert abs(float(mean[0].mean())) < 0.002
 
 
 def test_an_empty_minibatch_is_noise_alone() -> None:
     training = Training(epochs=5, batch_size=1, lr=1.0)
-    quiet = private(ExamplePrivacy(1.0, 0.0), training, counts=(2,))
+    quiet = private(privacy(1.0, 0.0), training, counts=(2,))
     quiet.data.inputs[0] = quiet.data.inputs[0].fill_(inf)  # no sample counts
     assert torch.equal(trained(quiet)[0].model, quiet.models[0])
-    loud = private(ExamplePrivacy(1.0, 1.0), training, counts=(2,))
+    loud = private(privacy(1.0, 1.0), training, counts=(2,))
     loud.data.inputs[0] = quiet.data.inputs[0]
     assert float((trained(loud)[0].model - loud.models[0]).std()) == pytest.approx(10**0.5, rel=0.1)
 
@@ -308,26 +314,28 @@ def equal(one: list[Trained], two: list[Trained]) -> bool:
     return all(torch.equal(a.model, b.model) for a, b in zip(one, two, strict=True))
 
 
-def test_noise_belongs_to_client_round_purpose_and_start() -> None:
+@pytest.mark.parametrize("randomness", [PrivateRandomness(seed=SEED), PrivateRandomness(b"nobody knows it")])
+def test_noise_belongs_to_client_round_purpose_and_start(randomness: PrivateRandomness) -> None:
+    hidden = replace(HIDDEN, randomness=randomness)
     client, start = private(HIDDEN).clients[0], torch.zeros(5)
 
     def draw(client: Client, request: Train) -> list[float]:
-        return [float(rng.random()) for rng in HIDDEN.generators(client, request)]
+        return [float(rng.random()) for rng in hidden.generators(client, request)]
 
     usual = draw(client, Train(start))
     assert usual == draw(client, Train(start.clone(), pull=3.0))
+    assert usual == draw(replace(client, seed=4), Train(start))  # which everybody may know
     others = [
         draw(replace(client, id=1), Train(start)),
         draw(replace(client, round=3), Train(start)),
-        draw(replace(client, seed=4), Train(start)),
         draw(client, Train(start, purpose="others")),
         draw(client, Train(start + 1)),
     ]
-    assert len({number for some in [usual, *others] for number in some}) == 12
+    assert len({number for some in [usual, *others] for number in some}) == 10
 
 
-def test_a_secret_cannot_be_drawn_again() -> None:
-    given = private(replace(HIDDEN, secret=True))
+def test_without_a_secret_nothing_is_drawn_again() -> None:
+    given = private(ExamplePrivacy(0.5, 1.0))
     assert not equal(trained(given), trained(given))
     assert equal(trained(private(HIDDEN)), trained(private(HIDDEN)))
 

@@ -27,6 +27,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Settings with which a method does within few rounds what it does at all."""
 
+PRIVATE: dict[str, dict[str, Any]] = {
+    "fedprox": {"unit": "example", "noise_multiplier": 1.0, "noise_seed": 3},
+    "feddist": {"unit": "client", "noise_multiplier": 1.0, "noise_by": "clients", "noise_seed": 3},
+    "fedper": {"unit": "client", "noise_multiplier": 1.0, "noise_seed": 3},
+}
+"""What is promised, with noise that can be made again: neither side knows the other's secret."""
+
 TABLES = ("rounds", "clients", "ledger", "failures", "people", "log")
 
 
@@ -36,6 +43,7 @@ def experiment(method: str, **run: Any) -> Experiment:
         data={"name": "digits", "split": "rotated(2)", "clients": 6, "samples_per_client": 60},
         training={"epochs": 1, "lr": 0.1},
         run={"rounds": 3, "participation": 0.7, "dropout": 0.1, "seed": 1, **run},
+        privacy=PRIVATE.get(method, {}),
     )
 
 

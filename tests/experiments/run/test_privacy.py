@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
@@ -12,8 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import polars as pl
 import pytest
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -23,7 +29,11 @@ from coterie.clients.engine.private_steps import count_private_steps
 from coterie.clients.engine.upload_noise import UploadNoise
 from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.experiments.explain.explain import explain
+from coterie.experiments.folder.run_folder import SECRET, RunFolder
+from coterie.experiments.model.export import export
+from coterie.experiments.model.served import trained_model
+from coterie.experiments.model.trained import read_model
 from coterie.experiments.run.accounting import Releases, find_epsilon, find_noise
 from coterie.experiments.run.loop import Session, resume, run
 from coterie.experiments.run.promise import find_client_noise, make_promise
@@ -31,6 +41,7 @@ from coterie.methods import METHODS, Cohort, Method
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Ask, Exchange, Replies, Send
 from coterie.methods.privacy import Covered
+from coterie.randomness import stream
 from coterie.report.run_page import build
 from coterie.report.run_tables import last_rounds, show
 from coterie.runtime.runtime import drive
@@ -176,6 +187,8 @@ def test_what_does_not_go_with_a_promise_is_refused() -> None:
         BadInput, match=r"privacy.delta is missing; a client does not know how many others there are"
     ):
         experiment(unit="client", epsilon=1, noise_by="clients").updated(own).check()
+    with pytest.raises(BadInput, match=r"privacy.noise_seed = 0 is not possible with data.name = 'own'"):
+        experiment(unit="client", epsilon=1, noise_seed=0).updated(own).check()
 
 
 BY_SAMPLES = {"unit": "example", "epsilon": 1}
@@ -396,20 +409,13 @@ def test_a_run_says_what_it_has_spent(tmp_path: Path, privacy: dict[str, Any]) -
 @pytest.mark.slow
 def test_a_private_run_that_is_cut_off_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     """Noise is drawn anew from the same address, and the clipping norm goes on from where it was."""
-
-    class Stop(Quiet):
-        def round(self, round: coterie.Round) -> None:
-            if round.number == 2:
-                raise KeyboardInterrupt
-
-    promised = {"unit": "client", "noise_multiplier": 0.7, "clip_quantile": 0.5}
+    promised = {"unit": "client", "noise_multiplier": 0.7, "clip_quantile": 0.5, "noise_seed": 1}
     wanted = experiment(rounds=5, **promised).updated({"run.folder": str(tmp_path)})
     whole = run(wanted.updated({"run.name": "whole"}), observers=[Quiet()])
     cut = run(wanted.updated({"run.name": "cut"}), observers=[Stop()])
     assert cut.status == "interrupted"
     found = resume(cut.folder, observers=[Quiet()])
-    for one, other in ((found.rounds, whole.rounds), (found.clients, whole.clients)):
-        assert one.drop("seconds", strict=False).equals(other.drop("seconds", strict=False))
+    assert not differ(found, whole)
     clips = pl.read_parquet(whole.folder / "log.parquet").filter(name="clip norm")["value"]
     assert len(set(clips)) == 5
 
@@ -418,7 +424,7 @@ def test_a_private_run_that_is_cut_off_goes_on_with_the_same_bits(tmp_path: Path
 def test_workers_and_methods_with_groups_give_the_same_bits() -> None:
     ifca = {"name": "ifca", "init": "plain", "clusters": 2}
     for method, noise_by in ((ifca, "server"), ("fesem", "clients")):
-        wanted = experiment(method, 2, unit="client", noise_multiplier=0.5, noise_by=noise_by)
+        wanted = experiment(method, 2, unit="client", noise_multiplier=0.5, noise_by=noise_by, noise_seed=0)
         ends = []
         for workers in (1, 2):
             *_, end = coterie.rounds(wanted.updated({"run.workers": workers}), [Quiet()])
@@ -452,7 +458,7 @@ def test_every_client_keeps_the_promise_for_its_samples() -> None:
 @pytest.mark.slow
 def test_samples_are_hidden_and_the_run_says_so() -> None:
     ends = []
-    hidden = {"unit": "example", "noise_multiplier": 1.5}
+    hidden = {"unit": "example", "noise_multiplier": 1.5, "noise_seed": 0}
     for workers, privacy in ((1, {"unit": "off"}), (1, hidden), (2, hidden)):
         wanted = experiment("fedavg", 2, **privacy)
         *_, end = coterie.rounds(wanted.updated({"run.workers": workers}), [Quiet()])
@@ -474,6 +480,185 @@ def test_noise_in_variances_of_batches_is_refused(noise_by: str) -> None:
     wanted = experiment(unit="client", noise_multiplier=1.0, noise_by=noise_by)
     with pytest.raises(BadInput, match="is not possible with privacy: noise would make the variances of its batch"):
         Session(wanted.updated({"network.name": "planted-batch-norm"}))
+
+
+# ---- the secret
+
+
+KINDS = (
+    {"noise_by": "server"},
+    {"noise_by": "clients"},
+    pytest.param({"unit": "example"}, marks=pytest.mark.slow),
+)
+
+
+def play_first_round(wanted: Experiment, secret: bytes = b"", noiseless: bool = False) -> Tensor:
+    """Return FedAvg's model after a round; a noiseless one has the same draws."""
+    with closing(Session(wanted, secret=secret)) as session:
+        if noiseless:
+            assert session.promise is not None
+            session.promise = replace(session.promise, multiplier=0.0)
+            engine = session.runtime.engine
+            if engine.upload_noise is not None:
+                engine.upload_noise = replace(engine.upload_noise, multiplier=0.0)
+        model: Tensor = session.play_round(1).state.model
+        return model[0]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_seed_of_a_run_has_no_part_in_its_noise(kind: dict[str, Any]) -> None:
+    """Same seed, same bits needs the same secret, which nobody has, or the seed of the noise."""
+    wanted = experiment(**{"unit": "client", "noise_multiplier": 1.0, **kind}).updated({"run.participation": 1.0})
+    repeatable, secret = wanted.updated({"privacy.noise_seed": 3}), bytes(range(32))
+    one = play_first_round(wanted)
+    assert not torch.equal(one, play_first_round(wanted))
+    assert not torch.equal(one, play_first_round(wanted.updated({"privacy.noise_seed": 0})))
+    for some, key in ((repeatable, b""), (wanted, secret)):
+        first = play_first_round(some, key)
+        assert torch.equal(first, play_first_round(some.updated({"run.workers": 2}), key))
+        assert not torch.equal(first, one)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("noise_by", ["server", "clients"])
+@pytest.mark.parametrize("noise_seed", [None, 0])
+def test_whoever_guesses_the_seed_cannot_take_the_noise_off_an_exported_model(
+    tmp_path: Path, noise_by: str, noise_seed: int | None
+) -> None:
+    """All is known but the clients' data: it is tried with seed 0, from which noise is the same for everybody."""
+    wanted = experiment(rounds=1, unit="client", noise_multiplier=1.0, noise_by=noise_by, noise_seed=noise_seed)
+    wanted = wanted.updated({"run.participation": 1.0, "run.folder": str(tmp_path), "run.name": "private"})
+    run(wanted, observers=[Quiet()])
+    export(trained_model(RunFolder(tmp_path / "private"))[0], tmp_path / "model.safetensors")
+    model = read_model(tmp_path / "model.safetensors").vector.double()
+    with closing(Session(wanted)) as session:
+        start, samples = session.server.initial(0).double(), session.server.samples
+    if noise_by == "server":
+        noise = stream(0, "privacy", round=1).normal(0, 1, len(model)) / len(samples)
+    else:
+        each = [stream(0, "upload noise", client, 1).normal(0, 2, len(model)) for client in range(len(samples))]
+        noise = np.average(each, axis=0, weights=samples)
+    truth = play_first_round(wanted.updated({"privacy.noise_seed": 0}), noiseless=True) - start
+    error = float((model - start - torch.from_numpy(noise) - truth).norm() / truth.norm())
+    assert error < 1e-4 if noise_seed == 0 else error > 5
+
+
+def test_who_takes_part_comes_from_the_secret_where_the_promise_counts_on_it() -> None:
+    def draw(secret: bytes = b"", **changes: Any) -> list[list[int]]:
+        with closing(Session(experiment(**changes), secret=secret)) as session:
+            return [session.draw_cohort(number).tolist() for number in range(1, 9)]
+
+    assert draw() != draw()
+    assert draw(bytes(32)) == draw(bytes(32))
+    by_clients = {"unit": "client", "noise_multiplier": 1.0, "noise_by": "clients"}
+    assert draw(**by_clients) == draw(**by_clients)  # epsilon is that of a client who is there in every round
+
+
+class Stop(Quiet):
+    """Interrupts after round 2."""
+
+    def round(self, round: coterie.Round) -> None:
+        if round.number == 2:
+            raise KeyboardInterrupt
+
+
+def bits(result: coterie.Result) -> list[pl.DataFrame]:
+    return [table.drop("seconds", strict=False) for table in (result.rounds, result.clients)]
+
+
+def differ(one: coterie.Result, other: coterie.Result) -> bool:
+    return not all(a.equals(b) for a, b in zip(bits(one), bits(other), strict=True))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_secret_is_its_owners_and_goes_when_the_run_ends(tmp_path: Path, kind: dict[str, Any]) -> None:
+    wanted = experiment(rounds=3, **{"unit": "client", "noise_multiplier": 1.0, **kind})
+    wanted = wanted.updated({"run.folder": str(tmp_path), "run.name": "cut"})
+    assert run(wanted, observers=[Stop()]).status == "interrupted"
+    cut = tmp_path / "cut"
+    if os.name == "posix":
+        assert stat.S_IMODE((cut / SECRET).stat().st_mode) == 0o600
+    secret = RunFolder(cut).secret()
+    for name in ("copy", "lost"):
+        shutil.copytree(cut, tmp_path / name)
+    (tmp_path / "lost" / SECRET).unlink()
+    found, copy = (resume(tmp_path / name, observers=[Quiet()]) for name in ("cut", "copy"))
+    assert not differ(found, copy)
+    assert differ(found, resume(tmp_path / "lost", observers=[Quiet()]))
+    export(trained_model(RunFolder(cut))[0], cut / "model.safetensors")
+    for path in tmp_path.rglob("*"):
+        assert path.name != SECRET
+        if path.is_file():
+            content = path.read_bytes()
+            assert secret not in content
+            assert secret.hex().encode() not in content
+
+
+def test_a_damaged_secret_is_named(tmp_path: Path) -> None:
+    wanted = experiment(rounds=3).updated({"run.folder": str(tmp_path), "run.name": "cut"})
+    run(wanted, observers=[Stop()])
+    (tmp_path / "cut" / SECRET).write_text("0102")
+    with pytest.raises(BadInput, match=f"{SECRET} is damaged"):
+        resume(tmp_path / "cut", observers=[Quiet()])
+
+
+@pytest.mark.medium
+def test_a_run_whose_noise_can_be_made_again_says_for_whom_its_promise_is_void(tmp_path: Path) -> None:
+    wanted = experiment(rounds=1, unit="client", noise_multiplier=1.0, noise_seed=5)
+    wanted = wanted.updated({"run.folder": str(tmp_path), "run.name": "private"})
+    run(wanted, observers=[Quiet()])
+    folder = RunFolder(tmp_path / "private")
+    void = folder.environment()["privacy"]["void for"]
+    assert "noise_seed" in void
+    assert any(void in line for line in explain(wanted).description)
+    assert any(void in line for line in folder.environment()["description"])
+    assert void in build(folder).read_text("utf-8")
+    assert void in str(show(folder).caption)
+    assert not (folder.path / SECRET).exists()
+    with closing(Session(experiment())) as session:
+        assert session.promise is not None
+        assert "void for" not in session.promise.to_json()
+
+
+@pytest.mark.parametrize(("noise_by", "said"), [("server", True), ("clients", False)])
+def test_models_of_single_clients_in_checkpoints_are_said(noise_by: str, said: bool) -> None:
+    """Of clients that add noise themselves, nobody has a model without it."""
+    wanted = experiment(unit="client", noise_multiplier=1.0, noise_by=noise_by)
+    with closing(Session(wanted.updated({"evaluation.evaluated": "local"}))) as session:
+        assert any("checkpoints" in sentence for sentence in session.find_warnings()) == said
+
+
+@pytest.mark.medium
+def test_exports_of_private_runs_say_neither_how_many_are_in_a_group_nor_who(tmp_path: Path) -> None:
+    """Nor does the sentence that asks which group."""
+    ifca = {"name": "ifca", "init": "plain", "clusters": 2}
+    wanted = experiment(ifca, 2, unit="client", noise_multiplier=1.0, clip_norm=0.01)
+    wanted = wanted.updated({"run.folder": str(tmp_path), "run.name": "private"})
+    last = run(wanted, observers=[Quiet()]).clients.filter(round=2)
+    folder, groups = RunFolder(tmp_path / "private"), sorted(last["group"].unique())
+    assert len(groups) == 2
+    with pytest.raises(BadInput) as raised:
+        trained_model(folder)
+    assert re.findall(r"\d+", str(raised.value)) == ["2", "0", "1"]
+    for group in groups:
+        found, notes = trained_model(folder, group=group)
+        assert notes == []
+        export(found, tmp_path / "model.safetensors")
+        told = read_model(tmp_path / "model.safetensors").about
+        assert re.findall(r"\d+", told.whose) == [str(group), "2"]  # after round 2
+        assert "client" not in told.to_json()
+    export(found, tmp_path / "model.onnx")
+    (known,) = onnx.load(tmp_path / "model.onnx").metadata_props
+    assert known.value == told.to_json()
+
+
+def test_a_client_of_a_run_with_noise_of_its_own_is_given_what_it_is_served(tmp_path: Path) -> None:
+    wanted = experiment(rounds=1, unit="client", noise_multiplier=1.0, noise_by="clients")
+    run(wanted.updated({"run.folder": str(tmp_path), "run.name": "private"}), observers=[Quiet()])
+    folder = RunFolder(tmp_path / "private")
+    assert torch.equal(trained_model(folder, client="3")[0].vector, trained_model(folder)[0].vector)
 
 
 def test_adaptation_without_noise_is_refused() -> None:

@@ -140,7 +140,9 @@ def test_a_key_that_may_be_unset_is_so_by_default() -> None:
         "run": dict.fromkeys(run),
         "aggregation": dict.fromkeys(("hostile", "trusted", "clip_norm")),
         "attack": {"strength": None},
-        "privacy": dict.fromkeys(("noise_by", "epsilon", "noise_multiplier", "delta", "clip_quantile")),
+        "privacy": dict.fromkeys(
+            ("noise_by", "epsilon", "noise_multiplier", "delta", "clip_quantile", "noise_seed")
+        ),
     }
     assert Experiment(**everything) == Experiment()
     optional = [s.name for title in SECTIONS for s in section_settings(title) if s.default is None]

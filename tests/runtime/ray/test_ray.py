@@ -46,10 +46,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedcps": {},
     "fedtsdp": {},
     "dcpfl": {},
+    "fedprox": {"privacy.unit": "example", "privacy.noise_multiplier": 1.0},
     "fedrep": {"run.engine": "sequential"},
     "ditto": {"run.participation": 0.5, **WIDE},
 }
-"""Each with what else is said. FedTSDP asks for outputs; the last two keep states."""
+"""Each with what else is said. FedTSDP asks for outputs; the last two keep states; FedProx adds noise."""
 
 
 def spec(engine: str = "batched") -> tuple[EngineSpec, np.ndarray[Any, Any]]:
@@ -165,7 +166,7 @@ def trained(method: str, runtime: str, **settings: Any) -> tuple[list[Any], Sess
         data={"name": "digits", "clients": 12, "split": "dirichlet(0.5)"},
         run={"workers": None if runtime == "ray" else 1, "runtime": runtime, "rounds": 3},
     ).updated(settings)
-    session = Session(experiment)
+    session = Session(experiment, secret=bytes(32))
     seen: list[Any] = []
     try:
         for number in (1, 2, 3):

@@ -142,8 +142,7 @@ def resume(
                 f'app: flwr run APP local --run-config "{words}"'
             )
         observers = [*observers, *make_observers(experiment.run.observers)]
-        session = Session(experiment, world, observers, folder.secret())
-        with closing(session), freeze_objects():
+        with closing(Session(experiment, world, observers, folder.secret())) as session, freeze_objects():
             session.go_on(folder)
             return _train_and_finish(session, folder)
 
