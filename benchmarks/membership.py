@@ -153,8 +153,8 @@ class MembershipCell:
     epsilon: float | None
 
     def experiment(self) -> Experiment:
-        """Return what is run with the seeds 0 … `RUNS` - 1."""
-        promise = {"unit": self.unit, "epsilon": self.epsilon, "delta": DELTA}
+        """Return what is run with the seeds 0 … `RUNS` - 1, of the noise too, so that a cell can be made again."""
+        promise = {"unit": self.unit, "epsilon": self.epsilon, "delta": DELTA, "noise_seed": 0}
         samples = self.unit == "example"
         return Experiment(
             data={
@@ -219,7 +219,8 @@ def look(experiment: Experiment) -> Shown:
 
 def attack(experiment: Experiment, runs: int = RUNS) -> Row:
     """Run an experiment with many seeds, attack each run, and return the row of both attacks."""
-    shown = [look(experiment.updated({"run.seed": seed})) for seed in range(runs)]
+    keys = ["run.seed"] if experiment.privacy.noise_seed is None else ["run.seed", "privacy.noise_seed"]
+    shown = [look(experiment.updated(dict.fromkeys(keys, seed))) for seed in range(runs)]
     confidence, member, accuracy = (np.array(some) for some in zip(*shown, strict=True))
     by_loss = measure_strength(score_by_loss(confidence), member)
     by_likelihood = measure_strength(score_by_likelihood(confidence, member), member)

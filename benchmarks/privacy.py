@@ -55,6 +55,7 @@ class PrivateCell:
         """Return what is run."""
         method, noise_by = METHODS[self.method]
         promise = {"unit": "client", "noise_by": noise_by, "epsilon": self.epsilon, "clip_norm": 0.3}
+        promise["noise_seed"] = self.seed  # so that a cell can be made again
         return Experiment(
             data={"name": "mnist", "split": "rotated(2)", "clients": 600, "samples_per_client": 80},
             network={"name": "mlp", "hidden": [32]},

@@ -64,8 +64,8 @@ class Privacy(Section):
         int | None,
         Field(
             ge=0,
-            description="makes a simulation's noise the same again, and the promise void for whoever knows it; "
-            "without it, noise comes from a secret",
+            description="seed of a simulation's noise; the promise is void for whoever knows it; without it, noise "
+            "comes from a secret",
         ),
     ] = None
 
