@@ -545,14 +545,15 @@ def test_whoever_guesses_the_seed_cannot_take_the_noise_off_an_exported_model(
 
 
 def test_who_takes_part_comes_from_the_secret_where_the_promise_counts_on_it() -> None:
-    def draw(secret: bytes = b"", **changes: Any) -> list[list[int]]:
-        with closing(Session(experiment(**changes), secret=secret)) as session:
+    def draw(secret: bytes = b"", noise_by: str = "server") -> list[list[int]]:
+        wanted = experiment(unit="client", noise_multiplier=1.0, noise_by=noise_by)
+        with closing(Session(wanted, secret=secret)) as session:
             return [session.draw_cohort(number).tolist() for number in range(1, 9)]
 
     assert draw() != draw()
     assert draw(bytes(32)) == draw(bytes(32))
-    by_clients = {"unit": "client", "noise_multiplier": 1.0, "noise_by": "clients"}
-    assert draw(**by_clients) == draw(**by_clients)  # epsilon is that of a client who is there in every round
+    # Where clients add noise, epsilon is that of one who is there in every round.
+    assert draw(noise_by="clients") == draw(noise_by="clients")
 
 
 class Stop(Quiet):
