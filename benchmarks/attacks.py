@@ -1,6 +1,6 @@
 """What hostile clients do to each method, by the rule with which its models are averaged.
 
-    python -m benchmarks.attacks [--write FILE] [--only METHOD,…] [--kept]
+    python -m benchmarks.attacks [--write FILE] [--only METHOD,…] [--kept] [--smoke]
 
 20 clients hold digits in four rotations, and are trained for 10 rounds; a fifth of them is hostile. A cell is the
 accuracy of the honest clients after the last round. Beside each attack stands what becomes of the same honest

@@ -1,6 +1,6 @@
 """What `training.precision = "bf16"` gains and costs: seconds of a round, and the accuracy in the end.
 
-    python -m benchmarks.bf16 [--only cifar] [--seeds 3] [--rounds 10] [--json FILE]
+    python -m benchmarks.bf16 [--only cifar] [--seeds 3] [--rounds 10] [--json FILE] [--smoke]
 
 FedAvg on real data, rounds of both precisions in turn, so that both meet the same moods of the machine. A round is
 training and the evaluation of all clients, in float32 either way; nothing is written. `faster` is the ratio of
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import arguments, median, write
+from benchmarks.smoke import shrink
 from coterie.clients.rules.training import Precision
 from coterie.errors import BadInput
 from coterie.experiments.run.loop import rounds
@@ -50,7 +51,7 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
 """Clients hold some 50 to 100 training samples each, as in the benchmarks that these sizes are from."""
 
 
-def compared(title: str, seeds: int, count: int) -> dict[str, Any]:
+def compared(title: str, seeds: int, count: int, *, smoke: bool = False) -> dict[str, Any]:
     """One experiment in both precisions, over the seeds."""
     seconds: dict[str, list[float]] = {p: [] for p in PRECISIONS}
     accuracy: dict[str, list[float]] = {p: [] for p in PRECISIONS}
@@ -58,6 +59,7 @@ def compared(title: str, seeds: int, count: int) -> dict[str, Any]:
         # Left to itself, float32 might take the other engine.
         run = {"rounds": count, "seed": seed, "engine": "sequential"}
         base = Experiment(**EXPERIMENTS[title], method="fedavg", run=run)
+        base = shrink(base) if smoke else base
         one, other = (rounds(base.updated({"training.precision": p})) for p in PRECISIONS)
         with closing(one), closing(other):  # type: ignore[type-var]  # they are generators
             for pair in zip(one, other, strict=True):
@@ -85,16 +87,16 @@ def compared(title: str, seeds: int, count: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table."""
-    parser = arguments(__doc__, repeats=None)
+    parser = arguments("bf16", __doc__, {"only": "mnist", "seeds": 1, "rounds": 2}, repeats=None)
     parser.add_argument("--only", metavar="TEXT", default="", help="experiments whose title holds this")
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0, 1, …")
     parser.add_argument("--rounds", type=int, default=10, help="rounds of each run")
-    asked = parser.parse_args()
+    asked = parser.read()
     rows = []
     for title in EXPERIMENTS:
         if asked.only.lower() in title.lower():
             try:
-                rows.append(compared(title, asked.seeds, asked.rounds))
+                rows.append(compared(title, asked.seeds, asked.rounds, smoke=asked.smoke))
             except BadInput as problem:
                 Console(stderr=True).print(f"{title} is left out: {problem}")
     table = Table(title=f"bfloat16 against float32, {asked.rounds} rounds, {asked.seeds} seeds")

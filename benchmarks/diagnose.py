@@ -1,6 +1,6 @@
 """How often `coterie diagnose` errs: its level on one population, its power, and the groups that it finds.
 
-    python -m benchmarks.diagnose [--write FILE] [--seconds N] [--kept]
+    python -m benchmarks.diagnose [--write FILE] [--seconds N] [--kept] [--smoke]
 
 20 clients hold digits, some 62 training images each, dealt anew for every federation. For the level all are draws
 from one population, of the same size or of sizes from a third to all of that. For the power there are groups of the
@@ -16,7 +16,6 @@ import json
 import logging
 import sys
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from scipy.stats import binomtest
 
 from benchmarks.kept_cells import Row, put_between
 from benchmarks.measuring import machine
+from benchmarks.smoke import Arguments
 from coterie.clients.data.federation import Federation
 from coterie.experiments.diagnose.diagnose import diagnose
 from coterie.experiments.folder.files import write_whole
@@ -45,6 +45,7 @@ KEPT = PAGE.parent / "diagnose" / "calibration.json"
 BEGIN, END = "<!-- calibration -->", "<!-- end of calibration -->"
 CLIENTS = 20
 ALPHA = 0.05
+SMOKE = {"seconds": 1.0, "kept": False}
 PICTURE = "power"
 Kind = Literal["same", "sizes", "rotated", "shifted"]
 KINDS: Mapping[Kind, str] = {
@@ -198,15 +199,14 @@ def draw_power(rows: Mapping[str, Row]) -> alt.FacetChart:
 
 def main(words: Sequence[str]) -> int:
     """Diagnose what is missing, and write or print the tables."""
-    parser = ArgumentParser(prog="python -m benchmarks.diagnose", description=__doc__)
-    parser.formatter_class = RawDescriptionHelpFormatter
+    parser = Arguments("diagnose", __doc__, SMOKE, KEPT)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page that gets the tables")
     parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N", help="stop after so long")
     parser.add_argument("--kept", action="store_true", help="diagnose nothing")
-    asked = parser.parse_args(words)
+    asked = parser.read(words)
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    rows = fill(KEPT, (*LEVEL, *POWER), diagnose_one, 0.0 if asked.kept else asked.seconds)
+    rows = fill(asked.rows, (*LEVEL, *POWER), diagnose_one, 0.0 if asked.kept else asked.seconds)
     if asked.write is None:
         print(f"{level_table(rows)}\n\n{power_table(rows)}")
     else:

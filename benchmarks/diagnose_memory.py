@@ -1,6 +1,6 @@
 """What memory directions take where clients are many and the model is large, sketched and whole.
 
-    COTERIE_DATA=… python -m benchmarks.diagnose_memory sketched|whole
+    COTERIE_DATA=… python -m benchmarks.diagnose_memory sketched|whole [--smoke]
 
 1,000 clients of MNIST in two rotations diagnose a perceptron of 318,010 parameters from one start. Prints what was
 found, and the largest memory of the process; `whole` needs more than 12 GiB.
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
+from benchmarks.smoke import Arguments, shrink
 from coterie.clients.rules import half_data
 from coterie.experiments.diagnose.diagnose import diagnose
 from coterie.experiments.schema.experiment import Experiment
@@ -31,17 +32,17 @@ def main(words: Sequence[str]) -> int:
     """Diagnose, and print one line."""
     import resource
 
-    if list(words) not in (["sketched"], ["whole"]):
-        print("usage: python -m benchmarks.diagnose_memory sketched|whole")
-        return 2
-    if words[0] == "whole":
+    parser = Arguments("diagnose_memory", __doc__, {})
+    parser.add_argument("directions", choices=("sketched", "whole"))
+    given = parser.read(words)
+    if given.directions == "whole":
         half_data.SKETCH_ABOVE = sys.maxsize
     torch.set_num_threads(1)
     asked = Experiment(data=DATA, method="fedavg", network={"name": "mlp", "hidden": [400]}, run={"workers": 1})
-    found = diagnose(asked, starts=1, gains=False)
+    found = diagnose(shrink(asked) if given.smoke else asked, starts=1, gains=False)
     test, memory = found.structure, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"{words[0]}: {memory:.1f} GiB, {found.seconds:.0f} s; {len(found.groups)} groups, ARI "
+        f"{given.directions}: {memory:.1f} GiB, {found.seconds:.0f} s; {len(found.groups)} groups, ARI "
         f"{found.planted_ari}; own halves {test.own:.4f}, at random {test.random:.4f}"
     )
     return 0

@@ -1,6 +1,6 @@
 """What other signals than directions of updates tell `coterie diagnose`: level on one population, and power.
 
-    python -m benchmarks.diagnose_signals [--write FILE] [--seconds N] [--kept]
+    python -m benchmarks.diagnose_signals [--write FILE] [--seconds N] [--kept] [--smoke]
 
 20 clients of digits as in `benchmarks.diagnose`, one start, with 100 public samples at the server. The same halves
 are tested by the directions of updates, by losses under each other's models and by predictions on public samples.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ import torch
 
 from benchmarks import diagnose as calibration
 from benchmarks.kept_cells import Row, put_between
+from benchmarks.smoke import Arguments
 from coterie.clients.data.federation import Federation
 from coterie.experiments.diagnose.diagnose import diagnose
 from coterie.experiments.folder.files import write_whole
@@ -143,15 +143,14 @@ def written(page: str, rows: Mapping[str, Row]) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Diagnose what is missing, and write or print the table."""
-    parser = ArgumentParser(prog="python -m benchmarks.diagnose_signals", description=__doc__)
-    parser.formatter_class = RawDescriptionHelpFormatter
+    parser = Arguments("diagnose_signals", __doc__, calibration.SMOKE, KEPT)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page that gets the table")
     parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N", help="stop after so long")
     parser.add_argument("--kept", action="store_true", help="diagnose nothing")
-    asked = parser.parse_args(words)
+    asked = parser.read(words)
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    rows = calibration.fill(KEPT, CASES, test_one, 0.0 if asked.kept else asked.seconds)
+    rows = calibration.fill(asked.rows, CASES, test_one, 0.0 if asked.kept else asked.seconds)
     if asked.write is None:
         print(table(rows))
     else:

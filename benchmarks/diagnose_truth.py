@@ -1,6 +1,6 @@
 """What `coterie diagnose` says of federations whose truth is known, and what full training then shows.
 
-    COTERIE_DATA=… python -m benchmarks.diagnose_truth [--write FILE] [--only truth,map] [--kept]
+    COTERIE_DATA=… python -m benchmarks.diagnose_truth [--write FILE] [--only truth,map] [--kept] [--smoke]
 
 For the truth 16 federations are diagnosed: planted ones of digits, whose groups and kind of skew are known, and
 real ones, clients of which are writers, people and roles. Then everything that a client could have is trained in
@@ -20,7 +20,6 @@ import json
 import logging
 import sys
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 
 from benchmarks.kept_cells import Row, put_between
 from benchmarks.measuring import machine
+from benchmarks.smoke import Arguments, pick_two, shrink
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.diagnose.diagnose import diagnose
 from coterie.experiments.diagnose.pay import TITLES
@@ -154,9 +154,8 @@ FULL: Mapping[str, Any] = {
 """The methods that train in full what an option stands for; the fine-tuned model is FedAvg's, adapted."""
 
 
-def see_truth(case: Case) -> Row:
+def see_truth(asked: Experiment) -> Row:
     """Diagnose a federation, then train everything in full; return what was said and what came out."""
-    asked = case.experiment()
     found = diagnose(asked)
     pay = found.pay
     assert pay is not None
@@ -225,12 +224,12 @@ class Place:
         )
 
 
-def see_place(place: Place) -> Row:
+def see_place(asked: Experiment) -> Row:
     """Diagnose a cell of the map; return the scores."""
-    found = diagnose(place.experiment())
+    found = diagnose(asked)
     assert found.pay is not None
     return {
-        "key": key_of(place.experiment()),
+        "key": key_of(asked),
         "groups": 0 if found.all_differ else len(found.groups),
         "ari": found.planted_ari,
         "said": {option.name: option.score for option in found.pay.options},
@@ -343,15 +342,15 @@ def map_table(rows: Mapping[str, Row]) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Make what is missing, and write or print the tables."""
-    parser = ArgumentParser(prog="python -m benchmarks.diagnose_truth", description=__doc__)
-    parser.formatter_class = RawDescriptionHelpFormatter
+    parser = Arguments("diagnose_truth", __doc__, {"only": ",".join(PARTS), "kept": False}, KEPT)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page that gets the tables")
     parser.add_argument("--only", default=",".join(PARTS), metavar="PART,…", help="truth or map alone")
     parser.add_argument("--kept", action="store_true", help="make nothing")
-    asked = parser.parse_args(words)
+    asked = parser.read(words)
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    rows: dict[str, Any] = json.loads(KEPT.read_text("utf-8"))["rows"] if KEPT.exists() else {}
+    kept: Path = asked.rows
+    rows: dict[str, Any] = json.loads(kept.read_text("utf-8"))["rows"] if kept.exists() else {}
     cells: list[Case | Place] = [*CASES] if "truth" in asked.only else []
     cells += (
         [Place(skew, count, seed) for seed, skew, count in product(SEEDS, SKEWS, SAMPLES)]
@@ -359,11 +358,14 @@ def main(words: Sequence[str]) -> int:
         else []
     )
     todo = [cell for cell in cells if rows.get(cell.place, {}).get("key") != key_of(cell.experiment())]
-    for number, cell in enumerate(() if asked.kept else todo, 1):
-        rows[cell.place] = row = see_truth(cell) if isinstance(cell, Case) else see_place(cell)
+    todo = [] if asked.kept else pick_two(todo) if asked.smoke else todo
+    for number, cell in enumerate(todo, 1):
+        experiment = shrink(cell.experiment()) if asked.smoke else cell.experiment()
+        rows[cell.place] = row = see_truth(experiment) if isinstance(cell, Case) else see_place(experiment)
         print(f"{number}/{len(todo)} {cell.place}: {row}", flush=True)
         text = json.dumps({"benchmark": "diagnose_truth", "machine": machine(), "rows": rows}, indent=1)
-        write_whole(KEPT, f"{text}\n".encode())
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, f"{text}\n".encode())
     if asked.write is None:
         print(f"{truth_table(rows)}\n\n{say_truth(rows)}\n\n{map_table(rows)}")
     else:

@@ -1,6 +1,6 @@
 """Writes the page on speed and memory from what the benchmarks measured.
 
-    python -m benchmarks.document [--environments FOLDER] [--only NAME ...]
+    python -m benchmarks.document [--environments FOLDER] [--only NAME ...] [--smoke]
     python -m benchmarks.document --from FOLDER [--to FILE]
 
 Without `--from`, every benchmark (or those named) is run first, and its rows are kept in docs/performance. With it,
@@ -9,16 +9,17 @@ nothing is run, and the page is made of the files that are there. The same files
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.document_bars import Row
 from benchmarks.document_sections import SECTIONS, Section, markdown
+from benchmarks.smoke import Arguments
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "performance"
@@ -116,34 +117,35 @@ def _section(section: Section, kept: Found | None) -> list[str]:
     return [section.text, f"Measured by {command}.", *section.shown(kept["rows"])]
 
 
-def run(names: Sequence[str], environments: str | None) -> None:
-    """Run benchmarks one after the other, and keep their rows.
+def run(names: Sequence[str], given: Namespace) -> None:
+    """Run benchmarks one after the other as the command line says, and keep their rows.
 
     Raises:
         subprocess.CalledProcessError: one of them failed.
     """
-    KEPT.mkdir(parents=True, exist_ok=True)
+    given.rows.mkdir(parents=True, exist_ok=True)
     for name in names:
-        more = ["--environments", environments] if name == "peers" and environments else []
-        more += ["--chart", str(PAGE.parent / "pictures")] if name == "scale" else []
-        command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(KEPT / f"{name}.json"), *more]
+        more = ["--environments", given.environments] if name == "peers" and given.environments else []
+        more += ["--chart", str(given.to.parent / "pictures")] if name == "scale" else []
+        more += ["--smoke"] if given.smoke else []
+        command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(given.rows / f"{name}.json"), *more]
         subprocess.run(command, cwd=ROOT, check=True)
 
 
 def main() -> None:
     """Write the page."""
     names = [section.name for section in SECTIONS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments("document", __doc__, {"only": ["bf16"], "folder": None}, KEPT)
     parser.add_argument(
         "--from", dest="folder", type=Path, metavar="FOLDER", help="rows kept earlier; runs nothing"
     )
     parser.add_argument("--only", nargs="+", choices=names, help="benchmarks to run; without it, all")
     parser.add_argument("--environments", metavar="FOLDER", help="other simulators, for `peers`")
     parser.add_argument("--to", type=Path, default=PAGE, metavar="FILE", help="the page")
-    given = parser.parse_args()
+    given = parser.read()
     if given.folder is None:
-        run(given.only or names, given.environments)
-    given.to.write_text(page(given.folder or KEPT), encoding="utf-8")
+        run(given.only or names, given)
+    given.to.write_text(page(given.folder or given.rows), encoding="utf-8")
     print(given.to)
 
 

@@ -1,6 +1,6 @@
 """How fast clients train and are evaluated, as a fraction of the machine's limit.
 
-    python -m benchmarks.engine [--only mlp] [--repeats 5] [--json FILE]
+    python -m benchmarks.engine [--only mlp] [--repeats 5] [--json FILE] [--smoke]
 
 The limit is a plain training loop over the same samples at its best: one model, `torch.optim.SGD`, no clients, at
 batches of 10 to 512, once as a process a core with one thread each, once as one process with a thread a core. The
@@ -22,7 +22,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -250,14 +250,15 @@ def rows_of(case: Case, plains: Mapping[str, Loops], repeats: int) -> list[dict[
 
 def main() -> None:
     """Print the table."""
-    parser = arguments(__doc__)
+    parser = arguments("engine", __doc__, {"only": "64-32", "repeats": 1})
     parser.add_argument("--only", metavar="TEXT", default="", help="cases whose title holds this")
-    asked = parser.parse_args()
+    asked = parser.read()
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     with loops() as plains:
         for case in CASES:
             if asked.only.lower() in case.title.lower():
+                case = replace(case, clients=4) if asked.smoke else case
                 rows += rows_of(case, plains, asked.repeats)
     table = Table(title=f"Training on {cores()} cores, as fractions of a plain loop's speed")
     columns = (

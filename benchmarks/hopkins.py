@@ -1,6 +1,6 @@
 """How often FedTSDP's Hopkins statistic passes its threshold by chance, by how many clients it draws.
 
-    python -m benchmarks.hopkins [--rounds 40] [--seeds 0 1 2]
+    python -m benchmarks.hopkins [--rounds 40] [--seeds 0 1 2] [--smoke]
 
 With `h = 1` nobody is ever grouped, so that training is FedAvg's whatever is drawn, and runs of one seed differ in
 the draws alone. Every run is 20 clients of at most 150 images, of which 105 train a perceptron as the paper trains.
@@ -9,7 +9,6 @@ lowest and the highest of the seeds.
 """
 
 import tempfile
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import polars as pl
 
 import coterie
 from benchmarks.document_sections import markdown
+from benchmarks.smoke import Arguments
 from coterie.experiments.schema.experiment import Experiment
 from coterie.runtime.threads import one_thread
 
@@ -63,12 +63,12 @@ def share_above(split: str, data: str, draws: str, rounds: int, seed: int) -> fl
 
 def main() -> None:
     """Run every split with every way to draw, and print the table."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Arguments("hopkins", __doc__, {"rounds": 2, "seeds": [0]})
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    given = parser.parse_args()
+    given = parser.read()
     lines = []
-    for draws in DRAWS:
+    for draws in list(DRAWS)[: 1 if given.smoke else None]:
         line = [draws]
         for split, data in SPLITS:
             shares = [share_above(split, data, draws, given.rounds, seed) for seed in given.seeds]

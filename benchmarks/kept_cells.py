@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from benchmarks.measuring import machine
+from benchmarks.smoke import Arguments, pick_two, shrink
 from coterie.errors import BadInput, unknown
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.folder.files import write_whole
@@ -70,12 +70,12 @@ def fill(
         run: makes the row of a cell.
         what: is asked for, where that is no method.
     """
-    parser = ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
-    parser.formatter_class = RawDescriptionHelpFormatter
+    parser = Arguments(name, about, {"only": "", "kept": False}, kept)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page that gets the tables")
     parser.add_argument("--only", default="", metavar=f"{what.upper()},…", help=f"run these {what}s alone")
     parser.add_argument("--kept", action="store_true", help="run nothing")
-    asked = parser.parse_args(words)
+    asked = parser.read(words)
+    kept = asked.rows
     only = [word for word in asked.only.split(",") if word]
     for word in only:
         if word not in methods:
@@ -84,8 +84,11 @@ def fill(
     logging.disable(logging.WARNING)
     rows: dict[str, Row] = json.loads(kept.read_text("utf-8"))["rows"] if kept.exists() else {}
     todo = [cell for cell in cells(chosen) if rows.get(cell.place, {}).get("key") != key_of(cell.experiment())]
-    for number, cell in enumerate(() if asked.kept else todo, 1):
-        rows[cell.place] = run(cell.experiment())
+    todo = [] if asked.kept else pick_two(todo) if asked.smoke else todo
+    for number, cell in enumerate(todo, 1):
+        rows[cell.place] = run(shrink(cell.experiment()) if asked.smoke else cell.experiment())
+        if asked.smoke and "failed" in rows[cell.place]:
+            raise BadInput(rows[cell.place]["failed"])
         print(f"{number}/{len(todo)} {cell.place}: {rows[cell.place]['accuracy']:.3f}", flush=True)
         text = json.dumps({"benchmark": name, "machine": machine(), "rows": rows}, indent=1)
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """All methods on eight federations, each tuned with the same number of trials, with what is known of the noise.
 
     python -m benchmarks.leaderboard [--write FILE] [--only METHOD,…] [--federations NAME,…] [--folder FOLDER]
-                                     [--with FOLDER] [--import MODULE] [--kept]
+                                     [--with FOLDER] [--import MODULE] [--kept] [--smoke]
 
 A cell is a method on a federation: its trials of tuning, and its runs from every seed. It is kept in a file of its
 own as soon as it has ended, with a digest, and not run again while its settings are the same; an interruption costs
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from benchmarks.leaderboard_cells import (
     settings_of,
 )
 from benchmarks.leaderboard_page import draw, page
+from benchmarks.smoke import Arguments
 from coterie.errors import BadInput, unknown
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.schema.check import catalog
@@ -42,15 +42,14 @@ from coterie.report.drawing.saving import save_charts
 KEPT = Path(__file__).parents[1] / "docs" / "leaderboard"
 PAGE = KEPT.with_suffix(".md")
 PICTURE = "leaderboard"
+SMOKE = {"only": "fedavg", "federations": "labels", "folder": KEPT, "others": [], "kept": False}
 NAMES = tuple(entry.name for entry in METHODS)
 """The methods of the leaderboard: all that Coterie has."""
 
 
 def main(words: Sequence[str]) -> int:
     """Read what is kept, compute what is missing, and write the page."""
-    parser = ArgumentParser(
-        prog="python -m benchmarks.leaderboard", description=__doc__, formatter_class=RawDescriptionHelpFormatter
-    )
+    parser = Arguments("leaderboard", __doc__, SMOKE)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to be written")
     parser.add_argument("--only", default="", metavar="METHOD,…", help="these methods alone")
     parser.add_argument("--federations", default="", metavar="NAME,…", help="these federations alone")
@@ -58,7 +57,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--with", type=Path, action="append", default=[], dest="others", metavar="FOLDER")
     parser.add_argument("--import", action="append", default=[], dest="modules", metavar="MODULE")
     parser.add_argument("--kept", action="store_true", help="compute nothing")
-    asked = parser.parse_args(words)
+    asked = parser.read(words)
     import_modules(asked.modules)
     methods = [name for name in asked.only.split(",") if name] or list(NAMES)
     federations = [name for name in asked.federations.split(",") if name] or list(FEDERATIONS)
@@ -69,18 +68,18 @@ def main(words: Sequence[str]) -> int:
             raise BadInput(unknown("federation", name, FEDERATIONS))
     if not asked.kept:
         logging.disable(logging.WARNING)
-        fill(asked.folder, methods, federations)
+        fill(asked.folder, methods, federations, must_run=asked.smoke)
     if asked.write is not None:
         write(asked.write, join(read(asked.folder), asked.others))
         print(asked.write)
     return 0
 
 
-def fill(folder: Path, methods: Sequence[str], federations: Sequence[str]) -> None:
+def fill(folder: Path, methods: Sequence[str], federations: Sequence[str], *, must_run: bool = False) -> None:
     """Compute the cells that a folder lacks, or has from other settings, and keep each as soon as it has ended.
 
     Raises:
-        BadInput: a file in the folder is damaged or was changed.
+        BadInput: a file in the folder is damaged or was changed; or `must_run`, and a method cannot run.
     """
     wanted = [(federation, method) for federation in federations for method in methods]
     todo = [place for place in wanted if not is_kept(folder, *place)]
@@ -89,6 +88,8 @@ def fill(folder: Path, methods: Sequence[str], federations: Sequence[str]) -> No
         result = compute(federation, method)
         keep(folder, result)
         said = result["failed"] or f"{result['seconds']:.1f} s"
+        if must_run and result["failed"]:
+            raise BadInput(said)
         print(f"{number}/{len(todo)} {federation}, {method}: {said}", flush=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -11,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.smoke import Arguments
 
 
 def machine() -> dict[str, Any]:
@@ -68,12 +69,12 @@ def write(path: Path | str | None, name: str, rows: Sequence[Mapping[str, Any]])
     Path(path).write_text(text, encoding="utf-8")
 
 
-def arguments(doc: str | None, repeats: int | None = 5) -> argparse.ArgumentParser:
-    """A parser with --json, and with --repeats unless that is None, for others to be added to."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(name: str, doc: str | None, smoke: Mapping[str, Any], repeats: int | None = 5) -> Arguments:
+    """A benchmark's command line with --json, and with --repeats unless that is None, for others to be added to."""
+    parser = Arguments(name, doc, smoke)
     if repeats is not None:
         parser.add_argument("--repeats", type=int, default=repeats, help="how often each way is timed")
-    parser.add_argument("--json", metavar="FILE", help="also keep the rows in this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also keep the rows in this file")
     return parser
 
 

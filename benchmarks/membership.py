@@ -1,6 +1,6 @@
 """Whether a model gives away what it was trained on, and what a promise of privacy changes in that.
 
-    python -m benchmarks.membership [--write FILE] [--only UNIT,…] [--kept]
+    python -m benchmarks.membership [--write FILE] [--only UNIT,…] [--kept] [--smoke]
 
 Clients of FedAvg hold so few digits, and train on them for so long, that the model knows its samples by heart. Two
 attacks look at the model that a run serves, and say of each candidate whether the run was trained on it:

@@ -1,7 +1,7 @@
 """What each method costs beside the training that its clients do, as shares of a round.
 
     python -m benchmarks.methods [--methods fesem,ifca] [--networks cnn,mlp] [--epochs 5,1] [--repeats 2]
-                                 [--quick] [--json FILE]
+                                 [--json FILE] [--smoke]
 
 Every method, in its own settings, trains 100 clients of Fashion-MNIST (some 100 training images each; digits where
 there is no Fashion-MNIST) at batch 10: complete rounds of the product, with the evaluation of all clients, tables,
@@ -48,7 +48,7 @@ from coterie.runtime.threads import one_thread
 
 CLIENTS, BATCH = 100, 10
 IMAGES, DIGITS, FEDAVG = "fashion-mnist", "digits", "fedavg"
-QUICK = ["fedavg", "ifca", "fedsr"]
+SMOKE = {"methods": "fedavg,ifca,fedsr", "networks": "mlp", "epochs": "1", "clients": 10, "repeats": 2}
 SIZE = {"samples_per_client": 143}
 """Of which a fifth is for tests and a tenth for validation: some 100 are left to train on."""
 BAR = 0.10
@@ -242,9 +242,8 @@ def table(rows: Sequence[Mapping[str, Any]], network: str, epochs: int) -> Table
 
 def asked(parser: ArgumentParser, given: Namespace) -> tuple[list[str], list[str], list[int]]:
     """Methods, networks and numbers of local epochs that were asked for; ends where one cannot be."""
-    names = given.methods.split(",") if given.methods else QUICK if given.quick else METHODS.names()
-    networks = ["mlp"] if given.quick else given.networks.split(",")
-    epochs = ["1"] if given.quick else given.epochs.split(",")
+    names = given.methods.split(",") if given.methods else METHODS.names()
+    networks, epochs = given.networks.split(","), given.epochs.split(",")
     problems = [f"--methods: {METHODS.sentence(name)}" for name in names if name not in METHODS]
     problems += [f"--networks: {unknown('network', one, NETWORKS)}" for one in networks if one not in NETWORKS]
     problems += [
@@ -259,23 +258,21 @@ def asked(parser: ArgumentParser, given: Namespace) -> tuple[list[str], list[str
 
 def main() -> None:
     """Print a table for each network and number of local epochs."""
-    parser = arguments(__doc__, 2)
+    parser = arguments("methods", __doc__, SMOKE, 2)
     parser.add_argument("--methods", help="names with commas between; without it, all")
     parser.add_argument("--networks", default=",".join(NETWORKS), help="cnn, mlp or both with a comma between")
     parser.add_argument("--epochs", default=",".join(map(str, EPOCHS)), help="local epochs, with commas between")
     parser.add_argument("--clients", type=int, default=CLIENTS)
-    parser.add_argument("--quick", action="store_true", help="three methods, ten clients of digits, two rounds")
-    given = parser.parse_args()
+    given = parser.read()
     names, networks, numbers = asked(parser, given)
-    data = DIGITS if given.quick or find_problems(IMAGES) else IMAGES
-    clients, repeats = (10, 2) if given.quick else (given.clients, given.repeats)
+    data = DIGITS if find_problems(IMAGES) else IMAGES
     console = Console(width=None if sys.stdout.isatty() else 110)
     rows = []
     for network, epochs in product(networks, numbers):
         found = []
         for fit in ([n for n in names if not needs_gaussian(n)], [n for n in names if needs_gaussian(n)]):
             for start in range(0, len(fit), TOGETHER):
-                found += timed(data, fit[start : start + TOGETHER], network, epochs, clients, repeats)
+                found += timed(data, fit[start : start + TOGETHER], network, epochs, given.clients, given.repeats)
         found.sort(key=lambda one: names.index(one["method"]))
         console.print(table(found, network, epochs))
         rows += found

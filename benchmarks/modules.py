@@ -1,6 +1,6 @@
 """How fast modules of somebody's own train, beside a plain PyTorch loop over the same samples.
 
-    python -m benchmarks.modules [--only vit] [--repeats 5] [--json FILE]
+    python -m benchmarks.modules [--only vit] [--repeats 5] [--json FILE] [--smoke]
 
 Both take the same steps of SGD from the same weights on one core: the loop with `torch.optim.SGD` on batches as
 PyTorch people lay them out, the engine with whatever it does around a step, its copy of the model in and out
@@ -17,7 +17,7 @@ and tells where the gain ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -265,13 +265,15 @@ def _answer(engine: Engine, people: list[Client], asked: list[Train]) -> None:
     engine.answer(people, asked)
 
 
-def compare_engines(clients: int, wide: bool, only: str | None, repeats: int) -> tuple[Table, list[dict[str, Any]]]:
+def compare_engines(
+    clients: int, wide: bool, only: Sequence[str], repeats: int
+) -> tuple[Table, list[dict[str, Any]]]:
     """Time tiny modules one after the other and in one kernel."""
     table = Table(f"module, {clients} clients", "touched", "auto", "ms a step", "gain", "least", "most")
     rows: list[dict[str, Any]] = []
     for name, case in TINY.items():
         for width, batch in product(WIDTHS, (10, 32)) if wide else [(WIDTHS[0], case.batch)]:
-            if only not in (None, name):
+            if only and name not in only:
                 continue
             case = replace(case, batch=batch)
             ways, touched, chosen = make_engine_ways(case, clients, width)
@@ -288,16 +290,17 @@ def compare_engines(clients: int, wide: bool, only: str | None, repeats: int) ->
 
 def main() -> None:
     """Time all modules, print the table."""
-    parser = arguments(__doc__)
-    parser.add_argument("--only", metavar="NAME", help="this module alone")
+    parser = arguments("modules", __doc__, {"only": "lstm,branches", "repeats": 1})
+    parser.add_argument("--only", metavar="NAME,…", default="", help="these modules alone")
     parser.add_argument("--clients", type=int, help="compare the engines on tiny modules, with so many clients")
     parser.add_argument(
         "--wide", action="store_true", help="with --clients: wider ones too, in two sizes of batches"
     )
-    given = parser.parse_args()
+    given = parser.read()
+    only = [name for name in given.only.split(",") if name]
     if given.clients:
         with one_thread():
-            table, rows = compare_engines(given.clients, given.wide, given.only, given.repeats)
+            table, rows = compare_engines(given.clients, given.wide, only, given.repeats)
         Console().print(table)
         write(given.json, "modules", rows)
         return
@@ -305,7 +308,7 @@ def main() -> None:
     rows = []
     with one_thread():
         for name, case in CASES.items():
-            if given.only not in (None, name):
+            if only and name not in only:
                 continue
             plain, ours = make_ways(case)
             seconds = measured({"plain": plain, "engine": ours}, given.repeats)

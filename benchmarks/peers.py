@@ -1,6 +1,7 @@
 """How fast Coterie is beside other simulators, on the same work: complete rounds, timed in turn.
 
     python -m benchmarks.peers --environments FOLDER [--workloads W1 W2] [--ways coterie pfl] [--json FILE]
+                              [--smoke]
 
 The workloads are FedAvg with one local epoch of SGD at batch 10. W1 is pfl-research's CIFAR-10 benchmark: 50
 clients of 50 images a round, its CNN of 1,626,442 parameters with dropout, learning rate 0.1. W2 has 100 clients of
@@ -46,14 +47,17 @@ import coterie
 from benchmarks.drivers.workload import Workload
 from benchmarks.measuring import arguments, median, ratios, write
 from benchmarks.memory import held, require_proc, tree
-from coterie.clients.data.federation import build
+from benchmarks.smoke import shrink
+from coterie.experiments.run.setup import load_federation
 from coterie.experiments.schema.check import cohort_size
+from coterie.methods import FedAvg
 from coterie.models.networks import build as build_network
 from coterie.runtime.threads import cores
 
 ROOT = Path(__file__).parents[1]
 WARM = 1
 """Rounds that are not counted."""
+SMOKE = {"repeats": 1, "workloads": ["W2"]}
 LEARNT = 0.99
 """Share of the loss of guessing below which a model has learnt: CIFAR-10's is there after three rounds of W1."""
 
@@ -120,14 +124,14 @@ def experiment(name: str) -> coterie.Experiment:
 
 
 def prepared(name: str, whole: coterie.Experiment, folder: Path) -> Workload:
-    """Write the clients of an experiment into `folder`, the very samples that Coterie trains and evaluates on."""
-    data, training, run = whole.data, whole.training, whole.run
+    """Write the clients of an experiment into `folder`, the very numbers that Coterie trains and evaluates on.
+
+    Coterie stores images as bytes, and makes numbers of them in every minibatch. The others get the numbers.
+    """
+    training, run = whole.training, whole.run
     changes = {"run.folder": str(folder / "runs"), "run.name": None}
     (folder / "experiment.toml").write_text(whole.updated(changes).to_toml(), encoding="utf-8")
-    clients = build(
-        data.name, data.split, data.clients, run.seed, validation=data.validation, test=data.test,
-        samples_per_client=data.samples_per_client,
-    )  # fmt: skip
+    clients = load_federation(whole, FedAvg())
     name_, settings = whole.network.name, whole.network.settings
     _, layout = build_network(name_, settings, clients.features, clients.classes, run.seed)
     work = Workload(
@@ -147,7 +151,8 @@ def prepared(name: str, whole: coterie.Experiment, folder: Path) -> Workload:
     parts: dict[str, np.ndarray] = {}
     for split in ("train", "test"):
         x, y = zip(*(clients.slice(i, split) for i in range(clients.n)), strict=True)
-        parts[f"{split}_x"] = np.ascontiguousarray(np.moveaxis(np.stack(x), -1, 2))  # channels first
+        numbers = np.stack([clients.to_numbers(own).numpy() for own in x])
+        parts[f"{split}_x"] = np.ascontiguousarray(np.moveaxis(numbers, -1, 2))  # channels first
         parts[f"{split}_y"] = np.stack(y)
     for name_ in ("test_x", "test_y"):
         parts[name_] = parts[name_].reshape(-1, *parts[name_].shape[2:])
@@ -269,8 +274,17 @@ def fastest(way: Way, python: Path, folder: Path) -> tuple[int, int]:
     return min(found, key=lambda setting: found[setting])
 
 
-def compared(name: str, whole: coterie.Experiment, ways: Mapping[str, Path], repeats: int) -> list[dict[str, Any]]:
+def compared(
+    name: str, whole: coterie.Experiment, ways: Mapping[str, Path], repeats: int, *, tune: bool = True
+) -> list[dict[str, Any]]:
     """One row a way: seconds of a round, their ratio to Coterie's, memory, and the work that was done.
+
+    Args:
+        name: of the workload.
+        whole: what is trained.
+        ways: the Python of each way.
+        repeats: rounds that are timed.
+        tune: take part with the fastest of a way's settings, else with the first.
 
     Raises:
         RuntimeError: a driver ended, or did other work than the others.
@@ -278,7 +292,10 @@ def compared(name: str, whole: coterie.Experiment, ways: Mapping[str, Path], rep
     with tempfile.TemporaryDirectory(prefix="peers-") as place:
         folder = Path(place)
         work = prepared(name, whole, folder)
-        settings = {way: fastest(WAYS[way], python, folder) for way, python in ways.items()}
+        settings = {
+            way: fastest(WAYS[way], python, folder) if tune else WAYS[way].settings[0]
+            for way, python in ways.items()
+        }
         with ExitStack() as stack:
             drivers = {
                 way: stack.enter_context(started(WAYS[way], python, folder, WARM + repeats, settings[way]))
@@ -364,11 +381,11 @@ def shown(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def main() -> None:
     """Print a table for each workload."""
-    parser = arguments(__doc__)
+    parser = arguments("peers", __doc__, SMOKE)
     parser.add_argument("--environments", type=Path, metavar="FOLDER", help="where the others' environments are")
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    given = parser.parse_args()
+    given = parser.read()
     require_proc()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the drivers are ended on the way out
     console = Console()
@@ -378,7 +395,8 @@ def main() -> None:
     ways = {way: python for way, python in pythons.items() if python is not None}
     rows = []
     for name in given.workloads:
-        found = compared(name, experiment(name), ways, given.repeats)
+        whole = shrink(experiment(name)) if given.smoke else experiment(name)
+        found = compared(name, whole, ways, given.repeats, tune=not given.smoke)
         console.print(shown(name, found))
         rows += found
     write(given.json, "peers", rows)

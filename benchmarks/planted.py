@@ -1,7 +1,7 @@
 """Which planted groups each method finds by its defaults, on ordinary settings of training.
 
     python -m benchmarks.planted [--write FILE] [--only METHOD,…] [--data digits,fashion-mnist] [--seeds 1,2,3]
-                                 [--advised] [--jobs N] [--folder FOLDER] [--kept]
+                                 [--advised] [--jobs N] [--folder FOLDER] [--kept] [--smoke]
 
 Groups differ by a permutation of their labels, or by a rotation of their images. There are 2 or 4 of the same
 size, or 4 of 12, 6, 3 and 1 clients. All clients take part in a round, or 30 % do, for twice as many rounds. A
@@ -23,10 +23,10 @@ import math
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,6 +34,7 @@ from typing import Any
 
 from benchmarks.document_sections import markdown
 from benchmarks.measuring import machine
+from benchmarks.smoke import Arguments, pick_two
 from coterie.errors import BadInput, unknown
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.folder.files import write_whole
@@ -89,6 +90,8 @@ SKEWS = {"permuted-labels": "permuted labels", "rotated": "rotated images"}
 SIZES = ((12, 12), (6, 6, 6, 6), (12, 6, 3, 1))
 ROUNDS = {1.0: 40, 0.3: 80}
 """Rounds by participation."""
+
+SMOKE = {"only": "ifca", "data": "fashion-mnist", "seeds": "1", "jobs": 1, "kept": False}
 
 Row = Mapping[str, Any]
 PLACE = ("method", "advised", "data", "split", "participation", "seed")
@@ -450,7 +453,7 @@ def main() -> None:
     """Run what is missing, and write the page."""
     from coterie.runtime.threads import cores
 
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Arguments("planted", __doc__, SMOKE)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to be written")
     parser.add_argument("--only", metavar="METHOD", help="names with commas between; without it, all and FedAvg")
     parser.add_argument("--data", default=",".join(DATA), help="digits, fashion-mnist or both with a comma between")
@@ -461,8 +464,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="runs at a time; without it, one a core")
     parser.add_argument("--folder", type=Path, default=KEPT, help="where rows are kept")
     parser.add_argument("--kept", action="store_true", help="run nothing; the page is of what is kept")
-    given = parser.parse_args()
+    given = parser.read()
     wanted, kept, failed = asked(parser, given), Kept(given.folder), []
+    if given.smoke:
+        wanted = [replace(cell, case=replace(cell.case, rounds=2)) for cell in pick_two(wanted)]
     if not given.kept:
         todo = kept.missing(wanted)
         try:

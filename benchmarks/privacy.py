@@ -1,6 +1,6 @@
 """What a promise of privacy costs in accuracy, and what it costs to make it to groups.
 
-    COTERIE_DATA=… python -m benchmarks.privacy [--write FILE] [--only METHOD,…] [--kept]
+    COTERIE_DATA=… python -m benchmarks.privacy [--write FILE] [--only METHOD,…] [--kept] [--smoke]
 
 600 clients hold 80 digits of MNIST each, half of them upside down, and a fifth takes part in a round. All that a
 client holds is hidden with one epsilon: by noise of the server for FedAvg and IFCA, and by noise of the clients for

@@ -1,6 +1,6 @@
 """What a run costs with 1,000 to 100,000 clients, and how the cost grows with parameters and with groups.
 
-    python -m benchmarks.scale [--json FILE] [--chart FOLDER] [--quick]
+    python -m benchmarks.scale [--json FILE] [--chart FOLDER] [--smoke]
 
 Clients hold 20 images of handwritten digits (8 x 8, of scikit-learn) of a few classes; which ones is what makes the
 planted groups. Every cell is a run of its own in a fresh process, with two to ten rounds and one evaluation of all
@@ -56,10 +56,10 @@ class Cell:
     groups: int = 4
 
 
-def cells(quick: bool) -> list[Cell]:
-    """What is measured; with `quick` little, for a look."""
-    if quick:
-        return [Cell("clients", method, n) for method in ("fesem", "cfl") for n in (200, 400)]
+def cells(smoke: bool) -> list[Cell]:
+    """What is measured; little with `smoke`."""
+    if smoke:
+        return [Cell("clients", "fesem", n) for n in (200, 400)]
     found = [Cell("clients", method, n) for method in METHODS for n in (1_000, 3_000, 10_000, 30_000, 100_000)]
     found += [Cell("parameters", method, FEW, width) for method in METHODS for width in (0, 64, 512)]
     return found + [Cell("groups", method, FEW, groups=k) for method in ("ifca", "fesem", "cfl") for k in (2, 10)]
@@ -208,17 +208,18 @@ def chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
 
 def main() -> None:
     """Measure every cell, print the table and the slopes."""
-    parser = arguments(__doc__, repeats=None)
-    parser.add_argument("--chart", metavar="FOLDER", help="draw the growth with clients: scale.svg and scale.png")
-    parser.add_argument("--quick", action="store_true", help="few clients, for a look")
+    parser = arguments("scale", __doc__, {}, repeats=None)
+    parser.add_argument(
+        "--chart", type=Path, metavar="FOLDER", help="draw the growth with clients: scale.svg and scale.png"
+    )
     parser.add_argument("--cell", nargs=2, metavar=("CELL", "FOLDER"), help="run one cell in this process")
-    given = parser.parse_args()
+    given = parser.read()
     if given.cell:
         print(json.dumps(run(Cell(**json.loads(given.cell[0])), Path(given.cell[1]))))
         return
     require_proc()
     rows: list[dict[str, Any]] = []
-    wanted = cells(given.quick)
+    wanted = cells(given.smoke)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for cell in sorted(wanted, key=lambda cell: cell.clients):

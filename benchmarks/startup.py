@@ -1,6 +1,6 @@
 """How long people wait before anything happens, and for a small experiment as a whole.
 
-    python -m benchmarks.startup [--repeats 5] [--quick] [--json FILE]
+    python -m benchmarks.startup [--repeats 5] [--json FILE] [--smoke]
 
 Each command is a fresh process, timed from its start to its end, in turn with the others; one run of each comes
 first and is not counted. `import coterie` is timed inside its process, without the start of Python.
@@ -68,10 +68,8 @@ def rows(repeats: int, rounds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the table."""
-    parser = arguments(__doc__)
-    parser.add_argument("--quick", action="store_true", help="two rounds, once")
-    given = parser.parse_args()
-    found = rows(1, 2) if given.quick else rows(given.repeats, ROUNDS)
+    given = arguments("startup", __doc__, {"repeats": 1}).read()
+    found = rows(given.repeats, 2 if given.smoke else ROUNDS)
     table = Table("what", "seconds", "from … to", "loads PyTorch")
     for row in found:
         spread = f"{row['seconds_least']:.2f} … {row['seconds_most']:.2f}"
