@@ -48,7 +48,7 @@ from coterie.runtime.threads import one_thread
 
 CLIENTS, BATCH = 100, 10
 IMAGES, DIGITS, FEDAVG = "fashion-mnist", "digits", "fedavg"
-SMOKE = {"methods": "fedavg,ifca,fedsr", "networks": "mlp", "epochs": "1", "clients": 10, "repeats": 2}
+SMOKE = {"methods": "fedavg,ifca,fedsr", "networks": "mlp", "epochs": "1", "clients": 4, "repeats": 1}
 SIZE = {"samples_per_client": 143}
 """Of which a fifth is for tests and a tenth for validation: some 100 are left to train on."""
 BAR = 0.10

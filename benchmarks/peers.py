@@ -57,7 +57,6 @@ from coterie.runtime.threads import cores
 ROOT = Path(__file__).parents[1]
 WARM = 1
 """Rounds that are not counted."""
-SMOKE = {"repeats": 1, "workloads": ["W2"]}
 LEARNT = 0.99
 """Share of the loss of guessing below which a model has learnt: CIFAR-10's is there after three rounds of W1."""
 
@@ -109,6 +108,7 @@ WAYS = {
     "flower": Way("flower_driver", "flower", (A_CORE_EACH, (1, cores()))),
     "fluke": Way("fluke_driver", "fluke"),
 }
+SMOKE = {"repeats": 1, "workloads": ["W2"], "ways": [way for way in WAYS if way != "coterie bf16"]}
 
 
 def experiment(name: str) -> coterie.Experiment:
@@ -284,7 +284,7 @@ def compared(
         whole: what is trained.
         ways: the Python of each way.
         repeats: rounds that are timed.
-        tune: take part with the fastest of a way's settings, else with the first.
+        tune: take part with the fastest of a way's settings, else with one process and one thread.
 
     Raises:
         RuntimeError: a driver ended, or did other work than the others.
@@ -292,10 +292,7 @@ def compared(
     with tempfile.TemporaryDirectory(prefix="peers-") as place:
         folder = Path(place)
         work = prepared(name, whole, folder)
-        settings = {
-            way: fastest(WAYS[way], python, folder) if tune else WAYS[way].settings[0]
-            for way, python in ways.items()
-        }
+        settings = {way: fastest(WAYS[way], python, folder) if tune else (1, 1) for way, python in ways.items()}
         with ExitStack() as stack:
             drivers = {
                 way: stack.enter_context(started(WAYS[way], python, folder, WARM + repeats, settings[way]))
@@ -382,14 +379,15 @@ def shown(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 def main() -> None:
     """Print a table for each workload."""
     parser = arguments("peers", __doc__, SMOKE)
-    parser.add_argument("--environments", type=Path, metavar="FOLDER", help="where the others' environments are")
+    parser.add_argument("--environments", metavar="FOLDER", help="where the others' environments are")
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     given = parser.read()
     require_proc()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the drivers are ended on the way out
     console = Console()
-    pythons = {way: WAYS[way].python(given.environments) for way in given.ways}
+    environments = None if given.environments is None else Path(given.environments)
+    pythons = {way: WAYS[way].python(environments) for way in given.ways}
     for way in [way for way, python in pythons.items() if python is None]:
         console.print(f"{way} is left out: there is no environment {WAYS[way].environment} in --environments")
     ways = {way: python for way, python in pythons.items() if python is not None}

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,10 +21,10 @@ import numpy as np
 if TYPE_CHECKING:
     from coterie.experiments.schema.experiment import Experiment
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
 IMAGES = 4_000
-"""Made images of each dataset."""
-CLIENTS, SAMPLES, ROUNDS = 20, 60, 2
+"""In each half of a made dataset."""
+CLIENTS, SAMPLES, ROUNDS = 8, 60, 2
 """The most that an experiment has of each after `shrink`; samples are of each client."""
 
 T = TypeVar("T")
@@ -51,8 +52,8 @@ class Arguments(ArgumentParser):
     def read(self, words: Sequence[str] | None = None) -> Namespace:
         """Return what a command line says, by default that of this process.
 
-        With `--smoke`, the named datasets are made ones from here on, and a path below `docs` is one in a folder
-        that goes when the process ends. Pages have a copy there; rows are not there yet.
+        With `--smoke`, from here on the process has one core and the named datasets are made ones, and a path in
+        the checkout is one in a folder that goes when the process ends. Pages have a copy there, rows do not.
         """
         given = self.parse_args(words)
         if given.smoke:
@@ -60,6 +61,8 @@ class Arguments(ArgumentParser):
             scratch = Path(tempfile.mkdtemp(prefix="smoke-"))
             atexit.register(shutil.rmtree, scratch, ignore_errors=True)
             write_images(scratch / "data")
+            if hasattr(os, "sched_setaffinity"):  # fewer processes to wait for
+                os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
             os.environ["COTERIE_DATA"] = str(scratch / "data")
             vars(given).update(self._smoke)
             vars(given).update({key: _set_aside(value, scratch) for key, value in vars(given).items()})
@@ -67,10 +70,10 @@ class Arguments(ArgumentParser):
 
 
 def _set_aside(value: Any, scratch: Path) -> Any:
-    """Return where a path below `docs` is in the scratch folder; any other value is left as it is."""
-    if not isinstance(value, Path) or not value.resolve().is_relative_to(DOCS.resolve()):
+    """Return where a path in the checkout is in the scratch folder; any other value is left as it is."""
+    if not isinstance(value, Path) or not value.resolve().is_relative_to(ROOT):
         return value
-    place = scratch / "docs" / value.resolve().relative_to(DOCS.resolve())
+    place = scratch / value.resolve().relative_to(ROOT)
     place.parent.mkdir(parents=True, exist_ok=True)
     if value.suffix == ".md" and value.exists():
         shutil.copy(value, place)
@@ -85,9 +88,9 @@ def shrink(experiment: Experiment) -> Experiment:
         "evaluation.every": min(experiment.evaluation.every, rounds),
         "training.epochs": 1,
     }
-    if isinstance(data.name, str):
+    if data.clients is not None:
         changes["data.name"] = "mnist" if data.name == "digits" else data.name
-        changes["data.clients"] = min(data.clients or CLIENTS, CLIENTS)
+        changes["data.clients"] = min(data.clients, CLIENTS)
         changes["data.samples_per_client"] = min(data.samples_per_client or SAMPLES, SAMPLES)
     return experiment.updated(changes)
 
@@ -98,21 +101,14 @@ def pick_two(cells: Sequence[T]) -> Sequence[T]:
 
 
 def write_images(folder: Path) -> None:
-    """Make `mnist`, `fashion-mnist` and `cifar10`, each class a pattern of its own under noise."""
+    """Make `mnist` and `fashion-mnist`, equal ones, in which each class is a pattern of its own under noise."""
     rng = np.random.default_rng(0)
     labels = np.arange(IMAGES, dtype=np.uint8) % 10
-    patterns = rng.integers(0, 200, (10, 4, 4), np.uint8)[labels]
-
-    def draw(side: int) -> np.ndarray:
-        images = patterns.repeat(side // 4, axis=1).repeat(side // 4, axis=2)
-        return images + rng.integers(0, 56, images.shape, np.uint8)
-
-    for name in ("mnist", "fashion-mnist"):
-        (folder / name).mkdir(parents=True)
-        for what, values in (("images-idx3", draw(28)), ("labels-idx1", labels)):
-            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">i4").tobytes()
-            packed = gzip.compress(head + values.tobytes(), compresslevel=1)
-            (folder / name / f"train-{what}-ubyte.gz").write_bytes(packed)
-    (folder / "cifar10").mkdir()
-    coloured = np.stack([draw(32)] * 3, axis=-1)
-    np.savez(folder / "cifar10" / "cifar10_train_20k.npz", image=coloured, label=labels, index=np.arange(IMAGES))
+    images = rng.integers(0, 200, (10, 4, 4), np.uint8)[labels].repeat(7, axis=1).repeat(7, axis=2)
+    images += rng.integers(0, 56, images.shape, np.uint8)
+    for what, values in (("images-idx3", images), ("labels-idx1", labels)):
+        head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">i4").tobytes()
+        packed = gzip.compress(head + values.tobytes(), compresslevel=1)
+        for name, half in product(("mnist", "fashion-mnist"), ("train", "t10k")):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name / f"{half}-{what}-ubyte.gz").write_bytes(packed)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
+import runpy
+import shlex
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from operator import ge, le, lt
 from pathlib import Path
 from typing import Any
@@ -26,11 +32,15 @@ from benchmarks import (
 )
 from benchmarks.document_bars import Judged, Reaches
 from benchmarks.document_sections import SECTIONS, plainly
+from coterie.clients.rules import half_data
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS, Method
 
 ROOT = Path(__file__).parents[1]
+PAGES = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+COMMANDS = sorted({c for page in PAGES for c in re.findall(r"-m benchmarks\.([^`\n]+)", page.read_text("utf-8"))})
+"""Every benchmark that a page names, with its options."""
 
 
 def test_the_committed_page_is_that_of_the_committed_numbers() -> None:
@@ -125,17 +135,43 @@ def test_the_parts_of_a_round_are_the_round(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "some").rounds().height == 2
 
 
+@pytest.fixture
+def process_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo what a benchmark changes in its process."""
+    monkeypatch.setenv("COTERIE_DATA", "")
+    monkeypatch.setattr(half_data, "SKETCH_ABOVE", half_data.SKETCH_ABOVE)
+    usable, on_end = os.sched_getaffinity(0), signal.getsignal(signal.SIGTERM)
+    yield
+    os.sched_setaffinity(0, usable)
+    signal.signal(signal.SIGTERM, on_end)
+    logging.disable(logging.NOTSET)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["methods", "startup"])
-def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
-    path = tmp_path / f"{name}.json"
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    # The page has a place for every number.
-    text = document.page(tmp_path)
-    assert text.count("Not measured yet") == len(SECTIONS) - 1
-    assert f"Measured by `python -m benchmarks.{name}`" in text
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules after import of package:RuntimeWarning")
+@pytest.mark.usefixtures("process_restored")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_docs_runs_and_keeps_nothing(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, *words = shlex.split(command)
+    section = name in {one.name for one in SECTIONS}
+    json_words = ["--json", str(tmp_path / f"{name}.json")] if section else []
+    before = {path: path.stat().st_mtime_ns for path in (ROOT / "docs").rglob("*.*")}
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [name, *words, *json_words, "--smoke"])
+    code: object = None
+    try:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    assert not code
+    assert {path: path.stat().st_mtime_ns for path in (ROOT / "docs").rglob("*.*")} == before
+    if section:  # the page has a place for every number
+        text = document.page(tmp_path)
+        assert text.count("Not measured yet") == len(SECTIONS) - 1
+        assert f"Measured by `python -m benchmarks.{name}" in text
 
 
 def judged(middle: float, least: float, most: float, bar: float, reaches: Reaches = ge) -> str:
@@ -479,12 +515,3 @@ def test_planted_groups_refuse_what_is_unknown(
 def test_fewer_draws_pass_more_often_by_chance() -> None:
     few, all_clients = (hopkins.share_above("iid", "digits", draws, 40, 0) for draws in ("2", "20"))
     assert 0 <= all_clients < 0.1 < few <= 1
-
-
-@pytest.mark.slow
-def test_modules_are_timed_beside_a_plain_loop(tmp_path: Path) -> None:
-    words = ["--only", "lstm", "--repeats", "1", "--json", str(tmp_path / "modules.json")]
-    subprocess.run([sys.executable, "-m", "benchmarks.modules", *words], cwd=ROOT, check=True, timeout=120)
-    (row,) = json.loads((tmp_path / "modules.json").read_text("utf-8"))["rows"]
-    assert row["module"] == "lstm"
-    assert row["of_plain"] == pytest.approx(row["plain_ms"] / row["engine_ms"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,16 @@ import coterie
 from benchmarks.drivers.workload import Workload, load, network, parameters
 from benchmarks.memory import held, tree
 from benchmarks.peers import WARM, WAYS, Driver, check_work, compared, prepared
-from coterie.clients.data.federation import build as build_federation
+from benchmarks.smoke import write_images
+from coterie.clients.data.federation import Federation
+from coterie.experiments.run.loop import Session
 from coterie.models.networks import build, channels_first
 
 
-def small() -> coterie.Experiment:
-    """Ten clients of digits, half of whom train in a round."""
+def small(data: str = "digits") -> coterie.Experiment:
+    """Ten clients, half of whom train in a round."""
     return coterie.Experiment(
-        data={"name": "digits", "split": "iid", "clients": 10, "samples_per_client": 50, "validation": 0.0},
+        data={"name": data, "split": "iid", "clients": 10, "samples_per_client": 50, "validation": 0.0},
         network={"name": "mlp", "hidden": [64]},
         method="fedavg",
         training={"epochs": 1, "batch_size": 10, "lr": 0.1},
@@ -34,20 +37,30 @@ def workload(name: str, side: int, channels: int) -> Workload:
     return Workload(name, name, 1, 1, 1, 0, features, 10, 10, 0.1, 1, 0)
 
 
-def test_drivers_get_the_samples_that_coterie_has(tmp_path: Path) -> None:
-    work = prepared("small", small(), tmp_path)
+@pytest.mark.parametrize("data", ["digits", "mnist", "bytes.npz"])
+def test_drivers_get_the_samples_that_coterie_trains_on(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path)
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
+    shape = (600, 6, 6, 3)
+    drawn = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
+    np.savez(tmp_path / "bytes.npz", image=drawn, label=np.arange(600) % 10)
+    name = str(tmp_path / data) if data.endswith(".npz") else data
+    work = prepared("small", small(name), tmp_path)
     assert Workload.read(tmp_path) == work
-    assert (work.clients, work.cohort, work.samples, work.parameters) == (10, 5, 40, 64 * 64 + 64 + 650)
-    clients = build_federation(
-        "digits", "iid", 10, 0, validation=0.0, samples_per_client=50
-    )  # as a run of the experiment has it
-    for client in range(10):
-        inputs, labels = clients.slice(client, "train")
-        assert torch.equal(load(tmp_path, "train_x")[client], channels_first(inputs))
-        assert torch.equal(load(tmp_path, "train_y")[client], labels)
-    tests = [clients.slice(client, "test") for client in range(10)]
-    assert torch.equal(load(tmp_path, "test_x"), torch.cat([channels_first(inputs) for inputs, _ in tests]))
-    assert torch.equal(load(tmp_path, "test_y"), torch.cat([labels for _, labels in tests]))
+    assert (work.clients, work.cohort, work.samples) == (10, 5, 40)
+    assert work.parameters == (work.features + 1) * 64 + 650
+    with closing(Session(small(name))) as session:
+        clients = session.population
+    assert isinstance(clients, Federation)
+    assert clients.inputs.dtype == (torch.float32 if data == "digits" else torch.uint8)
+    for split in ("train", "test"):
+        own = [clients.slice(client, split) for client in range(10)]
+        inputs = torch.cat([channels_first(clients.to_numbers(stored)) for stored, _ in own])
+        assert inputs.dtype == torch.float32
+        assert torch.equal(load(tmp_path, f"{split}_x").reshape(inputs.shape), inputs)
+        assert torch.equal(load(tmp_path, f"{split}_y").flatten(), torch.cat([labels for _, labels in own]))
 
 
 @pytest.mark.parametrize(("name", "side", "channels"), [("simple-cnn", 32, 3), ("mlp", 28, 1)])
