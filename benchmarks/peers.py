@@ -6,8 +6,9 @@
 The workloads are FedAvg with one local epoch of SGD at batch 10. W1 is pfl-research's CIFAR-10 benchmark: 50
 clients of 50 images a round, its CNN of 1,626,442 parameters with dropout, learning rate 0.1. W2 has 100 clients of
 100 Fashion-MNIST images, all of them in every round, and a perceptron 784-64-10. In both, every round ends with the
-evaluation of the new model on all clients' held-out samples. Coterie runs as it always does: metrics of every
-client, ledger and tables are written in every round, checkpoints as often as takes a twentieth of the time.
+evaluation of the new model on all clients' held-out samples. Coterie stores images as bytes and makes numbers of
+them in the rounds; the others are handed the same numbers. Coterie runs as it always does: metrics of every client,
+ledger and tables are written in every round, checkpoints as often as takes a twentieth of the time.
 `benchmarks/drivers` says what the others do.
 
 The other simulators are looked for in FOLDER/pfl, FOLDER/flower and FOLDER/fluke, each a virtual environment of its
@@ -126,7 +127,7 @@ def experiment(name: str) -> coterie.Experiment:
 def prepared(name: str, whole: coterie.Experiment, folder: Path) -> Workload:
     """Write the clients of an experiment into `folder`, the very numbers that Coterie trains and evaluates on.
 
-    Coterie stores images as bytes, and makes numbers of them in every minibatch. The others get the numbers.
+    Coterie stores images as bytes and makes numbers of them as it runs. The others get the numbers.
     """
     training, run = whole.training, whole.run
     changes = {"run.folder": str(folder / "runs"), "run.name": None}
