@@ -22,9 +22,10 @@ from coterie.errors import BadInput
 from coterie.experiments.compare import tuning
 from coterie.experiments.compare.cells import Outcome
 from coterie.experiments.compare.measures import measure_cells
-from coterie.experiments.compare.spec import Cell, Comparison, make_folder_name
+from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.folder.run_folder import RunFolder
+from coterie.experiments.schema.sections import make_name
 
 SEEDS = (0, 1, 2)
 TRIALS = 3
@@ -265,7 +266,7 @@ def digest_of(result: Result) -> str:
 
 def file_of(folder: Path, federation: str, method: str) -> Path:
     """Return where a result is kept."""
-    return folder / federation / f"{make_folder_name(method)}.json"
+    return folder / federation / f"{make_name(method)}.json"
 
 
 def keep(folder: Path, result: Result) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from coterie.runtime.tensor_file import Stacked, as_tensor, write_file
+from coterie.runtime.tensor_file import Stacked, as_tensor, replace_file
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 SIGNED = [torch.int64, torch.int32, torch.int16, torch.int8]
@@ -30,7 +29,7 @@ def test_the_library_reads_every_kind(tmp_path: Path) -> None:
     given = {str(kind): (torch.arange(35).view(5, 7) * 3).to(kind) for kind in KINDS}
     given |= {"none": torch.empty(0, 3), "one": torch.tensor(2.5), "turned": torch.randn(5, 7).T}
     path = tmp_path / "a.safetensors"
-    write_file(path, {name: Stacked.of(values) for name, values in given.items()}, {"title": "Größe ✓"})
+    replace_file(path, {name: Stacked.of(values) for name, values in given.items()}, {"title": "Größe ✓"})
     found = read(path)
     assert found.keys() == given.keys()
     for name, values in given.items():
@@ -49,7 +48,7 @@ def test_the_tensors_are_where_the_library_puts_them(tmp_path: Path) -> None:
         "d": torch.randn(2, 2),
     }
     save_file(given, tmp_path / "theirs", {"k": "v"})
-    write_file(tmp_path / "ours", {name: Stacked.of(values) for name, values in given.items()}, {"k": "v"})
+    replace_file(tmp_path / "ours", {name: Stacked.of(values) for name, values in given.items()}, {"k": "v"})
     contents = [(tmp_path / name).read_bytes() for name in ("theirs", "ours")]
     tails = [c[8 + int.from_bytes(c[:8], "little") :] for c in contents]
     assert tails[0] == tails[1]
@@ -62,7 +61,7 @@ def test_rows_from_anywhere_are_one_tensor(rows: int, width: int, tmp_path: Path
     rows = min(rows, 20) if width > 1000 else rows
     matrix = torch.randn(2 * rows, width)
     some = [matrix[2 * i] for i in range(rows)]
-    write_file(tmp_path / "a", {"rows": Stacked(some), "more": Stacked.of(matrix[::2])}, {})
+    replace_file(tmp_path / "a", {"rows": Stacked(some), "more": Stacked.of(matrix[::2])}, {})
     found = read(tmp_path / "a")
     assert found["more"].equal(matrix[::2])
     assert found["rows"].equal(matrix[::2] if rows else torch.empty(0))
@@ -75,15 +74,6 @@ def test_arrays_of_any_stride() -> None:
     for given in (array, array[::-2, ::3], array.T, np.asfortranarray(array), frozen, np.array(3.5)):
         assert np.array_equal(as_tensor(given).numpy(), given)
     assert as_tensor(array).data_ptr() == array.ctypes.data
-
-
-def test_a_file_that_is_written_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may take less than it is given."""
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda handle, content: write(handle, content[:1000]))
-    values = torch.randn(5000)
-    write_file(tmp_path / "a", {"values": Stacked.of(values)}, {})
-    assert read(tmp_path / "a")["values"].equal(values)
 
 
 MEASURED = """

@@ -205,12 +205,14 @@ def _run_items(
     Runs that two items have in common are run once.
     """
     from coterie.cli.printing import make_console, say
+    from coterie.experiments.folder.files import refuse_links
     from coterie.report.reproduction import one_result
 
     comparisons = _make_comparisons(items, scale, folder)
     for directory in (keep, folder):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)  # if it cannot be made, nothing runs
+    refuse_links(folder, [folder / "cells", *(folder / f"{item.id}-{scale}" for item in items)])
     if len(items) > 1 and not quiet:
         _print_plan(items, scale, comparisons, jobs, folder, keep)
     failed = 0

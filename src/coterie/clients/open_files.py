@@ -1,4 +1,4 @@
-"""Put files into place and remove them, also where somebody has them open.
+"""Write files whole, put them into place and remove them, also where somebody has them open.
 
 POSIX does so at once. Windows refuses as long as anybody has the file open or mapped: a reader, a virus scanner, a
 worker process. What will pass is waited for; what this run has mapped itself is removed when it no longer is.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import BinaryIO
 
 PATIENCE_SECONDS = 5.0
 """For so long a file may be kept open by somebody who only reads it."""
@@ -20,6 +22,35 @@ _STEP_SECONDS = 0.02
 _lock = Lock()
 _unremoved: set[Path] = set()
 """Files that were to be removed and are still mapped."""
+
+
+@contextmanager
+def replace_whole(path: Path, *, lasting: bool = True, private: bool = False) -> Iterator[BinaryIO]:
+    """Open a file that has the name `path` when the block ends: it appears whole or not at all.
+
+    No link is followed: one of that name is itself replaced. A kill may leave `.NAME.PID.new` beside it.
+
+    Args:
+        path: of the file, whose folder is there.
+        lasting: wait until file and name are on the disk; after a power cut another may be empty, or as before.
+        private: for its owner alone.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    fresh.unlink(missing_ok=True)  # of a former process with this number
+    mode = 0o600 if private else 0o666
+    try:
+        with open(fresh, "xb", opener=lambda name, how: os.open(name, how, mode)) as file:
+            yield file
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        put_in_place(fresh, path, lasting=lasting)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def put_in_place(fresh: Path, path: Path, *, lasting: bool = True) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clients.open_files import put_in_place
+from coterie.clients.open_files import replace_whole
 
 _NAMES = {
     torch.float64: "F64",
@@ -32,8 +31,6 @@ _NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_BINARY: int = getattr(os, "O_BINARY", 0)
-"""Windows would otherwise write two bytes for each that is a line feed."""
 _SMALL = 1 << 20
 """Bytes of rows that are worth putting side by side first."""
 _BLOCK = 1 << 26
@@ -86,13 +83,19 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.asarray(array) if plain else array.copy(order="C"))
 
 
-def write_file(
+def replace_file(
     path: Path, tensors: Mapping[str, Stacked], metadata: Mapping[str, str], *, private: bool = False
 ) -> None:
-    """Write a safetensors file, and wait until it is on the disk; a `private` one is for its owner alone.
+    """Write a safetensors file so that it appears whole or not at all, and wait until it is on the disk.
 
     The format: eight bytes with the length of a JSON header, the header, then the tensors without a gap, those of
     wide numbers first so that all are aligned.
+
+    Args:
+        path: of the file, whose folder is there.
+        tensors: by name.
+        metadata: beside them.
+        private: for its owner alone.
     """
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
@@ -103,32 +106,10 @@ def write_file(
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     written += b" " * (-len(written) % 8)
-    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY
-    handle = os.open(path, how, 0o600 if private else 0o666)
-    try:
-        _write(handle, memoryview(len(written).to_bytes(8, "little") + written))
+    with replace_whole(path, private=private) as file:
+        file.write(len(written).to_bytes(8, "little") + written)
         for name in names:
-            for block in tensors[name].blocks():
-                _write(handle, block)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def replace_file(
-    path: Path, tensors: Mapping[str, Stacked], metadata: Mapping[str, str], *, private: bool = False
-) -> None:
-    """Write a safetensors file so that it appears whole or not at all, and wait until its name is on the disk too.
-
-    A kill may leave `.NAME.PID.new` beside it.
-    """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        write_file(fresh, tensors, metadata, private=private)
-        put_in_place(fresh, path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+            file.writelines(tensors[name].blocks())
 
 
 def digest(text: str, tensors: Mapping[str, Stacked]) -> str:
@@ -139,8 +120,3 @@ def digest(text: str, tensors: Mapping[str, Stacked]) -> str:
         for block in tensors[name].blocks():
             found.update(block)
     return found.hexdigest()
-
-
-def _write(handle: int, content: memoryview) -> None:
-    while content:
-        content = content[os.write(handle, content) :]

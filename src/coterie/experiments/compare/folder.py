@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from coterie.experiments.folder.lock import LOCK, lock_folder
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import decode, encode
 from coterie.experiments.schema import toml
-from coterie.experiments.schema.sections import LONGEST_NAME
+from coterie.experiments.schema.sections import numbered_names
 
 if TYPE_CHECKING:
     import polars as pl
@@ -149,9 +148,7 @@ def choose_free_name(comparison: Comparison, parent: Path | str) -> Comparison:
     """
     if comparison.is_named:
         return comparison
-    tails = chain([""], (f"-{number}" for number in count(2)))
-    names = (f"{comparison.name[: LONGEST_NAME - len(tail)]}{tail}" for tail in tails)
-    free = next(name for name in names if _is_open(Path(parent) / name, comparison))
+    free = next(name for name in numbered_names(comparison.name) if _is_open(Path(parent) / name, comparison))
     return replace(comparison, name=free, is_named=True)
 
 

@@ -21,7 +21,7 @@ from coterie.experiments.schema import toml
 from coterie.experiments.schema.check import CHOICES, absolute_data, find_failed_imports
 from coterie.experiments.schema.experiment import Experiment
 from coterie.experiments.schema.registry import SECTIONS, field_names, keys_deciding, name_given
-from coterie.experiments.schema.sections import LONGEST_NAME, NAME, NAME_RULES, Data, TaskChoice
+from coterie.experiments.schema.sections import LONGEST_NAME, NAME, NAME_RULES, Data, TaskChoice, make_name
 
 Part = Mapping[str, Mapping[str, Any]]
 """A part of an experiment: keys by section."""
@@ -161,7 +161,7 @@ class Comparison:
         is_named = "name" in tables or name is not None
         data = experiment.get("data", {})
         words = [Path(str(data.get("name", ""))).stem, str(data.get("split", "")), *labels]
-        name = _check_name(tables.get("name", name or make_folder_name("-".join(words))), problems)
+        name = _check_name(tables.get("name", name or make_name("-".join(words), otherwise="comparison")), problems)
         if problems:
             raise BadInput(list(dict.fromkeys(problems)))
         return cls(
@@ -193,7 +193,7 @@ class Comparison:
             raise BadInput(
                 f"comparison file {str(path)!r} does not exist; name a file, or the methods to compare themselves"
             )
-        return cls.from_tables(toml.load(path), make_folder_name(path.stem))
+        return cls.from_tables(toml.load(path), make_name(path.stem, otherwise="comparison"))
 
     def tables(self) -> dict[str, Any]:
         """Return the comparison as tables; `from_tables` gives an equal one."""
@@ -360,14 +360,6 @@ def _public_of(data: str, wanted: int) -> int:
 
 def _unique(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
-
-
-def make_folder_name(text: str) -> str:
-    """Return a text as the name of a folder: other characters become a dash; never empty."""
-    words = "".join(c if c.isalnum() or c in "._" else "-" for c in text).split("-")
-    return (
-        "-".join(word for word in words if word).lstrip("._-").lower()[:LONGEST_NAME].rstrip("-.") or "comparison"
-    )
 
 
 def parse_method(text: str) -> Part:

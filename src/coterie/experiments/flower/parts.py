@@ -27,10 +27,11 @@ def write_parts(federation: Federation, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for client, path in enumerate(paths):
         holding = Holding.of(federation, client)
-        np.savez_compressed(
-            path,
-            features=np.concatenate([inputs.numpy() for inputs, _ in holding.parts]),
-            label=np.concatenate([labels.numpy() for _, labels in holding.parts]),
-            split=np.repeat(np.arange(len(holding.parts), dtype=np.uint8), holding.sizes),
-        )
+        with path.open("xb") as file:  # where the name is a link to nothing, too, nothing is made behind it
+            np.savez_compressed(
+                file,
+                features=np.concatenate([inputs.numpy() for inputs, _ in holding.parts]),
+                label=np.concatenate([labels.numpy() for _, labels in holding.parts]),
+                split=np.repeat(np.arange(len(holding.parts), dtype=np.uint8), holding.sizes),
+            )
     return paths

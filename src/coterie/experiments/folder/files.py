@@ -1,35 +1,45 @@
-"""Files of a run folder: each appears whole or not at all, and a damaged one is named."""
+"""Files of a run folder: each appears whole or not at all, none is a link, and a damaged one is named."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from coterie.clients.open_files import put_in_place
+from coterie.clients.open_files import replace_whole
 from coterie.errors import BadInput
 
 
-def write_whole(path: Path, data: bytes, *, lasting: bool = True, mode: int = 0o666) -> None:
-    """Write a file so that it appears whole or not at all; who may read it, `mode` says as for `os.open`.
+def write_whole(path: Path, data: bytes, *, lasting: bool = True, private: bool = False) -> None:
+    """Write a file so that it appears whole or not at all (`coterie.clients.open_files.replace_whole`)."""
+    with replace_whole(path, lasting=lasting, private=private) as file:
+        file.write(data)
 
-    A `lasting` file survives a power cut after this returns. Any other file may then be empty, or as it was before;
-    writing it does not wait for the disk.
+
+def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
+    """Refuse a folder in which a link leads out of it, at any depth: what is written or removed would be elsewhere.
+
+    The folder itself may be a link, and may lie behind one.
+
+    Args:
+        folder: one that Coterie writes into.
+        entries: what of it is looked at; None for everything.
+
+    Raises:
+        BadInput: there is such a link.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with open(fresh, "wb", opener=partial(os.open, mode=mode)) as file:
-            file.write(data)
-            if lasting:
-                file.flush()
-                os.fsync(file.fileno())
-        put_in_place(fresh, path, lasting=lasting)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    home = os.path.realpath(folder)
+    for entry in folder.iterdir() if entries is None else entries:
+        below = (Path(place, name) for place, *names in os.walk(entry) for name in chain(*names))
+        for path in chain([entry], below):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+                raise BadInput(
+                    f"{path} is a link that leads out of {folder}, and nothing was written there; remove it, or "
+                    "put what it leads to in its place"
+                )
 
 
 def encode_json(value: Mapping[str, Any]) -> bytes:

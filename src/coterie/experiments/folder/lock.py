@@ -9,10 +9,11 @@ import stat
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coterie.errors import BadInput
+from coterie.experiments.folder.files import refuse_links
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.runtime.leftovers import remove_half_written
 
@@ -31,13 +32,42 @@ def lock_folder(place: Path, busy: str) -> Iterator[None]:
     """Be the only process that writes into a folder, which is made where it does not exist.
 
     The system takes the lock back from a process that ends, however it ends. Child processes do not inherit it.
-    What a killed process left half written in the folder is removed.
+    What a killed process left half written in the folder is removed. A folder into which nothing was written goes.
 
     Raises:
-        BadInput: another process has the lock, and the sentence is `busy`; or the file of the lock is a link, which
-            would be made or opened wherever it leads.
+        BadInput: another process has the lock, and the sentence is `busy`; or there is a link in the folder that
+            leads out of it (`refuse_links`).
     """
     place.mkdir(parents=True, exist_ok=True)
+    is_mine = False
+    try:
+        with _open_lock(place) as handle:
+            try:
+                _take(handle)
+            except OSError:
+                raise BadInput(busy) from None
+            is_mine = True
+            try:
+                refuse_links(place)
+                remove_half_written(place)
+                yield
+            finally:
+                _give_back(handle)
+    finally:
+        with suppress(OSError):  # a folder with anything else in it stays
+            file = place / LOCK
+            if is_mine and list(place.iterdir()) == [file] and not file.stat().st_size:
+                file.unlink()
+            place.rmdir()
+
+
+@contextmanager
+def _open_lock(place: Path) -> Iterator[int]:
+    """Open the file of a folder's lock, and close it.
+
+    Raises:
+        BadInput: it is a link, which would be made or opened wherever it leads, or otherwise no plain file.
+    """
     strange = BadInput(f"{place / LOCK} is not a plain file, and nothing was written into it; remove it")
     try:
         handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | _PLAINLY, 0o666)
@@ -48,15 +78,7 @@ def lock_folder(place: Path, busy: str) -> Iterator[None]:
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise strange
-        try:
-            _take(handle)
-        except OSError:
-            raise BadInput(busy) from None
-        try:
-            remove_half_written(place)
-            yield
-        finally:
-            _give_back(handle)
+        yield handle
     finally:
         os.close(handle)
 
@@ -100,7 +122,7 @@ def lock_run(folder: RunFolder) -> Iterator[None]:
         )
     with lock_folder(folder.path, busy):
         for part in place.iterdir():
-            if part.is_dir() and not part.is_symlink():
+            if part.is_dir():
                 remove_half_written(part)
         try:
             _locked_here.add(place)

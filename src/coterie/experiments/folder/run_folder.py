@@ -10,6 +10,7 @@ import os
 import platform
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -35,7 +36,7 @@ from coterie.experiments.folder.tables import (
     growing_tables,
     newcomers_schema,
 )
-from coterie.experiments.schema.sections import NAME, NAME_RULES
+from coterie.experiments.schema.sections import NAME, NAME_RULES, numbered_names
 from coterie.runtime.leftovers import is_alive
 
 State = Literal["running", "finished", "interrupted"]
@@ -79,7 +80,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, parent: Path | str, name: str) -> RunFolder:
-        """A fresh folder `parent/name`; a taken name becomes `name-2`, `name-3`, …
+        """A fresh folder `parent/name`; a taken name becomes `name-2`, `name-3`, …, cut where it would be too long.
 
         Raises:
             BadInput: the name is no plain folder name.
@@ -87,14 +88,11 @@ class RunFolder:
         if not NAME.fullmatch(name):
             raise BadInput(f"name = {name!r} is not possible; write {NAME_RULES}")
         Path(parent).mkdir(parents=True, exist_ok=True)
-        count, path = 1, Path(parent) / name
+        names = numbered_names(name)
         while True:
-            try:
+            path = Path(parent) / next(names)
+            with suppress(FileExistsError):
                 path.mkdir()
-            except FileExistsError:
-                count += 1
-                path = Path(parent) / f"{name}-{count}"
-            else:
                 return cls(path)
 
     @classmethod
@@ -159,7 +157,7 @@ class RunFolder:
 
     def write_secret(self, secret: bytes) -> None:
         """Keep what the run's noise is made of, where its owner alone can read it."""
-        write_whole(self.path / SECRET, secret.hex().encode(), mode=0o600)
+        write_whole(self.path / SECRET, secret.hex().encode(), private=True)
 
     def secret(self) -> bytes:
         """Return what the run's noise is made of; empty where nothing is kept.

@@ -14,6 +14,7 @@ from typing import Any
 
 from coterie.errors import BadInput
 from coterie.experiments.folder.baselines import FEDAVG, FOLDER, LOCAL, write_refusals
+from coterie.experiments.folder.lock import lock_run
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.run import loop
 from coterie.experiments.run.events import Observer, Result, Round
@@ -57,18 +58,19 @@ def run_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
         always: train them whatever they cost.
 
     Raises:
-        BadInput: the folder is no run.
+        BadInput: the folder is no run, or another process writes into it.
         KeyboardInterrupt: a baseline was interrupted; its state is saved.
     """
     plan = plan_baselines(folder, always)
-    for name, experiment in list(plan.experiments.items()):
-        try:
-            if _train(folder, name, experiment).status == "interrupted":
-                raise KeyboardInterrupt
-        except BadInput as problem:
-            del plan.experiments[name]
-            plan.refused[name] = str(problem).splitlines()[0]
-    write_refusals(folder, plan.refused)
+    with lock_run(folder):
+        for name, experiment in list(plan.experiments.items()):
+            try:
+                if _train(folder, name, experiment).status == "interrupted":
+                    raise KeyboardInterrupt
+            except BadInput as problem:
+                del plan.experiments[name]
+                plan.refused[name] = str(problem).splitlines()[0]
+        write_refusals(folder, plan.refused)
     return plan
 
 

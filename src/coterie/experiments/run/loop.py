@@ -54,7 +54,7 @@ from coterie.experiments.run.setup import (
 )
 from coterie.experiments.schema.check import absolute_data, build_method, cohort_size, too_many_pairs
 from coterie.experiments.schema.experiment import Experiment, check
-from coterie.experiments.schema.sections import Data
+from coterie.experiments.schema.sections import Data, make_name
 from coterie.grouping.labels import relabel
 from coterie.grouping.private import Noise, follow_quantile
 from coterie.methods import Cohort, Method
@@ -386,8 +386,9 @@ class Session:
                 f"nobody answered in the last {self._silent_rounds} rounds, and nothing was learnt; begin a new run"
             )
         experiment = self.experiment
-        if self.folder is not None:  # a name that was taken is another now
-            experiment = experiment.updated({"run.name": self.folder.name})
+        if self.folder is not None:  # a name that was taken is another now, and a folder may have been moved
+            place = self.folder.path.resolve()  # not where the file says that it was: observers write there
+            experiment = experiment.updated({"run.name": place.name, "run.folder": str(place.parent)})
         for observer in self.observers:
             observer.started(experiment, self.describe())
             _tell([observer], self.find_warnings())
@@ -875,6 +876,5 @@ def _tell(observers: Sequence[Observer], notes: Sequence[str]) -> None:
 def _make_name(experiment: Experiment) -> str:
     """Make a run's name of what is run: fesem-digits-rotated-4-s0."""
     data = Path(experiment.data.name).stem if "/" in experiment.data.name else experiment.data.name
-    words = f"{experiment.method.name}-{data}-{experiment.data.split}-s{experiment.run.seed}"
-    plain = "".join(c if c.isalnum() or c == "." else "-" for c in words)
-    return "-".join(word for word in plain.split("-") if word).lower()[:80].rstrip("-")
+    words = f"{experiment.method.name}-{data}-{experiment.data.split}".replace("_", "-")
+    return make_name(words, f"-s{experiment.run.seed}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -362,7 +363,29 @@ NAME_RULES = (
 )
 """What `NAME` asks for, behind "write"."""
 LONGEST_NAME = 80
-"""Characters of a run's name; a folder's name has room for them and a number on every system."""
+"""Characters of a run's name; a folder's name has room for them on every system."""
+
+
+def make_name(text: str, tail: str = "", otherwise: str = "run") -> str:
+    """Return a text as a name that `NAME` allows, in lower case; it is cut so that `tail` is whole.
+
+    Other characters become a dash. A text of which nothing is left becomes `otherwise`.
+    """
+    words = "".join(c if c.isalnum() or c in "._" else "-" for c in text.lower()).split("-")
+    name = _cut("-".join(word for word in words if word).lstrip("._-").rstrip("-."), tail)
+    return name if NAME.fullmatch(name) else f"{otherwise}{tail}"
+
+
+def numbered_names(name: str) -> Iterator[str]:
+    """Yield NAME, NAME-2, NAME-3, …, cut so that the number is whole."""
+    yield _cut(name)
+    for number in count(2):
+        yield _cut(name, f"-{number}")
+
+
+def _cut(name: str, tail: str = "") -> str:
+    room = LONGEST_NAME - len(tail)
+    return f"{name if len(name) <= room else name[:room].rstrip('-.')}{tail}"
 
 
 class Run(Section):

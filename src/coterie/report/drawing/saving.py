@@ -9,6 +9,7 @@ from typing import Any
 
 import altair as alt
 
+from coterie.experiments.folder.files import write_whole
 from coterie.report.drawing.figure import Chart
 
 PNG_SCALE = 2
@@ -25,8 +26,8 @@ def save_charts(charts: Mapping[str, Chart], directory: Path | str) -> list[Path
     for name, chart in charts.items():
         svg, png = directory / f"{name}.svg", directory / f"{name}.png"
         text = vl_convert.vegalite_to_svg(specification(chart), vl_version=language_version())
-        svg.write_text(_own_ids(text, name), encoding="utf-8", newline="\n")
-        png.write_bytes(render_png(chart))
+        write_whole(svg, _own_ids(text, name).encode())
+        write_whole(png, render_png(chart))
         written += [svg, png]
     return written
 
