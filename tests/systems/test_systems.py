@@ -196,15 +196,16 @@ def test_windows_is_imitated(environment: dict[str, str], tmp_path: Path) -> Non
     source = f"""
 import os, sys
 from pathlib import Path
-from coterie.runtime import tensor_file, leftovers
+from coterie.clients import open_files
+from coterie.runtime import leftovers
 from coterie.runtime.local import shared_memory, workers
-assert os.name == "posix" and tensor_file.os.name == "nt" and leftovers.sys.platform == "win32"
+assert os.name == "posix" and open_files.os.name == "nt" and leftovers.sys.platform == "win32"
 assert not workers.FORKS and not shared_memory.NAMELESS
-assert not hasattr(tensor_file.os, "fork") and not hasattr(leftovers.signal, "SIGKILL")
+assert not hasattr(open_files.os, "fork") and not hasattr(leftovers.signal, "SIGKILL")
 assert leftovers.is_alive(os.getpid()) and not leftovers.is_alive(10**8)
 place = Path({str(tmp_path)!r})
-handle = tensor_file.os.open(place / "text", tensor_file.os.O_WRONLY | tensor_file.os.O_CREAT)
-tensor_file.os.write(handle, b"a\\n")
+handle = open_files.os.open(place / "text", open_files.os.O_WRONLY | open_files.os.O_CREAT)
+open_files.os.write(handle, b"a\\n")
 assert (place / "text").read_bytes() == b"a\\r\\n"
 with (place / "open").open("rb"):
     for act in ((place / "open").unlink, lambda: (place / "text").replace(place / "open")):

@@ -367,12 +367,12 @@ LONGEST_NAME = 80
 
 
 def make_name(text: str, tail: str = "", otherwise: str = "run") -> str:
-    """Return a text as a name that `NAME` allows, in lower case; it is cut so that `tail` is whole.
+    """Return a text as a name that `NAME` allows, in lower case; other characters become a dash.
 
-    Other characters become a dash. A text of which nothing is left becomes `otherwise`.
+    It is cut so that `tail`, and a number behind that, are whole. Where nothing is left it is `otherwise`.
     """
     words = "".join(c if c.isalnum() or c in "._" else "-" for c in text.lower()).split("-")
-    name = _cut("-".join(word for word in words if word).lstrip("._-").rstrip("-."), tail)
+    name = _cut("-".join(word for word in words if word).lstrip("._-").rstrip("-."), tail, LONGEST_NAME - 4)
     return name if NAME.fullmatch(name) else f"{otherwise}{tail}"
 
 
@@ -383,8 +383,8 @@ def numbered_names(name: str) -> Iterator[str]:
         yield _cut(name, f"-{number}")
 
 
-def _cut(name: str, tail: str = "") -> str:
-    room = LONGEST_NAME - len(tail)
+def _cut(name: str, tail: str = "", longest: int = LONGEST_NAME) -> str:
+    room = longest - len(tail)
     return f"{name if len(name) <= room else name[:room].rstrip('-.')}{tail}"
 
 
