@@ -11,7 +11,7 @@ import polars as pl
 
 from coterie.errors import BadInput
 from coterie.experiments.folder.baselines import TITLES, read_baselines, read_refusals
-from coterie.experiments.folder.files import refuse_links, write_whole
+from coterie.experiments.folder.files import write_whole
 from coterie.experiments.folder.metrics import ADAPTED, MACRO, RunMetric
 from coterie.experiments.folder.reading import Run, method_name, read_runs
 from coterie.experiments.folder.run_folder import RunFolder
@@ -45,9 +45,8 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
             without them, those that were kept last are shown, and an empty list forgets them.
 
     Raises:
-        BadInput: the folder is no run, a file in it is damaged or leads out of it, or it cannot be written to.
+        BadInput: the folder is no run, a file in it is damaged, or it cannot be written to.
     """
-    refuse_links(folder.path)
     notes: list[str] = []
     named = against
     if against is None:

@@ -20,7 +20,7 @@ def write_whole(path: Path, data: bytes, *, lasting: bool = True, private: bool 
 
 
 def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
-    """Refuse a folder in which a link leads out of it, at any depth: what is written or removed would be elsewhere.
+    """Refuse a folder in which a link leads out of it, at any depth: what is read, written or removed is elsewhere.
 
     The folder itself may be a link, and may lie behind one.
 
@@ -37,8 +37,8 @@ def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
         for path in chain([entry], below):
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
                 raise BadInput(
-                    f"{path} is a link that leads out of {folder}, and nothing was written there; remove it, or "
-                    "put what it leads to in its place"
+                    f"{path} is a link that leads out of {folder}, and is not followed; remove it, or put what it "
+                    "leads to in its place"
                 )
 
 

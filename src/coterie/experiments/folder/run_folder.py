@@ -21,7 +21,7 @@ import polars as pl
 
 from coterie.clients.open_files import remove
 from coterie.errors import BadInput, unknown
-from coterie.experiments.folder.files import damaged_file, encode_json, read_json, write_whole
+from coterie.experiments.folder.files import damaged_file, encode_json, read_json, refuse_links, write_whole
 from coterie.experiments.folder.group_traits import GroupTraits
 from coterie.experiments.folder.metrics import CLASSIFICATION, RunMetrics
 from coterie.experiments.folder.picture import Picture
@@ -120,12 +120,13 @@ class RunFolder:
         write_whole(self.path / "experiment.toml", text.encode())
 
     def experiment_text(self) -> str:
-        """The exact experiment, as it was written.
+        """The exact experiment, as it was written. Whatever uses a run begins with it, so links are refused here.
 
         Raises:
-            BadInput: the folder holds none.
+            BadInput: the folder holds none, or a link that leads out of it.
         """
         try:
+            refuse_links(self.path)
             return (self.path / "experiment.toml").read_text(encoding="utf-8")
         except FileNotFoundError:
             raise BadInput(f"{self.path} is no run: it holds no experiment.toml") from None
