@@ -95,7 +95,7 @@ def shrink(experiment: Experiment) -> Experiment:
     return experiment.updated(changes)
 
 
-def pick_two(cells: Sequence[T]) -> Sequence[T]:
+def pick_two(cells: list[T]) -> list[T]:
     """Return the first and the last of some cells."""
     return cells[:: max(1, len(cells) - 1)]
 
