@@ -184,17 +184,17 @@ Perceptrons whose samples are wide take the steps of their first layer in its du
 share evaluation has, in which there is work for each client that is no arithmetic."""
 
 PEERS = """\
-The same work for everybody: the same clients and samples, the same network, FedAvg with one local epoch of SGD at
-batch 10. That each did it is checked by the samples trained, the number of parameters and a loss below that of
-guessing. A round is whole: training, aggregation, and the evaluation of the new model on all held-out samples;
-Coterie also writes its tables, its ledger of transfers and a checkpoint. It stores images as bytes and makes
-numbers of them in the rounds; the others are handed the same numbers before the first. Every simulator takes part with the
-fastest of several settings (processes and threads). `plain` is one model trained on as many samples by a plain
-loop, without clients. Memory is the peak of all processes together (proportional set size), in a run of its own.
-How the others are installed is said in `benchmarks/peers.py`. The bars on speed were set against numbers in which
-pfl took 3.8 times as long as the bare prototype: that is pfl as it is run by default, in one process. The first
-page held Coterie against pfl at its fastest alone. Since then, after those numbers had been seen, every bar is
-judged against both, with the same number; memory as well."""
+The same work for everybody: the same clients and samples, the same network, FedAvg with one local epoch of SGD
+at batch 10. That each did it is checked by the samples trained, the number of parameters and a loss below that
+of guessing. A round is whole: training, aggregation, and the evaluation of the new model on all held-out
+samples; Coterie also writes its tables, its ledger of transfers and a checkpoint. It stores images as bytes and
+makes numbers of them in the rounds; the others are handed the same numbers before the first. Every simulator
+takes part with the fastest of several settings (processes and threads). `plain` is one model trained on as many
+samples by a plain loop, without clients. Memory is the peak of all processes together (proportional set size),
+in a run of its own. How the others are installed is said in `benchmarks/peers.py`. The bars on speed were set
+against numbers in which pfl took 3.8 times as long as the bare prototype: that is pfl as it is run by default,
+in one process. The first page held Coterie against pfl at its fastest alone. Since then, after those numbers had
+been seen, every bar is judged against both, with the same number; memory as well."""
 
 BF16 = """\
 `training.precision = "bf16"` lets clients compute in bfloat16 and keeps their parameters in float32. It is off
