@@ -36,8 +36,8 @@ SIZES = [40 + 3 * i for i in range(20)]
 PRINTED = DCPFL(
     scale="whole", unit="layer", schedule="renewed", trial_loss="train", margin=0.0, retry="same", step=0.2
 )
-FAST = replace(PRINTED, scale="layer", t_start=2, window=1, t_obv=1, t_sp=2, threshold=1.0)  # a trial in round 5
-ONE_CUT = DCPFL(scale="layer", unit="layer", schedule="renewed", t_start=2, threshold=1.0, dynamic=False)  # as FAST
+FAST = replace(PRINTED, scale="layer", t_start=1, window=1, t_obv=1, t_sp=2, threshold=1.0)  # a trial in round 7
+ONE_CUT = DCPFL(scale="layer", unit="layer", schedule="renewed", t_start=2, threshold=1.0, dynamic=False)
 TWICE = TRAINING.updated(epochs=2)
 both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 
@@ -157,11 +157,11 @@ def test_dcpfl_5_9_2(scale: Any, participation: float) -> None:
 
 @pytest.mark.slow
 def test_dcpfl_5_9_3_and_5_9_4_on_a_run() -> None:
-    """The decrease ends at 7, which is seen in round 10; every change is one of nested cuts of the one tree."""
+    """The decrease ends at 8, which is seen in round 11; every change is one of nested cuts of the one tree."""
     run = train(PRINTED, planted("incongruent", 4), 34, training=TWICE)
     ends = [i + 1 for i, end in enumerate(run.logged("rdp end")) if end]
-    assert ends[0] == 10
-    assert all(end - start >= 5 + 3 for start, end in pairwise([1, *ends]))
+    assert ends[0] == 11
+    assert all(end - start >= 7 + 3 for start, end in pairwise([1, *ends]))
     trials = [i + 1 for i, loss in enumerate(run.logged("trial", "now")) if loss is not None]
     assert trials == [end + 1 for end in ends if end < 34]
     for before, after in pairwise(run.states[1:]):
@@ -237,12 +237,12 @@ def test_dcpfl_5_9_7(accepted: bool) -> None:
     """An accepted trial leaves the very models of the finer branch, a rejected one those of the present groups."""
     kind, loss = ("feature", "train") if accepted else ("iid", "validation")
     federation = with_validation(planted(kind, 2))
-    run = train(replace(PRINTED, trial_loss=loss), federation, 10, training=TWICE)  # type: ignore[arg-type]
+    run = train(replace(PRINTED, trial_loss=loss), federation, 11, training=TWICE)  # type: ignore[arg-type]
     before, other = run.state, train(run.method, federation, 0, training=TWICE)
     models, groups = (before.finer, before.finer_groups) if accepted else (before.models, before.groups)
-    other.runtime.begin_round(11)
+    other.runtime.begin_round(12)
     replies: Any = other.runtime.answer(Exchange(np.arange(20), LocalUpdate(), {"model": Send(models, groups)}))
-    step(run, 11)
+    step(run, 12)
     assert run.logged("accepted")[-1] == float(accepted)
     assert torch.equal(kept(run), replies.models)
     means = group_means(replies.models, groups, models, run.server.samples)
@@ -318,27 +318,27 @@ def test_dcpfl_d8_d10_rejected_trials(retry: Any) -> None:
     assert method.needs.validation
     assert not PRINTED.needs.validation
     assert not DCPFL(dynamic=False).needs.validation
-    run = train(method, federation, 20, training=TWICE)
+    run = train(method, federation, 21, training=TWICE)
     trials = [i + 1 for i, loss in enumerate(run.logged("trial", "now")) if loss is not None]
     assert [run.logged("accepted")[t - 1] for t in trials] == [0.0] * len(trials)
     cuts = [run.states[t - 1].finer_cut for t in trials]
     if retry == "same":
-        assert trials == [11, 14, 17, 20]
+        assert trials == [12, 15, 18, 21]
         assert len(set(cuts)) == 1
     else:  # until no finer one is left
-        assert trials == [11, 14, 17]
+        assert trials == [12, 15, 18]
         assert cuts == sorted(set(cuts), reverse=True)
         assert next_cut(run.state.tree, cuts[-1], method.step) is None
-    assert run.logged("cut") == [1.0] * 20
-    literal = train(PRINTED, federation, 11, training=TWICE)
+    assert run.logged("cut") == [1.0] * 21
+    literal = train(PRINTED, federation, 12, training=TWICE)
     assert literal.logged("accepted")[-1] == 1.0
 
 
 @pytest.mark.medium
 def test_dcpfl_d10_validation_losses_are_those_of_the_branches() -> None:
     federation = with_validation(planted("feature", 2))
-    run = train(replace(FAST, trial_loss="validation"), federation, 4, training=TWICE)
-    step(run, 5, missing=range(20))  # nobody hears the verdict: both branches are still there
+    run = train(replace(FAST, trial_loss="validation"), federation, 6, training=TWICE)
+    step(run, 7, missing=range(20))  # nobody hears the verdict: both branches are still there
     for name, own in (("now", "model"), ("finer", "finer")):
         scores = run.runtime.measure(Exchange(np.arange(20), Evaluate("validation", own))).report["score"]
         assert run.logged("trial", name)[-1] == pytest.approx(np.mean([s.loss for s in scores]), rel=1e-5)
@@ -394,11 +394,11 @@ def test_dcpfl_eq_6_selects_the_weights_of_fc1_and_fc2() -> None:
 @pytest.mark.slow
 def test_dcpfl_periods_are_set_once_and_inherited() -> None:
     method = replace(FAST, scale="common", unit="tensor", schedule="start")
-    run = train(method, planted("feature", 2), 8, training=TWICE)
+    run = train(method, planted("feature", 2), 10, training=TWICE)
     assert len(run.state.models) > 1
     for state in run.states[1:]:
         assert (state.periods == run.states[1].periods[0]).all()
-    renewed = train(replace(method, schedule="renewed"), planted("feature", 2), 8, training=TWICE)
+    renewed = train(replace(method, schedule="renewed"), planted("feature", 2), 10, training=TWICE)
     assert any((state.periods != run.states[1].periods[0]).any() for state in renewed.states[1:])
 
 
@@ -489,7 +489,7 @@ def test_dcpfl_one_client_does_not_win_a_trial_for_all(margin: float) -> None:
 def test_dcpfl_clients_alone_in_their_group_have_no_say_in_a_trial() -> None:
     """They are sent one model, which stands for both; their gains of 0 are no lost trial, and in no mean."""
     method = replace(FAST, margin=1e9, retry="next")
-    run = train(method, planted("feature", 2), 4, training=TWICE)
+    run = train(method, planted("feature", 2), 6, training=TWICE)
     proposed, lone = run.state, [0, 1]
     assert proposed.finer is not None
     groups, finer_groups = proposed.groups.copy(), proposed.finer_groups.copy()
@@ -504,14 +504,14 @@ def test_dcpfl_clients_alone_in_their_group_have_no_say_in_a_trial() -> None:
         finer_groups=finer_groups,
     )
     run.states.append(changed)
-    step(run, 5, lone)
+    step(run, 7, lone)
     assert run.logged("trial", "now")[-1] is None
     assert run.logged("accepted")[-1] == 0.0
     state = run.state
     assert (state.tried, state.closest, state.gains) == (changed.tried, changed.closest, changed.gains)
     assert state.groups.tolist() == changed.groups.tolist()
     run.states.append(changed)
-    step(run, 6, range(8))
+    step(run, 8, range(8))
     told = run.asked[-1][0][1].numbers
     assert (told["now"] == told["finer"]).nonzero()[0].tolist() == lone
     assert run.logged("trial", "now")[-1] == float(told["now"][2:].mean())
@@ -526,10 +526,10 @@ def test_dcpfl_clients_without_validation_samples_have_no_say_in_a_trial(remote:
     federation, without = with_validation(whole), np.arange(5)
     federation.bounds[without] = whole.bounds[without]
     method = replace(FAST, trial_loss="validation", retry="next")
-    run = train(method, federation, 4, training=TWICE, remote=remote)
+    run = train(method, federation, 6, training=TWICE, remote=remote)
     proposed = run.state
     assert proposed.finer is not None
-    step(run, 5)
+    step(run, 7)
     told = run.asked[-1][0][1].numbers
     assert len(told["now"]) == 20
     for name in ("now", "finer"):
@@ -537,7 +537,7 @@ def test_dcpfl_clients_without_validation_samples_have_no_say_in_a_trial(remote:
         assert run.logged("trial", name)[-1] == float(told[name][5:].mean())
     assert run.logged("accepted")[-1] == 1.0
     run.states.append(proposed)
-    step(run, 6, without.tolist())
+    step(run, 8, without.tolist())
     assert run.logged("trial", "now")[-1] is None
     assert run.logged("accepted")[-1] == 0.0
     assert (run.state.tried, run.state.closest, run.state.gains) == (proposed.tried, proposed.closest, ())
@@ -572,9 +572,12 @@ LOSSES = (2.0, 1.99, 1.9, 1.6, 1.2, 1.0, 0.9, 0.85, 0.82, 0.8, 0.79)
 @pytest.mark.parametrize(
     ("method", "would"),
     [
-        (DCPFL(), "method.window = 2 (now 5)"),
-        (DCPFL(t_obv=2), "method.window = 3 (now 5)"),
-        (DCPFL(window=2, min_rdp_rounds=9), "method.t_obv = 1 (now 3) or method.min_rdp_rounds = 7 (now 9)"),
+        (DCPFL(alpha=1), "method.window = 1 (now 5)"),
+        (DCPFL(t_obv=2), "method.window = 2 (now 5)"),  # for alpha = 3 sums are over six losses, or over three
+        (
+            DCPFL(window=2, t_obv=2, min_rdp_rounds=9),
+            "method.t_obv = 1 (now 2) or method.min_rdp_rounds = 8 (now 9)",
+        ),
     ],
 )
 def test_dcpfl_names_settings_that_would_have_seen_the_decrease_end(method: DCPFL, would: str) -> None:
@@ -597,14 +600,14 @@ def test_dcpfl_names_settings_that_would_have_seen_the_decrease_end(method: DCPF
 @pytest.mark.medium
 def test_dcpfl_names_the_margin_by_which_a_rejected_trial_would_have_won() -> None:
     method, federation = replace(FAST, margin=1e3), planted("feature", 2)
-    run = train(method, federation, 5, training=TWICE)
-    (remark,) = run.method.final_warnings(run.state, run.server, 5)
+    run = train(method, federation, 7, training=TWICE)
+    (remark,) = run.method.final_warnings(run.state, run.server, 7)
     assert remark.startswith("every trial kept the one group; ")
     said = re.search(r"; method\.margin = (\S+) \(now 1000\) would have let one win; ", remark)
     assert said is not None
     for margin, accepted in ((float(said[1]), 1.0), (float(said[1]) + 0.01, 0.0)):
-        again = train(replace(method, margin=margin), federation, 5, training=TWICE)
+        again = train(replace(method, margin=margin), federation, 7, training=TWICE)
         assert again.logged("accepted")[-1] == accepted
     worse = replace(run.state, winning_margin=0.0)
-    (remark,) = run.method.final_warnings(worse, run.server, 5)
+    (remark,) = run.method.final_warnings(worse, run.server, 7)
     assert remark.endswith("; no method.margin (now 1000) would have let one win")

@@ -35,10 +35,10 @@ def test_dcpfl_bytes_with_everybody() -> None:
     high = [4 * layout.of_layers(np.flatnonzero(s.periods[0] == 1).tolist()).size for s in run.states]
     whole = 4 * layout.size
     trials = [i + 1 for i, loss in enumerate(run.logged("trial", "now")) if loss is not None]
-    assert trials[0] == 6
-    for number in range(1, 6):
+    assert trials[0] == 7
+    for number in range(1, 7):
         assert (run.bytes("down", number), run.bytes("up", number)) == (m * whole, m * (whole + 4))
-    assert (run.bytes("down", 6), run.bytes("up", 6)) == (2 * m * whole, m * (whole + 8))
+    assert (run.bytes("down", 7), run.bytes("up", 7)) == (2 * m * whole, m * (whole + 8))
     assert 0 < high[5] < whole
     calm = train(replace(ONE_CUT, cut=1.0), planted("feature", 2), 9)
     high = [4 * layout.of_layers(np.flatnonzero(s.periods[0] == 1).tolist()).size for s in calm.states]
@@ -54,9 +54,9 @@ def test_dcpfl_bytes_with_everybody() -> None:
 def test_dcpfl_bytes_of_a_trial_with_some() -> None:
     """The trial's closed form holds for whoever takes part in it, first-timers among them."""
     run = train(replace(FAST, sync_singletons=True), planted("feature", 2), 0, training=TWICE)
-    for number in range(1, 5):
+    for number in range(1, 7):
         step(run, number, range(15))
-    step(run, 5, range(10, 18))
+    step(run, 7, range(10, 18))
     assert run.logged("accepted")[-1] is not None
     whole = 4 * run.server.layout.size
     assert (run.bytes("down", 5), run.bytes("up", 5)) == (2 * 8 * whole, 8 * (whole + 8))
@@ -119,15 +119,15 @@ def test_dcpfl_late_client_has_the_group_s_layers_again() -> None:
 @pytest.mark.slow
 def test_dcpfl_dropout_and_whoever_misses_the_verdict() -> None:
     """Means are over who reported; a branch whose verdict was missed is forgotten at the next participation."""
-    run = train(FAST, planted("feature", 2), 4, training=TWICE)
+    run = train(FAST, planted("feature", 2), 6, training=TWICE)
     assert run.state.finer is not None
-    step(run, 5, missing=[3, 4])
+    step(run, 7, missing=[3, 4])
     reported = run.asked[-1][0][1]
     assert run.logged("trial", "now")[-1] == float(reported.numbers["now"].mean())
     assert run.logged("accepted")[-1] == 1.0
     assert isinstance(run.runtime, LocalRuntime)
     assert run.runtime.states.has["finer"].nonzero().flatten().tolist() == [3, 4]
-    step(run, 6)
+    step(run, 8)
     assert kept_names(run) == {"model"}
     item = run.asked[-1][0][0].send["model"].item(3)
     assert item is not None
@@ -144,13 +144,13 @@ def test_dcpfl_dropout_and_whoever_misses_the_verdict() -> None:
 
 @pytest.mark.medium
 def test_dcpfl_a_trial_that_nobody_reports_is_put_off() -> None:
-    run = train(FAST, planted("feature", 2), 4, training=TWICE)
+    run = train(FAST, planted("feature", 2), 6, training=TWICE)
     run.runtime.dropout = 0.999999
-    step(run, 5)
+    step(run, 7)
     assert same(run.states[-1], run.states[-2])
     run.runtime.dropout = 0.0
-    step(run, 6)
-    assert run.logged("accepted") == [None] * 5 + [1.0]
+    step(run, 8)
+    assert run.logged("accepted") == [None] * 7 + [1.0]
 
 
 CASES = {
@@ -233,12 +233,12 @@ def test_dcpfl_batch_norm() -> None:
     assert split.accuracy().mean() > 0.9
 
 
-PHASES = {  # after which round, with trials in rounds 5, 8, ...
+PHASES = {  # after which round, with trials in rounds 7, 10, ...
     "first rounds": 1,
     "with the dendrogram": 2,
-    "a candidate on trial next": 4,
-    "after the verdict": 5,
-    "between two trials": 6,
+    "a candidate on trial next": 6,
+    "after the verdict": 7,
+    "between two trials": 8,
 }
 
 
@@ -252,7 +252,7 @@ def test_dcpfl_killed_and_resumed(phase: str, rejected: bool, tmp_path: Path) ->
     method = replace(FAST, retry="next", trial_loss="validation" if rejected else "train")
     settings: dict[str, Any] = {"participation": 0.7, "dropout": 0.1, "training": TWICE}
     whole = train(method, federation, 12, **settings)
-    assert whole.logged("accepted")[4] == float(not rejected)
+    assert whole.logged("accepted")[6] == float(not rejected)
     cohorts = [asked[0][0].clients.tolist() for asked in whole.asked]
     first = train(method, federation, PHASES[phase], **settings)
     assert isinstance(first.runtime, LocalRuntime)
@@ -261,7 +261,7 @@ def test_dcpfl_killed_and_resumed(phase: str, rejected: bool, tmp_path: Path) ->
     found = Checkpoints(tmp_path, "dcpfl").latest()
     assert found is not None
     number, memory, _ = found
-    assert (memory["state"].finer is not None) == (number == 4)
+    assert (memory["state"].finer is not None) == (number == 6)
     resumed = train(method, federation, 0, **settings)
     assert isinstance(resumed.runtime, LocalRuntime)
     resumed.runtime.states.restore(memory["kept"], memory["has"])

@@ -21,27 +21,35 @@ EQUAL = 1e-12
 Groups = NDArray[np.int64]
 
 
-def radii(losses: Sequence[float], window: int) -> NDArray[np.float64]:
-    """The radius of curvature `[rounds]` since the last change (DC-PFL, Eq. 4; docs/methods/dcpfl.md).
+def count_terms(window: int, period: int) -> int:
+    """Return how many losses are smoothed over: s + 1, or the next multiple of the period (D5).
 
-    `r = (1 + l'^2)^(3/2) / l''` of the loss, smoothed by the mean of the last `window` values, with differences
-    for derivatives. Infinite where the loss does not bend upwards (D4), and in the first `window` rounds, in which
-    r does not count (D7).
+    Layers that are averaged every `period` rounds make the loss of the received models a saw-tooth of that period,
+    which cancels in a sum over whole periods alone.
     """
-    rounds = len(losses)
-    found = np.full(rounds, np.inf)
-    if rounds < 3:
+    return -(-(window + 1) // period) * period
+
+
+def radii(losses: Sequence[float], terms: int) -> NDArray[np.float64]:
+    """Return the radius of curvature `[rounds]` since the last change (DC-PFL, Eq. 4; docs/methods/dcpfl.md).
+
+    `r = (1 + l'^2)^(3/2) / l''` of the smoothed loss, with differences for derivatives. Infinite where the loss
+    does not bend upwards (D4), and until three sums are whole (D7).
+
+    Args:
+        losses: mean training losses since the last change of the groups, one a round.
+        terms: how many of them are smoothed over, at least 2; the paper divides their sum by one less (D5).
+    """
+    found = np.full(len(losses), np.inf)
+    if len(losses) < terms + 2:
         return found
-    # A true mean of at most `window` values, where the paper divides s + 1 terms by s (D5).
-    smooth = np.convolve(losses, np.ones(window))[:rounds] / np.minimum(np.arange(1, rounds + 1), window)
-    slope = np.diff(smooth)
+    slope = np.diff(np.convolve(losses, np.ones(terms), "valid") / (terms - 1))
     bend = np.diff(slope)
-    np.divide((1 + slope[1:] ** 2) ** 1.5, bend, out=found[2:], where=bend > STRAIGHT)
-    found[:window] = np.inf
+    np.divide((1 + slope[1:] ** 2) ** 1.5, bend, out=found[terms + 1 :], where=bend > STRAIGHT)
     return found
 
 
-def has_decrease_ended(losses: Sequence[float], window: int, observed: int, least: int = 0) -> bool:
+def has_decrease_ended(losses: Sequence[float], terms: int, observed: int, least: int = 0) -> bool:
     """Whether the rapid decrease has ended by the last of `losses`.
 
     It ends at the first round whose radius is finite and smaller than in each of the `observed` rounds after it.
@@ -49,11 +57,11 @@ def has_decrease_ended(losses: Sequence[float], window: int, observed: int, leas
 
     Args:
         losses: mean training losses since the last change of the groups, one a round.
-        window: losses in a mean (s).
+        terms: how many of them are smoothed over (see `count_terms`).
         observed: rounds for which the radius must stay larger (t_obv).
         least: the first round, counted from 1 after the change, in which the decrease may end (D6).
     """
-    radius = radii(losses, window)
+    radius = radii(losses, terms)
     if len(radius) <= observed:
         return False
     later = np.lib.stride_tricks.sliding_window_view(radius[1:], observed).min(1)

@@ -37,7 +37,7 @@ from coterie.clients.rules.two_branches import Receive, TakeBranch, TrainBranche
 from coterie.errors import BadInput
 from coterie.grouping.affinity import Scaling, layer_discrepancies, scaled_l1
 from coterie.grouping.cluster import dendrogram
-from coterie.grouping.rapid_decrease import cut_at, has_decrease_ended, next_cut, radii
+from coterie.grouping.rapid_decrease import count_terms, cut_at, has_decrease_ended, next_cut, radii
 from coterie.grouping.schedule import Layers, Unit, layer_parts, parts_of, periods, unit_names, whole_parts
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
@@ -232,7 +232,9 @@ class DCPFL(Method[DCPFLState]):
     t_start: Annotated[
         int, Field(ge=0, description="how often clients take part, on average, before there is a dendrogram")
     ] = 5
-    window: Annotated[int, Field(ge=1, description="losses in a mean: the window s")] = 5
+    window: Annotated[
+        int, Field(ge=1, description="the window s: s + 1 losses are smoothed, or the next multiple of alpha")
+    ] = 5
     t_obv: Annotated[int, Field(ge=1, description="rounds the radius must stay above its minimum")] = 3
     t_sp: Annotated[int, Field(ge=1, description="rounds after a rejected trial until the next candidate")] = 6
     step: Annotated[float, Field(gt=0, le=1, description="by how much a cut is lowered"), Grid(0.1, 0.2, 0.4)] = 0.1
@@ -350,15 +352,13 @@ class DCPFL(Method[DCPFLState]):
         Up to the first trial these settings change nothing of a run, so its losses can be judged by others. A trial
         takes the round after, so the last loss does not count.
         """
-        names, now, least = ("window", "t_obv", "min_rdp_rounds"), self._rule, (1, 1, 0)
         would, smaller = [], []
-        for i, name in enumerate(names):
-            smaller += [f"method.{name} (now {now[i]})"] * (now[i] > least[i])
-            for value in range(min(now[i] - 1, len(losses)), least[i] - 1, -1):
-                rule = [*now]
-                rule[i] = value
-                if has_decrease_ended(losses[:-1], *rule):
-                    would.append(f"method.{name} = {value} (now {now[i]})")
+        for name, least in (("window", 1), ("t_obv", 1), ("min_rdp_rounds", 0)):
+            now: int = getattr(self, name)
+            smaller += [f"method.{name} (now {now})"] * (now > least)
+            for value in range(min(now - 1, len(losses)), least - 1, -1):
+                if replace(self, **{name: value}).has_ended(losses[:-1]):
+                    would.append(f"method.{name} = {value} (now {now})")
                     break
         if would:
             return f"{' or '.join(would)} would have seen it, and more rounds might"
@@ -439,7 +439,7 @@ class DCPFL(Method[DCPFLState]):
             return state
         losses = (*state.losses, float(received.numbers["loss"].mean()))
         yield Log("loss", losses[-1])
-        if np.isfinite(radius := float(radii(losses, self.window)[-1])):
+        if np.isfinite(radius := float(radii(losses, self.terms)[-1])):
             yield Log("radius", radius)
         if self.has_ended(losses) and not self.has_ended(state.losses):
             yield Log("rdp end", 1.0)
@@ -521,12 +521,12 @@ class DCPFL(Method[DCPFLState]):
 
     def has_ended(self, losses: tuple[float, ...]) -> bool:
         """Say whether the rapid decrease of the losses since the last change has ended."""
-        return has_decrease_ended(losses, *self._rule)
+        return has_decrease_ended(losses, self.terms, self.t_obv, self.min_rdp_rounds)
 
     @property
-    def _rule(self) -> tuple[int, int, int]:
-        """The settings that decide when the rapid decrease has ended."""
-        return self.window, self.t_obv, self.min_rdp_rounds
+    def terms(self) -> int:
+        """How many losses are smoothed over (docs/methods/dcpfl.md, D5)."""
+        return count_terms(self.window, self.alpha)
 
     def judge_trial(self, gains: tuple[float, ...], share: float) -> tuple[bool, bool]:
         """Say whether the finer groups won and whether they lost, by how much lower the clients' losses were.

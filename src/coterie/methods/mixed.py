@@ -48,7 +48,7 @@ from coterie.grouping.cluster import (
 from coterie.grouping.divergence import js_divergences
 from coterie.grouping.labels import relabel
 from coterie.grouping.layers import Choice, candidates
-from coterie.grouping.rapid_decrease import has_decrease_ended
+from coterie.grouping.rapid_decrease import count_terms, has_decrease_ended
 from coterie.grouping.schedule import layer_parts, periods
 from coterie.grouping.splitting import separation
 from coterie.grouping.trigger import hopkins
@@ -448,7 +448,8 @@ class Mixed(Parts, Method[MixedState]):
         """Find the groups `[K]` in which the trigger fires, as far as it does not depend on the signal."""
         due = np.ones(len(state.models), np.bool_)
         if self.trigger == "rapid_decrease":
-            due &= has_decrease_ended(state.losses, WINDOW, OBSERVED)
+            period = self.alpha if self.map.kind == "periodic" else 1
+            due &= has_decrease_ended(state.losses, count_terms(WINDOW, period), OBSERVED)
         if self.trigger == "once":
             due &= state.searches == 0
         if self.trigger == "stationary":

@@ -110,14 +110,17 @@ def test_one_kernel_for_many_clients() -> None:
 
 
 @pytest.mark.medium
-def test_evaluations_are_counted_where_they_are_due() -> None:
-    found = explain(experiment(rounds=7).updated({"evaluation.every": 3}))
+@pytest.mark.parametrize(("last", "due"), [(1, [3, 6, 7]), (3, [3, 5, 6, 7])])
+def test_evaluations_are_counted_where_they_are_due(last: int, due: list[int]) -> None:
+    asked = experiment(rounds=7).updated({"evaluation.every": 3, "evaluation.last": last})
+    found = explain(asked)
+    assert [round.number for round in coterie.rounds(asked) if round.scores is not None] == due
     assert found.first is not None
     assert found.later is not None
-    assert found.evaluations == 3  # after rounds 3, 6 and 7
+    assert found.evaluations == len(due)
     work = found.first.seconds - found.first.evaluation_seconds
     work += 6 * (found.later.seconds - found.later.evaluation_seconds)
-    evaluated = 3 * found.later.evaluation_seconds
+    evaluated = len(due) * found.later.evaluation_seconds
     assert found.seconds == pytest.approx(found.start_seconds + work + evaluated + found.end_seconds)
 
 

@@ -171,6 +171,8 @@ def test_summary() -> None:
     assert (found["rounds"], found["round"], found["best_round"]) == (3, 3, 2)
     assert (found["macro_accuracy"], found["best_macro_accuracy"]) == (0.8, 0.9)
     assert (found["up_bytes"], found["seconds"], found["ari"]) == (13, 4.0, 0.25)
+    over_two = metrics.summary(rounds, last_rounds=2)
+    assert over_two == found | {"macro_accuracy": pytest.approx(0.85)}
     with pytest.raises(BadInput, match="no finished round"):
         metrics.summary(rounds.clear())
 

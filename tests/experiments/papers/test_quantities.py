@@ -98,6 +98,7 @@ def is_nan(value: float | AtLeast) -> bool:
         ({"log": "hopkins", "at": "sum"}, 1.9),
         ({"log": "hopkins", "at": "mean"}, 1.9 / 3),
         ({"log": "hopkins", "at": "max", "unit": "%"}, 90.0),
+        ({"log": "hopkins", "at": "count"}, 3.0),
         ({"log": "hopkins", "share_above": 0.5}, 2 / 3),
         ({"log": "hopkins", "share_above": 0.4, "unit": "%"}, 200 / 3),
         ({"log": "hopkins", "round": 2}, 0.9),

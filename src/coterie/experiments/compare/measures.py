@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.metrics import CLASSIFICATION, MACRO, RunMetrics, summary
+from coterie.experiments.folder.metrics import CLASSIFICATION, MACRO, RunMetrics
 from coterie.experiments.folder.reading import AdaptedRun, Run
 from coterie.experiments.folder.run_folder import RunFolder
 
@@ -27,11 +27,11 @@ NEWCOMERS = ("newcomers", "newcomers_adapted")
 def cells_schema(metrics: RunMetrics) -> pl.Schema:
     """Return the columns of the table of cells of a comparison by these metrics.
 
-    One row a finished cell: the last evaluated round, then the last round, then totals. The target is what the
-    comparison's measure is to reach. `newcomers` and `newcomers_adapted` are the first metric's mean over clients
-    who were held out of training, on arrival and adapted; null without such clients. `rounds_to_target` is the
-    first evaluated round that reached the target, with the bytes up and down and the simulated seconds until its
-    end, all three null where none did.
+    One row a finished cell: scores over the last evaluated rounds, then the last round, then totals. The target is
+    what the comparison's measure is to reach. `newcomers` and `newcomers_adapted` are the first metric's mean over
+    clients who were held out of training, on arrival and adapted; null without such clients. `rounds_to_target` is
+    the first evaluated round that reached the target, with the bytes up and down and the simulated seconds until
+    its end, all three null where none did.
     """
     return pl.Schema(
         {
@@ -202,8 +202,7 @@ def _select_columns(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
 
 def _read_last_values(run: Run, schema: pl.Schema) -> dict[str, Any]:
     """Return the columns of the table of cells that depend on one run alone."""
-    end = summary(run.rounds, run.metrics)
-    own = {name: end[name] for name in schema if name in end}
+    own = {name: run.summary[name] for name in schema if name in run.summary}
     if run.newcomers is not None:
         moments = dict(zip(NEWCOMERS, ("arrival", "adapted"), strict=True))
         # A row after adaptation is about nothing before it.

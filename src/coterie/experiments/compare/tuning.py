@@ -371,7 +371,8 @@ class _Search:
             rounds = rounds.filter(pl.col("round") <= self.rungs[rung])
             measured = comparison.measured_by(folder.metrics)
             self._sign = -1 if measured.measure in folder.metrics.falling else 1
-            value = metrics.summary(rounds, folder.metrics)[measured.measure] if finished else None
+            scored = metrics.summary(rounds, folder.metrics, trial.cell.experiment.evaluation.last)
+            value = scored[measured.measure] if finished else None
             trial.value = value if value is not None and isfinite(value) else None
             trial.rounds = rounds.height
         trial.is_over = not finished or not rounds.height

@@ -112,9 +112,9 @@ class Explanation:
 
     @property
     def evaluations(self) -> int:
-        """Rounds with an evaluation; the last one always has one."""
-        rounds, every = self.experiment.run.rounds, self.experiment.evaluation.every
-        return -(-rounds // every)
+        """Rounds with an evaluation."""
+        rounds = self.experiment.run.rounds
+        return sum(self.experiment.evaluation.is_due(number, rounds) for number in range(1, rounds + 1))
 
     @property
     def seconds(self) -> float | None:
@@ -123,7 +123,7 @@ class Explanation:
             return None
         each = self.later or self.first
         work = self._whole(lambda cost: cost.clients_seconds + cost.server_seconds)
-        first = self.experiment.evaluation.every == 1 or self.experiment.run.rounds == 1
+        first = self.experiment.evaluation.is_due(1, self.experiment.run.rounds)
         evaluated = self.first.evaluation_seconds * first + each.evaluation_seconds * (self.evaluations - first)
         return self.start_seconds + work + evaluated + self.end_seconds
 

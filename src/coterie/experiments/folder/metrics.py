@@ -376,15 +376,16 @@ def count_moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:
     return int(before.size) - stay
 
 
-def summary(rounds: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> dict[str, Any]:
+def summary(rounds: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION, last_rounds: int = 1) -> dict[str, Any]:
     """A run in few numbers: the last round's values, the best round, and totals over all rounds.
 
     Args:
         rounds: the table of rounds (`coterie.experiments.folder.tables`), ascending, at least one row.
         metrics: of the run.
+        last_rounds: over how many rounds scores are means, up to the last one that was evaluated.
 
     Returns:
-        Every column at its last round, and what only an evaluation gives at the last one that was evaluated;
+        Every column at its last round, but scores over the last evaluated rounds;
         `rounds` (how many), `best_round` and `best_macro_accuracy` (the earliest of the best; named after the
         metric that decides); and `up_bytes`, `down_bytes`, `simulated_seconds`, `seconds`, `moved` and `failed`
         summed.
@@ -399,7 +400,8 @@ def summary(rounds: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> dict[
     evaluated = rounds.filter(pl.col(headline).is_not_null())
     if evaluated.height:
         measured = [name for name in rounds.columns if name in metrics.measures]
-        last |= {column: evaluated[column][-1] for column in measured}
+        scored = evaluated.filter(pl.col("round") > evaluated["round"][-1] - last_rounds)
+        last |= {column: scored[column].mean() for column in measured}
     values = rounds[headline].fill_nan(None)
     best = values.arg_min() if metrics.deciding.less_is_better else values.arg_max()
     best = rounds.height - 1 if best is None else best

@@ -67,12 +67,13 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Last values, best round and totals.
+        """Last values, scores over the last evaluated rounds (`evaluation.last`), best round and totals.
 
         Raises:
             BadInput: no round is finished.
         """
-        return summary(self.rounds, self.metrics)
+        evaluation = self.folder.experiment().get("evaluation", {})
+        return summary(self.rounds, self.metrics, evaluation.get("last", 1))
 
     @cached_property
     def people(self) -> pl.DataFrame:

@@ -59,7 +59,7 @@ def _read(column: str, times: float = 1.0, per: float = 1.0) -> Callable[[Row], 
 
 
 def built_in(metrics: RunMetrics) -> dict[str, BuiltIn]:
-    """Return the quantities that every run with these metrics has, of its last evaluated round or as a whole.
+    """Return the quantities that every run with these metrics has, of its last evaluated rounds or as a whole.
 
     Of a run that never reaches the target only a bound is known.
     """
@@ -116,7 +116,7 @@ class Quantity(BaseModel):
     """The first evaluated round in which the item's measure is at least this; at most, where less is better."""
     correlation: Literal["label-kl"] | None = None
     """Pearson's correlation between the picture's distances of clients and the divergence of their labels."""
-    at: Literal["last", "first", "mean", "min", "max", "sum"] | None = None
+    at: Literal["last", "first", "mean", "min", "max", "sum", "count"] | None = None
     round: int | None = Field(None, ge=1)
     """The last value at or before this round."""
     first_above: float | None = None
@@ -284,6 +284,7 @@ _AT = {
     "min": "lowest value",
     "max": "highest value",
     "sum": "sum over rounds",
+    "count": "number of rounds that have it",
 }
 
 
@@ -291,7 +292,7 @@ def _reduced(values: pl.Series, at: str) -> float:
     if at in ("last", "first"):
         return float(values[-1 if at == "last" else 0])
     array = values.to_numpy()
-    return float(getattr(array, at)())
+    return float(array.size if at == "count" else getattr(array, at)())
 
 
 def _course(rounds: pl.DataFrame, column: str) -> pl.DataFrame:

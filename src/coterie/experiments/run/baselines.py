@@ -113,6 +113,7 @@ def _make_experiment(experiment: Experiment, folder: RunFolder, name: str) -> Ex
     changes: dict[str, Any] = {
         "method": {"name": name},
         "evaluation.every": experiment.run.rounds,
+        "evaluation.last": 1,
         "evaluation.evaluated": None,
         "evaluation.adapt": None,
         "run.name": name,

@@ -537,7 +537,7 @@ class Session:
         """Score every client after a round that has an evaluation; the last one always has."""
         started = time.perf_counter()
         last = result.number == self.experiment.run.rounds
-        if last or result.number % self.experiment.evaluation.every == 0:
+        if self.experiment.evaluation.is_due(result.number, self.experiment.run.rounds):
             result.scores = self.evaluate(result.state, last, result.local)
             self._log_backdoor(result.state)
         result.seconds += time.perf_counter() - started
@@ -860,7 +860,7 @@ def _read_result(
 ) -> Result:
     table = folder.rounds()
     measured = folder.metrics
-    summary = metrics.summary(table, measured) if table.height else {}
+    summary = metrics.summary(table, measured, experiment.evaluation.last) if table.height else {}
     result = Result(folder.path, experiment, table, folder.clients(), folder.ledger(), summary, status, measured)
     for observer in observers:
         observer.finished(result)

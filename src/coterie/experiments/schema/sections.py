@@ -281,6 +281,12 @@ class Evaluation(Section):
     title = "evaluation"
     tables: ClassVar = {"adapt": Adapt}
     every: Annotated[int, Field(ge=1, description="rounds between evaluations; the last round always counts")] = 1
+    last: Annotated[
+        int,
+        Field(
+            ge=1, description="the last so many rounds are all evaluated; the scores of a run are means over them"
+        ),
+    ] = 1
     on: Annotated[
         Literal["test", "validation"],
         Field(
@@ -302,6 +308,10 @@ class Evaluation(Section):
             "steps, layers (all, head, private or a selection) and lr, as in {epochs = 1}; without it, none"
         ),
     ] = None
+
+    def is_due(self, number: int, rounds: int) -> bool:
+        """Say whether round `number` of a run of so many rounds is evaluated."""
+        return number % self.every == 0 or number > rounds - self.last
 
 
 class Attack(Section):
