@@ -574,10 +574,8 @@ LOSSES = (2.0, 1.99, 1.9, 1.6, 1.2, 1.0, 0.9, 0.85, 0.82, 0.8, 0.79)
     [
         (DCPFL(alpha=1), "method.window = 1 (now 5)"),
         (DCPFL(t_obv=2), "method.window = 2 (now 5)"),  # for alpha = 3 sums are over six losses, or over three
-        (
-            DCPFL(window=2, t_obv=2, min_rdp_rounds=9),
-            "method.t_obv = 1 (now 2) or method.min_rdp_rounds = 8 (now 9)",
-        ),
+        (DCPFL(window=2, min_rdp_rounds=9), "method.t_obv = 1 (now 3)"),
+        (DCPFL(window=2, t_obv=2, min_rdp_rounds=10), "method.min_rdp_rounds = 8 (now 10)"),
     ],
 )
 def test_dcpfl_names_settings_that_would_have_seen_the_decrease_end(method: DCPFL, would: str) -> None:

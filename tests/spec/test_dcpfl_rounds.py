@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -54,12 +55,14 @@ def test_dcpfl_bytes_with_everybody() -> None:
 def test_dcpfl_bytes_of_a_trial_with_some() -> None:
     """The trial's closed form holds for whoever takes part in it, first-timers among them."""
     run = train(replace(FAST, sync_singletons=True), planted("feature", 2), 0, training=TWICE)
-    for number in range(1, 7):
+    number = 1
+    while run.state.finer is None:
         step(run, number, range(15))
-    step(run, 7, range(10, 18))
+        number += 1
+    step(run, number, range(10, 18))
     assert run.logged("accepted")[-1] is not None
     whole = 4 * run.server.layout.size
-    assert (run.bytes("down", 5), run.bytes("up", 5)) == (2 * 8 * whole, 8 * (whole + 8))
+    assert (run.bytes("down", number), run.bytes("up", number)) == (2 * 8 * whole, 8 * (whole + 8))
     items = {(client, what) for client, way, what, _ in run.ledgers[-1] if way == "down"}
     assert {client for client, what in items if what == "initial"} == {15, 16, 17}
 
@@ -233,12 +236,12 @@ def test_dcpfl_batch_norm() -> None:
     assert split.accuracy().mean() > 0.9
 
 
-PHASES = {  # after which round, with trials in rounds 7, 10, ...
-    "first rounds": 1,
-    "with the dendrogram": 2,
-    "a candidate on trial next": 6,
-    "after the verdict": 7,
-    "between two trials": 8,
+PHASES: dict[str, Callable[[int], int]] = {  # after which round, where t is that of the first trial
+    "first rounds": lambda t: 1,
+    "with the dendrogram": lambda t: 2,
+    "a candidate on trial next": lambda t: t - 1,
+    "after the verdict": lambda t: t,
+    "between two trials": lambda t: t + 1,
 }
 
 
@@ -249,19 +252,22 @@ PHASES = {  # after which round, with trials in rounds 7, 10, ...
 def test_dcpfl_killed_and_resumed(phase: str, rejected: bool, tmp_path: Path) -> None:
     """All that a later round depends on is in the state and in what the clients keep."""
     federation = with_validation(planted("iid" if rejected else "feature", 2))
-    method = replace(FAST, retry="next", trial_loss="validation" if rejected else "train")
+    method = replace(FAST, retry="next", margin=1e9 if rejected else 0.0)
     settings: dict[str, Any] = {"participation": 0.7, "dropout": 0.1, "training": TWICE}
     whole = train(method, federation, 12, **settings)
-    assert whole.logged("accepted")[6] == float(not rejected)
+    verdicts = whole.logged("accepted")
+    trial = 1 + next(i for i, verdict in enumerate(verdicts) if verdict is not None)
+    assert verdicts[trial - 1] == float(not rejected)
+    stop = PHASES[phase](trial)
     cohorts = [asked[0][0].clients.tolist() for asked in whole.asked]
-    first = train(method, federation, PHASES[phase], **settings)
+    first = train(method, federation, stop, **settings)
     assert isinstance(first.runtime, LocalRuntime)
     remembered = {"state": first.state, **first.runtime.states.to_checkpoint()}
-    Checkpoints(tmp_path, "dcpfl").save(PHASES[phase], remembered)
+    Checkpoints(tmp_path, "dcpfl").save(stop, remembered)
     found = Checkpoints(tmp_path, "dcpfl").latest()
     assert found is not None
     number, memory, _ = found
-    assert (memory["state"].finer is not None) == (number == 6)
+    assert (memory["state"].finer is not None) == (number == trial - 1)
     resumed = train(method, federation, 0, **settings)
     assert isinstance(resumed.runtime, LocalRuntime)
     resumed.runtime.states.restore(memory["kept"], memory["has"])

@@ -92,7 +92,7 @@ def put_headlines(text: str, folder: Path) -> str:
 def headline_table(items: Sequence[Item], kept: Results) -> Table:
     """Tabulate the papers' main claims: what was printed, and what came out at the largest scale that was run.
 
-    A scale at which a claim is vacuous gives way to a smaller one at which it is not.
+    A scale whose result is outdated, or at which a claim is vacuous, gives way to a smaller one where that is not so.
     """
     rows = []
     for item in items:
@@ -102,7 +102,7 @@ def headline_table(items: Sequence[Item], kept: Results) -> Table:
                 continue
             text = " ".join(claim.text.split()).removesuffix(".")
             run = [s for s, (_, claims) in judged.items() if claims[i].verdict != "not run"]
-            run.sort(key=lambda scale: judged[scale][1][i].verdict == "vacuous")
+            run.sort(key=lambda s: (judged[s][0].is_stale(item), judged[s][1][i].verdict == "vacuous"))
             end: list[str] = [MISSING, TO_RUN]
             if run:
                 found, claims = judged[run[0]]
