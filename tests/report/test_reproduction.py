@@ -186,7 +186,9 @@ def test_main_claims_at_the_front(own: Callable[..., Item], tmp_path: Path) -> N
         document.put_headlines("Before.", tmp_path)
 
 
-def test_a_scale_at_which_a_main_claim_is_vacuous_gives_way(own: Callable[..., Item], tmp_path: Path) -> None:
+def test_a_scale_that_is_outdated_or_at_which_a_main_claim_is_vacuous_gives_way(
+    own: Callable[..., Item], tmp_path: Path
+) -> None:
     item = own(ITEM.replace('where = "Figure 2"', 'where = "Figure 2"\nheadline = true\nwhy = "Skew shows"'))
     medium = _medium(item)
     small = replace(made(item), values=dict(made(item).values))
@@ -197,6 +199,13 @@ def test_a_scale_at_which_a_main_claim_is_vacuous_gives_way(own: Callable[..., I
     lines = _kept(tmp_path, item, replace(small, values={**small.values, **apart}), medium)
     (line,) = (line for line in lines if line.startswith(row))
     assert "(small, 2 seeds) | undecided |" in line
+    # So does an outdated one, however much of the paper it ran.
+    lines = _kept(
+        tmp_path, item, replace(small, values={**small.values, **apart}), replace(medium, digest="former")
+    )
+    assert line in lines
+    lines = _kept(tmp_path, item, replace(small, digest="former"), replace(medium, digest="former"))
+    assert any(line.startswith(row) and "(medium, 3 seeds, outdated)" in line for line in lines)
 
 
 @pytest.fixture

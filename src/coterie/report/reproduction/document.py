@@ -92,7 +92,7 @@ def put_headlines(text: str, folder: Path) -> str:
 def headline_table(items: Sequence[Item], kept: Results) -> Table:
     """Tabulate the papers' main claims: what was printed, and what came out at the largest scale that was run.
 
-    A scale whose result is outdated, or at which a claim is vacuous, gives way to a smaller one where that is not so.
+    A scale whose result is outdated, or at which a claim is vacuous, gives way to a smaller one that is neither.
     """
     rows = []
     for item in items:
