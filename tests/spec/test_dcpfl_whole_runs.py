@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,12 +12,11 @@ import pytest
 import coterie
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.papers.item import load_item
-from coterie.experiments.run.loop import Result
 
 pytestmark = pytest.mark.slow
 
 
-def run_of_table1(scale: str, seed: int, folder: Path, changes: dict[str, object]) -> Result:
+def run_of_table1(scale: str, seed: int, folder: Path, changes: dict[str, Any]) -> coterie.Result:
     """Run the table's DC-PFL at Mid, with some changes."""
     comparison = load_item("dcpfl-table1").comparison(scale)
     (method,) = (method for method in comparison.methods if method.name == "DC-PFL")
@@ -27,10 +27,7 @@ def run_of_table1(scale: str, seed: int, folder: Path, changes: dict[str, object
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_dcpfl_tries_finer_groups_in_every_run(seed: int, data_folder: Path, tmp_path: Path) -> None:
-    """On the paper's network and images FC1 and FC2 are averaged every third round, and the loss is a saw-tooth.
-
-    A sum over five losses leaves it in, and saw the rapid decrease end in one of the three runs.
-    """
+    """On the paper's network and images FC1 and FC2 are averaged every third round, and the loss is a saw-tooth."""
     changes = {"run.rounds": 30, "evaluation.every": 30, "evaluation.last": 1, "evaluation.adapt": None}
     result = run_of_table1("medium", seed, tmp_path, changes)
     log = RunFolder(result.folder).log()

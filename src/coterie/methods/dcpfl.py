@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -357,7 +357,8 @@ class DCPFL(Method[DCPFLState]):
             now: int = getattr(self, name)
             smaller += [f"method.{name} (now {now})"] * (now > least)
             for value in range(min(now - 1, len(losses)), least - 1, -1):
-                if replace(self, **{name: value}).has_ended(losses[:-1]):
+                changed: dict[str, Any] = {name: value}
+                if replace(self, **changed).has_ended(losses[:-1]):
                     would.append(f"method.{name} = {value} (now {now})")
                     break
         if would:
