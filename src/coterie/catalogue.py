@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
 
 from coterie.errors import BadInput, sentences, unknown
-from coterie.plugins import find_offer, import_object, import_offer, is_path, offers
+from coterie.plugins import Offer, find_offer, give, import_object, import_offer, is_path, offers
 
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C")
@@ -196,14 +196,14 @@ class Catalog:
         """Import what a package has under a name, if any does and it is not here yet.
 
         Raises:
-            BadInput: it cannot be imported or used, or is not allowed here.
+            BadInput: it cannot be imported or used, or nobody gave it to this process.
         """
         elsewhere = bool(self._not_a_path) and name.startswith(self._not_a_path)
-        if not self._group or elsewhere or (name in self.entries and name not in self._brought):
+        if not self._group or elsewhere or self._is_own(name):
             return
         if is_path(name):
             target = import_object(self.kind, name)
-        elif (offer := find_offer(self.kind, self._group, name)) is not None:
+        elif (offer := self.find_offer(name)) is not None:
             target = import_offer(self.kind, offer)
             if inspect.ismodule(target) and name not in self.entries:
                 raise BadInput(
@@ -222,6 +222,17 @@ class Catalog:
                     "a keyword with a type and a default"
                 ) from error
         self._brought.add(name)
+
+    def find_offer(self, name: str) -> Offer | None:
+        """Return what an installed package offers under a name that nothing is listed under here; None for none.
+
+        Raises:
+            BadInput: several packages claim the name.
+        """
+        return None if self._is_own(name) else find_offer(self.kind, self._group, name)
+
+    def _is_own(self, name: str) -> bool:
+        return name in self.entries and name not in self._brought
 
     def _check(self, name: str, target: Any) -> None:
         """Refuse what a package brings that is nothing of this kind.
@@ -247,7 +258,7 @@ class Catalog:
         return isinstance(name, str) and self.problem(name) is None and name in self.entries
 
     def name_of(self, given: type) -> str:
-        """Return the name of a class: the one it is listed under, or `package.module:Class`.
+        """Return the name of a class that a person gave: the one it is listed under, or `package.module:Class`.
 
         Raises:
             BadInput: it is not listed, and no other process could import it.
@@ -258,7 +269,9 @@ class Catalog:
                 f"{self.kind} {given.__qualname__} is in no module that another process could import; put it into "
                 "a file of its own and import it from there"
             )
-        return listed or f"{given.__module__}:{given.__qualname__}"
+        path = f"{given.__module__}:{given.__qualname__}"
+        give([path])
+        return listed or path
 
     def __iter__(self) -> Iterator[Entry]:
         return (entry for name, entry in self.entries.items() if not is_path(name))

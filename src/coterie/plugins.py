@@ -1,17 +1,22 @@
 """What other packages bring: entry points, modules to import, and objects that are named `package.module:object`.
 
-Entry points are read from the metadata of what is installed. Nothing of a package is imported before a name of it
-is asked for. Where names come from others, as in a message or a file, `only_allowed` says what may be imported.
+This is the one place where a name becomes an object. Entry points are read from the metadata of what is installed,
+and nothing of a package is imported before a name of it is asked for. A module or a `package.module:object` is
+imported only where a person gave it to this process (`give`, `allow`): a name that a file carries imports nothing by
+itself. Every process begins with nothing given; work that goes to another one takes along what was (`consent`).
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shlex
+import site
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -35,46 +40,90 @@ def is_path(name: str) -> bool:
     return _PATH.fullmatch(name) is not None
 
 
-# ---- what may be imported
+# ---- what a person gave
+
+ALLOW = "COTERIE_ALLOW"
+"""The environment variable that allows names, apart by commas."""
+
+_given: set[str] = set()
+_command: Sequence[str] | None = None
+"""The words behind `coterie`, where this process carries out a command."""
 
 
-@dataclass(frozen=True)
-class _Permission:
-    """What names that others wrote may make this process import."""
-
-    names: tuple[str, ...]
-    """`package`, `package.module` or `package.module:object`."""
-    remedy: str
-    installed: bool
-    """Whether all entry points may be used."""
-
-    def covers(self, module: str) -> bool:
-        """Whether a module is named itself, or below one that is."""
-        return any(f"{module}.".startswith(f"{name}.") for name in self.names)
+def give(names: Iterable[str]) -> None:
+    """Count names as given by the person whom this process works for: typed, or passed in Python."""
+    _given.update(names)
 
 
-_permission: ContextVar[_Permission | None] = ContextVar("permission", default=None)
+def allow(names: Iterable[str]) -> None:
+    """Let this process import what a file may name: modules, and objects as `package.module:object`.
+
+    Raises:
+        BadInput: one sentence for each that is no such name.
+    """
+    names = [names] if isinstance(names, str) else list(names)
+    if wrong := [name for name in names if not (is_path(name) or _MODULE.fullmatch(name))]:
+        raise BadInput([f"--allow {name!r} is not possible; write package.module:object" for name in wrong])
+    give(names)
+
+
+def consent() -> frozenset[str]:
+    """Return the modules and objects that this process may import for a name; they travel with its work."""
+    return frozenset(_given) | allowed_by_environment()
+
+
+def allowed_by_environment() -> frozenset[str]:
+    """Return the names that the variable `COTERIE_ALLOW` allows to this process."""
+    return frozenset(re.split(r"[,\s]+", os.environ.get(ALLOW, "")))
 
 
 @contextmanager
-def only_allowed(names: Iterable[str], remedy: str, *, installed: bool = False) -> Iterator[None]:
-    """Import in this block nothing for a name but what is allowed.
-
-    Args:
-        names: a package or a module allows to import it and what is below it, and its entry points; a module also
-            what is defined in it, by its path. `package.module:object` allows this one object.
-        remedy: a sentence's end that says how to allow the module `{module}`.
-        installed: allow all entry points.
-    """
-    token = _permission.set(_Permission(tuple(names), remedy, installed))
+def carry_out(words: Sequence[str]) -> Iterator[None]:
+    """Carry out the command `coterie WORDS` in the block, which begins with nothing given."""
+    global _given, _command
+    before = _given, _command
+    _given, _command = set(), words
     try:
         yield
     finally:
-        _permission.reset(token)
+        _given, _command = before
 
 
-def _refuse(what: str, module: str, permission: _Permission) -> BadInput:
-    return BadInput(f"{what} is not allowed here; {permission.remedy.format(module=module)}")
+def needs_consent(name: str) -> bool:
+    """Whether a person must give this module or `package.module:object`: all but what is in `torch.nn`."""
+    return not f"{name.partition(':')[0]}.".startswith("torch.nn.")
+
+
+def find_refusal(named: Mapping[str, str]) -> str:
+    """Return the sentence on what nobody gave to this process, with the way to allow it; empty where there is none.
+
+    Args:
+        named: modules and objects by where they stand, as `network.name = 'package.module:Net'`.
+    """
+    if standard := [what for what, name in named.items() if _is_standard(name)]:
+        why = "Python's standard library has nothing of the kind, and no --allow lets it in"
+        return f"{_join(standard)} cannot be used: {why}; name what is Coterie's or your own"
+    if not (
+        lacking := {what: name for what, name in named.items() if needs_consent(name) and name not in consent()}
+    ):
+        return ""
+    names = list(dict.fromkeys(lacking.values()))
+    remedy = f"give allow={names}"
+    if _command is not None:
+        flags = [word for name in names for word in ("--allow", name)]
+        remedy = f"write: {shlex.join(['coterie', *_command, *flags])}"
+    verb, them = ("is", "it") if len(lacking) == 1 else ("are", "them")
+    why = "not allowed, for a file by itself imports nothing"
+    return f"{_join(list(lacking))} {verb} {why}; if you trust {them}, {remedy}"
+
+
+def _join(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _is_standard(name: str) -> bool:
+    """Whether a module is called as one of the standard library, wherever it lies."""
+    return re.split(r"[.:]", name)[0] in sys.stdlib_module_names
 
 
 # ---- modules and objects
@@ -84,18 +133,16 @@ def import_modules(names: Iterable[str]) -> None:
     """Import modules for what they register.
 
     Raises:
-        BadInput: one sentence for each that is not there, fails, or is not allowed (`only_allowed`).
+        BadInput: one sentence for each that is not there, fails, or was not given.
     """
     problems: list[str] = []
-    permission = _permission.get()
     for name in names:
         try:
             if not _MODULE.fullmatch(name):
                 raise BadInput(
                     f"module {name!r} is not possible; write it as in an import statement: package.module"
                 )
-            if permission is not None and not permission.covers(name):
-                raise _refuse(f"module {name!r}", name, permission)
+            _refuse({f"module {name!r}": name})
             _import(name, f"module {name!r}")
         except BadInput as problem:
             problems += problem.problems
@@ -107,18 +154,33 @@ def import_object(kind: str, path: str) -> Any:
     """Import what `package.module:object` names.
 
     Raises:
-        BadInput: there is no such module or object, its module fails to import, or it is not allowed.
+        BadInput: it was not given, there is no such module or object, its module fails to import, or the object is
+            not of this module.
     """
     module, _, qualname = path.partition(":")
-    permission, what = _permission.get(), f"{kind} {path!r}"
-    if permission is not None and path not in permission.names and module not in permission.names:
-        raise _refuse(what, module, permission)
-    found = _follow(_import(module, what), qualname, what)
+    what = f"{kind} {path!r}"
+    _refuse({what: path})
+    home = _import(module, what)
+    found = _follow(home, qualname, what)
     # Else a name could lead through what a module imports to anything that is installed.
-    place = (getattr(found, "__module__", ""), getattr(found, "__qualname__", ""))
-    if permission is not None and path not in permission.names and place != (module, qualname):
-        raise _refuse(f"{what}, which is not defined in that module,", path, permission)
+    defined = str(getattr(found, "__module__", ""))
+    is_own = sys.modules.get(defined) is home or defined.startswith(f"{module}.")
+    if callable(found) and not is_own:
+        raise BadInput(f"{what} is not defined there but in {defined}; name an object of that module itself")
+    if not needs_consent(path) and path not in consent() and not _is_layer(found):
+        raise BadInput(
+            f"{what} is no class derived from torch.nn.Module, and nothing else of torch.nn can be named"
+        )
     return found
+
+
+def _refuse(named: Mapping[str, str]) -> None:
+    if refusal := find_refusal(named):
+        raise BadInput(refusal)
+
+
+def _is_layer(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, import_module("torch.nn").Module)
 
 
 def _follow(module: Any, qualname: str, what: str) -> Any:
@@ -135,8 +197,7 @@ def _import(name: str, what: str) -> Any:
     """Import a module; `what` begins the sentence on why it cannot be."""
     if name in sys.modules:
         return sys.modules[name]
-    if _permission.get() is None:
-        _see_current_folder()
+    _see_current_folder()
     try:
         return import_module(name)
     except BadInput:
@@ -156,6 +217,21 @@ def _see_current_folder() -> None:
         here = str(Path.cwd())
         if here not in sys.path and "" not in sys.path:
             sys.path.append(here)
+
+
+@contextmanager
+def current_folder_last() -> Iterator[None]:
+    """Start Python processes in the block that look for no module in the current folder first.
+
+    Those of `multiprocessing` are `python -c`, which would take a `pickle.py` of that folder for Python's own.
+    """
+    former = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONSAFEPATH")
+        os.environ |= {} if former is None else {"PYTHONSAFEPATH": former}
 
 
 # ---- entry points
@@ -189,16 +265,22 @@ class Offer:
 
 
 def offers(group: str) -> dict[str, list[Offer]]:
-    """Return what installed packages offer in a group, as `coterie.methods`, by name."""
-    return _offers(group, tuple(sys.path))
+    """Return what packages that are installed outside the current folder offer in a group, by name."""
+    try:
+        here = Path.cwd()
+    except OSError:  # it has been removed
+        here = Path(os.sep)
+    return _offers(group, tuple(sys.path), here)
 
 
 @cache
-def _offers(group: str, path: tuple[str, ...]) -> dict[str, list[Offer]]:
+def _offers(group: str, path: tuple[str, ...], here: Path) -> dict[str, list[Offer]]:
     from importlib.metadata import entry_points
 
     found: dict[str, list[Offer]] = {}
     for point in entry_points(group=group):
+        if not _is_installed(point.dist, here):
+            continue
         package = "" if point.dist is None else point.dist.name
         module, _, name = point.value.partition(":")
         whole = ":".join(part for part in (module.strip(), name.partition("[")[0].strip()) if part)
@@ -206,6 +288,18 @@ def _offers(group: str, path: tuple[str, ...]) -> dict[str, list[Offer]]:
         if whole not in [offer.path for offer in some]:
             some.append(Offer(point.name, whole, package, _find_file(point.dist, module.strip())))
     return found
+
+
+def _is_installed(distribution: Any, here: Path) -> bool:
+    """Whether a distribution lies outside a folder, or in this Python's own place for packages."""
+    if distribution is None:
+        return False
+    place = Path(distribution.locate_file("")).resolve()
+    own = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()}
+    return place in {Path(path).resolve() for path in (*own, *site.getsitepackages())} or here not in (
+        place,
+        *place.parents,
+    )
 
 
 def _find_file(distribution: Any, module: str) -> Path | None:
@@ -221,19 +315,12 @@ def find_offer(kind: str, group: str, name: str) -> Offer | None:
     """Return what a package offers under a name; None where none does.
 
     Raises:
-        BadInput: several packages claim the name, or the one that does is not allowed.
+        BadInput: several packages claim the name.
     """
     some = offers(group).get(name, [])
     if len(some) > 1:
         raise BadInput(describe_clash(kind, some))
-    if not some:
-        return None
-    permission = _permission.get()
-    if permission is None or permission.installed or some[0].path in permission.names:
-        return some[0]
-    if not permission.covers(some[0].module):
-        raise _refuse(f"{kind} {name!r} of the package {some[0].package}", some[0].module, permission)
-    return some[0]
+    return some[0] if some else None
 
 
 def describe_clash(kind: str, some: Sequence[Offer]) -> str:

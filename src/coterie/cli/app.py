@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.errors import BadInput, print_escaped, unknown
+from coterie.plugins import carry_out
 
 COMMANDS = (
     "demo",
@@ -96,15 +97,17 @@ for name in COMMANDS:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 done, 1 some runs failed, 2 bad input, 3 diverged or 130 interrupted."""
+    words = sys.argv[1:] if arguments is None else arguments
     _replace_unprintable_signs()
     try:
-        code = app(args=arguments, prog_name="coterie", standalone_mode=False)
+        with carry_out(words):
+            code = app(args=arguments, prog_name="coterie", standalone_mode=False)
         sys.stdout.flush()
         return int(code or DONE)
     except BadInput as error:
         return _refuse(error.problems)
     except UsageError as error:
-        return _refuse([_rewrite_usage_error(error, sys.argv[1:] if arguments is None else arguments)])
+        return _refuse([_rewrite_usage_error(error, words)])
     except (KeyboardInterrupt, typer.Abort):
         print("coterie: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -12,6 +12,7 @@ import typer
 
 from coterie.cli.options import (
     MOST_DIGITS,
+    Allow,
     Baselines,
     Charts,
     Clients,
@@ -23,7 +24,9 @@ from coterie.cli.options import (
     Participation,
     Rounds,
     Split,
+    allow_flags,
     collect_changes,
+    give_typed,
     join_lists,
     parse_whole_number,
 )
@@ -105,6 +108,7 @@ def compare(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The comparison's name.")] = None,
     folder: Annotated[str | None, typer.Option(metavar="DIR", help="Where its folder is made.")] = None,
     imports: Imports = None,
+    allow: Allow = None,
     jobs: Jobs = None,
     baselines: Baselines = None,
     charts: Charts = None,
@@ -116,6 +120,7 @@ def compare(
     from coterie.cli.live import exit_on_interrupt
     from coterie.experiments.compare.folder import choose_free_name
     from coterie.experiments.compare.samplers import GRID, check_sampler
+    from coterie.experiments.compare.spec import find_paths
     from coterie.experiments.schema import toml
 
     changes = collect_changes(
@@ -132,6 +137,7 @@ def compare(
     with exit_on_interrupt("interrupted before the first run; nothing was written"):
         check_baselines(baselines)
         trials, count = parse_whole_number("tune", tune), parse_whole_number("jobs", jobs)
+        give_typed(changes, settings)
         tables, parent = _read_tables(what, folder, imports or [])
         tables |= {key: value for key, value in top.items() if value is not None}
         comparison = _make_comparison(tables, changes, settings or [])
@@ -152,6 +158,7 @@ def compare(
     more += ["--prune"] if prune else []
     more += ["--baselines", baselines] if baselines else []
     again = shlex.join(["coterie", "compare", str(place), *more])
+    again += allow_flags(find_paths(comparison.tables()).values())
     with exit_on_interrupt(f"interrupted; what is finished is kept, go on with: {again}"):
         with watch_cells(quiet) as observer:
             compared = run_comparison(
@@ -216,6 +223,8 @@ def _read_tables(what: Sequence[str], folder: str | None, imports: list[str]) ->
         return _with_imports(tables, imports), path.parent
     if len(what) == 1 and path.suffix == ".toml":
         return _with_imports(Comparison.from_toml(path).tables(), imports), parent
+    for method in what:
+        give_typed({"method": method})
     return _with_imports({"methods": list(what)}, imports), parent
 
 

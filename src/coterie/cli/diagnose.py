@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.options import (
+    Allow,
     Clients,
     Engine,
     HoldoutClients,
@@ -23,8 +24,10 @@ from coterie.cli.options import (
     Settings,
     Split,
     Workers,
+    allow_flags,
     change_experiment,
     find_misplaced_data,
+    give_typed,
     read_settings,
 )
 from coterie.errors import BadInput, nearest
@@ -94,6 +97,7 @@ def diagnose(
     workers: Workers = None,
     engine: Engine = None,
     imports: Imports = None,
+    allow: Allow = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE.json", help="Write everything to this file, too.")
     ] = None,
@@ -139,6 +143,7 @@ def diagnose(
         with freeze_imports():
             from coterie.experiments.diagnose import diagnose as diagnosing
             from coterie.experiments.diagnose.advice import predict_costs, suggest
+            from coterie.experiments.schema.check import find_paths
         said = describe_run(experiment.resolved()).partition(" on ")[2]
         with show_progress() as progress:
             diagnosis = diagnosing.diagnose(
@@ -151,7 +156,7 @@ def diagnose(
         say(sentence)
     if suggestions:
         say(
-            f"next    coterie run {shlex.quote(str(write))}"
+            f"next    coterie run {shlex.quote(str(write))}{allow_flags(find_paths(experiment.tables()).values())}"
             if write
             else "next    add --write FILE.toml, and run that file"
         )
@@ -294,6 +299,7 @@ def read_tables(what: str, folder: str) -> dict[str, Any]:
         from coterie.experiments.schema import toml
     if what.endswith(".toml"):
         return toml.load(Path(what))
+    give_typed({"data": what})
     path = Path(what)
     if not what or what in datasets.DATASETS or what.startswith(datasets.HUB) or path.suffix in ENDINGS:
         return {"data": {"name": what}, "method": "fedavg"}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.options import (
+    Allow,
     Clients,
     Data,
     Engine,
@@ -70,6 +71,7 @@ def explain(
     workers: Workers = None,
     engine: Engine = None,
     imports: Imports = None,
+    allow: Allow = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Say what a run will take on this machine."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import Imports, RunsFolder
+from coterie.cli.options import Allow, Imports, RunsFolder
 from coterie.cli.predict import (
     Client,
     Group,
@@ -43,6 +43,7 @@ def export(
     client: Client = None,
     group: Group = None,
     imports: Imports = None,
+    allow: Allow = None,
     folder: RunsFolder = "runs",
 ) -> None:
     """Write a trained model to a file."""

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli.options import Allow
 from coterie.errors import BadInput, print_escaped
+from coterie.plugins import give
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,6 +73,7 @@ def new(
         Path | None, typer.Option(metavar="FILE.toml", help="The experiment it begins with.")
     ] = None,
     method: Annotated[str | None, typer.Option(metavar="METHOD", help="The method it begins with.")] = None,
+    allow: Allow = None,
 ) -> None:
     """Write a Flower app: an experiment with every setting, and a guide from rehearsal to real clients."""
     from coterie.cli.flower_new import write_app
@@ -81,6 +84,7 @@ def new(
     if experiment is not None:
         found = Experiment.from_toml(experiment)
     else:
+        give([method or ""])
         found = Experiment(data=OWN_DATA, method=_choose_method(method or "fesem"))
     write_app(folder, found.commented_toml())
     where = shlex.quote(str(folder))
@@ -118,6 +122,7 @@ def keys(
 def data(
     experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="A simulation.")],
     into: Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")] = Path("parts"),
+    allow: Allow = None,
 ) -> None:
     """Write each client's part of a simulated federation as a file, which real clients can hold in a rehearsal."""
     from coterie.experiments.flower.parts import write_parts

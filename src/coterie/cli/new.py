@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import Imports
+from coterie.cli.options import Imports, allow_flags
 from coterie.errors import BadInput, print_escaped
 
 
@@ -24,9 +24,11 @@ def new(
     """Write an experiment file with every setting, its meaning and its default."""
     if path.suffix != ".toml":
         raise BadInput(f"file {str(path)!r} is not possible; its name must end in .toml")
+    from coterie.experiments.schema.check import find_paths
     from coterie.experiments.schema.experiment import Experiment
 
-    text = Experiment(method=method, run={"imports": imports} if imports else None).commented_toml()
+    experiment = Experiment(method=method, run={"imports": imports} if imports else None)
+    text = experiment.commented_toml()
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -34,4 +36,5 @@ def new(
         raise BadInput(f"file {str(path)!r} exists already; name another, or remove it first") from None
     except OSError as error:
         raise BadInput(f"file {str(path)!r} cannot be written: {error.strerror}; name another") from None
-    print_escaped(f"{path} is written; run it with: coterie run {path}")
+    flags = allow_flags(find_paths(experiment.tables()).values())
+    print_escaped(f"{path} is written; run it with: coterie run {path}{flags}")

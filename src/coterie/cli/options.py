@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 
 from coterie.cli.completion import complete_names, complete_runs
 from coterie.errors import BadInput, unknown
-from coterie.plugins import is_path
+from coterie.plugins import allow, give, is_path, needs_consent
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
@@ -68,9 +68,34 @@ Settings = Annotated[
         "--set", metavar="KEY=VALUE", help="Any other setting, such as clusters=4 or training.lr=0.1; repeatable."
     ),
 ]
+
+
+def _give(names: list[str] | None) -> list[str] | None:
+    give(names or ())
+    return names
+
+
+def _allow(names: list[str] | None) -> list[str] | None:
+    allow(names or ())
+    return names
+
+
 Imports = Annotated[
     list[str] | None,
-    typer.Option("--import", metavar="MODULE", help="Import this module first, for what it registers; repeatable."),
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import this module first, for what it registers; repeatable.",
+        callback=_give,
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE:OBJECT",
+        help="What of your own, or a MODULE, a file may have imported; repeatable.",
+        callback=_allow,
+    ),
 ]
 Observers = Annotated[
     list[str] | None,
@@ -174,12 +199,31 @@ def make_experiment(
     with freeze_imports():
         from coterie.experiments.schema import toml
 
-    tables = toml.load(Path(what)) if what.endswith(".toml") else {"method": what}
+    tables = {"method": what}
+    if what.endswith(".toml"):
+        tables = toml.load(Path(what))
+    else:
+        give_typed(tables)
     problems = [] if options.get("data") else find_misplaced_data(what, tables, settings or [])
     try:
         return change_experiment(tables, settings, imports, observers, **options)
     except BadInput as problem:
         raise BadInput([*problem.problems, *problems]) from None
+
+
+def give_typed(changes: Mapping[str, Any], settings: Sequence[str] | None = None) -> None:
+    """Count as given by the person what sections or dotted keys, and texts like `augment=mine:blur`, name."""
+    from coterie.experiments.schema import toml
+    from coterie.experiments.schema.check import LOOKUP, find_paths
+
+    typed = {key: toml.value_of(value) for key, value in read_settings(settings or ()).items()}
+    bare = {f"{title}.{key}": value for key, value in typed.items() if "." not in key for title in LOOKUP}
+    give([*find_paths(changes).values(), *find_paths({**typed, **bare}).values()])
+
+
+def allow_flags(names: Iterable[str]) -> str:
+    """Return the options, behind a space, by which a person allows the modules and objects that need it."""
+    return "".join(f" --allow {shlex.quote(name)}" for name in dict.fromkeys(names) if needs_consent(name))
 
 
 def read_settings(settings: Sequence[str]) -> dict[str, str]:
@@ -221,6 +265,7 @@ def change_experiment(
     from coterie.experiments.schema.experiment import assemble
 
     changes = collect_changes(**options)
+    give_typed({**changes, "run.observers": observers or ()}, settings)
     for key, more in (("imports", imports), ("observers", observers)):
         if more:
             changes[f"run.{key}"] = join_lists(tables.get("run"), key, more)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.completion import complete_runs
-from coterie.cli.options import Imports, RunsFolder
+from coterie.cli.options import Allow, Imports, RunsFolder
 from coterie.errors import BadInput
 from coterie.plugins import import_modules
 
@@ -65,6 +65,7 @@ def predict(
         typer.Option(metavar="FILE", help="Write each row's prediction: .parquet, .csv or .npz."),
     ] = None,
     imports: Imports = None,
+    allow: Allow = None,
     folder: RunsFolder = "runs",
 ) -> None:
     """Predict with a trained model."""
@@ -157,7 +158,7 @@ def load_model(
 ) -> tuple[Trained, list[str]]:
     """Load the model that a run, a client's state folder or a file holds; return it with notes for the user.
 
-    Of `imports`, the modules that are imported first, a file may name what is defined there as its network or task.
+    The modules of `imports` are imported first.
 
     Raises:
         BadInput: there is no such model, or a file is damaged.
@@ -172,7 +173,7 @@ def load_model(
     if file.is_file() or file.suffix == Path(MODEL).suffix:
         if client is not None or group is not None:
             raise BadInput(f"{str(file)!r} is one model; leave out --client and --group")
-        return read_model(file, imports or []), []
+        return read_model(file), []
     try:
         run = RunFolder.find(what, folder)
     except BadInput:

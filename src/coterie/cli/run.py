@@ -11,6 +11,7 @@ import typer
 
 from coterie.cli.options import (
     Against,
+    Allow,
     Baselines,
     Clients,
     Data,
@@ -30,6 +31,7 @@ from coterie.cli.options import (
     Track,
     What,
     Workers,
+    allow_flags,
     find_runs,
     make_experiment,
 )
@@ -87,6 +89,7 @@ def run(
     runtime: Runtime = None,
     ray_address: RayAddress = None,
     imports: Imports = None,
+    allow: Allow = None,
     observers: Observers = None,
     track: Track = None,
     against: Against = None,
@@ -177,7 +180,7 @@ def train(
             compared_runs.write_against(folder, others)
         exit_interrupted(folder.path, result.rounds.height)
     page = folder.path / "report.html"
-    again = f"interrupted; the run is finished, and the rest comes with: coterie resume {run_argument(folder.path)}"
+    again = f"interrupted; the run is finished, and the rest comes with: {resume_command(folder.path)}"
     ended = before is not None and before.state == "finished"  # and to be left as it is, unless something is open
     usual = "none" if quiet or (ended and not (folder.path / BESIDE).exists()) else "cheap"
     if added := _run_baselines(folder, baselines or usual, again):
@@ -228,10 +231,21 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str) -> str:
 
 def exit_interrupted(folder: Path, round: int) -> NoReturn:
     """Say how to go on with a run that was interrupted after a round, and exit with code 130."""
-    from coterie.cli.printing import run_argument, say
+    from coterie.cli.printing import say
 
-    say(f"interrupted after round {round}; resume with: coterie resume {run_argument(folder)}")
+    say(f"interrupted after round {round}; resume with: {resume_command(folder)}")
     raise typer.Exit(INTERRUPTED)
+
+
+def resume_command(folder: Path) -> str:
+    """Return the command that goes on with the run in a folder, with consent to what its experiment names."""
+    from coterie.cli.printing import run_argument
+    from coterie.experiments.folder.run_folder import RunFolder
+    from coterie.experiments.schema import toml
+    from coterie.experiments.schema.check import find_paths
+
+    names = find_paths(toml.load(RunFolder(folder).experiment_text() + "\n")).values()
+    return f"coterie resume {run_argument(folder)}{allow_flags(names)}"
 
 
 def _find_unfinished(folder: str) -> RunFolder | None:

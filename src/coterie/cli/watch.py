@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import parse_whole_number
+from coterie.cli.options import Allow, parse_whole_number
 from coterie.errors import BadInput, print_escaped
 
 HIGHEST_PORT = 65535
@@ -26,7 +26,7 @@ Examples:
   coterie watch comparisons/NAME/cells  those of a comparison
 
 The page is for this machine alone: it listens on the loopback, and its address has a random token. Ctrl-C ends it;
-runs go on.
+runs go on. A run that is resumed from the page may have imported what [bold]--allow[/] names, and nothing else.
 """
 
 
@@ -41,6 +41,7 @@ def watch(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page, if this is a terminal.")
     ] = True,
+    allow: Allow = None,
 ) -> None:
     """Serve the live page until Ctrl-C."""
     number = parse_whole_number("port", port) or 0
@@ -60,7 +61,7 @@ def watch(
         print_escaped(f"page  {address}")
         print_escaped("Ctrl-C ends it; runs go on")
         sys.stdout.flush()
-        app = make_app(folder, token, number)
+        app = make_app(folder, token, number, allow or ())
         with _opened(address) if browser and sys.stdout.isatty() else nullcontext(), suppress(KeyboardInterrupt):
             make_server(app).run(sockets=[listener])
         app.close()

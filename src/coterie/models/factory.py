@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 
 from coterie.catalogue import Catalog, Entry, T, first_sentence, plain
 from coterie.errors import BadInput, sentences
+from coterie.plugins import give as give_names
 
 GIVEN = "given:"
 """How the name of a network begins that was given in Python and cannot be imported."""
@@ -160,6 +161,7 @@ def give(network: Any, catalog: NetworkCatalog) -> str:
             )
         name = f"{module}:{qualname}" if "<" not in qualname else f"{GIVEN}{module}.{qualname}"
         catalog.add_own(name, network)
+        give_names([name])
         return name
     try:
         copied = deepcopy(network)

@@ -28,6 +28,7 @@ from coterie.experiments.folder.lock import lock_folder
 from coterie.experiments.folder.metrics import RunMetric
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.schema.experiment import Experiment
+from coterie.plugins import consent, current_folder_last, give
 from coterie.runtime.signals import defer_signals, ignore_interrupts
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ class _Order:
     workers: int
     modules: tuple[str, ...]
     """What must be imported for the experiment's method and network to be known."""
+    consent: frozenset[str]
+    """What was given to the process that compares."""
     network: Any = None
     """The network, where it was given in Python."""
     until: int | None = None
@@ -195,7 +198,7 @@ class _Runner:
         with defer_signals():
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, str(Path.cwd())), name=_NAME)
-            with ignore_interrupts():
+            with current_folder_last(), ignore_interrupts():
                 process.start()
             theirs.close()
             self._processes.append(_Process(process, ours))
@@ -211,7 +214,8 @@ class _Runner:
         left = 1 + len(self._queue) + sum(p.cell is not None and p is not process for p in self._processes)
         workers = cell.experiment.run.workers or max(1, self._jobs // left)
         modules, given = _modules(cell.experiment), _network_given(cell.experiment)
-        order = _Order(cell.key, cell.experiment.to_toml(), self._pool, workers, modules, given, cell.until)
+        text = cell.experiment.to_toml()
+        order = _Order(cell.key, text, self._pool, workers, modules, consent(), given, cell.until)
         self._watcher.begun(cell)
         try:
             process.pipe.send(order)
@@ -338,6 +342,7 @@ def _run_cell(order: _Order, loop: Any, teller: Observer) -> None:
     Raises:
         BadInput: the cell cannot run, or its folder holds another run.
     """
+    give(order.consent)
     for module in order.modules:
         import_module(module)
     if order.network is not None:

@@ -34,7 +34,9 @@ def describe(comparison: Comparison) -> list[str]:
         if not needing or not needing[0].experiment.data.public:
             continue
         one = needing[0].experiment
-        count, taken, whole = _count_taken(Experiment(data=one.data, task=one.task, run=one.run).to_toml())
+        count, taken, whole = _count_taken(
+            Experiment.from_tables({"data": one.data, "task": one.task, "run": one.run}).to_toml()
+        )
         methods = ", ".join(dict.fromkeys(cell.method for cell in needing))
         said = f"{setting.name}: " if setting.name else ""
         said += f"{methods} look{'s' * (len(needing) == 1)} at {count:,} public samples on the server; "

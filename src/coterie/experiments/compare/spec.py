@@ -19,9 +19,12 @@ from coterie.errors import BadInput, unknown
 from coterie.experiments.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, RunMetrics, known_metrics
 from coterie.experiments.schema import toml
 from coterie.experiments.schema.check import CHOICES, absolute_data, find_failed_imports
+from coterie.experiments.schema.check import find_paths as find_experiment_paths
 from coterie.experiments.schema.experiment import Experiment
 from coterie.experiments.schema.registry import SECTIONS, field_names, keys_deciding, name_given
 from coterie.experiments.schema.sections import LONGEST_NAME, NAME, NAME_RULES, Data, TaskChoice, make_name
+from coterie.plugins import allow as allow_names
+from coterie.plugins import find_refusal
 
 Part = Mapping[str, Mapping[str, Any]]
 """A part of an experiment: keys by section."""
@@ -128,6 +131,8 @@ class Comparison:
             BadInput: everything that is wrong with the tables themselves, one sentence each. Whether the
                 experiments in them are possible is looked up by `check`.
         """
+        if refusal := find_refusal(find_paths(tables)):
+            raise BadInput(refusal)
         problems: list[str] = []
         for key in tables:
             if key in SECTIONS:
@@ -180,12 +185,16 @@ class Comparison:
         )
 
     @classmethod
-    def from_toml(cls, source: Path | str) -> Comparison:
+    def from_toml(cls, source: Path | str, allow: Iterable[str] = ()) -> Comparison:
         """Return the comparison in a file or in a text; without a name in it, the file's name is taken.
 
+        `allow` are the modules and `package.module:object` that it may have imported.
+
         Raises:
-            BadInput: the file cannot be read, is no TOML (with the line), or holds what is no comparison.
+            BadInput: the file cannot be read, is no TOML (with the line), or holds what is no comparison, or names
+                what is not allowed.
         """
+        allow_names(allow)
         if isinstance(source, str) and ("\n" in source or not source.endswith(".toml")):
             return cls.from_tables(toml.load(source))
         path = Path(source)
@@ -281,7 +290,7 @@ class Comparison:
             whole.setdefault(section, {})[key] = value
         if method.name in self.adapted.values():
             whole["evaluation"] = {"adapt": {}, **whole.get("evaluation", {})}  # as many epochs as in a round
-        return Experiment(**whole)
+        return Experiment.from_tables(whole)
 
     def _cells_of(self, setting: Variant) -> Iterator[Cell]:
         planned = [
@@ -317,6 +326,23 @@ class Comparison:
         if len(settings) < len(self.settings):
             named.append(f"setting{'s' * (len(settings) > 1)} {', '.join(settings)}")
         return f"{' in '.join(named)}: " if named else ""
+
+
+def find_paths(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the tables of a comparison name that has to be imported, by where it stands in an experiment."""
+    methods, grid = tables.get("methods"), tables.get("grid")
+    parts = [tables.get("experiment"), grid, *_values(methods), *_values(tables.get("settings"))]
+    parts += [part for some in _values(tables.get("tuned")) for part in _values(some)]
+    parts += methods if isinstance(methods, list | tuple) else ()
+    found: dict[str, str] = {}
+    for part in parts:
+        part = {"method": part} if isinstance(part, str) else part
+        found |= find_experiment_paths(part) if isinstance(part, Mapping) else {}
+    return found
+
+
+def _values(table: Any) -> list[Any]:
+    return list(table.values()) if isinstance(table, Mapping) else []
 
 
 def key_of(experiment: Experiment) -> str:

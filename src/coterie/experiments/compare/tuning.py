@@ -147,7 +147,8 @@ def other_method(experiment: Experiment) -> str:
         return ""
     # The network depends on no other section, and on nothing of the method but what it needs.
     sections = {title: getattr(experiment, title) for title in ("data", "task", "network")}
-    needed = Experiment(**sections, method=experiment.method.name, run={"imports": experiment.run.imports})
+    others = {"method": experiment.method.name, "run": {"imports": experiment.run.imports}}
+    needed = Experiment.from_tables({**sections, **others})
     layout = _layout_of(needed.to_toml())
     return "" if layout is None else method.amounts_to(layout, experiment.run.rounds)
 

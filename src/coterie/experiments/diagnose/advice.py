@@ -53,7 +53,7 @@ class Suggestion:
         tables["method"] = {"name": self.method}
         tables.get("evaluation", {}).pop("adapt", None)
         tables["run"].pop("name", None)
-        return Experiment(**tables).updated(self.settings)
+        return Experiment.from_tables(tables).updated(self.settings)
 
 
 def suggest(diagnosis: Diagnosis, asked: Experiment, most: int = 3) -> tuple[Suggestion, ...]:

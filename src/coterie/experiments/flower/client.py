@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -24,10 +23,11 @@ from coterie.clients.rules.rule import Order
 from coterie.errors import BadInput, print_escaped
 from coterie.experiments.model.trained import MODEL, About, describe_task, rest_of, write_model
 from coterie.experiments.run.setup import engine_spec, load_federation, make_augmentation, network_name, own_task
-from coterie.experiments.schema.check import build_method, named_columns
+from coterie.experiments.schema import toml
+from coterie.experiments.schema.check import build_method, catalog, find_names, named_columns
 from coterie.experiments.schema.experiment import Experiment
 from coterie.models.layout import Layout
-from coterie.plugins import only_allowed
+from coterie.plugins import allowed_by_environment, give, is_path
 from coterie.runtime.leftovers import remove_half_written
 from coterie.runtime.remote.client_runner import ClientRunner, FileStateStore
 from coterie.runtime.remote.handshake import REGISTERED, pack_hello
@@ -42,9 +42,6 @@ OWNER_FILE = "client.txt"
 
 RUN_KEY = re.compile("[0-9a-f]{32}")
 """The key of a run. It becomes the name of a folder, so nothing else may be in it."""
-
-ALLOW = "COTERIE_ALLOW"
-"""The environment variable that says `allow` where a node has no configuration, as in Flower's simulation."""
 
 REMEDY = (
     "whoever runs this client must have it installed and start the node with --node-config \"allow='{module}'\""
@@ -71,18 +68,16 @@ def answer_message(message: Message, node: Settings, run: Settings) -> Message:
     """
     try:
         message.check_version()
-        allowed = _read_allowed(node)
-        with only_allowed(allowed, REMEDY):
-            agreed = message.text("agreed") if "agreed" in message.values else None
-            client = find_client(message.text("experiment"), agreed, *_read_config(node, run), allowed)
-            if message.text("asks") == HELLO:
-                _check_name(str(node.get("client", "")), message)
-                return client.hello()
-            tells = _read_flag(node, "tell-profiles")
-            run_key = message.text("run")
-            if not RUN_KEY.fullmatch(run_key):
-                raise BadInput(f"a message says run = {run_key!r}; it must be 32 digits from 0 to f")
-            return client.runner(run_key, message.text("digest"), None if tells else _check_telling).answer(message)
+        agreed = message.text("agreed") if "agreed" in message.values else None
+        client = find_client(message.text("experiment"), agreed, *_read_config(node, run), _read_allowed(node))
+        if message.text("asks") == HELLO:
+            _check_name(str(node.get("client", "")), message)
+            return client.hello()
+        tells = _read_flag(node, "tell-profiles")
+        run_key = message.text("run")
+        if not RUN_KEY.fullmatch(run_key):
+            raise BadInput(f"a message says run = {run_key!r}; it must be 32 digits from 0 to f")
+        return client.runner(run_key, message.text("digest"), None if tells else _check_telling).answer(message)
     except BadInput as error:
         problem, refusal = "; ".join(error.problems), Message.refuse("; ".join(error.told))
     except Exception as error:  # noqa: BLE001  # it is shown to the server and in this node's log
@@ -123,7 +118,40 @@ def _check_telling(order: Order) -> None:
 
 def _read_allowed(node: Settings) -> tuple[str, ...]:
     """Return what the operator of this node allows an experiment to name; the environment counts for all nodes."""
-    return tuple(sorted({*str(node.get("allow") or "").split(), *os.environ.get(ALLOW, "").split()}))
+    return tuple(sorted({*str(node.get("allow") or "").split(), *allowed_by_environment()}))
+
+
+def _take_names(experiment: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    """Let this process import what the tables of an experiment name, if this node's operator allows all of it.
+
+    A package or module that is allowed allows `run.imports` of it and of what is below it, and its entry points; a
+    module also its objects by their paths. Coterie's own names need nobody's consent.
+
+    Raises:
+        BadInput: one sentence for each name that is not allowed.
+    """
+    names, problems = [], []
+    for _, kind, name in find_names(experiment):
+        what, module, accepted = f"{kind} {name!r}", name.partition(":")[0], {name}
+        if kind == "module" or is_path(name):
+            accepted |= _packages(module) if kind == "module" else {module}
+            names.append(name)
+        elif (offer := catalog(kind).find_offer(name)) is not None:
+            what, module = f"{what} of the package {offer.package}", offer.module
+            accepted = {offer.path} | _packages(module)
+        else:
+            continue
+        if accepted.isdisjoint(allowed):
+            problems.append(f"{what} is not allowed here; {REMEDY.format(module=module)}")
+    if problems:
+        raise BadInput(problems)
+    give(names)
+
+
+def _packages(module: str) -> set[str]:
+    """Return a module and all packages that it is in."""
+    parts = module.split(".")
+    return {".".join(parts[: i + 1]) for i in range(len(parts))}
 
 
 def _read_config(node: Settings, run: Settings) -> tuple[str, str, str, bool]:
@@ -180,11 +208,23 @@ class Client:
         data: path of its data; empty in a rehearsal.
         folder: path of a folder for what it keeps.
         tell_levels: whether the server may be told the values of its columns of text.
+        allowed: what its operator lets the experiment name.
+
+    Raises:
+        BadInput: the experiment is not possible here.
     """
 
     def __init__(
-        self, experiment: str, agreed: str | None, name: str, data: str, folder: str, tell_levels: bool
+        self,
+        experiment: str,
+        agreed: str | None,
+        name: str,
+        data: str,
+        folder: str,
+        tell_levels: bool,
+        allowed: tuple[str, ...],
     ) -> None:
+        _take_names(toml.load(experiment + "\n"), allowed)
         self._experiment = Experiment.from_toml(experiment + "\n")
         _refuse_files(self._experiment)
         self._agreed = None if agreed is None else Agreement.from_json(agreed)
@@ -335,7 +375,7 @@ def find_client(
     with _clients_lock:
         known = NEWEST_CLIENTS.get(place)
         if known is None or known[0] != described:
-            known = described, Client(experiment, agreed, name, data, folder, tell_levels)
+            known = described, Client(experiment, agreed, name, data, folder, tell_levels, allowed)
         NEWEST_CLIENTS.pop(place, None)
         NEWEST_CLIENTS[place] = known
         if len(NEWEST_CLIENTS) > CACHED_CLIENTS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ def trained_model(
     client: str | None = None,
     group: int | None = None,
     network: nn.Module | Callable[..., Any] | None = None,
+    allow: Iterable[str] = (),
 ) -> tuple[Trained, list[str]]:
     """Return the model of a client or of a group after the last round that a checkpoint holds.
 
@@ -51,6 +52,7 @@ def trained_model(
             last; such a one gets the model that the method gives it on arrival.
         group: its number in the run's tables. With neither, that of the only group.
         network: as for `resume`, where the run's network was given in Python.
+        allow: as for `resume`.
 
     Returns:
         The model, and a sentence on each thing about it that a reader might not expect.
@@ -60,17 +62,19 @@ def trained_model(
     """
     if client is not None and group is not None:
         raise BadInput("a client and a group are asked for at once; name one of them")
-    (found,), notes = _restore_models(folder, [client], group, network)
+    (found,), notes = _restore_models(folder, [client], group, network, allow)
     return found, notes
 
 
-def client_models(folder: RunFolder, clients: Sequence[str]) -> tuple[list[Trained], list[str]]:
+def client_models(
+    folder: RunFolder, clients: Sequence[str], allow: Iterable[str] = ()
+) -> tuple[list[Trained], list[str]]:
     """Return the models of several clients, as `trained_model` does for one, and the notes on them.
 
     Raises:
         BadInput: the run cannot be taken up, or has no such client.
     """
-    return _restore_models(folder, clients, None)
+    return _restore_models(folder, clients, None, allow=allow)
 
 
 def _restore_models(
@@ -78,9 +82,10 @@ def _restore_models(
     clients: Sequence[str | None],
     group: int | None,
     network: nn.Module | Callable[..., Any] | None = None,
+    allow: Iterable[str] = (),
 ) -> tuple[list[Trained], list[str]]:
     """Return the model of each client, or that of the group in the place of None, and the notes on all of them."""
-    experiment, moved = adapt_to_this_machine(Experiment.from_toml(folder.experiment_text() + "\n"))
+    experiment, moved = adapt_to_this_machine(Experiment.from_toml(folder.experiment_text() + "\n", allow))
     own = experiment.data.own
     if own and clients[0] is not None:
         raise _keeps_its_model(clients[0], folder.name)

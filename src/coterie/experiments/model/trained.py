@@ -7,7 +7,7 @@ the file. The metadata hold what Coterie needs beside that (`About`), and a dige
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -22,13 +22,14 @@ from coterie.clients.data.columns import USUAL
 from coterie.clients.data.preparation import Preparation
 from coterie.clients.tasks import CLASSIFICATION, TASKS, Binary, Task
 from coterie.errors import BadInput
-from coterie.experiments.schema.check import AUTO, build_task
+from coterie.experiments.schema.check import AUTO, build_task, find_paths
 from coterie.experiments.schema.sections import TaskChoice
 from coterie.models.features import format_shape
 from coterie.models.layout import Layout
 from coterie.models.networks import NETWORKS, build, is_own
 from coterie.models.origin import Origin
-from coterie.plugins import only_allowed
+from coterie.plugins import allow as allow_names
+from coterie.plugins import find_refusal
 from coterie.runtime.tensor_file import Stacked, digest, replace_file
 
 FORMAT = "coterie-model/1"
@@ -175,16 +176,17 @@ def write_model(
     replace_file(path, tensors, {"format": FORMAT, "about": text, "digest": digest(text, tensors)})
 
 
-def read_model(path: Path, imports: Sequence[str] = ()) -> Trained:
+def read_model(path: Path, allow: Iterable[str] = ()) -> Trained:
     """Read what `write_model` wrote.
 
     Args:
         path: of the file. Nothing is imported because a file says so, but what installed packages offer.
-        imports: modules from which it may name its network and its task, as `package.module:object`.
+        allow: the `package.module:object` that it may name as its network or task.
 
     Raises:
         BadInput: the file is missing, damaged, not of this format, or of a network or a task that is unknown here.
     """
+    allow_names(allow)
     if not path.is_file():
         raise BadInput(f"model {str(path)!r} does not exist; name a file that coterie export wrote")
     if path.suffix == ".onnx":
@@ -205,9 +207,10 @@ def read_model(path: Path, imports: Sequence[str] = ()) -> Trained:
     if about is None or meta.get("digest") != digest(text, {n: Stacked.of(t) for n, t in tensors.items()}):
         raise damaged
     try:
-        with only_allowed(imports, "give --import {module} if you trust it", installed=True):
-            layout, more = _layout(about)
-            about.build_task()
+        if refusal := find_refusal(find_paths({"network": about.network, "task": about.task})):
+            raise BadInput(refusal)
+        layout, more = _layout(about)
+        about.build_task()
     except BadInput as error:
         raise BadInput([f"model {str(path)!r} cannot be built: {problem}" for problem in error.problems]) from None
     expected = more | {entry.name: (entry.shape, torch.float32) for entry in layout.entries}

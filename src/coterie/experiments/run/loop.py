@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -107,12 +107,14 @@ def resume(
     world: World | None = None,
     network: nn.Module | Callable[..., Any] | None = None,
     data: Any = None,
+    allow: Iterable[str] = (),
 ) -> Result:
     """Go on with a run that was interrupted or killed, from its last sound checkpoint.
 
     A run that is finished stays as it is, and its result is given. `world` is as for `run`. `network` is needed
     where the run's was given in Python: a module with the same tensors, which gets the weights of the run's. So are
-    `data`, which must be the same.
+    `data`, which must be the same. `allow` are the modules and `package.module:object` that the run's
+    experiment.toml may have imported.
 
     Raises:
         BadInput: the folder holds no run, it is still running, its experiment.toml or its data have changed, no
@@ -121,7 +123,7 @@ def resume(
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     observers = observers or (LoggedNotes(),)
-    experiment = Experiment.from_toml(folder.experiment_text() + "\n")
+    experiment = Experiment.from_toml(folder.experiment_text() + "\n", allow)
     said = {"label": experiment.data.label, "client": experiment.data.client}
     if data is not None and (name := Data(name=data, **said).name) != experiment.data.name:
         raise BadInput(

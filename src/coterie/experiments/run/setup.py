@@ -31,6 +31,7 @@ from coterie.methods import Method, ServerView
 from coterie.methods.exchange import Ids
 from coterie.models.networks import build_network, channels_first, default_network, is_own
 from coterie.models.origin import Origin, initialise
+from coterie.plugins import consent
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
 
@@ -224,6 +225,7 @@ def engine_spec(experiment: Experiment, method: Method[Any], data: Any, secret: 
         run.engine,
         origin,
         imports=imports,
+        consent=consent(),
         metrics=tuple(MEASURES[metric] for metric in data.task.metrics),
         upload_noise=upload_noise,
         example_privacy=example_privacy,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.catalogue import Catalog, Setting
+from coterie.catalogue import Catalog, Section, Setting
 from coterie.clients.rules.training import Training
 from coterie.errors import BadInput, nearest
 from coterie.experiments.schema import toml
@@ -29,7 +29,7 @@ from coterie.experiments.schema.sections import (
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.privacy import Privacy
 from coterie.methods.scale import Scale, too_many
-from coterie.plugins import import_modules
+from coterie.plugins import find_refusal, import_modules, is_path
 
 if TYPE_CHECKING:
     from coterie.clients.data.columns import Named
@@ -42,15 +42,58 @@ CHOICES = ("method", "network", "task")
 AUTO = "auto"
 """The network or the split that fits the data."""
 
+NAMING = {
+    "method.name": "method",
+    "network.name": "network",
+    "task.name": "task",
+    "task.metrics": "metric",
+    "data.name": "dataset",
+    "data.augment": "augmentation",
+    "run.observers": "observer",
+    "run.imports": "module",
+}
+"""What an experiment names under which key, of what may have to be imported."""
+
 LOOKUP = ("method", "network", "task", "training", "data", "evaluation", "run", "scale", "aggregation", "privacy")
 """Where a bare key is looked for."""
 
 
+def find_names(sections: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what sections, in any of their forms, or dotted keys name: the key, a key of `NAMING`, and each name.
+
+    What is no text, as a network that was given in Python, names nothing.
+    """
+    for whole, value in sections.items():
+        title, _, key = str(whole).partition(".")
+        table = {key: value} if key else {"name": value}
+        if not key and isinstance(value, Mapping | Section):
+            table = dict(value)
+        for name, given in table.items():
+            kind = NAMING.get(f"{title}.{name}", "")
+            for text in given if isinstance(given, list | tuple) else [given]:
+                if kind and isinstance(text, str):
+                    yield f"{title}.{name}", kind, text.partition("(")[0].strip()
+
+
+def find_paths(sections: Mapping[str, Any]) -> dict[str, str]:
+    """Return the modules and `package.module:object` that sections or dotted keys name, by where they stand."""
+    return {
+        f"{key} = {name!r}": name
+        for key, kind, name in find_names(sections)
+        if kind == "module" or (is_path(name) and kind != "metric" and not name.startswith("hub:"))
+    }
+
+
 def find_failed_imports(sections: Mapping[str, Any]) -> list[str]:
-    """Import the modules of `run.imports`, in whatever form the section is given; return why any cannot be."""
+    """Import the modules of `run.imports`, in whatever form the section is given; return why any cannot be.
+
+    Where nobody gave one of them, none is imported: `check` says so.
+    """
     names = (as_table("run", sections.get("run")) or {}).get("imports")
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         return []  # said when the section is built
+    if find_refusal(dict(zip(names, names, strict=True))):
+        return []
     try:
         import_modules(names)
     except BadInput as problem:
@@ -59,7 +102,7 @@ def find_failed_imports(sections: Mapping[str, Any]) -> list[str]:
 
 
 def catalog(kind: str) -> Catalog:
-    """Return the catalogue of methods, networks, tasks, metrics, datasets or splits, with its entries loaded."""
+    """Return the catalogue of a kind of `NAMING`, or of splits, with its entries loaded; plurals are understood."""
     if kind.startswith("method"):
         from coterie.methods import METHODS
 
@@ -76,6 +119,10 @@ def catalog(kind: str) -> Catalog:
         from coterie.clients.tasks import MEASURES
 
         return MEASURES
+    if kind.startswith("augmentation"):
+        from coterie.clients.data.augmentation import AUGMENTATIONS
+
+        return AUGMENTATIONS
     if kind.startswith("observer"):
         from coterie.experiments.run.events import OBSERVERS
 
@@ -87,6 +134,8 @@ def catalog(kind: str) -> Catalog:
 
 def find_problems(sections: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each thing that is wrong within or between the sections given, by title."""
+    if refusal := find_refusal(find_paths(sections)):
+        return [refusal]
     found: list[str] = []
     for title in CHOICES:
         if title in sections:

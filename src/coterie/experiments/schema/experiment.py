@@ -3,6 +3,8 @@
 experiment = Experiment(method={"name": "fesem", "clusters": 4}, data="fashion-mnist", run={"rounds": 30})
 experiment.check()                      # every problem at once, before anything starts
 same = Experiment.from_toml(experiment.to_toml())
+
+A person gives what is written in Python; what comes from a file imports nothing of its own (`coterie.plugins`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from coterie.experiments.schema.check import (
     CHOICES,
     bind,
     find_failed_imports,
+    find_paths,
     find_problems,
     known_settings,
     qualify,
@@ -40,6 +43,8 @@ from coterie.experiments.schema.sections import (
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.privacy import Privacy
 from coterie.methods.scale import Scale
+from coterie.plugins import allow as allow_names
+from coterie.plugins import find_refusal, give
 
 
 class Experiment(BaseModel):
@@ -92,6 +97,8 @@ class Experiment(BaseModel):
     ) -> None:
         """Build every section; a section that is not given has its defaults.
 
+        Whatever is named here may be imported by this process from now on, and by those that it hands work to.
+
         Raises:
             BadInput: everything that can be known wrong, one sentence each. Names and settings of the
                 catalogues are looked up by `check`, and here only where something else is wrong already. The
@@ -111,36 +118,34 @@ class Experiment(BaseModel):
             "privacy": privacy,
             **others,
         }
-        built: dict[str, Any] = {}
-        broken: dict[str, dict[str, Any]] = {}
-        lost = find_failed_imports(given)
-        found = list(lost)
-        if isinstance(data, Mapping) and not data:
-            found.append(
-                "data = {} holds no client; it must be data such as {client: (x, y)}, the name of a dataset or a "
-                "path, or be left out for the default"
-            )
-        for name, value in given.items():
-            try:
-                built[name] = build_section(name, value)
-            except BadInput as problem:
-                found += problem.problems
-                broken[name] = as_table(name, value) or {}
-        if lost:  # with it whatever it registers: nobody can tell which names are wrong
-            raise BadInput(found)
-        if found:
-            raise BadInput(found + find_problems(built) + unknown_names(broken))
-        super().__init__(**built)
+        give(find_paths(given).values())
+        super().__init__(**_build_sections(given))
 
     @classmethod
-    def from_toml(cls, source: Path | str) -> Experiment:
+    def from_tables(cls, tables: Mapping[str, Any]) -> Experiment:
+        """The experiment in the tables of a file; what they name is imported only where a person gave it elsewhere.
+
+        Raises:
+            BadInput: as for `Experiment`. Names that nobody gave are refused by `check`.
+        """
+        experiment = cls.__new__(cls)
+        BaseModel.__init__(experiment, **_build_sections({**dict.fromkeys(cls.model_fields), **tables}))
+        return experiment
+
+    @classmethod
+    def from_toml(cls, source: Path | str, allow: Iterable[str] = ()) -> Experiment:
         """The experiment in a file, or in a text (a string that spans lines or does not end in .toml).
+
+        Args:
+            source: the file or the text.
+            allow: the modules and `package.module:object` of your own that it names and that this process may
+                import; `check` refuses others.
 
         Raises:
             BadInput: the file cannot be read, is no TOML (with the line), or holds what is no experiment.
         """
-        tables = toml.load(source)
-        return cls(**_without_empty_data(tables))
+        allow_names(allow)
+        return cls.from_tables(_without_empty_data(toml.load(source)))
 
     def to_toml(self) -> str:
         """The experiment as TOML that loads to an equal one. A key that is not set (None) is left out."""
@@ -171,7 +176,8 @@ class Experiment(BaseModel):
         Raises:
             BadInput: as for `Experiment`.
         """
-        return Experiment(**apply_changes(self.tables(), changes))
+        give(find_paths(changes).values())
+        return Experiment.from_tables(apply_changes(self.tables(), changes))
 
     def resolved(self) -> Experiment:
         """The experiment with the defaults of its method and network written out, and the split that auto means.
@@ -191,11 +197,39 @@ class Experiment(BaseModel):
                 found += problem.problems
         if found:
             raise BadInput(found)
-        return Experiment(**full)
+        return Experiment.from_tables(full)
 
     def check(self) -> None:
         """Refuse what cannot run; see the function `check`."""
         check(self)
+
+
+def _build_sections(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of an experiment that are given in any of their forms.
+
+    Raises:
+        BadInput: as for `Experiment`.
+    """
+    built: dict[str, Any] = {}
+    broken: dict[str, dict[str, Any]] = {}
+    lost = find_failed_imports(given)
+    found = list(lost)
+    if isinstance(given["data"], Mapping) and not given["data"]:
+        found.append(
+            "data = {} holds no client; it must be data such as {client: (x, y)}, the name of a dataset or a "
+            "path, or be left out for the default"
+        )
+    for name, value in given.items():
+        try:
+            built[name] = build_section(name, value)
+        except BadInput as problem:
+            found += problem.problems
+            broken[name] = as_table(name, value) or {}
+    if lost:  # with it whatever it registers: nobody can tell which names are wrong
+        raise BadInput(found)
+    if found:
+        raise BadInput(found + find_problems(built) + unknown_names(broken))
+    return built
 
 
 def apply_changes(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,6 +301,8 @@ def assemble(tables: Mapping[str, Any], changes: Mapping[str, Any], texts: Itera
         else:
             (dotted if "." in key else bare)[key] = toml.value_of(value)
     whole = apply_changes(tables, dotted)
+    if refusal := find_refusal(find_paths(whole)):
+        raise BadInput(refusal)
     if lost := find_failed_imports(whole):
         raise BadInput(lost)
     method, network, task = (_name(title, whole.get(title)) for title in CHOICES)
@@ -276,7 +312,7 @@ def assemble(tables: Mapping[str, Any], changes: Mapping[str, Any], texts: Itera
         except BadInput as problem:
             found += problem.problems
     try:
-        experiment = Experiment(**_without_empty_data(apply_changes(tables, dotted)))
+        experiment = Experiment.from_tables(_without_empty_data(apply_changes(tables, dotted)))
     except BadInput as problem:
         raise BadInput(found + problem.problems) from None
     if found:

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
 from coterie.errors import BadInput
 from coterie.experiments.folder.lock import find_writer
 from coterie.experiments.folder.run_folder import RunFolder
+from coterie.plugins import ALLOW
 
 _NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 """On Windows, what a session of its own is elsewhere: Ctrl-C in this terminal does not reach it."""
@@ -59,9 +61,14 @@ class _Child:
 
 
 class Resumed:
-    """The runs that were resumed from the page. They go on when the page's server ends."""
+    """The runs that were resumed from the page. They go on when the page's server ends.
 
-    def __init__(self) -> None:
+    Args:
+        allow: the modules and objects that the runs may have imported; the environment allows none.
+    """
+
+    def __init__(self, allow: Sequence[str] = ()) -> None:
+        self._allow = [word for name in allow for word in ("--allow", name)]
         self._children: dict[str, _Child] = {}
 
     def resume(self, run: RunFolder) -> None:
@@ -77,9 +84,20 @@ class Resumed:
         if progress is not None and progress.state == "finished" and progress.round >= progress.rounds:
             raise BadInput(f"run {run.name} is finished")
         printed = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the child is of interest
-        command = [sys.executable, "-m", "coterie", "resume", str(run.path.resolve()), "--quiet"]
+        # -P: a module of the current folder does not stand for one of Python's own.
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "coterie",
+            "resume",
+            str(run.path.resolve()),
+            "--quiet",
+            *self._allow,
+        ]
         process = subprocess.Popen(
             command,
+            env={key: value for key, value in os.environ.items() if key != ALLOW},
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ import hmac
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -50,15 +50,16 @@ def make_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def make_app(folder: Path | str, token: str, port: int) -> LiveApp:
+def make_app(folder: Path | str, token: str, port: int, allow: Sequence[str] = ()) -> LiveApp:
     """Return the application of the live page of a folder of runs.
 
     Args:
         folder: in which the run folders are.
         token: the first part of every address.
         port: the one that is listened on, for the name under which the page may be asked for.
+        allow: what a run that is resumed may have imported, as for `coterie resume`.
     """
-    watched, resumed, one_at_a_time = Watched(folder), Resumed(), threading.Lock()
+    watched, resumed, one_at_a_time = Watched(folder), Resumed(allow), threading.Lock()
 
     def index(request: Request) -> Response:
         return _answer(lambda: {"folder": str(watched.folder), "runs": watched.index()}, one_at_a_time)

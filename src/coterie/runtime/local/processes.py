@@ -18,6 +18,7 @@ from coterie.clients.rules.objective import OBJECTIVES
 from coterie.clients.rules.rule import RULES
 from coterie.clients.tasks import MEASURES, TASKS
 from coterie.models.networks import NETWORKS
+from coterie.plugins import current_folder_last
 from coterie.runtime.local.worker import serve
 from coterie.runtime.signals import ignore_interrupts
 from coterie.runtime.tasks import TaskRunner
@@ -35,7 +36,7 @@ def start(forks: bool, equip: Callable[[], TaskRunner], patience: float) -> tupl
     ours, theirs = context.Pipe()
     _limit(ours, patience)
     process = context.Process(target=serve, args=(equip, theirs, os.getpid()), daemon=True, name="coterie worker")
-    with _start_allowed(forks), nullcontext() if forks else ignore_interrupts():
+    with _start_allowed(forks), current_folder_last(), nullcontext() if forks else ignore_interrupts():
         process.start()
     theirs.close()
     return process, ours

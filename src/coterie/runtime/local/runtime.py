@@ -23,7 +23,7 @@ from coterie.errors import BadInput
 from coterie.methods.exchange import Outputs
 from coterie.models.networks import NETWORKS, Built, build_network, is_own
 from coterie.models.origin import PLAIN, Origin
-from coterie.plugins import import_modules
+from coterie.plugins import give, import_modules
 from coterie.runtime.dispatch import divide, divide_by_samples, ranges
 from coterie.runtime.local.shared_memory import Arena
 from coterie.runtime.local.workers import Pool
@@ -53,6 +53,8 @@ class EngineSpec:
     """The network, where it is somebody's own: it is built once, and other processes get copies of it."""
     imports: tuple[str, ...] = ()
     """Modules that register what the clients' work names, as metrics."""
+    consent: frozenset[str] = frozenset()
+    """What a person gave to the process that asks, and no other process could know (`coterie.plugins.consent`)."""
     metrics: tuple[Measure, ...] = ()
     """Of the task: a process that this reaches knows them by their names from then on."""
     upload_noise: UploadNoise | None = None
@@ -62,6 +64,7 @@ class EngineSpec:
 
     def build(self) -> Engine:
         """A fresh engine with a network of its own."""
+        give(self.consent)
         import_modules(self.imports)
         built = self._build_network() if self.built is None else self.built.copy()
         check_output_shape(built.network, self.data, self.features)
