@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+
+from coterie.plugins import carry_out
 
 # Results depend on the number of threads, and the suite already runs one process per core.
 torch.set_num_threads(1)
@@ -66,6 +69,13 @@ def _thin(product: list[pytest.Item]) -> None:
     for case, places in zip(product, np.ndindex(*lengths), strict=True):
         if sum(places) % step:
             case.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_given() -> Iterator[None]:
+    """Each test begins like a process: nobody has given a name of an object of one's own."""
+    with carry_out(None):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from coterie.experiments.run.events import OBSERVERS
 from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS
 from coterie.models.networks import NETWORKS, build
-from coterie.plugins import import_modules, import_object, is_path, offers, only_allowed
+from coterie.plugins import allow, carry_out, is_path, offers
 from tests.commandline import COTERIE, Terminal
 from tests.packages import METHOD, install
 
@@ -91,6 +91,7 @@ def test_a_method_of_a_package_is_found_by_its_name(site: Path) -> None:
     assert "some_module" not in sys.modules
     assert "mine" in METHODS
     assert METHODS["mine"].bind({"power": 2.0}) == {"weights": "samples", "power": 2.0}
+    allow(["some_module:Mine"])
     assert METHODS["mine"].target is METHODS["some_module:Mine"].target
     Experiment(method={"name": "mine", "power": 2.0}).check()
 
@@ -171,6 +172,7 @@ def test_two_packages_that_claim_a_name_are_one_sentence(site: Path) -> None:
     assert "method 'mine' is claimed by 2 packages: " in sentence
     assert "first (first_module:Mine)" in sentence
     assert sentence.endswith("; write the path of one of them")
+    allow(["first_module:Mine"])
     assert "first_module:Mine" in METHODS
 
 
@@ -180,11 +182,12 @@ def test_an_unknown_name_may_be_near_to_one_of_a_package(site: Path) -> None:
 
 
 def test_a_module_of_the_current_folder_is_found_and_stands_behind_all_others(site: Path) -> None:
-    for name in ("in_here", "json"):
-        Path(f"{name}.py").write_text(METHOD, "utf-8")
+    for folder in (site, Path()):
+        (folder / "in_both.py").write_text(METHOD.replace("package", str(folder.name)), "utf-8")
+    Path("in_here.py").write_text(METHOD, "utf-8")
+    allow(["in_here:Mine", "in_both:Mine"])
     assert METHODS["in_here:Mine"].summary == "A method of a package."
-    import_modules(["json"])
-    assert not hasattr(sys.modules["json"], "Mine")
+    assert METHODS["in_both:Mine"].summary == "A method of a site."
 
 
 @pytest.mark.parametrize(
@@ -239,7 +242,7 @@ MODULE = METHOD.replace(
         ),
         ("run own:value", "method 'own:value' is int; it must be a class or a function"),
         ("run own:function", "method 'own:function' is a function that is no Method; it must be a class derived"),
-        ("run own:subprocess.Popen", "method 'own:subprocess.Popen' is a class that is no Method; it must be"),
+        ("run own:subprocess.Popen", "method 'own:subprocess.Popen' is not defined there but in subprocess; name"),
         ("run own:Mine --set powr=1.0", "powr is not a setting of own:Mine or of any section; did you mean power?"),
         ("run own:Mine --set power=x", "method.power = 'x' is not possible; it must be a valid number"),
         (
@@ -318,55 +321,7 @@ def test_an_experiment_without_anything_new_keeps_its_key(site: Path) -> None:
     assert key_of(experiment.updated({"run.imports": ["own"]})) != key_of(experiment), "what is imported may"
 
 
-# ---- what is allowed
-
-
-@pytest.mark.parametrize(
-    ("allowed", "path", "is_allowed"),
-    [
-        ("allowed_module", "allowed_module:Mine", True),
-        ("allowed_module:Mine", "allowed_module:Mine", True),
-        ("allowed_module:Other", "allowed_module:Mine", False),
-        ("allowed_module:Mine", "allowed_module:function", False),
-        ("allowed_modul", "allowed_module:Mine", False),
-        ("", "allowed_module:Mine", False),
-        ("other_module", "allowed_module:Mine", False),
-        ("allowed_module", "allowed_module:subprocess.Popen", False),
-        ("allowed_module", "allowed_module:FedAvg", False),
-        ("allowed_module", "allowed_module:Mine.__init__.__globals__", False),
-    ],
-)
-def test_what_may_be_imported_by_its_path(allowed: str, path: str, is_allowed: bool, site: Path) -> None:
-    (site / "allowed_module.py").write_text(MODULE.replace("'registered'", "'allowed'"), "utf-8")
-    with only_allowed(allowed.split(), "ask for {module}"):
-        if is_allowed:
-            assert import_object("method", path).__name__ == "Mine"
-            return
-        with pytest.raises(BadInput, match=r" is not allowed here; ask for allowed_module"):
-            import_object("method", path)
-    named = allowed.partition(":")[0] == "allowed_module" and ":" not in allowed
-    assert ("allowed_module" in sys.modules) is named, "what is refused by its name is not even imported"
-
-
-def test_what_is_known_already_is_refused_where_it_is_not_allowed(site: Path) -> None:
-    install(site, "some-package", {"methods": {"mine": "some_module:Mine"}}, {"some_module": METHOD})
-    assert "mine" in METHODS
-    assert "some_module:Mine" in METHODS
-    with only_allowed([], "ask for {module}"):
-        assert (
-            refusal("mine") == "method 'mine' of the package some-package is not allowed here; ask for some_module"
-        )
-        assert refusal("some_module:Mine") == "method 'some_module:Mine' is not allowed here; ask for some_module"
-        assert "fedavg" in METHODS
-        with pytest.raises(BadInput, match="module 'some_module' is not allowed here"):
-            import_modules(["some_module"])
-    with only_allowed(["some_module"], ""):
-        assert "mine" in METHODS
-        import_modules(["some_module"])
-    with only_allowed(["some_module:Mine"], ""):
-        assert "mine" in METHODS
-    with only_allowed(["some"], ""):
-        assert "mine" not in METHODS
+# ---- models
 
 
 NETWORK = """
@@ -377,22 +332,22 @@ def net(features, classes, *, width: int = 3):
 """
 
 
-def test_a_file_of_a_model_imports_only_what_is_trusted(site: Path, tmp_path: Path) -> None:
+def test_a_file_of_a_model_imports_only_what_is_allowed(site: Path, tmp_path: Path) -> None:
     install(site, "nets", {"networks": {"slim": "slim_module:net"}}, {"slim_module": NETWORK, "own_net": NETWORK})
     (site / "trap.py").write_text("raise AssertionError('imported')", "utf-8")
     for number, name in enumerate(["slim", "own_net:net", "trap:net"]):
         about_of = "own_net:net" if name.startswith("trap") else name
-        _, layout = build(about_of, {"width": 2}, (4,), 3, 0)
+        with carry_out(None):
+            allow(["own_net:net"])
+            _, layout = build(about_of, {"width": 2}, (4,), 3, 0)
         about = About(name, {"width": 2}, (4,), 3)
         write_model(tmp_path / f"{number}.safetensors", torch.zeros(layout.size), layout, about)
     assert read_model(tmp_path / "0.safetensors").about.network == "slim", "the package is installed"
-    with pytest.raises(
-        BadInput, match="network 'own_net:net' is not allowed here; give --import own_net if you trust"
-    ):
+    with pytest.raises(BadInput, match="'own_net:net' is not allowed"):
         read_model(tmp_path / "1.safetensors")
-    assert read_model(tmp_path / "1.safetensors", ["own_net"]).about.network == "own_net:net"
-    with pytest.raises(BadInput, match="network 'trap:net' is not allowed here; give --import trap"):
-        read_model(tmp_path / "2.safetensors", ["own_net"])
+    assert read_model(tmp_path / "1.safetensors", ["own_net:net"]).about.network == "own_net:net"
+    with pytest.raises(BadInput, match="'trap:net' is not allowed"):
+        read_model(tmp_path / "2.safetensors", ["trap", "own_net:net"])
     assert "trap" not in sys.modules
 
 
@@ -423,8 +378,6 @@ def test_a_metric_of_a_package(site: Path) -> None:
         assert RunMetrics.named(["ones-share"]).headline == "macro_ones-share"
         with pytest.raises(BadInput, match="metric 'no-metric' is not there: it must be a function that measure"):
             RunMetrics.named(["no-metric"])
-        with only_allowed([], "ask"), pytest.raises(BadInput, match="is not allowed here"):
-            _ = MEASURES["ones-share"]
     finally:
         MEASURES.entries = before
 
@@ -513,6 +466,7 @@ def test_what_is_done_with_a_run_later_imports_what_the_run_did(
         Path(where).parent.mkdir(exist_ok=True)
         Path(where).write_text(OWN, "utf-8")
 
+    allow = ("--allow", "own_things")
     forget("own_things.py")
     np.savez("line.npz", x=np.arange(60.0)[:, None] / 60, y=np.arange(60.0) / 60, client=[0, 1] * 30)
     words = "run own-method --import own_things --data line.npz --set task.name=own-task --network own-net"
@@ -531,7 +485,7 @@ def test_what_is_done_with_a_run_later_imports_what_the_run_did(
     )
     for command in later:
         forget("elsewhere/own_things.py")
-        lost = call(*command.split())
+        lost = call(*command.split(), *allow)
         assert lost.code == 2
         (sentence,) = lost.err.splitlines()
         assert (
@@ -539,7 +493,7 @@ def test_what_is_done_with_a_run_later_imports_what_the_run_did(
             in sentence
         )
         forget("own_things.py")
-        done = call(*command.split())
+        done = call(*command.split(), *allow)
         assert (done.code, "coterie:" in done.err) == (0, False), done.err
     with_module = ("predict", "m.safetensors", "--data", "line.npz")
     forget("own_things.py")

@@ -2,8 +2,8 @@
 
 This is the one place where a name becomes an object. Entry points are read from the metadata of what is installed,
 and nothing of a package is imported before a name of it is asked for. A module or a `package.module:object` is
-imported only where a person gave it to this process (`give`, `allow`): a name that a file carries imports nothing by
-itself. Every process begins with nothing given; work that goes to another one takes along what was (`consent`).
+imported only where a person gave it to this process (`give`, `allow`): a name in a file imports nothing by itself.
+Every process begins with nothing given; work that goes to another one takes along what was (`consent`).
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def allowed_by_environment() -> frozenset[str]:
 
 
 @contextmanager
-def carry_out(words: Sequence[str]) -> Iterator[None]:
-    """Carry out the command `coterie WORDS` in the block, which begins with nothing given."""
+def carry_out(words: Sequence[str] | None) -> Iterator[None]:
+    """Carry out the command `coterie WORDS`, or a program where there are none, which begins with nothing given."""
     global _given, _command
     before = _given, _command
     _given, _command = set(), words

@@ -16,11 +16,18 @@ from coterie.errors import BadInput
 from coterie.models.factory import give
 from coterie.models.networks import NETWORKS, build, build_network, channels_first
 from coterie.models.origin import Origin
+from coterie.plugins import allow
 from tests.own_networks import Frozen, Language, Recurrent, ViT, hybrid, tied
 
 IMAGES = torch.randn(6, 8, 8, 1, generator=torch.Generator().manual_seed(0))
 TOKENS = torch.randint(0, 10, (6, 4), generator=torch.Generator().manual_seed(1))
 LABELS = torch.tensor([0, 1, 2, 3, 4, 9])
+
+
+@pytest.fixture(autouse=True)
+def _are_allowed() -> None:
+    names = ("ViT", "Recurrent", "Language", "Frozen", "tied", "hybrid")
+    allow(f"tests.own_networks:{name}" for name in names)
 
 
 @pytest.mark.parametrize(

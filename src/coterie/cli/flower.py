@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.options import Allow
+from coterie.cli.options import Allow, give_typed
 from coterie.errors import BadInput, print_escaped
-from coterie.plugins import give
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,7 +83,7 @@ def new(
     if experiment is not None:
         found = Experiment.from_toml(experiment)
     else:
-        give([method or ""])
+        give_typed({"method": method})
         found = Experiment(data=OWN_DATA, method=_choose_method(method or "fesem"))
     write_app(folder, found.commented_toml())
     where = shlex.quote(str(folder))

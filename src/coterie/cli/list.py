@@ -11,7 +11,7 @@ import typer
 from coterie.catalogue import first_sentence
 from coterie.cli.options import Imports
 from coterie.errors import BadInput, unknown
-from coterie.plugins import describe_clash, give, import_modules, offers
+from coterie.plugins import describe_clash, give, import_modules, is_path, offers
 
 if TYPE_CHECKING:
     from coterie.catalogue import Entry
@@ -51,7 +51,7 @@ def list_kind(
     from coterie.cli.printing import terminal_width
 
     import_modules(imports or [])
-    give([name or ""])
+    give([name] if name and is_path(name) else ())
     for line in _lines(kind, name, terminal_width()):
         print(line)
 

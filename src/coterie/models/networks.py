@@ -27,6 +27,7 @@ from coterie.models.features import format_shape
 from coterie.models.layout import Layout
 from coterie.models.mlp import mlp
 from coterie.models.origin import PLAIN, Origin, add_noise, initialise, load_start, modules_without_reset
+from coterie.plugins import give, is_path
 from coterie.randomness import address
 
 NETWORKS = NetworkCatalog("network", group="coterie.networks")
@@ -119,8 +120,9 @@ def build(
 ) -> tuple[nn.Module, Layout]:
     """A network, initialised reproducibly and bound to a flat vector of its own, and the layout of that vector.
 
-    See `build_network`.
+    See `build_network`. A person gives the name.
     """
+    give([name] if is_path(name) else ())
     built = build_network(name, settings, features, classes, seed, variant, origin)
     return built.network, built.layout
 

@@ -65,6 +65,7 @@ from coterie.methods.fedsgd import FedSGD
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first
 from coterie.models.origin import initialise
+from coterie.plugins import allow
 from coterie.randomness import PrivateRandomness
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.ray.calls import Shipped
@@ -549,6 +550,7 @@ def test_norms_over_the_batch_are_refused() -> None:
         BadInput, match=r"network.name = 'planted-batch-norm' is not possible.*it must be a network"
     ):
         spec("planted-batch-norm").build()
+    allow(["tests.own_networks:Frozen"])
     assert spec("tests.own_networks:Frozen").build().example_privacy == HIDDEN
 
 

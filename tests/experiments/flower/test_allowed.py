@@ -35,10 +35,11 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[
     site = tmp_path / "site"
     install(site, "some-package", {"methods": {"trapped": "some_trap:Mine"}}, {"some_trap": TRAP})
     install(site, "sounds-alike", {"methods": {"alike": "some_trap_too:Mine"}}, {"some_trap_too": TRAP})
-    (tmp_path / "here_trap.py").write_text(TRAP, "utf-8")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "here_trap.py").write_text(TRAP, "utf-8")
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
     monkeypatch.setattr(METHODS, "entries", dict(METHODS.entries))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path / "here")
     yield {"client": 0, "state-dir": str(tmp_path / "state")}
     for name in ("some_trap", "some_trap_too", "here_trap"):
         sys.modules.pop(name, None)

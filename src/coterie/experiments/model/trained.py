@@ -26,7 +26,7 @@ from coterie.experiments.schema.check import AUTO, build_task, find_paths
 from coterie.experiments.schema.sections import TaskChoice
 from coterie.models.features import format_shape
 from coterie.models.layout import Layout
-from coterie.models.networks import NETWORKS, build, is_own
+from coterie.models.networks import NETWORKS, build_network, is_own
 from coterie.models.origin import Origin
 from coterie.plugins import allow as allow_names
 from coterie.plugins import find_refusal
@@ -138,10 +138,10 @@ class Trained:
         """A network of its own with these numbers, in evaluation mode; it takes `channels_first` batches."""
         about = self.about
         origin = Origin(output=about.output, head=about.head)
-        network, layout = build(about.network, about.settings, about.features, about.classes, seed=0, origin=origin)
-        layout.bind(network, self.vector.clone())
-        network.load_state_dict(self.rest, strict=False)
-        return network.eval()
+        built = build_network(about.network, about.settings, about.features, about.classes, 0, origin=origin)
+        built.layout.bind(built.network, self.vector.clone())
+        built.network.load_state_dict(self.rest, strict=False)
+        return built.network.eval()
 
 
 def rest_of(name: str, network: nn.Module, layout: Layout) -> dict[str, Tensor]:
@@ -238,9 +238,9 @@ def _layout(about: About) -> tuple[Layout, dict[str, tuple[tuple[int, ...], torc
     reason = ""
     if is_own(about.network):
         origin = Origin(output=about.output, head=about.head)
-        network, layout = build(about.network, about.settings, about.features, about.classes, seed=0, origin=origin)
-        rest = rest_of(about.network, network, layout)
-        return layout, {name: (tuple(values.shape), values.dtype) for name, values in rest.items()}
+        built = build_network(about.network, about.settings, about.features, about.classes, 0, origin=origin)
+        rest = rest_of(about.network, built.network, built.layout)
+        return built.layout, {name: (tuple(values.shape), values.dtype) for name, values in rest.items()}
     for device in ("meta", "cpu"):  # a network of somebody's own may want to see numbers as it is built
         try:
             with torch.device(device), torch.random.fork_rng(devices=[]):
