@@ -35,7 +35,7 @@ from coterie.errors import BadInput, unknown
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.schema.check import catalog
 from coterie.methods import METHODS
-from coterie.plugins import import_modules
+from coterie.plugins import give, import_modules, is_path
 from coterie.report.drawing.figure import Figure, with_style
 from coterie.report.drawing.saving import save_charts
 
@@ -58,8 +58,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--import", action="append", default=[], dest="modules", metavar="MODULE")
     parser.add_argument("--kept", action="store_true", help="compute nothing")
     asked = parser.read(words)
-    import_modules(asked.modules)
     methods = [name for name in asked.only.split(",") if name] or list(NAMES)
+    give([*asked.modules, *filter(is_path, methods)])
+    import_modules(asked.modules)
     federations = [name for name in asked.federations.split(",") if name] or list(FEDERATIONS)
     for name in methods:
         _ = catalog("method")[name]

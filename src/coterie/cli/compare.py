@@ -251,7 +251,7 @@ def _make_comparison(tables: Mapping[str, Any], changes: Mapping[str, Any], text
     problems: list[str] = []
     # What a target may be depends on the task, which is known when all is put together.
     aims = {key: tables[key] for key in ("measure", "target") if key in tables}
-    comparison = Comparison.from_tables({key: value for key, value in tables.items() if key not in aims})
+    comparison = Comparison.from_tables({k: v for k, v in tables.items() if k not in aims}, given=False)
     common = dict(changes)
     methods = {variant.name: dict(variant.tables) for variant in comparison.methods}
     # Dotted names count first, as in a run: they decide what a bare key can mean.
@@ -288,7 +288,7 @@ def _make_comparison(tables: Mapping[str, Any], changes: Mapping[str, Any], text
     changed = {**comparison.tables(), **aims, "methods": methods}
     if "name" not in tables:
         del changed["name"]  # made again: data that an option has changed are part of it
-    return Comparison.from_tables({**changed, "experiment": {**changed["experiment"], **common}})
+    return Comparison.from_tables({**changed, "experiment": {**changed["experiment"], **common}}, given=False)
 
 
 def _find_owners(

@@ -17,12 +17,11 @@ from coterie.experiments.compare.folder import ComparisonFolder, choose_free_nam
 from coterie.experiments.compare.measures import Frames, measure_cells, shared_metrics
 from coterie.experiments.compare.notes import describe_notes
 from coterie.experiments.compare.samplers import GRID, check_sampler
-from coterie.experiments.compare.spec import Cell, Comparison, find_paths
+from coterie.experiments.compare.spec import Cell, Comparison
 from coterie.experiments.folder.files import write_whole
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.folder.tables import encode
 from coterie.experiments.run.events import Status
-from coterie.plugins import give
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,7 +80,6 @@ def run_comparison(
     """
     refuse_unguarded()
     if not isinstance(comparison, Comparison):
-        give(find_paths(comparison).values())
         comparison = Comparison.from_tables(comparison)
     if jobs is not None and jobs < 1:
         raise BadInput(f"jobs = {jobs} is not possible; it must be at least 1")

@@ -24,7 +24,7 @@ from coterie.experiments.schema.experiment import Experiment
 from coterie.experiments.schema.registry import SECTIONS, field_names, keys_deciding, name_given
 from coterie.experiments.schema.sections import LONGEST_NAME, NAME, NAME_RULES, Data, TaskChoice, make_name
 from coterie.plugins import allow as allow_names
-from coterie.plugins import find_refusal
+from coterie.plugins import find_refusal, give
 
 Part = Mapping[str, Mapping[str, Any]]
 """A part of an experiment: keys by section."""
@@ -120,18 +120,21 @@ class Comparison:
         )
 
     @classmethod
-    def from_tables(cls, tables: Mapping[str, Any], name: str | None = None) -> Comparison:
+    def from_tables(cls, tables: Mapping[str, Any], name: str | None = None, *, given: bool = True) -> Comparison:
         """Return the comparison that tables describe; a grid becomes settings.
 
         Args:
             tables: as in a comparison's TOML file.
             name: used if the tables have no `name`; None makes one of the data, the split and the labels.
+            given: a person wrote the tables in Python; what those of a file name must be allowed.
 
         Raises:
             BadInput: everything that is wrong with the tables themselves, one sentence each. Whether the
                 experiments in them are possible is looked up by `check`.
         """
-        if refusal := find_refusal(find_paths(tables)):
+        named = find_paths(tables)
+        give(named.values() if given else ())
+        if refusal := find_refusal(named):
             raise BadInput(refusal)
         problems: list[str] = []
         for key in tables:
@@ -196,13 +199,13 @@ class Comparison:
         """
         allow_names(allow)
         if isinstance(source, str) and ("\n" in source or not source.endswith(".toml")):
-            return cls.from_tables(toml.load(source))
+            return cls.from_tables(toml.load(source), given=False)
         path = Path(source)
         if not path.exists():
             raise BadInput(
                 f"comparison file {str(path)!r} does not exist; name a file, or the methods to compare themselves"
             )
-        return cls.from_tables(toml.load(path), make_name(path.stem, otherwise="comparison"))
+        return cls.from_tables(toml.load(path), make_name(path.stem, otherwise="comparison"), given=False)
 
     def tables(self) -> dict[str, Any]:
         """Return the comparison as tables; `from_tables` gives an equal one."""

@@ -144,7 +144,7 @@ class Item:
         from coterie.experiments.compare.spec import Comparison
 
         self.require_scale(scale)
-        return Comparison.from_tables(self.tables[scale], name=f"{self.id}-{scale}")
+        return Comparison.from_tables(self.tables[scale], name=f"{self.id}-{scale}", given=False)
 
     def require_scale(self, scale: str) -> None:
         """Refuse a scale that the item does not have.

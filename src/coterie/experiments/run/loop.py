@@ -53,7 +53,7 @@ from coterie.experiments.run.setup import (
     quarantine_after,
 )
 from coterie.experiments.schema.check import absolute_data, build_method, cohort_size, too_many_pairs
-from coterie.experiments.schema.experiment import Experiment, check
+from coterie.experiments.schema.experiment import Experiment, apply_changes, check
 from coterie.experiments.schema.sections import Data, make_name
 from coterie.grouping.labels import relabel
 from coterie.grouping.private import Noise, follow_quantile
@@ -244,7 +244,7 @@ class Session:
             places["data.test_path"] = absolute_data(experiment.data.test_path)
         if experiment.network.start is not None:
             places["network.start"] = str(Path(experiment.network.start).resolve())
-        self.experiment = experiment.resolved().updated(places)
+        self.experiment = Experiment.from_tables(apply_changes(experiment.resolved().tables(), places))
         self.observers = observers
         self.method: Method[Any] = build_method(self.experiment.method)
         self._is_simulated = world is None
