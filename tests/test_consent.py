@@ -93,6 +93,13 @@ QUICK: dict[str, Any] = {
 }
 
 
+class Once(coterie.Observer):
+    """Interrupts a run after its first round."""
+
+    def round(self, round: coterie.Round) -> None:
+        raise KeyboardInterrupt
+
+
 class Payload:
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (Path("canary"),)
@@ -251,10 +258,9 @@ def test_a_run_resumed_from_the_page_may_import_what_watch_was_told(
 
     Path("pickle.py").write_text(TRAP, "utf-8")  # which `python -m` would take for Python's own
     monkeypatch.setenv("COTERIE_ALLOW", "own:Net")
+    own = {"network": {"name": "own:Net"}, "run": {"name": "own", "rounds": 2}}
     with carry_out(None):
-        coterie.run(coterie.Experiment(**merge(QUICK, {"network": {"name": "own:Net"}, "run": {"name": "own"}})))
-    path = Path("runs/own/experiment.toml")
-    path.write_text(path.read_text("utf-8").replace("rounds = 1", "rounds = 2"), "utf-8")
+        coterie.run(coterie.Experiment(**merge(QUICK, own)), observers=[Once()])
     resumed, run = Resumed(allowed), RunFolder("runs/own")
     resumed.resume(run)
     while resumed.is_starting(run) or run.status == "running":

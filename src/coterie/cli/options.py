@@ -93,7 +93,7 @@ Allow = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE:OBJECT",
-        help="What of your own, or a MODULE, a file may have imported; repeatable.",
+        help="What a file may import: an object of yours, or a MODULE; repeatable.",
         callback=_allow,
     ),
 ]
