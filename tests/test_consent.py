@@ -19,9 +19,10 @@ import coterie
 from coterie.errors import BadInput
 from coterie.experiments.folder.run_folder import RunFolder
 from coterie.experiments.model.trained import About, write_model
+from coterie.experiments.run.events import LoggedNotes
 from coterie.experiments.schema import toml
 from coterie.models.networks import NETWORKS, build_network
-from coterie.plugins import allow, carry_out, consent
+from coterie.plugins import allow, carry_out
 from tests.commandline import Terminal
 from tests.packages import METHOD, install
 
@@ -93,7 +94,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-class Once(coterie.Observer):
+class Once(LoggedNotes):
     """Interrupts a run after its first round."""
 
     def round(self, round: coterie.Round) -> None:
@@ -233,19 +234,20 @@ def test_a_file_makes_no_command_import_anything(
     assert_nothing_happened()
 
 
-def refuse_all(names: list[str]) -> list[str]:
-    """Return those of the names that this process would not refuse; it begins with nothing."""
+def find_accepted(names: list[str]) -> list[str]:
+    """Return those of the names that this process builds a network by."""
     return [name for name in names if NETWORKS.problem(name) is None]
 
 
 @pytest.mark.medium
 def test_a_spawned_worker_begins_with_nothing_and_gets_what_its_work_has(here: Path) -> None:
-    allow(["own:Net"])
+    experiment = coterie.Experiment(**QUICK, network="own:Net")
     names = ["os:system", "shutil:rmtree", "trap:net", "own:Net"]
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        assert pool.submit(refuse_all, names).result() == []
-        assert pool.submit(consent).result() == {""}
-    assert refuse_all(names) == ["own:Net"]
+        assert pool.submit(find_accepted, names).result() == []
+        assert pool.submit(coterie.check, experiment).result() is None
+        assert pool.submit(find_accepted, names).result() == ["own:Net"]
+    assert find_accepted(names) == ["own:Net"]
     assert_nothing_happened()
 
 
@@ -265,7 +267,7 @@ def test_a_run_resumed_from_the_page_may_import_what_watch_was_told(
     resumed.resume(run)
     while resumed.is_starting(run) or run.status == "running":
         time.sleep(0.1)
-    assert ("'own:Net' is not allowed" in resumed.said("own")) is not allowed
+    assert ("'own:Net' is not allowed" in resumed.said("own")) is not bool(allowed)
     assert (run.progress().round == 2) is bool(allowed)  # type: ignore[union-attr]
     resumed.close()
     assert_nothing_happened()

@@ -269,9 +269,11 @@ class Catalog:
                 f"{self.kind} {given.__qualname__} is in no module that another process could import; put it into "
                 "a file of its own and import it from there"
             )
+        if listed is not None:
+            return listed
         path = f"{given.__module__}:{given.__qualname__}"
         give([path])
-        return listed or path
+        return path
 
     def __iter__(self) -> Iterator[Entry]:
         return (entry for name, entry in self.entries.items() if not is_path(name))

@@ -233,10 +233,10 @@ def test_a_file_names_a_task_by_path_only_where_it_is_trusted(terminal: Terminal
     write_samples("regression")
     code, out, err = terminal("predict", "m.safetensors", "--data", "a.npz")
     assert (code, out) == (2, "")
-    assert "task 'doubled_task:Doubled' is not allowed here; give --import doubled_task if you trust it" in err
-    code, out, err = terminal(
-        "predict", "m.safetensors", "--data", "a.npz", "--import", own_module, "--out", "p.csv"
-    )
+    predict = "predict m.safetensors --data a.npz"
+    assert f"coterie {predict} --allow {own_module}:Doubled" in err
+    assert terminal(*predict.split(), "--import", own_module).code == 2
+    code, out, err = terminal(*predict.split(), "--allow", f"{own_module}:Doubled", "--out", "p.csv")
     assert (code, err) == (0, "")
     with torch.inference_mode():
         plain = model.network()(torch.from_numpy(np.load("a.npz")["x"])).squeeze(1).numpy()
@@ -268,7 +268,7 @@ def test_a_file_with_another_task_is_refused(
 
 def test_predictions_that_are_arrays_are_written_as_arrays(terminal: Terminal, own_module: str) -> None:
     write(About(f"{own_module}:next_token", {}, (6,), 12, task={"name": "language"}))
-    predict = ("predict", "m.safetensors", "--import", own_module, "--data", "text.npz")
+    predict = ("predict", "m.safetensors", "--allow", f"{own_module}:next_token", "--data", "text.npz")
     tokens = np.random.default_rng(0).integers(0, 12, (7, 7))
     np.savez("text.npz", tokens=tokens[:, :6], y=tokens[:, 1:])
     code, _, err = terminal(*predict, "--out", "p.csv")

@@ -44,7 +44,7 @@ from coterie.methods.aggregation import Aggregation
 from coterie.methods.privacy import Privacy
 from coterie.methods.scale import Scale
 from coterie.plugins import allow as allow_names
-from coterie.plugins import find_refusal, give
+from coterie.plugins import consent, find_refusal, give
 
 
 class Experiment(BaseModel):
@@ -120,6 +120,14 @@ class Experiment(BaseModel):
         }
         give(find_paths(given).values())
         super().__init__(**_build_sections(given))
+
+    def __getstate__(self) -> dict[Any, Any]:
+        return {**super().__getstate__(), "consent": consent().intersection(find_paths(dict(self)).values())}
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """Take up an experiment in another process, which may import for it what the first one might."""
+        give(state.pop("consent"))
+        super().__setstate__(state)
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any]) -> Experiment:
