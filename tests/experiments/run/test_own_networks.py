@@ -25,6 +25,7 @@ from coterie.experiments.run.loop import Session, resume, run
 from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS
 from coterie.models.networks import NETWORKS, channels_first
+from coterie.plugins import carry_out
 from coterie.runtime.ledger import FROZEN
 from tests.own_networks import Frozen, ViT
 
@@ -174,14 +175,15 @@ def test_a_network_of_a_path_is_exported_and_read(network: str, tmp_path: Path) 
     with torch.no_grad():
         wanted = trained.network()(x)
         export(trained, tmp_path / "model.safetensors")
-        read = read_model(tmp_path / "model.safetensors", ["tests.own_networks"])
+        with carry_out(None):
+            read = read_model(tmp_path / "model.safetensors", [OWN + network])
         assert torch.equal(read.network()(x), wanted)
         export(trained, tmp_path / "model.pt")
         state = torch.load(tmp_path / "model.pt", weights_only=True)
         plain = trained.network()
         plain.load_state_dict(state)
         assert torch.equal(plain(x), wanted)
-    with pytest.raises(BadInput, match="import"):
+    with carry_out(None), pytest.raises(BadInput, match="import"):
         read_model(tmp_path / "model.safetensors")
 
 
