@@ -1,7 +1,7 @@
 """Which planted groups each method finds by its defaults, on ordinary settings of training.
 
     python -m benchmarks.planted [--write FILE] [--only METHOD,…] [--data digits,fashion-mnist] [--seeds 1,2,3]
-                                 [--advised] [--jobs N] [--folder FOLDER] [--kept] [--smoke]
+                                 [--advised | --own-network] [--jobs N] [--folder FOLDER] [--kept] [--smoke]
 
 Groups differ by a permutation of their labels, or by a rotation of their images. There are 2 or 4 of the same
 size, or 4 of 12, 6, 3 and 1 clients. All clients take part in a round, or 30 % do, for twice as many rounds. A
@@ -10,6 +10,9 @@ training. Every cell of the table (method, case, seed) is a run of its own in on
 FedAvg is run beside, with every client also scored after an epoch on its own data. With `--advised` methods that
 miss some case by their defaults have what their pages say to set; these runs are counted in a table of their own
 and stand as *as advised* in the others.
+
+With `--own-network` nothing at all is set but the number of groups where a method needs it: the network is the one
+that `auto` means, and 20 or 48 clients in four groups of one size have 40 rounds, with five seeds.
 
 A cell is kept as soon as it has ended, under a key of all its settings and Coterie's version. It is not run
 again while its key is the same: a second call goes on where the first one stopped. What is kept of the cells
@@ -90,12 +93,18 @@ SKEWS = {"permuted-labels": "permuted labels", "rotated": "rotated images"}
 SIZES = ((12, 12), (6, 6, 6, 6), (12, 6, 3, 1))
 ROUNDS = {1.0: 40, 0.3: 80}
 """Rounds by participation."""
+OWN_METHODS = ("fedtsdp", "fesem", "fesem-ma", "fedcps", "layercfl", "dcpfl", "cfl", "halves")
+OWN_SIZES = ((5,) * 4, (12,) * 4)
+OWN_SEEDS = (1, 2, 3, 4, 5)
+OWN_ENOUGH = 0.95
+OWN_ENOUGH_SEEDS = 4
+"""What is run with each method's own network, and in how many of its seeds which ARI counts as found."""
 
 SMOKE = {"only": "ifca", "data": "fashion-mnist", "seeds": "1", "jobs": 1, "kept": False}
 
 Row = Mapping[str, Any]
-PLACE = ("method", "advised", "data", "split", "participation", "seed")
-"""The keys of a row that say which cell it is of."""
+PLACE = ("method", "advised", "data", "split", "participation", "seed", "own_network")
+"""The keys of a row that say which cell it is of; `own_network` is the number of clients where it is, else 0."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,8 @@ class Case:
     """Clients in each group."""
     participation: float
     rounds: int
+    own_network: bool = False
+    """Whether the network is the one that `auto` means for the data."""
 
     @property
     def split(self) -> str:
@@ -119,6 +130,8 @@ class Case:
     @property
     def title(self) -> str:
         """The head of its column."""
+        if self.own_network:
+            return f"{self.data}, {SKEWS[self.skew]}, {sum(self.sizes)} clients"
         even = len(set(self.sizes)) == 1
         groups = f"{len(self.sizes)} groups" if even else "/".join(map(str, self.sizes))
         return groups if self.participation == 1 else f"{groups}, {self.participation:.0%}"
@@ -141,7 +154,7 @@ class Cell:
         by_default = Experiment(
             data={"name": case.data, "split": case.split, "clients": sum(case.sizes), **DATA[case.data]},
             method={"name": self.method, **told},
-            network="auto" if case.data == "digits" else NETWORK,
+            network="auto" if case.own_network or case.data == "digits" else NETWORK,
             evaluation={"every": case.rounds, "adapt": {"epochs": 1} if self.method == FEDAVG else None},
             run={"rounds": case.rounds, "participation": case.participation, "seed": self.seed, "workers": 1},
         )
@@ -150,7 +163,9 @@ class Cell:
     @property
     def place(self) -> tuple[Any, ...]:
         """What of its row says which cell it is."""
-        return self.method, self.advised, self.case.data, self.case.split, self.case.participation, self.seed
+        case = self.case
+        clients = sum(case.sizes) if case.own_network else 0
+        return self.method, self.advised, case.data, case.split, case.participation, self.seed, clients
 
 
 def cases(data: Iterable[str] = tuple(DATA)) -> list[Case]:
@@ -158,9 +173,14 @@ def cases(data: Iterable[str] = tuple(DATA)) -> list[Case]:
     return [Case(*which, ROUNDS[which[-1]]) for which in product(data, SKEWS, SIZES, ROUNDS)]
 
 
-def cells(methods: Sequence[str], data: Sequence[str], seeds: Sequence[int], advised: bool = False) -> list[Cell]:
+def own_cases(data: Iterable[str] = tuple(DATA)) -> list[Case]:
+    """Return every case that is run with each method's own network."""
+    return [Case(*which, 1.0, ROUNDS[1.0], own_network=True) for which in product(data, SKEWS, OWN_SIZES)]
+
+
+def cells(methods: Sequence[str], cases: Sequence[Case], seeds: Sequence[int], advised: bool = False) -> list[Cell]:
     """Return the cells, the first seed of everything before the second, so that the table fills evenly."""
-    return [Cell(method, case, seed, advised) for seed, case, method in product(seeds, cases(data), methods)]
+    return [Cell(method, case, seed, advised) for seed, case, method in product(seeds, cases, methods)]
 
 
 def play(cell: Cell) -> Row | None:
@@ -252,7 +272,7 @@ class Kept:
 
 def place_of(row: Row) -> tuple[Any, ...]:
     """Return which cell a row is of, as `Cell.place`."""
-    return tuple(row[key] for key in PLACE)
+    return tuple(row.get(key, 0) for key in PLACE)
 
 
 def seconds_left(todo: Iterable[Cell], rows: Sequence[Row], jobs: int) -> float | None:
@@ -261,7 +281,9 @@ def seconds_left(todo: Iterable[Cell], rows: Sequence[Row], jobs: int) -> float 
         return None
 
     def usual(cell: Cell) -> float:
-        on = [row for row in rows if (row["data"], row["advised"]) == (cell.case.data, cell.advised)]
+        alike = ("data", "advised", "own_network")
+        place = dict(zip(PLACE, cell.place, strict=True))
+        on = [row for row in rows if all(row.get(key, 0) == place[key] for key in alike)]
         own = [row for row in on if row["method"] == cell.method] or on or rows
         return mean(own, "seconds")
 
@@ -303,13 +325,31 @@ seeds than three were run of a case, the least number of them stands behind the 
 `python -m benchmarks.planted --advised --write docs/planted.md` runs them."""
 
 
+OWN = f"""\
+Nothing is set here but the number of groups, for {", ".join(f"`{name}`" for name in OWN_METHODS if name in TOLD)}.
+The network is the one that `auto` means: the perceptron for digits, a CNN for Fashion-MNIST. Four groups of one
+size are planted among 20 or 48 clients, all of whom take part in each of {ROUNDS[1.0]} rounds. A client has 143
+images of Fashion-MNIST at most, as below. A cell says in how many of the seeds
+{", ".join(map(str, OWN_SEEDS))} the ARI is at least {OWN_ENOUGH}, of those that were run, then its mean; it is in
+bold where that is fewer than {OWN_ENOUGH_SEEDS} seeds.
+`python -m benchmarks.planted --own-network --write docs/planted.md` runs what is missing."""
+
+
 OVERVIEW = f"""\
 Cases with a mean ARI of at least {ENOUGH}, of those that were run; in bold where some case fails."""
 
 
 def page(rows: Sequence[Row]) -> str:
     """Return the whole page, of the rows alone."""
-    parts = [INTRODUCTION, "## In how many cases groups are found", OVERVIEW, overview(rows)]
+    parts = [
+        INTRODUCTION,
+        "## With each method's own network",
+        OWN,
+        own_table(rows),
+        "## In how many cases groups are found",
+        OVERVIEW,
+        overview(rows),
+    ]
     parts += ["## With what the pages say to set", ADVISED, overview(rows, advised=True)]
     for data, skew in product(DATA, SKEWS):
         parts += [f"## {data}, {SKEWS[skew]}", table(rows, data, skew)]
@@ -335,6 +375,27 @@ def overview(rows: Sequence[Row], *, advised: bool = False) -> str:
         lines.append(line)
     titles = (f"{data}, {SKEWS[skew]}" for data, skew in blocks)
     return markdown(("method", *(["set"] if advised else []), *titles), lines)
+
+
+def own_table(rows: Sequence[Row]) -> str:
+    """Return a table of the cells with each method's own network: a row for each method, a column for each case."""
+    lines = []
+    for method in OWN_METHODS:
+        line = [link(method)]
+        for case in own_cases():
+            places = {Cell(method, case, seed).place for seed in OWN_SEEDS}
+            line.append(seeds_found([row for row in rows if place_of(row) in places]))
+        lines.append(line)
+    return markdown(("method", *(case.title for case in own_cases())), lines)
+
+
+def seeds_found(rows: Sequence[Row]) -> str:
+    """Return in how many of a cell's seeds groups are found, and the mean ARI; a dash where none was run."""
+    if not rows:
+        return "–"
+    found = sum(row["ari"] >= OWN_ENOUGH for row in rows)
+    text = f"{found} of {len(rows)}"
+    return f"{text if found >= OWN_ENOUGH_SEEDS else f'**{text}**'} · {rounded_down(mean(rows, 'ari'))}"
 
 
 def advice(method: str) -> list[str]:
@@ -374,8 +435,8 @@ def table(rows: Sequence[Row], data: str, skew: str) -> str:
 
 def of_cell(rows: Sequence[Row], method: str, case: Case, *, advised: bool = False) -> list[Row]:
     """Return the rows of a method's cells in a case, of the seeds that count."""
-    place = (method, advised, case.data, case.split, case.participation)
-    return [row for row in rows if place_of(row)[:-1] == place and row["seed"] in SEEDS]
+    places = {Cell(method, case, seed, advised).place for seed in SEEDS}
+    return [row for row in rows if place_of(row) in places]
 
 
 def mean(rows: Sequence[Row], measure: str) -> float:
@@ -386,9 +447,13 @@ def mean(rows: Sequence[Row], measure: str) -> float:
 def scores(rows: Sequence[Row]) -> str:
     """Return ARI and accuracy; the former in bold where it is not enough."""
     ari = mean(rows, "ari")
-    down = f"{math.floor(100 * ari + 1e-9) / 100:.2f}"  # so that 1.00 is 1, and what is not enough looks so
-    text = down if ari >= ENOUGH else f"**{down}**"
+    text = rounded_down(ari) if ari >= ENOUGH else f"**{rounded_down(ari)}**"
     return f"{text} · {mean(rows, 'accuracy'):.1%}"
+
+
+def rounded_down(ari: float) -> str:
+    """Return two digits, so that 1.00 is 1 and what is not enough looks so."""
+    return f"{math.floor(100 * ari + 1e-9) / 100:.2f}"
 
 
 def entry(rows: Sequence[Row], show: Callable[[Sequence[Row]], str]) -> str:
@@ -406,10 +471,10 @@ def link(method: str) -> str:
 
 def asked(parser: ArgumentParser, given: Namespace) -> list[Cell]:
     """Return the cells that were asked for; ends where one cannot be."""
-    known = list(ADVICE) if given.advised else [FEDAVG, *METHODS]
-    methods = given.only.split(",") if given.only else known
+    known = ADVICE if given.advised else OWN_METHODS if given.own_network else (FEDAVG, *METHODS)
+    methods = given.only.split(",") if given.only else list(known)
     data = given.data.split(",")
-    seeds = given.seeds.split(",")
+    seeds = given.seeds.split(",") if given.seeds else list(map(str, OWN_SEEDS if given.own_network else SEEDS))
     found = [f"--only: {unknown('method', m, known)}" for m in methods if m not in known]
     found += [f"--data: {unknown('data', name, DATA)}" for name in data if name not in DATA]
     found += [
@@ -421,7 +486,8 @@ def asked(parser: ArgumentParser, given: Namespace) -> list[Cell]:
         found.append(f"--jobs = {given.jobs} is not possible; it must be at least 1")
     if found:
         parser.error("\n".join(found))
-    return cells(methods, data, [int(one) for one in seeds], given.advised)
+    which = own_cases(data) if given.own_network else cases(data)
+    return cells(methods, which, [int(one) for one in seeds], given.advised)
 
 
 def run(todo: Sequence[Cell], kept: Kept, jobs: int) -> list[str]:
@@ -430,8 +496,9 @@ def run(todo: Sequence[Cell], kept: Kept, jobs: int) -> list[str]:
     start = time.perf_counter()
     for cell, came in played(todo, jobs):
         del left[cell]
-        method, _, *case, seed = cell.place
-        name = " ".join(map(str, [method, *(["as advised"] if cell.advised else []), *case, "seed", seed]))
+        method, _, *case, seed, clients = cell.place
+        kind = ["as advised"] * cell.advised + [f"with {clients} clients"] * cell.case.own_network
+        name = " ".join(map(str, [method, *kind, *case, "seed", seed]))
         if isinstance(came, str):
             failed.append(f"{name}: {came}")
             text = came
@@ -457,9 +524,11 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to be written")
     parser.add_argument("--only", metavar="METHOD", help="names with commas between; without it, all and FedAvg")
     parser.add_argument("--data", default=",".join(DATA), help="digits, fashion-mnist or both with a comma between")
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="with commas between")
-    parser.add_argument(
-        "--advised", action="store_true", help="with what the pages say to set, not by the defaults"
+    parser.add_argument("--seeds", help="with commas between; without it, those of the page")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--advised", action="store_true", help="with what the pages say to set, not by the defaults")
+    ways.add_argument(
+        "--own-network", action="store_true", help="with each method's own network, 20 and 48 clients, five seeds"
     )
     parser.add_argument("--jobs", type=int, help="runs at a time; without it, one a core")
     parser.add_argument("--folder", type=Path, default=KEPT, help="where rows are kept")

@@ -458,6 +458,13 @@ def test_planted_groups_go_on_where_they_stopped(
         True,
     ]
     call("--kept")
+    # So is what is run with each method's own network, under its number of clients.
+    monkeypatch.setattr(planted, "OWN_SIZES", ((3, 3),))
+    assert "[1/1" in call("--only", "fesem", "--seeds", "1", "--own-network")
+    assert "of which 1 are kept already" in call("--only", "fesem", "--seeds", "1", "--own-network")
+    kept = json.loads((folder / "fesem.json").read_text("utf-8"))["rows"]
+    assert sorted(row["own_network"] for row in kept) == [0, 6]
+    call("--kept")
 
 
 def test_what_fails_is_marked_on_the_page_of_planted_groups() -> None:
@@ -475,6 +482,22 @@ def test_what_fails_is_marked_on_the_page_of_planted_groups() -> None:
     assert lines[1].split(" | ")[1:] == [", ".join(planted.advice("ifca")), "1 of 1 (1 seed)", "–", "–", "– |"]
     assert lines[3].startswith("| [`ifca`](methods/ifca.md), as advised | 1.00 · 50.0% (1 of 3) | – |")
     assert lines[2].split(" | ")[1:] == ["1.00 · 50.0%", "**0.89** · 50.0% (1 of 3)", *["–"] * 3, "– |"]
+
+
+def test_with_its_own_network_a_method_finds_groups_in_four_of_five_seeds() -> None:
+    case = planted.own_cases(["fashion-mnist"])[0]
+    experiment = planted.Cell("layercfl", case, 1).experiment()
+    assert (experiment.network, experiment.data.clients) == (Experiment().network, 20)
+    assert planted.Cell("fedcps", case, 1).experiment().method.settings == {"clusters": 4}
+    aris = {"fesem": [1.0, 1.0, 0.95, 1.0, 0.0], "cfl": [1.0, 1.0, 0.9499, 1.0, 0.0]}
+    rows = [
+        dict(zip(planted.PLACE, planted.Cell(method, case, 1 + i).place, strict=True)) | {"ari": ari}
+        for method, found in aris.items()
+        for i, ari in enumerate(found)
+    ]
+    table = planted.own_table(rows)
+    assert "4 of 5 · 0.79" in table
+    assert "**3 of 5** · 0.78" in table
 
 
 def test_a_method_runs_as_its_page_advises() -> None:
