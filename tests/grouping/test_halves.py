@@ -67,7 +67,7 @@ def test_clients_of_one_population_are_divided_no_more_often_than_alpha() -> Non
     assert 12 <= divided <= 48  # 30, give or take 3.5 standard deviations
 
 
-@pytest.mark.parametrize("groups", [[0] * 12, [0, 1] * 6, [0] * 9 + [1] * 4, [0, 1, 2] * 6, [0, 1, 2, 3] * 5])
+@pytest.mark.parametrize("groups", [[0] * 12, [0, 1] * 6, [0] * 9 + [1] * 4, [0, 1, 2] * 6, [0, 1, 2, 3] * 5, [0, 1, 2, 3] * 3])
 def test_planted_groups_are_found(groups: list[int]) -> None:
     found = find_groups(products_of(centres_of(groups)), 0.03, np.random.default_rng(0))
     assert found.labels.tolist() == groups
@@ -83,10 +83,11 @@ def test_a_client_far_from_all_others_leaves_their_group_whole() -> None:
     assert found.labels.tolist() == groups
 
 
-def test_everybody_differs_where_no_group_is_large_enough_to_be_tested() -> None:
-    found = find_groups(products_of(centres_of(list(range(12)))), 0.05, np.random.default_rng(0))
+@pytest.mark.parametrize("n", [4, 5, 12])
+def test_everybody_differs_where_groups_too_small_to_be_tested_differ_within(n: int) -> None:
+    found = find_groups(products_of(centres_of(list(range(n)))), 0.05, np.random.default_rng(0))
     assert found.all_differ
-    assert found.count == 12
+    assert found.count == n
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])

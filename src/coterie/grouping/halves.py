@@ -14,6 +14,7 @@ directions, `[2 n, 2 n]`; there is one for each of V starts.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +74,7 @@ class HalfGroups:
     Attributes:
         labels: of each client `[n]`, canonical.
         tests: what was tested, all clients first.
-        all_differ: no groups large enough to be tested describe the clients; each is its own group.
+        all_differ: no groups describe the clients; each is its own group.
     """
 
     labels: Labels
@@ -170,17 +171,45 @@ def pairing_test(halves: Floats, rng: np.random.Generator, draws: int = 999) -> 
         rng: draws the pairings.
         draws: how many.
     """
-    size = len(halves)
-    if size < 2:
+    if len(halves) < 2:
         return PairingTest(1.0, 0.0, 0.0)
+    own, means = _pair(halves, rng, draws)
+    return _compare(own, means)
+
+
+def _compare(own: float, means: Floats) -> PairingTest:
+    nearer = int((means <= own + 1e-12).sum())  # sums of the same pairs in another order are ties
+    return PairingTest((1 + nearer) / (1 + len(means)), own, float(means.mean()))
+
+
+def _pair(halves: Floats, rng: np.random.Generator, draws: int) -> tuple[float, Floats]:
+    """Return the mean distance of own halves, and that of each of some random pairings `[draws]`."""
+    size = len(halves)
     own = float(halves[np.arange(0, size, 2), np.arange(1, size, 2)].mean())
     means, at_a_time = np.empty(draws), max(1, _CHUNK // size)
     for at in range(0, draws, at_a_time):
         some = means[at : at + at_a_time]
         order = rng.random((len(some), size)).argsort(1)
         some[:] = halves[order[:, ::2], order[:, 1::2]].mean(1)
-    nearer = int((means <= own + 1e-12).sum())  # sums of the same pairs in another order are ties
-    return PairingTest((1 + nearer) / (1 + draws), own, float(means.mean()))
+    return own, means
+
+
+def _differ_in_small_groups(halves: Floats, groups: list[Labels], alpha: float, rng: np.random.Generator) -> bool:
+    """Return whether members of groups that are too small for a test of their own differ, all such groups together.
+
+    Halves are paired at random within each group, so that groups that differ from each other do not count. It is
+    also true where they are so few that no outcome could say so.
+    """
+    small = [members for members in groups if 1 < len(members) < LEAST]
+    pairings = math.prod(math.prod(range(1, 2 * len(members), 2)) for members in small)
+    if 1 / pairings > alpha:
+        return True
+    own, means = 0.0, np.zeros(max(999, int(np.ceil(FINER / alpha)) - 1))
+    for members in small:
+        rows = _halves_of(members)
+        found = _pair(halves[np.ix_(rows, rows)], rng, len(means))
+        own, means = own + len(members) * found[0], means + len(members) * found[1]
+    return _compare(own, means).p <= alpha
 
 
 def find_groups(
@@ -195,8 +224,8 @@ def find_groups(
     Down the tree of average linkage, m of the n clients are divided where their p-value is at most `alpha m / n`.
     So the probability of dividing any branch of one population is at most `alpha` for a given tree (Meinshausen,
     Biometrika 2008, Theorem 1), and exactly so for all clients together. Clients far from all others leave the tree
-    first, and leave the other groups as they were. Branches of fewer than `LEAST` stay; where most clients end in
-    such, everybody differs.
+    first, and leave the other groups as they were. Branches of fewer than `LEAST` stay. Where most clients end in
+    such, these are tested together; if members of one branch differ, or each is alone, everybody differs.
 
     Args:
         products: `[V, 2 n, 2 n]`.
@@ -225,6 +254,8 @@ def find_groups(
                 continue
         groups.append(members)
     whole = sum(len(members) for members in groups if len(members) >= LEAST)
+    if 2 * whole < len(counted) and not _differ_in_small_groups(halves, groups, alpha, rng):
+        whole += sum(len(members) for members in groups if 1 < len(members) < LEAST)
     if len(groups) > 1 and 2 * whole < len(counted):
         return HalfGroups(np.arange(n), tuple(tests), True)
     labels = np.zeros(len(counted), np.int64)
