@@ -6,9 +6,9 @@ All clients start in one leaf of a tree. Every round:
     1. Each client trains the model of its leaf and uploads it; the server keeps its update.
     2. The server compares the updates of all clients, by their cosines.
     3. A leaf is tested when its mean update is shorter than eps1 while a member's is longer than eps2: its model
-       has come to rest and does not suit them all. It is cut in two by complete linkage, and the cut is accepted if
-       the sides are farther apart than gamma_max (Theorem 1). By default that is how far noise alone would drive
-       clients of one distribution apart; the clients measure it by training on two halves of their data.
+       has come to rest and does not suit them all. It is cut in two by linkage, and the cut is accepted if the
+       sides are farther apart than gamma_max (Theorem 1). By default a test on halves of the members' data must say
+       that they are no draws from one population (`grouping.halves`), and it is cut by what that measures.
     4. Every leaf's model becomes the mean of what its members trained.
 
 LayerCFL and AdaCFL are the same recursion on the updates, or weights, of some layers. The settings are theirs too.
@@ -28,10 +28,12 @@ from pydantic import Field, PlainValidator
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.half_data import HalfDataSpread, HalfDataUpdates
+from coterie.clients.rules.half_data import HalfDataSpread
 from coterie.clients.rules.local_update import LocalUpdate, UpdateKeepingSolver
 from coterie.errors import BadInput
-from coterie.grouping.cluster import Linkage, bipartition
+from coterie.grouping.cluster import Linkage, bipartition, nearest_group
+from coterie.grouping.halves import LEAST, client_distances, pairing_test
+from coterie.grouping.labels import relabel
 from coterie.grouping.layers import (
     ALL,
     AUTO,
@@ -52,15 +54,19 @@ from coterie.methods.client_rows import add_rows, replace_rows
 from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Replies, Round, Send
 from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, ServerView, Serving, find_idle_settings
 from coterie.methods.privacy import UNTRIED, Covered
+from coterie.methods.split_halves import compare_halves
 from coterie.models.layout import BYTES_PER_SCALAR, Layout, Part
 
 NOISE, SPLIT_HALF = "noise", "split_half"
 
-LEAST_MEASURED = 3
-"""Clients that must have told the noise of their updates before a split is accepted."""
+LEVEL = 0.005
+"""The p-value of a test on halves below which members of a leaf count as no draws from one population."""
 
-CONFIDENCE = 0.95
-"""Of the one-sided interval of the mean noise, so that leaves of few clients are not split by chance."""
+MOST_TESTED = 200
+"""Members of a leaf who train on halves, drawn at random where there are more."""
+
+DRAWS = 1999
+"""Random pairings of a test."""
 
 Layers = Annotated[
     str,
@@ -94,8 +100,8 @@ Gamma = Annotated[
     float | str,
     PlainValidator(_check_gamma),
     Field(
-        description="the separation, 0 … 1, that sides must exceed; noise: that of clients of one distribution, as "
-        "halves of their data tell; split_half: Theorem 1's bound of it"
+        description="the separation, 0 … 1, that sides must exceed; split_half: Theorem 1's bound of it; noise: a "
+        "test on halves of the members' data must reject that they are of one distribution"
     ),
 ]
 
@@ -191,14 +197,16 @@ class CFLState(Leaves, Choice):
 class CFL(Method[CFLState]):
     """Recursive bipartition by the cosine of whole updates (Sattler et al., 2020; also FMTL, FedCluster).
 
-    The released code is `eps1 = 0.4` (and `eps2 = 1.6`, which is `ratio = 4` times that), `gamma_max = 0`, `t_min =
-    21`, `cooldown = 0`, `stale = 0`, `persist_opt = true`. Its thresholds are lengths of one network's updates.
+    The released code is `eps1 = 0.4` (and `eps2 = 1.6`, which is `ratio = 4` times that), `linkage = "complete"`,
+    `gamma_max = 0`, `t_min = 21`, `cooldown = 0`, `stale = 0`, `persist_opt = true`. Its thresholds are lengths of
+    one network's updates.
 
     FeSEM's version of it is `layers = "last:1"`, `linkage = "average"`, `gamma_max = 0.13`, `t_min = 30`, tested
     whatever the norms (`eps1_frac = 2`, `ratio = 0`), each new leaf after thirty rounds more (`retrain = 30`).
 
     Per round: down and up `m P b` bytes. Unless `gamma_max` is a number, each client present in a leaf that passes
-    both thresholds is sent the model once more and answers 4 bytes; with `noise` it trains twice more.
+    both thresholds is sent the model once more and answers 4 bytes; with `noise` `2 P b` (of models of more than
+    262,144 parameters, two sketches of 8,192 numbers).
     """
 
     layers: Layers = ALL
@@ -206,7 +214,7 @@ class CFL(Method[CFLState]):
     distance: Distance = "cosine"
     linkage: Annotated[
         Linkage, Field(description="of the bipartition: complete as in CFL's code; single is its formula's optimum")
-    ] = "complete"
+    ] = "average"
     eps1_frac: Annotated[
         float | None,
         Field(
@@ -221,7 +229,7 @@ class CFL(Method[CFLState]):
     eps2_on: Eps2On = "all"
     t_min: Annotated[FirstSplit, Grid(5, 10, 21)] = 5
     gamma_max: Annotated[Gamma, Grid(0.0, 0.13, NOISE)] = NOISE
-    cooldown: Annotated[int, Field(ge=0, description="rounds without a test after a refused split")] = 5
+    cooldown: Annotated[int, Field(ge=0, description="rounds without a test after a refused split")] = 10
     retrain: Annotated[int, Field(ge=0, description="rounds that a new leaf trains before it is tested")] = 0
     recursive: Annotated[bool, Field(description="test new leaves at once, on the updates that made them")] = False
     weights: Weights = "uniform"
@@ -307,17 +315,21 @@ class CFL(Method[CFLState]):
                 why += f"method.ratio = {longest * self.ratio:.3g} would have passed this test"
         elif not cut and self.gamma_max == NOISE:
             alone = (server.samples < 2).any() and (state.updated_in == rounds).all()
-            why = f"no cut could be held against the noise of updates: fewer than {LEAST_MEASURED} of the members "
-            why += "present in a round could measure it, or those of one side alone; "
-            why += "a client of one training sample cannot" if alone else more
+            why = (
+                f"no cut could be tested: it takes {LEAST} members with two halves of data, present in one round; "
+            )
+            why += "a client of one training sample has none" if alone else more
         elif not cut and self.gamma_max == SPLIT_HALF:
             why = "no cut could be held against the spread of halves: no member present has two minibatches; "
             why += "lower training.batch_size"
         elif not cut:
             why = "there was nothing to cut: the updates of all members were equal"
-        elif isinstance(self.gamma_max, str) and not apart:
-            why = f"every cut of {cut} was refused: the noise in the updates was so great that it explains any "
-            why += "separation; more training.epochs lessen it, and method.gamma_max = 0 would have split them"
+        elif self.gamma_max == NOISE:
+            why = f"every cut of {cut} was refused: halves of the members' data did not tell them apart (p = "
+            why += (
+                f"{LEVEL / apart:.3g} at least, and it takes one below {LEVEL}); method.gamma_max = 0 would have "
+            )
+            why += "split them"
         else:
             why = f"every cut of {cut} was refused: the separation of its sides was at most {apart:.3g} times "
             why += f"gamma_max = {self.gamma_max!r}, so that they look like clients of one distribution; a smaller "
@@ -345,7 +357,7 @@ class CFL(Method[CFLState]):
         server = "its server compares single clients' updates"
         if not isinstance(self.gamma_max, str):
             return Covered(server, UNTRIED, UNTRIED)
-        halves = "its clients train on halves of their samples and tell how alike the updates are"
+        halves = "its clients train on halves of their samples and tell what comes of each"
         return Covered(server, halves, halves)
 
     def start(self, server: ServerView) -> CFLState:
@@ -490,18 +502,19 @@ class CFL(Method[CFLState]):
             if longest[1] < eps2:
                 continue
             tests[2] += 1
-            present_members = np.intersect1d(members, present)
-            if self.gamma_max == NOISE and len(present_members) < LEAST_MEASURED:
-                continue  # too few to measure the noise, so nobody is asked
-            sides, apart = self._cut_leaf(state, members, present_members, known, matrix, cohort)
-            if not sides.any() or np.isnan(apart):
-                continue  # equal members are not cut, nor where nobody of one side can tell its noise
-            least = yield from self._find_gamma(state, row, members, sides, present_members, server.layout)
-            if np.isnan(least):
-                continue  # not a refusal: the leaf waits until enough members can measure the noise
+            sides, apart, inside = self._cut_leaf(state, members, known, matrix, cohort)
+            if not sides.any():
+                continue  # equal members are not cut
+            there = np.intersect1d(members, present)
+            if self.gamma_max == NOISE:
+                sides, times = yield from self._test_halves(state, row, members, there, sides, inside, cohort)
+            else:
+                times = yield from self._compare_with_gamma(state, row, apart, there, server.layout)
+            if np.isnan(times):
+                continue  # not a refusal: the leaf waits until enough members can tell
             tests[3] += 1
-            closest[2] = max(closest[2], apart / least if least else np.inf)
-            if apart <= least:
+            closest[2] = max(closest[2], times)
+            if times <= 1:
                 state.until[row] = cohort.round + self.cooldown
                 continue
             halves = server.aggregation.average_groups(updates, sides, torch.zeros_like(updates[:2]), weights)
@@ -524,20 +537,18 @@ class CFL(Method[CFLState]):
         self,
         state: CFLState,
         members: Ids,
-        present: Ids,
         known: Ids,
         matrix: NDArray[np.float64] | None,
         cohort: Cohort,
-    ) -> tuple[NDArray[np.int64], float]:
-        """Return the sides of a leaf of `members`, 0 and 1 `[m]`, and their separation; equal members are not cut.
+    ) -> tuple[NDArray[np.int64], float, NDArray[np.float64] | None]:
+        """Return the sides of a leaf of `members`, 0 and 1 `[m]`, their separation, and the matrix `[m, m]`.
 
-        With `gamma_max = "noise"` the separation is that of the updates of the members who are `present`, for
-        those of other rounds differ by more than noise; NaN where one side has none of them. Without a test it is
-        infinite.
+        Equal members are not cut.
+
+        Without a test the separation is infinite.
 
         The `matrix` is between all `known` clients. Without one, the members are compared here; above
-        `scale.hierarchy_above` clients by way of micro-clusters, if the leaf is larger than a sample. Then the
-        separation is that of all members, with `noise` too, as far as pairs were compared.
+        `scale.hierarchy_above` clients by way of micro-clusters, if the leaf is larger than a sample.
         """
         server = cohort.server
         if matrix is not None:
@@ -551,54 +562,67 @@ class CFL(Method[CFLState]):
             if server.n > above and len(members) > min(SAMPLE, above):
                 seed = int(server.stream("micro-clusters", cohort.round).integers(2**31))
                 sides, alike = bipartition_of_many(rows, self.distance, self.linkage, seed)
-                return sides, separation_at(alike) if self.distance == "cosine" else float("inf")
+                return sides, separation_at(alike) if self.distance == "cosine" else math.inf, None
             inside = compare_signals(rows, self.distance)
         apart = distances(inside, self.distance)
         sides = bipartition(apart, self.linkage) if apart.any() else np.zeros(len(members), np.int64)
-        if self.gamma_max == NOISE:
-            counted = np.isin(members, present)
-            sides_there = sides[counted]
-            if not sides_there.any() or sides_there.all():
-                return sides, float("nan")
-            updates = self._select_part(state, server.layout).take(state.updates_of(members[counted]))
-            return sides, separation(compare_signals(updates, "cosine"), sides_there)
-        return sides, separation(inside, sides) if self.distance == "cosine" and sides.any() else float("inf")
+        separated = separation(inside, sides) if self.distance == "cosine" and sides.any() else math.inf
+        return sides, separated, inside
 
-    def _find_gamma(
-        self, state: CFLState, row: int, members: Ids, sides: NDArray[np.int64], present: Ids, layout: Layout
-    ) -> Round[float]:
-        """Return what the separation of a leaf's sides must exceed (Theorem 1; docs/methods/layercfl.md, D9).
+    def _test_halves(
+        self,
+        state: CFLState,
+        row: int,
+        members: Ids,
+        present: Ids,
+        sides: NDArray[np.int64],
+        inside: NDArray[np.float64] | None,
+        cohort: Cohort,
+    ) -> Round[tuple[NDArray[np.int64], float]]:
+        """Test whether a leaf's members are of one population, and cut it by what the test measured (D9).
 
-        `split_half` is the greatest gamma. With `noise` it is what clients of one distribution are apart: the mean
-        cosine c of updates from two halves of a client's data, at the lower end of its interval, gives 2 c / (1
-        + c) for updates from all of them (Spearman and Brown, 1910). For c counts the geometric mean of both sides
-        where that is less, or clients of noisier updates would be split off.
+        Members who were not tested go to the side that their updates are nearer to. Where members were not all
+        compared with each other, the `sides` stay.
 
-        NaN where too few could measure it (D16); infinite where the noise is so great that it explains any cut.
+        Returns:
+            The sides `[m]`, and `LEVEL` by the p-value: above 1 where they are no draws from one population. NaN
+            where fewer than `LEAST` could tell (D16).
         """
-        if not isinstance(self.gamma_max, str):
-            return self.gamma_max
-        part, model = self._select_part(state, layout), state.models[row]
-        rest = layout.everything - part
-        down = {"seen": Send.same(model, present, part)} | (
-            {"rest": Send.same(model, present, rest)} if rest else {}
-        )
-        rule = HalfDataUpdates() if self.gamma_max == NOISE else HalfDataSpread()
-        replies: Replies = yield Exchange(present, rule, down)
-        if self.gamma_max == SPLIT_HALF:
-            spreads = replies.numbers.get("spread", np.empty(0))
-            return float(np.nanmax(spreads)) if np.isfinite(spreads).any() else float("nan")
-        found = replies.numbers.get("alike", np.empty(0))
-        side = sides[np.searchsorted(members, replies.clients)][np.isfinite(found)] if len(found) else sides[:0]
-        found = found[np.isfinite(found)]
-        if len(found) < LEAST_MEASURED or not side.any() or side.all():
-            return float("nan")
-        from scipy import stats
+        server = cohort.server
+        rng = server.stream(f"halves of leaf {state.nodes[row]}", cohort.round)
+        asked = np.sort(rng.permutation(present)[:MOST_TESTED])
+        if len(asked) < LEAST:
+            return sides, math.nan
+        part, rows = self._select_part(state, server.layout), np.full(len(asked), row)
+        found = yield from compare_halves(asked, rows, state.models, server, part)
+        if row not in found:
+            return sides, math.nan
+        tested, halves = found[row]
+        p = pairing_test(halves, rng, DRAWS).p
+        if inside is not None:
+            at, own = np.searchsorted(members, tested), bipartition(client_distances(halves), self.linkage)
+            sides = nearest_group(distances(inside, self.distance)[:, at], own)
+            sides[at] = own
+        return relabel(sides), LEVEL / p
 
-        error = float(stats.t.ppf(CONFIDENCE, len(found) - 1) * found.std(ddof=1)) / math.sqrt(len(found))
-        one, other = (max(0.0, float(found[side == k].mean())) for k in (0, 1))
-        alike = min(float(found.mean()) - error, math.sqrt(one * other))
-        return separation_at(2 * alike / (1 + alike)) if alike > 0 else float("inf")  # nothing but noise
+    def _compare_with_gamma(
+        self, state: CFLState, row: int, apart: float, present: Ids, layout: Layout
+    ) -> Round[float]:
+        """Return how many times gamma_max the separation `apart` of a leaf's sides is (Theorem 1).
+
+        With `split_half` that is the greatest gamma of the members who are `present`; NaN where none can tell.
+        """
+        least = self.gamma_max
+        if least == SPLIT_HALF:
+            part, model = self._select_part(state, layout), state.models[row]
+            rest = layout.everything - part
+            down = {"seen": Send.same(model, present, part)}
+            down |= {"rest": Send.same(model, present, rest)} if rest else {}
+            replies: Replies = yield Exchange(present, HalfDataSpread(), down)
+            spreads = replies.numbers.get("spread", np.empty(0))
+            least = float(np.nanmax(spreads)) if np.isfinite(spreads).any() else math.nan
+        assert not isinstance(least, str)
+        return apart / least if least else math.inf if apart else 0.0
 
     def _select_part(self, state: CFLState, layout: Layout) -> Part:
         """Return the tensors that are compared; all of them while the layer is undecided."""

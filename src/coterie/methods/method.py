@@ -228,6 +228,11 @@ class Method(ABC, Generic[S]):
         return []
 
     @property
+    def is_given_groups(self) -> bool:
+        """Whether a setting says how many groups there are, which may be wrong."""
+        return hasattr(self, "clusters")
+
+    @property
     def own_aggregation(self) -> str:
         """Why another rule of aggregation cannot take the place of this method's own; empty where it can."""
         return ""

@@ -174,6 +174,10 @@ class Parts:
         return "no search for groups" if self.searches and self.after > rounds else ""
 
     @property
+    def is_given_groups(self) -> bool:
+        return self.cluster in ("kmeans", "nearest", "choose") or (self.cluster == "upgma" and self.cut is None)
+
+    @property
     def searches(self) -> bool:
         """Whether the server looks for groups."""
         return self.cluster not in ("none", "choose")

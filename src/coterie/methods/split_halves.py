@@ -7,15 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from coterie.clients.rules.half_data import HalfDirections
-from coterie.grouping.halves import common_half, direction_products, find_turned_round
+from coterie.clients.rules.half_data import HalfDirections, is_sketched
+from coterie.grouping.halves import (
+    FINER,
+    LEAST,
+    common_half,
+    direction_products,
+    find_turned_round,
+    half_distances,
+    pairing_test,
+)
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.half_models import HalfModels, have_directions, make_half_models
 from coterie.methods.method import ServerView
+from coterie.models.layout import Part
 
 PASSES = 5
 """Passes over a half."""
+
+MOST_MEMBERS = 16
+"""Clients of a group who are asked whether they differ."""
+MIXED_LEVEL = 0.01
+"""How often groups of clients of one population may be said to be mixed, in a run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +98,69 @@ def gather_halves(
     )
 
 
+def compare_halves(
+    clients: Ids, groups: Ids, models: Tensor, server: ServerView, part: Part | None = None
+) -> Round[dict[int, tuple[Ids, NDArray[np.float64]]]]:
+    """Return, for each group, which clients have two halves `[r]`, and the distances of these `[2 r, 2 r]`.
+
+    They train on either half from the model of their group. A group is left out where fewer than `LEAST` answered.
+
+    Args:
+        clients: whom to ask `[m]`, ascending; each costs `P b` bytes down and `2 P b` up.
+        groups: of each of them `[m]`.
+        models: of the groups `[K, P]`.
+        server: what is known of the clients.
+        part: the tensors that are compared, where directions are not sketched; all where not given.
+    """
+    size = common_half(server.samples[clients])
+    if not size:
+        return {}
+    replies: Replies = yield Exchange(clients, HalfDirections(size, PASSES), {"model": Send(models, groups)})
+    answered, products = _read_products(replies, None if is_sketched(server.layout) else part)
+    of, found = groups[np.searchsorted(clients, answered)], {}
+    for group in np.unique(of).tolist():
+        members = np.flatnonzero((of == group) & (server.samples[answered] >= 2 * size))
+        if len(members) >= LEAST:
+            found[group] = answered[members], half_distances(products[None], members)
+    return found
+
+
+def warn_of_mixed_groups(
+    models: Tensor, groups: NDArray[np.int64], names: NDArray[np.int64], server: ServerView, round: int
+) -> Round[list[str]]:
+    """Return a warning that names the groups whose clients still differ; none where no group's do.
+
+    At most `MOST_MEMBERS` of each group, drawn at random, train on halves from its model. A group's clients differ
+    where a test says so at the level `MIXED_LEVEL` by the number of groups.
+
+    Args:
+        models: of the groups `[K, P]`.
+        groups: of each client `[n]`; -1 for none.
+        names: the number of each client's group for the reader `[n]`.
+        server: what is known of the clients.
+        round: names the randomness.
+    """
+    rng = server.stream("mixed groups", round)
+    drawn = [rng.permutation(np.flatnonzero(groups == k))[:MOST_MEMBERS] for k in range(len(models))]
+    clients = np.sort(np.concatenate([members for members in drawn if len(members) >= LEAST] or drawn[:0]))
+    if not len(clients):
+        return []
+    compared = yield from compare_halves(clients, groups[clients], models, server)
+    level = MIXED_LEVEL / max(1, len(compared))
+    found = []
+    for group, (members, halves) in compared.items():
+        p = pairing_test(halves, rng, int(np.ceil(FINER / level)) - 1).p
+        if p <= level:
+            found.append(f"{names[members[0]]} ({(groups == group).sum()} clients, p = {p:.2g})")
+    if not found:
+        return []
+    return [
+        f"clients of one group still differ: in group {', '.join(found)} halves of one client's data are more "
+        f"alike than halves of two clients'. More groups than method.clusters = {len(models)} may suit them, or "
+        "none; `coterie diagnose` looks for how many there are"
+    ]
+
+
 def _restrict(answers: list[tuple[Ids, NDArray[np.float64]]], clients: Ids) -> NDArray[np.float64]:
     """Return the products `[V, 2 r, 2 r]` of some clients, all of whom answered from every start."""
     found = np.empty((len(answers), 2 * len(clients), 2 * len(clients)))
@@ -93,13 +171,15 @@ def _restrict(answers: list[tuple[Ids, NDArray[np.float64]]], clients: Ids) -> N
     return found
 
 
-def _read_products(replies: Replies) -> tuple[Ids, NDArray[np.float64]]:
-    """Return who sent two directions, and their products.
+def _read_products(replies: Replies, part: Part | None = None) -> tuple[Ids, NDArray[np.float64]]:
+    """Return who sent two directions, and their products, in some of the tensors or in all.
 
     A client with a single sample sends none; a vector of 0, as of training that diverged, is none either.
     """
     if not len(replies):
         return replies.clients, np.empty((0, 0))
-    first, second = replies.uploads["first"], replies.uploads["second"]
     sent = have_directions(replies)
-    return replies.clients[sent.numpy()], direction_products(first[sent], second[sent])
+    first, second = (replies.uploads[name][sent] for name in ("first", "second"))
+    if part is not None:
+        first, second = part.take(first), part.take(second)
+    return replies.clients[sent.numpy()], direction_products(first, second)

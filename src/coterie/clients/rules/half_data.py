@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.minibatch import Samples
-from coterie.clients.rules.requests import Gradients, LocalNetwork, Request, Train, Trained
+from coterie.clients.rules.requests import Gradients, LocalNetwork, Request
 from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
 from coterie.clients.rules.training import Training
 from coterie.models.layout import Layout
@@ -52,35 +52,6 @@ class HalfDataSpread(Rule):
         one, other = rows[::2].mean(0), rows[1::2].mean(0)
         away, common = float((one - other).norm()), float((one + other).norm())
         return Answer(numbers={"spread": min(away / common, FARTHEST) if common else FARTHEST})
-
-
-@rule("half-data-updates")
-@dataclass(frozen=True)
-class HalfDataUpdates(Rule):
-    """How alike a client's updates from two halves of its data are: what noise there is in an update.
-
-    An update is a round's training from the received model in which the samples of the other half weigh nothing,
-    and its own twice as much: as many steps of the same length, from independent samples. The model comes as for
-    `HalfDataSpread`.
-    """
-
-    def run(self, client: Client, order: Order) -> Work:
-        """Answer with the cosine of the two, `alike`; with nothing for one sample."""
-        seen = order.items["seen"]
-        if client.samples < 2 or seen.part is None:
-            return Answer()
-        start = _start(client, order)
-        first = torch.zeros(client.samples)
-        picked = client.stream("half-data").permutation(client.samples)[: client.samples // 2]
-        first[torch.from_numpy(picked)] = client.samples / len(picked)
-        second = torch.where(first > 0, 0.0, client.samples / (client.samples - len(picked)))
-        updates = []
-        for weights, purpose in ((first, "first half"), (second, "second half")):
-            trained: Trained = yield Train(start, weights=weights, purpose=purpose)
-            updates.append(seen.part.take(trained.model - start).double())
-        one, other = updates
-        lengths = float(one.norm() * other.norm())
-        return Answer(numbers={"alike": float(one @ other) / lengths if lengths else 0.0})
 
 
 LEAST_STEPS = 20

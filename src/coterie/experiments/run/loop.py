@@ -61,6 +61,7 @@ from coterie.methods import Cohort, Method
 from coterie.methods.exchange import Ask, Exchange, Log, Replies
 from coterie.methods.method import UNKNOWN
 from coterie.methods.privacy import NoisyAggregation
+from coterie.methods.split_halves import warn_of_mixed_groups
 from coterie.models.factory import digest_start
 from coterie.randomness import PrivateRandomness, make_secret, stream
 from coterie.runtime.checkpoint import check_state
@@ -688,10 +689,28 @@ class Session:
     def warn_at_the_end(self) -> None:
         """Tell the observers, and keep in the folder, how training diverged, and what did not come about."""
         diverged = self.divergence.sentences()
-        warnings = self.method.final_warnings(self.state, self.server, self.done)
+        warnings = [*self.method.final_warnings(self.state, self.server, self.done), *self._warn_of_mixed_groups()]
         if self.folder is not None:
             self.folder.write_warnings(warnings, diverged, self.divergence.is_total)
         _tell(self.observers, [*diverged, *warnings])
+
+    @insist_on_signals()
+    def _warn_of_mixed_groups(self) -> list[str]:
+        """Say which groups hold clients that still differ, where a method was given the number of groups.
+
+        Real clients are not asked to train once more for it, nor are those who were promised privacy.
+        """
+        if not self._is_simulated or self.promise is not None or self.groups is None:
+            return []
+        if not self.method.is_given_groups:
+            return []
+        serving = self.method.serving(self.state, self.server)
+        self.runtime.begin_round(self.done)
+        with one_thread(blas=True):
+            asked = warn_of_mixed_groups(serving.models, serving.groups, self.groups, self.server, self.done)
+            found: list[str] = drive(asked, self.runtime.answer)
+        self.runtime.states.roll_back()
+        return found
 
     @insist_on_signals()
     def picture(self) -> Picture | None:
