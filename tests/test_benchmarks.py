@@ -460,10 +460,10 @@ def test_planted_groups_go_on_where_they_stopped(
     call("--kept")
     # So is what is run with each method's own network, under its number of clients.
     monkeypatch.setattr(planted, "OWN_SIZES", ((3, 3),))
-    assert "[1/1" in call("--only", "fesem", "--seeds", "1", "--own-network")
-    assert "of which 1 are kept already" in call("--only", "fesem", "--seeds", "1", "--own-network")
+    assert "[2/2" in call("--only", "fesem", "--seeds", "1", "--own-network")  # the second with a group too few
+    assert "of which 2 are kept already" in call("--only", "fesem", "--seeds", "1", "--own-network")
     kept = json.loads((folder / "fesem.json").read_text("utf-8"))["rows"]
-    assert sorted(row["own_network"] for row in kept) == [0, 6]
+    assert sorted(row["own_network"] for row in kept) == [0, 6, 6]
     call("--kept")
 
 
@@ -491,7 +491,8 @@ def test_with_its_own_network_a_method_finds_groups_in_four_of_five_seeds() -> N
     assert planted.Cell("fedcps", case, 1).experiment().method.settings == {"clusters": 4}
     aris = {"fesem": [1.0, 1.0, 0.95, 1.0, 0.0], "cfl": [1.0, 1.0, 0.9499, 1.0, 0.0]}
     rows = [
-        dict(zip(planted.PLACE, planted.Cell(method, case, 1 + i).place, strict=True)) | {"ari": ari}
+        dict(zip(planted.PLACE, planted.Cell(method, case, 1 + i).place, strict=True))
+        | {"ari": ari, "mixed": False}
         for method, found in aris.items()
         for i, ari in enumerate(found)
     ]

@@ -67,7 +67,9 @@ def test_clients_of_one_population_are_divided_no_more_often_than_alpha() -> Non
     assert 12 <= divided <= 48  # 30, give or take 3.5 standard deviations
 
 
-@pytest.mark.parametrize("groups", [[0] * 12, [0, 1] * 6, [0] * 9 + [1] * 4, [0, 1, 2] * 6, [0, 1, 2, 3] * 5, [0, 1, 2, 3] * 3])
+@pytest.mark.parametrize(
+    "groups", [[0] * 12, [0, 1] * 6, [0] * 9 + [1] * 4, [0, 1, 2] * 6, [0, 1, 2, 3] * 5, [0, 1, 2, 3] * 3]
+)
 def test_planted_groups_are_found(groups: list[int]) -> None:
     found = find_groups(products_of(centres_of(groups)), 0.03, np.random.default_rng(0))
     assert found.labels.tolist() == groups

@@ -169,7 +169,7 @@ def test_cfl_6_10_as_fesem_compared_with_it() -> None:
 
 @pytest.mark.medium
 def test_adacfl_6_12_is_the_distance_between_classifiers() -> None:
-    """Complete linkage on ||w_i - w_j|| of the last dense layer, and no test of separation."""
+    """Linkage on ||w_i - w_j|| of the last dense layer, and no test of separation."""
     run = train(AdaCFL(**QUICK), planted("incongruent", 4, clients=12), 9, training=DECAY)
     at = int(run.state.splits[0, 1])
     ((_, replies),) = run.asked[at - 1]
@@ -248,7 +248,7 @@ def test_cfl_resumes_from_every_round(name: str, tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_cfl_of_fesem_retrains_a_new_leaf_before_it_is_tested() -> None:
     """The first cut is in round 3; the two new leaves train in rounds 4 to 6, and the last of these tests them."""
-    method = CFL(t_min=3, eps1_frac=2.0, ratio=0.0, linkage="average", retrain=3)
+    method = CFL(t_min=3, eps1_frac=2.0, ratio=0.0, gamma_max=0.0, retrain=3)
     run = train(method, planted("incongruent", 4, clients=12), 6)
     leaves = [len(state.nodes) for state in run.states[1:]]
     assert leaves == [1, 1, 2, 2, 2, 4]
@@ -256,5 +256,5 @@ def test_cfl_of_fesem_retrains_a_new_leaf_before_it_is_tested() -> None:
 
 def test_the_rules_can_be_built_by_name() -> None:
     """A client elsewhere builds the rule that an order names."""
-    for name in ("update-keeping-solver", "half-data-spread", "half-data-updates"):
+    for name in ("update-keeping-solver", "half-data-spread"):
         assert RULES[name].target().settings() == {}

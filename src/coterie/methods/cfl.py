@@ -315,10 +315,8 @@ class CFL(Method[CFLState]):
                 why += f"method.ratio = {longest * self.ratio:.3g} would have passed this test"
         elif not cut and self.gamma_max == NOISE:
             alone = (server.samples < 2).any() and (state.updated_in == rounds).all()
-            why = (
-                f"no cut could be tested: it takes {LEAST} members with two halves of data, present in one round; "
-            )
-            why += "a client of one training sample has none" if alone else more
+            why = f"no cut could be tested: it takes {LEAST} members with two halves of data; "
+            why += "a client of one training sample has none" if alone else "lower run.dropout"
         elif not cut and self.gamma_max == SPLIT_HALF:
             why = "no cut could be held against the spread of halves: no member present has two minibatches; "
             why += "lower training.batch_size"
@@ -505,11 +503,12 @@ class CFL(Method[CFLState]):
             sides, apart, inside = self._cut_leaf(state, members, known, matrix, cohort)
             if not sides.any():
                 continue  # equal members are not cut
-            there = np.intersect1d(members, present)
             if self.gamma_max == NOISE:
-                sides, times = yield from self._test_halves(state, row, members, there, sides, inside, cohort)
+                sides, times = yield from self._test_halves(state, row, members, sides, inside, cohort)
             else:
-                times = yield from self._compare_with_gamma(state, row, apart, there, server.layout)
+                times = yield from self._compare_with_gamma(
+                    state, row, apart, np.intersect1d(members, present), server.layout
+                )
             if np.isnan(times):
                 continue  # not a refusal: the leaf waits until enough members can tell
             tests[3] += 1
@@ -574,12 +573,13 @@ class CFL(Method[CFLState]):
         state: CFLState,
         row: int,
         members: Ids,
-        present: Ids,
         sides: NDArray[np.int64],
         inside: NDArray[np.float64] | None,
         cohort: Cohort,
     ) -> Round[tuple[NDArray[np.int64], float]]:
         """Test whether a leaf's members are of one population, and cut it by what the test measured (D9).
+
+        All are asked, also those who do not take part in this round, for a few of a leaf tell little.
 
         Members who were not tested go to the side that their updates are nearer to. Where members were not all
         compared with each other, the `sides` stay.
@@ -590,7 +590,7 @@ class CFL(Method[CFLState]):
         """
         server = cohort.server
         rng = server.stream(f"halves of leaf {state.nodes[row]}", cohort.round)
-        asked = np.sort(rng.permutation(present)[:MOST_TESTED])
+        asked = np.sort(rng.permutation(members)[:MOST_TESTED])
         if len(asked) < LEAST:
             return sides, math.nan
         part, rows = self._select_part(state, server.layout), np.full(len(asked), row)

@@ -29,6 +29,8 @@ PASSES = 5
 
 MOST_MEMBERS = 16
 """Clients of a group who are asked whether they differ."""
+MIXED = "clients of one group still differ"
+"""How the warning begins."""
 MIXED_LEVEL = 0.01
 """How often groups of clients of one population may be said to be mixed, in a run."""
 
@@ -142,9 +144,10 @@ def warn_of_mixed_groups(
     """
     rng = server.stream("mixed groups", round)
     drawn = [rng.permutation(np.flatnonzero(groups == k))[:MOST_MEMBERS] for k in range(len(models))]
-    clients = np.sort(np.concatenate([members for members in drawn if len(members) >= LEAST] or drawn[:0]))
-    if not len(clients):
+    large = [members for members in drawn if len(members) >= LEAST]
+    if not large:
         return []
+    clients = np.sort(np.concatenate(large))
     compared = yield from compare_halves(clients, groups[clients], models, server)
     level = MIXED_LEVEL / max(1, len(compared))
     found = []
@@ -155,7 +158,7 @@ def warn_of_mixed_groups(
     if not found:
         return []
     return [
-        f"clients of one group still differ: in group {', '.join(found)} halves of one client's data are more "
+        f"{MIXED}: in group {', '.join(found)} halves of one client's data are more "
         f"alike than halves of two clients'. More groups than method.clusters = {len(models)} may suit them, or "
         "none; `coterie diagnose` looks for how many there are"
     ]
