@@ -35,6 +35,7 @@ from coterie.methods import METHODS, FedAvg
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState
+from coterie.methods.split_halves import MIXED
 from coterie.report import run_page, run_tables
 from coterie.report.charts import charts_of
 
@@ -511,3 +512,16 @@ def test_what_did_not_come_about_is_said_at_the_end_and_kept(
     assert f"note: {sentence}" in Terminal(capsys)("show", "first").out
     folder.forget_after(2)
     assert folder.warnings() == []
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("method", "clusters", "are_mixed"), [("fesem", 4, 0), ("fesem", 3, 1), ("ifca", 1, 1)])
+def test_a_run_says_when_clients_of_one_group_differ(method: str, clusters: int, are_mixed: bool) -> None:
+    """Where the number of groups was given; nothing of it is counted or changes what the run serves."""
+    planted = {"name": "digits", "split": "permuted-labels(4)", "clients": 20}
+    experiment = Experiment(
+        data=planted, method={"name": method, "clusters": clusters}, run={"rounds": 6, "workers": 1}
+    )
+    result = coterie.run(experiment)
+    assert sum(text.startswith(MIXED) for text in RunFolder(result.folder).warnings()) == are_mixed
+    assert RunFolder(result.folder).ledger()["round"].max() == 6
