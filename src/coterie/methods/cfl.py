@@ -59,7 +59,7 @@ from coterie.models.layout import BYTES_PER_SCALAR, Layout, Part
 
 NOISE, SPLIT_HALF = "noise", "split_half"
 
-LEVEL = 0.005
+LEVEL = 0.003
 """The p-value of a test on halves below which members of a leaf count as no draws from one population."""
 
 MOST_TESTED = 200

@@ -152,7 +152,7 @@ def warn_of_mixed_groups(
     level = MIXED_LEVEL / max(1, len(compared))
     found = []
     for group, (members, halves) in compared.items():
-        p = pairing_test(halves, rng, int(np.ceil(FINER / level)) - 1).p
+        p = pairing_test(halves, rng, max(999, int(np.ceil(FINER / level)) - 1)).p
         if p <= level:
             found.append(f"{names[members[0]]} ({(groups == group).sum()} clients, p = {p:.2g})")
     if not found:
