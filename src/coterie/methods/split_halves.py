@@ -31,7 +31,7 @@ MOST_MEMBERS = 16
 """Clients of a group who are asked whether they differ."""
 MIXED = "clients of one group still differ"
 """How the warning begins."""
-MIXED_LEVEL = 0.05
+MIXED_LEVEL = 0.02
 """How often groups of clients of one population may be said to be mixed, in a run."""
 
 
