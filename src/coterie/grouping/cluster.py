@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -30,15 +29,13 @@ MODEL_ITERATIONS = 10
 
 
 def _eps(value: Any) -> float | str:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return "inf" if value == np.inf else float(value)
-    if not (isinstance(value, str) and re.fullmatch(r"inf|auto|relative:\d+(\.\d+)?", value)):
-        raise ValueError("it must be a number from 0 up, auto, inf, or relative:r as in relative:0.5")
-    return value
+    if not (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0) and value != "inf":
+        raise ValueError("it must be a number from 0 up, or inf")
+    return "inf" if float(value) == np.inf else float(value)
 
 
 Eps = Annotated[float | str, BeforeValidator(_eps)]
-"""How near is near, as a setting: see `read_eps`."""
+"""How near is near, as a setting."""
 
 
 def kmeans(
@@ -224,11 +221,17 @@ def mean_silhouette(distances: NDArray[np.float64], labels: NDArray[np.int64]) -
     other one; alone in its group it has 0. There must be two groups at least, and fewer than clients; of any other
     labelling it is -inf, so that it is never the best.
     """
-    from sklearn.metrics import silhouette_score
-
     if not 2 <= len(np.unique(labels)) < len(labels):
         return -np.inf
-    return float(silhouette_score(distances, labels, metric="precomputed"))
+    member = np.eye(labels.max() + 1)[labels]
+    sizes, sums, rows = member.sum(0), distances @ member, np.arange(len(labels))
+    own = sums[rows, labels] / np.maximum(sizes[labels] - 1, 1)
+    means = np.divide(sums, sizes, out=np.full_like(sums, np.inf), where=sizes > 0)
+    means[rows, labels] = np.inf
+    other = means.min(1)
+    further = np.maximum(own, other)
+    scores = np.divide(other - own, further, out=np.zeros(len(labels)), where=(sizes[labels] > 1) & (further > 0))
+    return float(scores.mean())
 
 
 def better_separated(distances: NDArray[np.float64], labellings: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -236,46 +239,18 @@ def better_separated(distances: NDArray[np.float64], labellings: Sequence[NDArra
     return max(labellings, key=lambda labels: mean_silhouette(distances, labels))
 
 
-def widest_gap(distances: NDArray[np.float64]) -> float:
-    """The middle of the largest gap between merge heights of single linkage, from distances `[n, n]`.
-
-    A threshold for `cluster_by_distance` that needs no scale (docs/methods/fedtsdp.md, D2). Of equal gaps the
-    lowest counts. NaN where there are fewer than two merges, or a distance is not finite.
-    """
-    if len(distances) < 3 or not np.isfinite(distances).all():
-        return float("nan")
-    heights = dendrogram(distances, "single")[:, 2]
-    at = int(np.diff(heights).argmax())
-    return float((heights[at] + heights[at + 1]) / 2)
-
-
-def read_eps(eps: float | str, distances: NDArray[np.float64]) -> float:
-    """The number that `eps` means for distances `[n, n]` (docs/methods/fedtsdp.md, D2 and D4).
-
-    A number and `inf` mean themselves, `auto` the middle of the widest gap (`widest_gap`), and `relative:r` means r
-    times the median over pairs of clients.
-    """
-    if eps == "auto":
-        return widest_gap(distances)
-    if isinstance(eps, str) and eps.startswith("relative:"):
-        pairs = distances[np.triu_indices(len(distances), 1)]
-        return float(eps.removeprefix("relative:")) * float(np.median(pairs)) if len(pairs) else 0.0
-    return float(eps)
-
-
 def refine_groups(
-    groups: NDArray[np.int64], models: Tensor, eps: float | str, noise: Noise = "singletons"
+    groups: NDArray[np.int64], models: Tensor, eps: float, noise: Noise = "singletons"
 ) -> NDArray[np.int64]:
     """Canonical labels `[n]` after DBSCAN inside each group, on the Euclidean distances of models `[n, P]`.
 
-    No two clients of different groups are together afterwards. `eps` is read group by group (FedTSDP, stage 2).
+    No two clients of different groups are together afterwards (FedTSDP, stage 2).
     """
     found = np.zeros(len(groups), np.int64)
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         own = models if len(members) == len(models) else models[torch.from_numpy(members)]
-        distances = model_distances(own)
-        found[members] = found.max() + 1 + cluster_by_distance(distances, read_eps(eps, distances), noise)
+        found[members] = found.max() + 1 + cluster_by_distance(model_distances(own), eps, noise)
     return relabel(found)
 
 

@@ -28,17 +28,17 @@ from coterie.catalogue import state
 from coterie.clients.rules import Evaluate
 from coterie.clients.rules.private import PrivateUpdate
 from coterie.errors import BadInput
-from coterie.grouping.affinity import model_distances, quartiles
+from coterie.grouping.affinity import inner_products, model_distances, quartiles
 from coterie.grouping.cluster import (
     Eps,
     Noise,
     cluster_by_distance,
     dendrogram,
     nearest_group,
-    read_eps,
     refine_groups,
 )
 from coterie.grouping.divergence import js_divergences
+from coterie.grouping.gaps import find_groups, is_look, without_mean_direction
 from coterie.grouping.labels import relabel
 from coterie.grouping.trigger import Rho, hopkins, reweight_batch
 from coterie.methods.catalog import METHODS, Grid
@@ -70,14 +70,30 @@ class FedTSDPState:
     uploads: Tensor  # [u, P], the last model of each of those: when others are regrouped it may be away
     compared: Ids  # [r], who was there at the last regrouping
     divergences: NDArray[np.float64]  # [r, r], between what they predicted then
+    second: Ids  # [n], the groups that tests of stage 2 have found, which no later stage 1 puts together
+    products: NDArray[np.float64]  # [n, n], of updates from a common start, since the last look; else [0, 0]
+    together: Ids  # [n, n], over how many rounds
     highest: float = 0.0  # of all values of the statistic so far
 
     @classmethod
-    def initial(cls, server: ServerView, depth: float) -> FedTSDPState:
+    def initial(cls, server: ServerView, depth: float, tested: bool = True) -> FedTSDPState:
         """Return one cluster with the common initial model, no uploads, and equally likely public samples."""
         w0, n, size = server.initial(0)[None], server.n, len(server.public_inputs())
         groups, known, weights = np.zeros(n, np.int64), np.zeros(n, np.bool_), np.full(size, 1 / size)
-        return cls(w0, groups, depth, weights, known, w0[:0], np.zeros(0, np.int64), np.zeros((0, 0)))
+        nobody, pairs = np.zeros(0, np.int64), np.zeros((n, n) if tested else (0, 0), np.int64)
+        return cls(
+            models=w0,
+            groups=groups,
+            depth=depth,
+            weights=weights,
+            known=known,
+            uploads=w0[:0],
+            compared=nobody,
+            divergences=np.zeros((0, 0)),
+            second=groups,
+            products=pairs.astype(np.float64),
+            together=pairs,
+        )
 
     def store_models(self, replies: Replies) -> FedTSDPState:
         """Store the models that came back as their clients' last uploads."""
@@ -89,6 +105,39 @@ class FedTSDPState:
         uploads[torch.from_numpy(self.known[known])] = self.uploads
         uploads[torch.from_numpy(np.isin(np.flatnonzero(known), replies.clients))] = replies.models
         return replace(self, known=known, uploads=uploads)
+
+    def note_updates(self, replies: Replies, part: Part, trainable: Part) -> FedTSDPState:
+        """Add the products of updates of clients who trained from one group's model: its `part`, over their own."""
+        products, together = self.products.copy(), self.together.copy()
+        groups = self.groups[replies.clients]
+        for group in np.unique(groups):
+            clients = replies.clients[groups == group]
+            starts = self.models[group].repeat(len(clients), 1)
+            known = torch.from_numpy(self.known[clients])
+            own = self.uploads[np.searchsorted(np.flatnonzero(self.known), clients[self.known[clients]])]
+            starts[known] = part.copy(own, starts[known])
+            ends = replies.models[torch.from_numpy(groups == group)]
+            at = np.ix_(clients, clients)
+            products[at] += inner_products(trainable.take(ends) - trainable.take(starts))
+            together[at] += 1
+        return replace(self, products=products, together=together)
+
+    def divide_groups(self, rng: np.random.Generator) -> tuple[FedTSDPState, int]:
+        """Divide the groups in which updates since the last look show groups, and say how many (stage 2 by test).
+
+        Clients who were never there in one round count as strangers (docs/methods/fedtsdp.md, D4).
+        """
+        mean = self.products / np.maximum(self.together, 1)
+        second, divided = self.second.copy(), 0
+        for group in np.unique(self.second):
+            members = np.flatnonzero((self.second == group) & self.known)
+            pieces = find_groups(mean[np.ix_(members, members)], rng, without_mean_direction)
+            second[members] = np.where(pieces > 0, second.max() + pieces, group)
+            divided += bool(pieces.any())
+        groups = relabel(self.groups * len(second) + relabel(second))
+        parents = self.groups[np.unique(groups, return_index=True)[1]]
+        state = replace(self, models=self.models[torch.from_numpy(parents)], groups=groups, second=relabel(second))
+        return replace(state, products=np.zeros_like(mean), together=np.zeros_like(self.together)), divided
 
     def average_groups(self, replies: Replies, part: Part, aggregation: Aggregator) -> FedTSDPState:
         """Set `part` of each cluster's model to the mean of its members, weighted by samples."""
@@ -136,9 +185,13 @@ class FedTSDP(Method[FedTSDPState]):
 
     h: Annotated[float, Field(ge=0, le=1, description="regroup if Hopkins is above"), Grid(0.6, 0.65, 0.7)] = 0.65
     psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping")] = 0.98
-    eps1: Annotated[Eps, Field(description="JS divergence that links two; auto, inf"), Grid(0.1, 0.15, 0.2)] = 0.15
+    eps1: Annotated[Eps, Field(description="JS divergence that links two; inf"), Grid(0.1, 0.15, 0.2)] = 0.15
     root: Annotated[bool, Field(description="its root in the place of the divergence, as SciPy has it")] = False
-    eps2: Annotated[Eps, Field(description="distance that links two; relative:r, inf"), Grid(1.0, 3.5, 10.0)] = 3.5
+    eps2: Annotated[
+        Eps | Literal["auto"],
+        Field(description="distance that links two; inf, or auto: a test"),
+        Grid("auto", 1.0, 3.5, 10.0),
+    ] = "auto"
     scope: Annotated[Literal["all", "shared"], Field(description="the weights that distances see")] = "all"
     noise: Annotated[Noise, Field(description="unlinked clients are one group, or each alone")] = "group"
     stages: Annotated[Literal["both", "first", "second"], Field(description="which stages group")] = "both"
@@ -155,7 +208,12 @@ class FedTSDP(Method[FedTSDPState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(public=10_000, distributions=True, pairs="cohort")
+        return Needs(public=10_000, distributions=True, pairs="everybody" if self.tests else "cohort")
+
+    @property
+    def tests(self) -> bool:
+        """Whether stage 2 is a test, which looks for groups whatever predictions do."""
+        return self.eps2 == "auto" and self.stages != "first"
 
     def shared_part(self, state: FedTSDPState, server: ServerView) -> Part:
         """Return the tensors that cluster members share."""
@@ -171,7 +229,7 @@ class FedTSDP(Method[FedTSDPState]):
         depth = float(layers if self.shared is None else self.shared)
         if depth > layers:
             raise BadInput(f"method.shared = {depth:g} is not possible; this network has {layers} layers")
-        return FedTSDPState.initial(server, depth)
+        return FedTSDPState.initial(server, depth, self.tests)
 
     def round(self, state: FedTSDPState, cohort: Cohort) -> Round[FedTSDPState]:
         server, clients, layout = cohort.server, cohort.clients, cohort.server.layout
@@ -182,12 +240,17 @@ class FedTSDP(Method[FedTSDPState]):
             return state
         yield Log("shared layers", state.depth)
         yield Log("shared tensors", state.count_tensors(layout, self.rounding))
+        if self.tests:
+            state = state.note_updates(replies, part, layout.trainable)
         state, batch = state.store_models(replies), state.draw_batch(self.public_batch, server, cohort.round)
         q: Tensor = yield Outputs(replies.models, server.public_inputs(batch))  # step 2
-        js, points = js_divergences(q, root=self.root, kernel=server.scale.js), q.flatten(1).double().numpy()
+        js, points = self._divergences(server, q), q.flatten(1).double().numpy()
         statistic = hopkins(points, server.stream("hopkins", cohort.round), self.repeats, self.sample)
         state = replace(state, highest=float(np.fmax(state.highest, statistic)))
         fired = statistic > self.h and len(replies) >= 3
+        if self.tests and is_look(cohort.round):
+            state, divided = state.divide_groups(server.stream("second stage", cohort.round))
+            yield Log("divided groups", divided)
         if fired:  # steps 3 and 4
             state = yield from self._regroup(state, replies, q, js, batch, server)
         state = state.average_groups(replies, part, server.aggregation)  # step 5
@@ -196,8 +259,13 @@ class FedTSDP(Method[FedTSDPState]):
         yield Log("fired", float(fired))
         yield LogGap("predictions", replies.clients, js, "distance")
         yield Log("js", quartiles(js))
-        yield Log("eps1", read_eps(self.eps1, js))
+        yield Log("eps1", float(self.eps1))
         return state
+
+    def _divergences(
+        self, server: ServerView, outputs: Tensor, others: Tensor | None = None
+    ) -> NDArray[np.float64]:
+        return js_divergences(outputs, others, root=self.root, kernel=server.scale.js)
 
     def _regroup(
         self,
@@ -210,23 +278,32 @@ class FedTSDP(Method[FedTSDPState]):
     ) -> Round[FedTSDPState]:
         here, seen, labels = replies.clients, server.layout.trainable, np.zeros(len(replies), np.int64)
         if self.stages != "second":
-            labels = cluster_by_distance(js, read_eps(self.eps1, js), self.noise)
-        if self.stages != "first":
+            labels = cluster_by_distance(js, float(self.eps1), self.noise)
+        if self.tests:
+            labels = relabel(labels * server.n + relabel(state.second[here]))
+        elif self.stages != "first":
             seen = seen & self.shared_part(state, server) if self.scope == "shared" else seen
-            labels = refine_groups(labels, seen.take(replies.models), self.eps2, self.noise)
+            labels = refine_groups(labels, seen.take(replies.models), float(self.eps2), self.noise)
         yield from self._log_distances(replies, server)
         groups = np.full(server.n, UNKNOWN, np.int64)
         groups[here] = labels
+        # Groups of stage 2 of which nobody is there stay as they are.
+        absent = state.known & ~np.isin(state.second, state.second[here])
+        groups[absent] = labels.max() + 1 + state.groups[absent]
         away = state.known & (groups == UNKNOWN)
         if away.any():
             theirs = yield Outputs(state.uploads[away[state.known]], server.public_inputs(batch))
-            groups[away] = nearest_group(js_divergences(theirs, q, root=self.root, kernel=server.scale.js), labels)
+            # Whoever stage 2 has set apart is farther than any divergence.
+            apart = state.second[away][:, None] != state.second[here]
+            groups[away] = nearest_group(self._divergences(server, theirs, q) + apart, labels)
         groups = relabel(np.where(state.known, groups, np.bincount(groups[state.known]).argmax()))
-        # Every cluster has a member in `here`; private tensors come from the former cluster of its first.
-        first = here[np.unique(groups[here], return_index=True)[1]]
+        # Private tensors come from the former cluster of the first who is there, or else of the first.
+        order = np.concatenate([here, np.setdiff1d(server.everyone, here)])
+        first = order[np.unique(groups[order], return_index=True)[1]]
         models = state.models[torch.from_numpy(state.groups[first])]
+        same = np.array_equal(groups[here], state.groups[here])
         state = replace(state, models=models, groups=groups, compared=here, divergences=js)
-        if self.damp_only_if_split and not labels.any():
+        if self.damp_only_if_split and (same or not labels.any()):
             return state
         return replace(state, depth=state.depth * self.psi, weights=reweight_batch(state.weights, batch, self.rho))
 
@@ -284,8 +361,8 @@ class FedTSDP(Method[FedTSDPState]):
         if len(replies) and len(state.models) > 1:
             inputs = server.public_inputs(state.draw_batch(self.public_batch, server))
             q, theirs = (yield Outputs(replies.models, inputs)), (yield Outputs(state.uploads, inputs))
-            js = js_divergences(q, theirs, root=self.root, kernel=server.scale.js)
-            groups[np.isin(clients, replies.clients)] = nearest_group(js, state.groups[state.known])
+            near = nearest_group(self._divergences(server, q, theirs), state.groups[state.known])
+            groups[np.isin(clients, replies.clients)] = near
         return Serving(state.models, groups, part=part, own="model")
 
     def affinity(self, state: FedTSDPState, server: ServerView, clients: Ids) -> Affinity | None:

@@ -43,9 +43,9 @@ from coterie.grouping.cluster import (
     dendrogram,
     kmeans,
     nearest_group,
-    read_eps,
 )
 from coterie.grouping.divergence import js_divergences
+from coterie.grouping.gaps import find_groups
 from coterie.grouping.labels import relabel
 from coterie.grouping.layers import Choice, candidates
 from coterie.grouping.rapid_decrease import count_terms, has_decrease_ended
@@ -471,8 +471,12 @@ class Mixed(Parts, Method[MixedState]):
         now, layout = state.groups[state.known], cohort.server.layout
         if self.cluster == "bipartition":
             return self._split_in_two(now, fired, matrix)
+        if self.cluster == "dbscan" and self.eps == "auto":
+            # The other measures are squares of Euclidean distances already.
+            squares = np.square(matrix) if self.measure == "l2" else matrix
+            return find_groups(-squares / 2, cohort.server.stream("groups", cohort.round)), False
         if self.cluster == "dbscan":
-            return cluster_by_distance(matrix, read_eps(self.eps, matrix)), False
+            return cluster_by_distance(matrix, float(self.eps)), False
         if self.cluster == "nearest" and len(state.models) > 1:
             centres = self._select_compared_part(state, layout).take(state.models)
             return np.asarray(squared_distances(rows, centres).argmin(1), np.int64), False

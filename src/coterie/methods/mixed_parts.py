@@ -110,7 +110,9 @@ class Parts:
     distance: Annotated[Distance, Field(description="how far apart two clients are")] = "auto"
     cluster: Annotated[Cluster, Field(description="how groups are found")] = "bipartition"
     clusters: Annotated[int, Field(ge=1, description="K: upgma, kmeans, nearest, choose"), Grid(2, 3, 4)] = 4
-    eps: Annotated[Eps, Field(description="nearness: a number, auto, inf, relative:r (dbscan)")] = "auto"
+    eps: Annotated[
+        Eps | Literal["auto"], Field(description="nearness: a number, inf, or auto: a test (dbscan)")
+    ] = "auto"
     cut: Annotated[
         float | None, Field(ge=0, le=1, description="share of the tree's height, instead of K (upgma)")
     ] = None
