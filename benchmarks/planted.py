@@ -69,7 +69,6 @@ own."""
 TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm")
 """Methods that cannot do without the number of groups."""
 ADVICE: Mapping[str, Mapping[str, Any]] = {
-    "fedtsdp": {"training.epochs": 5, "method.eps1": "auto", "method.h": 0.55},
     "fedcps": {"training.epochs": 5},
     "dcpfl": {"training.epochs": 5, "training.lr": 0.02},
     "ifca": {"training.epochs": 5, "method.init": "kmeans"},

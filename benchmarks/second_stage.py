@@ -3,10 +3,10 @@
     python -m benchmarks.second_stage [--cases 600] [--seeds 50]
 
 The planted updates are flat: each of 12 to 48 clients goes 2 to 6 steps in the direction of its group, and is off
-by noise of its own in 500 dimensions, the longer the more steps it takes. Directions of groups differ by so much that
-two clients of different groups with equal steps are `ratio` times as far apart as two of one. Halves, thirds and groups in the ratio 3 : 2 : 1 are
-to be found as they are; clients of one group are to stay together. Beside the test (`eps2 = "auto"`) stands DBSCAN
-within 1.1 times the median distance, which is a fixed share of what it is to tell apart.
+by noise of its own in 500 dimensions, the longer the more steps it takes. Clients of two groups who take equal
+steps are `ratio` times as far apart as clients of one. Halves, thirds and groups in the ratio 3 : 2 : 1 are to be
+found as they are; clients of one group are to stay together. Beside the test (`eps2 = "auto"`) stands DBSCAN within
+1.1 times the median distance, which is a fixed share of what it is to tell apart.
 
 The real updates are those of the first round of whole runs, 20 clients of digits by all defaults.
 """
@@ -54,7 +54,7 @@ def shares_divided(kind: str, clients: int, ratio: float, cases: int) -> tuple[f
     for case in range(cases):
         rng = np.random.default_rng((case, clients, round(100 * ratio)))
         updates, groups = plant(clients, SIZES[kind], ratio, rng)
-        found = find_groups(updates @ updates.T, rng, without_mean_direction)
+        found = find_groups(without_mean_direction(updates @ updates.T), rng)
         distances = pairwise_distances(updates)
         median = float(np.median(distances[np.triu_indices(clients, 1)]))
         counts += found.any(), np.array_equal(found, groups), cluster_by_distance(distances, 1.1 * median).any()

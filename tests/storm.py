@@ -35,7 +35,7 @@ CASES = (
     ("fedavg", "--workers=1", "--holdout-clients=0.25"),
     ("local-only", "--workers=2", "--set=states_mb=0", "--set=checkpoint_every=3"),
     ("ifca", "--workers=1", "--set=every=3"),
-    ("fedtsdp", "--workers=2", "--set=h=0.3", "--set=psi=0.8", "--set=eps1=auto"),
+    ("fedtsdp", "--workers=2", "--set=h=0.3", "--set=psi=0.8", "--set=eps1=0.05"),
 )
 KINDS = {"run": 0.55, "worker": 0.25, "SIGTERM": 0.08, "SIGINT": 0.07, "SIGINT twice": 0.05}
 """What is killed, or how a run is stopped, and how often."""

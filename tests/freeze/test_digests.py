@@ -99,10 +99,10 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fedsgd": ("fedsgd", {}, {}),
     "fedsr": ("fedsr", {"fine_tune": 1}, GAUSSIAN),
     "fedtsdp": ("fedtsdp", {"h": 0.5}, {}),
-    "fedtsdp in groups": ("fedtsdp", {"h": 0.0, "eps1": "auto"}, {}),
+    "fedtsdp in groups": ("fedtsdp", {"h": 0.0, "eps1": 0.05}, {}),
     "fedtsdp with options": (
         "fedtsdp",
-        {"h": 0.0, "psi": 0.5, "eps1": "auto", "eps2": "relative:0.9", "scope": "shared", "rho": "literal"},
+        {"h": 0.0, "psi": 0.5, "eps1": 0.05, "eps2": 1.0, "scope": "shared", "rho": "literal"},
         {},
     ),
     "fesem": ("fesem", {"clusters": 3}, {}),

@@ -71,7 +71,7 @@ METHODS: dict[str, Method[Any]] = {
     "fedcps": FedCPS(personal_layers=1, init="redraw"),
     "fedcps-options": FedCPS(init="kmeans", private_head=True, window=1, weights="samples"),
     "fedtsdp": FedTSDP(h=0.5),
-    "fedtsdp-options": FedTSDP(h=0.0, psi=0.5, eps1="auto", eps2="relative:0.9", scope="shared", rho="literal"),
+    "fedtsdp-options": FedTSDP(h=0.0, psi=0.5, eps1=0.05, eps2=1.0, scope="shared", rho="literal"),
     "layercfl": LayerCFL(t_min=2, eps1_frac=2.0, ratio=0.1),
     "cfl": CFL(t_min=1, eps1_frac=2.0, ratio=0.1, gamma_max="split_half", persist_opt=True),
     "adacfl": AdaCFL(t_min=1, eps1_frac=2.0, ratio=0.1),

@@ -80,7 +80,7 @@ def test_cross_8_8_dcpfl_cuts(method: DCPFL, participation: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [{}, {"h": 0.0, "psi": 0.8}, {"h": 0.0, "psi": 0.8, "damp_only_if_split": True}]
+    "settings", [{}, {"h": 0.0, "psi": 0.8}, {"h": 0.0, "psi": 0.8, "damp_only_if_changed": False}]
 )
 def test_cross_8_8_fedtsdp_depth(settings: dict[str, Any]) -> None:
     """The depth never grows, falls by psi at a firing alone, and downloads shrink with it."""
@@ -89,7 +89,7 @@ def test_cross_8_8_fedtsdp_depth(settings: dict[str, Any]) -> None:
     fired, depths = run.logged("fired"), [state.depth for state in run.states]
     for was, (before, after) in zip(fired, pairwise(depths), strict=True):
         possible = {before * method.psi} if was else {before}
-        assert after in possible | ({before} if method.damp_only_if_split else set())
+        assert after in possible | ({before} if method.damp_only_if_changed else set())
     assert depths == sorted(depths, reverse=True)
     assert depths[-1] < depths[0]
     tensors = run.logged("shared tensors")

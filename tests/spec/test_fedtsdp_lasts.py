@@ -27,7 +27,7 @@ from tests.federated import TRAINING, Trained, planted, same, train, without_cli
 
 SIZES = [40 + 3 * i for i in range(20)]
 TWO = TRAINING.updated(epochs=2)
-OFTEN = FedTSDP(h=0.0, psi=0.75, eps1="auto", eps2="relative:0.8")
+OFTEN = FedTSDP(h=0.0, psi=0.75, eps1=0.05, eps2=1.0, damp_only_if_changed=False)
 """Fires whenever three answer, splits, and gives up about a tensor a round."""
 
 
@@ -174,7 +174,7 @@ def test_fedtsdp_newcomers() -> None:
 @pytest.mark.slow
 def test_fedtsdp_newcomers_before_any_regrouping_and_when_they_do_not_answer() -> None:
     federation, new = planted("label", 5, clients=25), np.arange(20, 25)
-    for method in (FedTSDP(h=1.0), FedTSDP(h=1.0, shared=0.0)):
+    for method in (FedTSDP(h=1.0, eps2=3.5), FedTSDP(h=1.0, shared=0.0)):
         run, everybody = founded(method, federation)
         assert joined_by(run, new, everybody).groups.tolist() == [0] * 5
     run, everybody = founded(FedTSDP(eps2="inf"), federation)
@@ -262,12 +262,12 @@ def test_fedtsdp_distances_do_not_see_buffers() -> None:
     inputs = federation.inputs.clone()
     for client in range(10):
         inputs[federation.bounds[client, 0] : federation.bounds[client, 3]] *= 4.0
-    method = FedTSDP(h=0.0, stages="second", eps2="relative:0.8")
+    method = FedTSDP(h=0.0, stages="second", eps2=1.0)
     run = train(method, replace(federation, inputs=inputs), 1, network="planted-batch-norm")
     ((_, replies),) = run.asked[0]
     one = np.zeros(20, np.int64)
     seen, blurred = (
-        refine_groups(one, part.take(replies.models), "relative:0.8")
+        refine_groups(one, part.take(replies.models), 1.0)
         for part in (run.server.layout.trainable, run.server.layout.everything)
     )
     assert run.groups().tolist() == seen.tolist() != blurred.tolist()
@@ -290,13 +290,13 @@ def test_fedtsdp_predictions_that_overflow_do_not_fire() -> None:
     after = drive(run.method.round(state, Cohort(2, run.server.everyone, run.server)), run.runtime.answer)
     logged = {entry.name: entry.values for entry in run.runtime.logged if isinstance(entry, Log)}
     assert logged["fired"] == 0.0
-    assert all(np.isnan(x) for x in (logged["hopkins"], logged["eps1"]) if isinstance(x, float))
+    assert all(np.isnan(x) for x in (logged["hopkins"],) if isinstance(x, float))
     assert after.groups.tolist() == state.groups.tolist()
 
 
 @pytest.mark.slow
 @pytest.mark.thinned(8)
-@pytest.mark.parametrize("method", [FedTSDP(eps2="inf"), OFTEN, FedTSDP(h=1.0), FedTSDP(shared=0.0)])
+@pytest.mark.parametrize("method", [FedTSDP(eps2="inf"), OFTEN, FedTSDP(h=1.0, eps2=3.5), FedTSDP(shared=0.0)])
 def test_fedtsdp_kill_and_resume(method: FedTSDP, tmp_path: Path) -> None:
     """Wherever the run is cut, before a firing or after, with private tensors or without: the same bits."""
     federation = planted("label", 2, sizes=SIZES)
@@ -359,32 +359,18 @@ def test_fedtsdp_says_which_setting_would_have_made_groups() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("split", "participation", "settings"),
-    [
-        ("permuted-labels(2)", 1.0, {}),
-        ("permuted-labels(4)", 1.0, {}),
-        ("permuted-labels(2)", 0.3, {}),
-        ("rotated(2)", 1.0, {"eps1": "auto"}),
-    ],
-)
-def test_fedtsdp_finds_planted_groups_of_digits(split: str, participation: float, settings: dict[str, Any]) -> None:
-    """24 clients, E = 2, lr 0.1, 20 rounds: by the defaults where groups disagree on the labels."""
-    federation = build("digits", split, 24, 0, validation=0.0, test=0.2, public=200)
-    training = Training(epochs=2, batch_size=20, lr=0.1, momentum=0.5)
-    how: dict[str, Any] = {
-        "training": training,
-        "network": "mlp",
-        "participation": participation,
-        "engine": "batched",
-    }
-    run, one = (train(method, federation, 20, **how) for method in (FedTSDP(**settings), FedAvg()))
+@pytest.mark.parametrize("split", ["permuted-labels(2)", "permuted-labels(4)", "rotated(2)", "rotated(4)"])
+def test_fedtsdp_finds_planted_groups_of_digits(split: str) -> None:
+    """20 clients, two steps a round, 20 rounds: by the defaults alone."""
+    federation = build("digits", split, 20, 0, validation=0.0, test=0.2, public=200)
+    how: dict[str, Any] = {"training": Training(batch_size=32, lr=0.05), "network": "mlp", "engine": "batched"}
+    run, one = (train(method, federation, 20, **how) for method in (FedTSDP(), FedAvg()))
     assert run.ari() == 1.0
     assert run.accuracy().mean() > one.accuracy().mean() + (0.3 if split.startswith("permuted") else 0.02)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"eps1": "big"}, "eps1 = 'big' is not possible; it must be a number from 0 up, auto, inf, or relative:r"),
+    ({"eps1": "big"}, "eps1 = 'big' is not possible; it must be a number from 0 up, or inf"),
     ({"eps1": -0.1}, "eps1 = -0.1 is not possible; it must be a number from 0 up"),
     ({"eps1": True}, "eps1 = True is not possible; it must be a number from 0 up"),
     ({"eps1": float("nan")}, "eps1 = nan is not possible; it must be a number from 0 up"),

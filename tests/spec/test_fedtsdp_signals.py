@@ -82,7 +82,7 @@ def test_fedtsdp_1_8_4_uniform_points_in_a_box() -> None:
 )
 def test_fedtsdp_1_3_a_share_of_the_clients_is_compared(sample: float, clients: int, drawn: int) -> None:
     """max(2, ceil(sample m)) of the clients, and as many points of their box: H of a real round, made again."""
-    run = train(FedTSDP(h=1.0, sample=sample), planted("feature", clients=clients), 1, training=TWO)
+    run = train(FedTSDP(h=1.0, eps2=3.5, sample=sample), planted("feature", clients=clients), 1, training=TWO)
     points = predictions(run, 1, replied(run, 1).models).flatten(1).double().numpy()
     rng = run.server.stream("hopkins", 1)
     picked = rng.permutation(clients)[:drawn]
@@ -95,7 +95,7 @@ def test_fedtsdp_1_3_a_share_of_the_clients_is_compared(sample: float, clients: 
 @pytest.mark.slow
 def test_fedtsdp_d6_of_clients_without_structure_only_the_scatter_of_few_draws_fires() -> None:
     """The same points of ten rounds: two draws of twenty pass 0.65 now and then, all twenty never do."""
-    run = train(FedTSDP(h=1.0), planted("iid"), 10, training=TWO.updated(lr=0.05))
+    run = train(FedTSDP(h=1.0, eps2=3.5), planted("iid"), 10, training=TWO.updated(lr=0.05))
     outputs = [predictions(run, number, replied(run, number).models) for number in range(1, 11)]
     rounds = [q.flatten(1).double().numpy() for q in outputs]
     fired = {

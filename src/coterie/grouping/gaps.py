@@ -5,13 +5,11 @@ from others where some clients are noisier than the gap is wide. So two clients 
 cosines of each with all others (structural equivalence: Burt, Social Forces 55, 1976). In a profile of n clients
 noise averages out. Groups are cut where merge heights of single linkage on profiles have a wide gap. They count if
 their mean silhouette (Rousseeuw, 1987) is substantial, and above that of every one of `CLOUDS` Gaussian clouds with
-the same spectrum, cut in the same way, which is a test for more than one cloud (SigClust: Liu, Hayes, Nobel and Marron, JASA
-103, 2008). Each group found is tested in turn. Nothing here has a scale.
+the same spectrum, cut in the same way: a test for more than one cloud, as SigClust is (Liu, Hayes, Nobel and
+Marron, JASA 103, 2008). Nothing here has a scale.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +33,6 @@ _GAPS = 5
 """The widest gaps of which each is tried."""
 
 
-def centred(products: Floats) -> Floats:
-    """Return the inner products `[n, n]` of vectors less their mean."""
-    return products - products.mean(0) - products.mean(1)[:, None] + products.mean()
-
-
 def without_mean_direction(products: Floats) -> Floats:
     """Return the inner products `[n, n]` of vectors less their parts along the direction of their mean.
 
@@ -55,31 +48,17 @@ def is_look(round: int) -> bool:
     return round & (round - 1) == 0
 
 
-def find_groups(
-    products: Floats, rng: np.random.Generator, prepare: Callable[[Floats], Floats] = centred
-) -> Labels:
-    """Return canonical labels `[n]` of the groups among vectors, all 0 where they are one cloud.
+def find_groups(products: Floats, rng: np.random.Generator) -> Labels:
+    """Return canonical labels `[n]` of the groups of the clearest gap, all 0 if some cloud has one as clear.
 
     Args:
-        products: inner products of the vectors `[n, n]`; of squared Euclidean distances D, `-D / 2` will do.
+        products: inner products of vectors `[n, n]`; of squared Euclidean distances D, `-D / 2` will do.
         rng: draws the clouds.
-        prepare: what is taken off the vectors before they are compared, of all and again of each group.
     """
-    labels = _cut_once(prepare(products), rng)
-    if not labels.any():
-        return labels
-    found = np.zeros(len(labels), np.int64)
-    for group in range(labels.max() + 1):
-        members = np.flatnonzero(labels == group)
-        found[members] = found.max() + 1 + find_groups(products[np.ix_(members, members)], rng, prepare)
-    return relabel(found)
-
-
-def _cut_once(products: Floats, rng: np.random.Generator) -> Labels:
-    """Return the groups of the clearest gap, all 0 if some cloud has one as clear."""
     one = np.zeros(len(products), np.int64)
     if len(products) < LEAST or not np.isfinite(products).all():
         return one
+    products = products - products.mean(0) - products.mean(1)[:, None] + products.mean()
     spectrum = np.linalg.eigvalsh(products)
     # Eigenvalues that are rounding alone would make a cloud of many dimensions of few.
     deviations = np.sqrt(spectrum[spectrum > 1e-9 * spectrum[-1]]) if spectrum[-1] > 0 else spectrum[:0]
