@@ -174,7 +174,7 @@ def test_fedtsdp_newcomers() -> None:
 @pytest.mark.slow
 def test_fedtsdp_newcomers_before_any_regrouping_and_when_they_do_not_answer() -> None:
     federation, new = planted("label", 5, clients=25), np.arange(20, 25)
-    for method in (FedTSDP(h=1.0, eps2=3.5), FedTSDP(h=1.0, shared=0.0)):
+    for method in (FedTSDP(h=1.0, eps2=3.5), FedTSDP(h=1.0, eps2=3.5, shared=0.0)):
         run, everybody = founded(method, federation)
         assert joined_by(run, new, everybody).groups.tolist() == [0] * 5
     run, everybody = founded(FedTSDP(eps2="inf"), federation)
@@ -234,7 +234,7 @@ def test_fedtsdp_odd_federations(method: FedTSDP, network: str, case: str) -> No
 @pytest.mark.slow
 def test_fedtsdp_batch_norm_buffers_go_with_their_layer() -> None:
     """Averaged and sent with their layer's last tensor, and private once that is."""
-    method = FedTSDP(h=0.0, psi=0.88, eps1="inf", eps2="inf")
+    method = FedTSDP(h=0.0, psi=0.88, eps1="inf", eps2="inf", damp_only_if_changed=False)
     run = train(method, planted("feature", sizes=SIZES), 8, network="planted-batch-norm")
     layout = run.server.layout
     buffers = layout.where(lambda e: e.role == "buffer")

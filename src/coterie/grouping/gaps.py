@@ -59,11 +59,13 @@ def find_groups(products: Floats, rng: np.random.Generator) -> Labels:
     if len(products) < LEAST or not np.isfinite(products).all():
         return one
     products = products - products.mean(0) - products.mean(1)[:, None] + products.mean()
-    spectrum = np.linalg.eigvalsh(products)
-    # Eigenvalues that are rounding alone would make a cloud of many dimensions of few.
-    deviations = np.sqrt(spectrum[spectrum > 1e-9 * spectrum[-1]]) if spectrum[-1] > 0 else spectrum[:0]
-    if len(deviations) < 2:
+    spectrum, axes = np.linalg.eigh(products)
+    # Others are rounding, or come of means over different rounds, which need not be products of any vectors.
+    kept = spectrum > 1e-9 * spectrum[-1]
+    if spectrum[-1] <= 0 or kept.sum() < 2:
         return one
+    deviations = np.sqrt(spectrum[kept])
+    products = (axes[:, kept] * spectrum[kept]) @ axes[:, kept].T
     cosines = _cosines(products)
     clear, labels = _clearest_cut(cosines)
     if clear <= SUBSTANTIAL:
@@ -77,7 +79,7 @@ def find_groups(products: Floats, rng: np.random.Generator) -> Labels:
 
 
 def _cosines(products: Floats) -> Floats:
-    lengths = np.sqrt(np.maximum(products.diagonal(), np.finfo(np.float64).tiny))
+    lengths = np.sqrt(np.maximum(products.diagonal(), 1e-12 * products.diagonal().max()))
     return np.asarray(products / lengths[:, None] / lengths)
 
 
