@@ -94,7 +94,7 @@ def _keys(loc: tuple[int | str, ...]) -> list[str]:
     return [str(part) for part in loc if not (isinstance(part, str) and ("[" in part or part in _BRANCHES))]
 
 
-_BRANCHES = {"int", "constrained-int", "float", "str", "bool", "none"}
+_BRANCHES = {"int", "constrained-int", "float", "constrained-float", "str", "bool", "none"}
 
 
 def _sentence(where: str, item: Any, known: Iterable[str], owner: str) -> str:

@@ -14,7 +14,7 @@ import torch
 import coterie
 from coterie import BadInput, Experiment
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.experiments.run.attack import Attackers, mark_images, poison_data
+from coterie.experiments.run.attack import Attackers, choose_attackers, mark_images, poison_data
 from coterie.experiments.run.screening import (
     find_starts,
     leave_out,
@@ -186,6 +186,30 @@ def test_what_hostile_clients_send() -> None:
         assert torch.equal(attackers(kind).strike(exchange, replies, 1).models, replies.models)
 
 
+@pytest.mark.parametrize("kind", ["sign-flip", "scale", "gaussian", "ipm", "alie", "group-poison"])
+def test_who_goes_to_the_bound_is_as_long_as_passes(kind: str) -> None:
+    exchange, replies = asked([1.0, 7.0, 1.0, 1.0, 0.1, 1.0])
+    found = replace(attackers(kind, strength="bound"), bound=3.0).strike(exchange, replies, 1)
+    again = measure_updates(exchange, found, CLIENTS)["model"]
+    assert again == pytest.approx(found.update_lengths["model"], rel=1e-5)
+    assert again[[1, 4]] == pytest.approx([6, 6], rel=0.01)
+    assert len(screen_updates(exchange, found, 3.0)) == 6
+    assert screen_updates(exchange, found, 2.9).clients.tolist() == [0, 2, 3, 5]
+    usual = attackers(kind).strike(exchange, replies, 1)
+    starts = find_starts(exchange, replies, CLIENTS)
+    alike = torch.cosine_similarity(found.models - starts, usual.models - starts)
+    assert alike.tolist() == pytest.approx([1.0] * 6, abs=1e-4)
+
+
+def test_all_hostile_clients_are_of_the_group_that_is_named() -> None:
+    wanted = experiment(attack={"share": 0.3, "kind": "zero", "group": 1}, run={"seed": 3})
+    whole = load_federation(wanted, build_method(wanted.method))
+    found = choose_attackers(wanted, whole, whole.n, np.array([1]))
+    assert whole.planted is not None
+    assert whole.planted[found.clients].tolist() == [1, 1, 1]
+    assert 1 not in found.clients
+
+
 def test_what_is_not_finite_is_refused_as_from_anybody() -> None:
     exchange, replies = asked([1.0] * 6)
     found = attackers("nan").strike(exchange, replies, 1)
@@ -308,7 +332,10 @@ def test_a_rule_that_would_count_for_nothing_is_refused(method: str) -> None:
             {"aggregation": {"rule": "mode"}},
             "aggregation.rule = 'mode' is not possible; it must be 'mean', '",
         ),
-        ({"aggregation": {"norm_bound": 0.5}}, "aggregation.norm_bound = 0.5 is not possible; it must be "),
+        (
+            {"aggregation": {"norm_bound": 0.5}},
+            "aggregation.norm_bound = 0.5 is not possible; it must be greater than or equal to 1 or 'off'",
+        ),
         ({"aggregation": {"max_weight": "none"}}, "aggregation.max_weight = 'none' is not possible; it must be "),
         ({"aggregation": {"hostile": 0.3}}, "hostile needs rule = trimmed-mean, krum, multi-krum or bulyan"),
         ({"aggregation": {"rule": "fltrust"}}, "rule = fltrust needs trusted, and trusted needs rule = fltrust"),
@@ -332,6 +359,23 @@ def test_a_rule_that_would_count_for_nothing_is_refused(method: str) -> None:
         (
             {"attack": {"share": 0.2, "kind": "group-poison", "target": 2}},
             "attack.target = 2 is not possible; it must be a group, 0 to 1",
+        ),
+        (
+            {"attack": {"share": 0.2, "group": 2}},
+            "attack.group = 2 is not possible; it must be a group, 0 to 1",
+        ),
+        (
+            {"attack": {"share": 0.8, "group": 1}},
+            "attack.share = 0.8 makes 8 of 10 clients hostile; group 1 has 5 that are not trusted, so it "
+            "must be at most 0.5",
+        ),
+        (
+            {"attack": {"share": 0.2, "strength": "bound"}, "aggregation": {"norm_bound": "off"}},
+            "attack.strength = 'bound' is not possible with aggregation.norm_bound = 'off'; it must be a number",
+        ),
+        (
+            {"attack": {"share": 0.2, "strength": 0}},
+            "attack.strength = 0 is not possible; it must be greater than 0 or 'bound'",
         ),
     ],
 )

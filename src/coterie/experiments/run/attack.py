@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
 from coterie.experiments.run.screening import find_starts, leave_out, measure_updates
+from coterie.experiments.schema.experiment import Experiment
 from coterie.experiments.schema.sections import Attack
 from coterie.methods.exchange import Exchange, Ids, Outputs, Replies
 from coterie.methods.method import Serving
@@ -34,6 +36,8 @@ STRENGTHS = {
 }
 """What `attack.strength` is without a word, by kind."""
 
+NEARLY = 0.999
+"""The share of the longest update that passes which those make theirs who go to the bound."""
 MARK = 4
 """Pixels of the side of the square that a backdoor's images carry in their corner."""
 MARKED_TESTS = 64
@@ -52,6 +56,7 @@ class Attackers:
         trained: how many clients are in training; those held out come after them.
         planted: the true group of each client in training `[n]`, which those who aim at a group know.
         seed: of the experiment.
+        bound: how many times as long as the median an update may be, which those who go to the bound know.
     """
 
     attack: Attack
@@ -59,11 +64,13 @@ class Attackers:
     trained: int
     planted: NDArray[np.int64] | None
     seed: int
+    bound: float | Literal["off"] = "off"
 
     @property
     def strength(self) -> float:
         """What the kind multiplies."""
-        return STRENGTHS.get(self.attack.kind, 1.0) if self.attack.strength is None else self.attack.strength
+        given = self.attack.strength
+        return given if isinstance(given, float) else STRENGTHS.get(self.attack.kind, 1.0)
 
     def strike(self, exchange: Exchange, replies: Replies, round: int, earlier: Sequence[Exchange] = ()) -> Replies:
         """Return the replies with what the hostile clients among them send in truth.
@@ -77,16 +84,44 @@ class Attackers:
         if kind == "nan":
             reasons = {int(row): "sent a model with NaN or infinite values" for row in np.flatnonzero(hostile)}
             return leave_out(replies, reasons)
-        uploads, numbers = dict(replies.uploads), dict(replies.numbers)
-        for name, values in replies.uploads.items():
-            if values.is_floating_point() and values.dim() > 1:
-                uploads[name] = self._spoil(exchange, replies, name, hostile, round, earlier)
+        numbers = dict(replies.numbers)
+        spoiled = {
+            name: self._spoil(exchange, replies, name, hostile, round, earlier)
+            for name, values in replies.uploads.items()
+            if values.is_floating_point() and values.dim() > 1
+        }
         if kind == "group-poison" and "choice" in numbers and (aimed := self._aimed_at(replies, hostile)).any():
             chosen, counts = np.unique(numbers["choice"][aimed], return_counts=True)
             numbers["choice"] = np.where(hostile, chosen[counts.argmax()], numbers["choice"])
-        struck = replace(replies, uploads=uploads, numbers=numbers)
+        struck = replace(replies, uploads={**replies.uploads, **spoiled}, numbers=numbers)
         lengths = measure_updates(exchange, struck, np.flatnonzero(hostile), earlier)
+        if self.attack.strength == "bound" and not hostile.all():
+            for name in spoiled:
+                self._stretch_to_bound(exchange, struck, name, hostile, lengths[name], earlier)
         return replace(struck, update_lengths=lengths)
+
+    def _stretch_to_bound(
+        self,
+        exchange: Exchange,
+        struck: Replies,
+        name: str,
+        hostile: NDArray[np.bool_],
+        lengths: NDArray[np.float64],
+        earlier: Sequence[Exchange],
+    ) -> None:
+        """Make the hostile updates of an upload of `struck`, and their `lengths`, as long as the bound lets pass.
+
+        The median of the honest lengths is none above that of all, against which they are held.
+        """
+        assert self.bound != "off"
+        values, rows = struck.uploads[name], np.flatnonzero(hostile)
+        longest = NEARLY * self.bound * float(np.median(lengths[~hostile]))
+        factors = torch.from_numpy(longest / np.maximum(lengths[rows], 1e-30)).float()
+        start = torch.zeros_like(values[rows])
+        if name == "model":
+            start = find_starts(exchange, struck, rows, earlier).nan_to_num(0.0)
+        values[rows] = start + (values[rows] - start) * factors.reshape(-1, *[1] * (values.dim() - 1))
+        lengths[rows] = longest
 
     def _spoil(
         self,
@@ -136,7 +171,7 @@ class Attackers:
 
         Source: Baruch, Baruch and Goldberg, NeurIPS 2019, Algorithm 3.
         """
-        if self.attack.strength is not None:
+        if isinstance(self.attack.strength, float):
             return self.attack.strength
         needed = clients // 2 + 1 - hostile
         share = (clients - hostile - needed) / max(1, clients - hostile)
@@ -161,13 +196,14 @@ class Attackers:
 
 
 def choose_attackers(
-    attack: Attack, federation: Federation, trained: int, seed: int, trusted: Ids | None = None
+    experiment: Experiment, federation: Federation, trained: int, trusted: Ids | None = None
 ) -> Attackers:
     """Draw who is hostile among the first `trained` clients of a federation; who is trusted never is.
 
     Raises:
         BadInput: the attack needs what these data do not have.
     """
+    attack, seed, bound = experiment.attack, experiment.run.seed, experiment.aggregation.norm_bound
     count = round(attack.share * trained)
     if attack.share and not 0 < count < trained:
         raise BadInput(
@@ -175,15 +211,27 @@ def choose_attackers(
             "one, and leave one honest"
         )
     if count:
-        _check(attack, federation)
+        _check(attack, federation, bound)
     drawn = stream(seed, "hostile").permutation(trained)
-    drawn = drawn[~np.isin(drawn, [] if trusted is None else trusted)][:count]
+    drawn = drawn[~np.isin(drawn, [] if trusted is None else trusted)]
     planted = None if federation.planted is None else federation.planted[:trained]
-    return Attackers(attack, np.sort(drawn), trained, planted, seed)
+    if attack.group is not None and planted is not None:
+        drawn = drawn[planted[drawn] == attack.group]
+        if count > len(drawn):
+            raise BadInput(
+                f"attack.share = {attack.share:g} makes {count} of {trained} clients hostile; group "
+                f"{attack.group} has {len(drawn)} that are not trusted, so it must be "
+                f"at most {len(drawn) / trained:g}"
+            )
+    return Attackers(attack, np.sort(drawn[:count]), trained, planted, seed, bound)
 
 
-def _check(attack: Attack, federation: Federation) -> None:
+def _check(attack: Attack, federation: Federation, bound: float | Literal["off"]) -> None:
     kind, classes = attack.kind, federation.classes
+    if attack.strength == "bound" and bound == "off":
+        raise BadInput(
+            "attack.strength = 'bound' is not possible with aggregation.norm_bound = 'off'; it must be a number"
+        )
     if kind in ("label-flip", "backdoor") and not classes:
         raise BadInput(
             f"attack.kind = {kind!r} is not possible with the task {federation.task.name}; it must be one that "
@@ -197,13 +245,14 @@ def _check(attack: Attack, federation: Federation) -> None:
     if kind == "backdoor" and attack.target >= classes:
         raise BadInput(f"attack.target = {attack.target} is not possible; it must be a class, 0 to {classes - 1}")
     groups = 0 if federation.planted is None else int(federation.planted.max()) + 1
-    if kind == "group-poison" and not groups:
-        raise BadInput(
-            "attack.kind = 'group-poison' is not possible with data without planted groups; it must be another "
-            "kind, or data.split one that plants groups, as rotated(4)"
-        )
-    if kind == "group-poison" and attack.target >= groups:
-        raise BadInput(f"attack.target = {attack.target} is not possible; it must be a group, 0 to {groups - 1}")
+    for key, group in (("target", attack.target if kind == "group-poison" else None), ("group", attack.group)):
+        if group is not None and not groups:
+            raise BadInput(
+                f"attack.{key} = {group} is not possible with data without planted groups; data.split must be one "
+                "that plants groups, as rotated(4)"
+            )
+        if group is not None and group >= groups:
+            raise BadInput(f"attack.{key} = {group} is not possible; it must be a group, 0 to {groups - 1}")
 
 
 def poison_data(federation: Federation, attackers: Attackers) -> Federation:

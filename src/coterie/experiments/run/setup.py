@@ -70,7 +70,7 @@ def build_simulation(experiment: Experiment, method: Method[Any], secret: bytes 
     attackers = None
     if experiment.attack.share:
         trusted = find_trusted(experiment, whole)
-        attackers = choose_attackers(experiment.attack, whole, whole.n - len(newcomers), settings.seed, trusted)
+        attackers = choose_attackers(experiment, whole, whole.n - len(newcomers), trusted)
         whole = poison_data(whole, attackers)
     spec = engine_spec(experiment, method, whole, secret)
     if settings.runtime == "ray":

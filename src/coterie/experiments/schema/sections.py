@@ -345,16 +345,20 @@ class Attack(Section):
         ),
     ] = "sign-flip"
     strength: Annotated[
-        float | None,
+        Annotated[float, Field(gt=0)] | Literal["bound"] | None,
         Field(
-            gt=0,
             description="the factor of an update (sign-flip 1, scale 100, backdoor 1, ipm 0.5, group-poison 1), "
-            "the length of noise in updates (gaussian 10), or deviations from the mean (alie: as many as hide)",
+            "the length of noise in updates (gaussian 10), or deviations from the mean (alie: as many as hide); "
+            "'bound': as it usually is, and then as long as aggregation.norm_bound lets pass",
         ),
     ] = None
     target: Annotated[
         int, Field(ge=0, description="the class that a mark stands for (backdoor), or the planted group to spoil")
     ] = 0
+    group: Annotated[
+        int | None,
+        Field(ge=0, description="the planted group of which all hostile clients are; without it, of any"),
+    ] = None
 
     @model_validator(mode="after")
     def _is_meant(self) -> Attack:
