@@ -13,6 +13,7 @@ from benchmarks.smoke import Arguments, pick_two, shrink
 from coterie.errors import BadInput, unknown
 from coterie.experiments.compare.spec import key_of
 from coterie.experiments.folder.files import write_whole
+from coterie.experiments.run.events import Round
 from coterie.experiments.schema.experiment import Experiment
 from coterie.report.drawing.figure import Chart, Figure, with_style
 from coterie.report.drawing.saving import save_charts
@@ -35,8 +36,11 @@ C = TypeVar("C", bound=Cell)
 M = TypeVar("M", bound=str)
 
 
-def play(experiment: Experiment) -> Row:
-    """Run an experiment in this process and return its row: the accuracy after the last round, 0 if it gave up."""
+def play(experiment: Experiment, also: Callable[[Round], Row] = lambda last: {}) -> Row:
+    """Run an experiment in this process and return its row: the accuracy after the last round, 0 if it gave up.
+
+    `also` makes what else the row has from the last round, of a run that did not give up.
+    """
     import coterie
     from coterie.runtime.threads import one_thread
 
@@ -45,7 +49,7 @@ def play(experiment: Experiment) -> Row:
             *_, last = coterie.rounds(experiment)
     except BadInput as problem:
         return {"key": key_of(experiment), "accuracy": 0.0, "failed": str(problem)}
-    return {"key": key_of(experiment), "accuracy": float(last.metrics["accuracy"])}
+    return {"key": key_of(experiment), "accuracy": float(last.metrics["accuracy"]), **also(last)}
 
 
 def fill(

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from benchmarks import (
+    attacks,
     diagnose,
     diagnose_signals,
     diagnose_truth,
@@ -45,6 +46,12 @@ COMMANDS = sorted({c for page in PAGES for c in re.findall(r"-m benchmarks\.([^`
 
 def test_the_committed_page_is_that_of_the_committed_numbers() -> None:
     assert document.PAGE.read_text("utf-8") == document.page(document.KEPT)
+
+
+def test_the_page_on_hostile_clients_is_that_of_the_kept_cells() -> None:
+    page, rows = attacks.PAGE.read_text("utf-8"), json.loads(attacks.KEPT.read_text("utf-8"))["rows"]
+    assert attacks.render(page, rows) == page
+    assert {cell.place for cell in attacks.cells(list(attacks.METHODS))} == set(rows)
 
 
 def test_ways_take_turns_and_the_first_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
