@@ -14,6 +14,7 @@ while its key is the same. `--kept` runs nothing.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -318,13 +319,14 @@ def find_worst(method: str, rule: str, rows: Mapping[str, Row]) -> tuple[float, 
     """Return the most points that an attack of a fifth of all clients costs over all seeds, and which it is."""
     usual = [Cell(method, rule, kind, share) for kind, share in ATTACKS.items()]
     losses = {cell.what: _lose(rows, cell) for cell in (*usual, *list_strong(method, rule))}
-    return max((100 * loss, what) for what, loss in losses.items() if loss is not None)
+    known = ((100 * loss, what) for what, loss in losses.items() if loss is not None)
+    return max(known, default=(math.nan, "not run"))
 
 
 def _lose_most(rows: Mapping[str, Row], attacks: Sequence[Cell]) -> float:
     """Return the most points that any of these attacks costs the honest clients of the first group."""
     losses = [_lose(rows, cell, "first_group") for cell in attacks]
-    return max(100 * loss for loss in losses if loss is not None)
+    return max((100 * loss for loss in losses if loss is not None), default=math.nan)
 
 
 def _mean(rows: Mapping[str, Row], cell: Cell, of: str = "seeds") -> float | None:
