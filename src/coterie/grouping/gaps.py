@@ -89,7 +89,7 @@ def _profile_distances(cosines: Floats) -> Floats:
     squares = np.square(others).sum(1)
     apart = squares[:, None] + squares - 2 * others @ others.T - 2 * np.square(others)
     np.fill_diagonal(apart, 0.0)
-    return np.sqrt(np.maximum((apart + apart.T) / 2, 0.0) / (len(cosines) - 2))
+    return np.asarray(np.sqrt(np.maximum((apart + apart.T) / 2, 0.0) / (len(cosines) - 2)))
 
 
 def _clearest_cut(cosines: Floats) -> tuple[float, Labels]:
