@@ -1,6 +1,6 @@
 """How often FedTSDP's second stage divides planted groups, and how often it divides clients of one group.
 
-    python -m benchmarks.second_stage [--cases 600] [--seeds 10]
+    python -m benchmarks.second_stage [--cases 600] [--seeds 10] [--smoke]
 
 The planted updates are flat: each of 12 to 48 clients goes 2 to 6 steps in the direction of its group, and is off
 by noise of its own in 500 dimensions, the longer the more steps it takes. Clients of two groups who take equal
@@ -12,7 +12,6 @@ The real updates are those of the first round of whole runs, 20 clients of digit
 """
 
 import tempfile
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 import coterie
 from benchmarks.document_sections import markdown
+from benchmarks.smoke import Arguments
 from coterie.experiments.schema.experiment import Experiment
 from coterie.grouping.affinity import pairwise_distances
 from coterie.grouping.cluster import cluster_by_distance
@@ -57,7 +57,8 @@ def shares_divided(kind: str, clients: int, ratio: float, cases: int) -> tuple[f
         found = find_groups(without_mean_direction(updates @ updates.T), rng)
         distances = pairwise_distances(updates)
         median = float(np.median(distances[np.triu_indices(clients, 1)]))
-        counts += found.any(), np.array_equal(found, groups), cluster_by_distance(distances, 1.1 * median).any()
+        by_median = cluster_by_distance(distances, 1.1 * median)
+        counts += np.array([found.any(), np.array_equal(found, groups), by_median.any()])
     divided, right, linked = (counts / cases).tolist()
     return divided, right, linked
 
@@ -77,10 +78,10 @@ def groups_of_first_round(split: str, seed: int) -> tuple[int, float]:
 
 def main() -> None:
     """Print both tables."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Arguments("second_stage", __doc__, {"cases": 9, "seeds": 1})
     parser.add_argument("--cases", type=int, default=600, help="planted halves, and populations; of others a sixth")
     parser.add_argument("--seeds", type=int, default=10, help="runs of each split of digits")
-    given = parser.parse_args()
+    given = parser.read()
     each = max(1, given.cases // (len(RATIOS) * len(CLIENTS)))
     lines = []
     for kind in SIZES:
@@ -94,8 +95,8 @@ def main() -> None:
     lines = []
     for split in SPLITS:
         found = [groups_of_first_round(split, seed) for seed in range(given.seeds)]
-        divided = sum(groups > 1 for groups, _ in found)
-        lines.append([split, f"{divided} of {len(found)}", f"{np.mean([ari for _, ari in found]):.2f}"])
+        count = sum(groups > 1 for groups, _ in found)
+        lines.append([split, f"{count} of {len(found)}", f"{np.mean([ari for _, ari in found]):.2f}"])
         print(*lines[-1], sep=", ", flush=True)
     print(markdown(("digits", "runs divided in round 1", "mean ARI"), lines))
 

@@ -33,7 +33,7 @@ def test_uneven_clouds_stay_whole() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         cloud = rng.standard_normal((20, 30)) / (1 + np.arange(30))
-        divided += find_groups(cloud @ cloud.T, rng).any()
+        divided += int(find_groups(cloud @ cloud.T, rng).any())
     assert divided <= 2
 
 
