@@ -182,7 +182,8 @@ def test_a_matrix_of_all_pairs_is_refused(name: str) -> None:
 
 
 def test_who_is_compared_counts() -> None:
-    Experiment(method="fedtsdp", data={"clients": 50_000}, run={"participation": 0.01}).check()
+    paper = {"name": "fedtsdp", "eps2": 3.5}
+    Experiment(method=paper, data={"clients": 50_000}, run={"participation": 0.01}).check()
     choose = {"name": "mixed", "cluster": "choose", "signal": "losses", "trigger": "every"}
     Experiment(method=choose, data={"clients": 50_000}).check()
     Experiment(method="flis", data={"clients": 30_000}, run={"holdout_clients": 0.4}).check()

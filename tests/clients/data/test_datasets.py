@@ -14,6 +14,7 @@ from coterie.clients.data import DATASETS, Dataset, load
 from coterie.clients.data.datasets import dataset, find_problems, has_users
 from coterie.clients.data.preparation import scale_bytes
 from coterie.errors import BadInput
+from coterie.plugins import allow
 
 SHAPES = {
     "digits": ((1797, 8, 8, 1), 10),
@@ -38,6 +39,7 @@ def two_people(public: bool) -> Dataset:
 
 def test_a_dataset_without_a_name_is_named_by_its_path_and_listed_nowhere() -> None:
     path = "tests.clients.data.test_datasets:two_people"
+    allow([path])
     assert load(path).user_names == ("Ada", "Emmy")
     assert has_users(path)
     assert path not in DATASETS.names()

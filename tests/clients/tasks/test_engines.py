@@ -19,6 +19,7 @@ from coterie.clients.rules import Gradients, LocalUpdate, Losses, Order, Score, 
 from coterie.clients.rules.meta import MetaTrain
 from coterie.clients.tasks import TASKS, Classification, Targets, Task
 from coterie.errors import BadInput
+from coterie.plugins import give
 from coterie.runtime.local.runtime import EngineSpec
 from tests.tasked import write
 
@@ -33,6 +34,7 @@ def data_for(folder: Path, task: Task | str) -> Federation:
 
 
 def engine_for(data: Federation, wanted: str, training: Training, network: str = "mlp") -> Engine:
+    give([network])
     return EngineSpec(network, {}, data.features, data, training, 0, wanted).build()
 
 

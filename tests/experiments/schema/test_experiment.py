@@ -75,7 +75,7 @@ def test_an_experiment_is_frozen_and_travels_whole() -> None:
 
 # ---- what it refuses, in one sentence each
 
-TABLE = "it must be a table of every, on, evaluated, adapt"
+TABLE = "it must be a table of every, last, on, evaluated, adapt"
 
 SCHEMA_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"run": {"rounds": 0}}, "run.rounds = 0 is not possible; it must be greater than or equal to 1"),

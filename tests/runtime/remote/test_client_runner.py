@@ -35,11 +35,11 @@ def test_what_failed_or_was_killed_half_way_leaves_nothing(tmp_path: Path, monke
     store = FileStateStore(tmp_path)
     store.save(1, {"model": torch.ones(3)})
 
-    def full(handle: int, content: memoryview) -> None:
+    def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             store.save(2, {"model": torch.ones(3)})
     assert names(tmp_path) == ["000000001.safetensors"]
