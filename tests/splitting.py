@@ -9,7 +9,8 @@ from coterie.methods.layercfl import LayerCFL
 from tests.federated import TRAINING, Trained, planted, train
 
 DECAY = TRAINING.updated(lr_decay=0.98)
-QUICK: dict[str, Any] = {"t_min": 4, "eps1_frac": 0.7, "ratio": 2.0, "gamma_max": 0.0, "linkage": "complete"}
+GATES: dict[str, Any] = {"t_min": 4, "eps1_frac": 0.7, "ratio": 2.0, "gamma_max": 0.0}
+QUICK: dict[str, Any] = GATES | {"linkage": "complete"}
 """Settings with which four incongruent groups are told apart in a few rounds."""
 
 PUBLISHED: dict[str, Any] = {

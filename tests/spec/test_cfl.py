@@ -21,7 +21,7 @@ from coterie.methods.layercfl import LayerCFL
 from coterie.runtime.runtime import drive
 from tests.federated import planted, same, train
 from tests.spec.gates import partitions, tree_of
-from tests.splitting import DECAY, LAST, PUBLISHED, QUICK, gaps_of
+from tests.splitting import DECAY, GATES, LAST, PUBLISHED, QUICK, gaps_of
 from tests.survival import SIZES, assert_resumes, assert_survives
 
 FESEM = CFL(
@@ -71,13 +71,13 @@ def test_layercfl_4_8_1(weights: Any, participation: float, engine: str) -> None
 
     They share their code, so both are also held against CFL's tests and halves, found anew from what crossed.
     """
-    gates: dict[str, Any] = QUICK | {
-        "ratio": 3.5
-    }  # so that the longest update decides, and once is not long enough
+    # A ratio by which the longest update decides, and once is not long enough.
+    gates: dict[str, Any] = GATES | {"ratio": 3.5}
     federation = planted("incongruent", 4, sizes=SIZES)
     options: dict[str, Any] = {"engine": engine, "participation": participation, "training": DECAY}
-    layercfl = train(LayerCFL(**gates, layers="all", weights=weights), federation, 14, **options)
-    cfl = train(CFL(**gates, weights=weights), federation, 14, **options)
+    halves: dict[str, Any] = gates | {"linkage": "complete", "weights": weights}
+    layercfl = train(LayerCFL(**halves, layers="all"), federation, 14, **options)
+    cfl = train(CFL(**halves), federation, 14, **options)
     assert all(same(ours, theirs) for ours, theirs in zip(layercfl.states, cfl.states, strict=True))
     assert layercfl.ledgers == cfl.ledgers
     assert len(cfl.state.splits) > 1

@@ -24,16 +24,16 @@ from coterie.models.networks import channels_first
 from coterie.randomness import stream
 from tests.federated import TRAINING, Trained, planted, same, train
 from tests.spec.gates import partitions, tree_of
-from tests.splitting import DECAY, FIRST, LAST, PUBLISHED, QUICK, gaps_of, quick
+from tests.splitting import DECAY, FIRST, GATES, LAST, PUBLISHED, QUICK, gaps_of, quick
 from tests.survival import SIZES, kept, local
 
 
 @pytest.mark.slow
 def test_layercfl_the_gates_are_those_of_the_formulae() -> None:
     """Computed anew from what the clients sent: norms, thresholds, who is split when, and how."""
-    gates: dict[str, Any] = QUICK | {"ratio": 1.5}
+    gates: dict[str, Any] = GATES | {"ratio": 1.5}
     federation = planted("incongruent", 4, sizes=SIZES)
-    run = train(LayerCFL(**gates, layers=LAST), federation, 12, training=DECAY)
+    run = train(LayerCFL(**gates, linkage="complete", layers=LAST), federation, 12, training=DECAY)
     part = every_layer(run.server.layout)[LAST]
     assert tree_of(run) == partitions(run, part, **gates, uniform=False)
     assert len(run.state.nodes) >= 3
