@@ -31,6 +31,7 @@ class Outcome(NamedTuple):
         report: as in `Answer`.
         client_state: where each vector of the client's new state lies, None for one that is deleted; empty where
             nothing is kept.
+        update_lengths: as in `Answer`.
     """
 
     row: int
@@ -38,11 +39,12 @@ class Outcome(NamedTuple):
     numbers: Mapping[str, float]
     report: Mapping[str, Any]
     client_state: Mapping[str, Any]
+    update_lengths: Mapping[str, float] = {}
 
     @classmethod
     def of(cls, answer: Answer, row: int, client_state: Mapping[str, Any]) -> Outcome:
         """What is left of an answer whose uploads are in a row."""
-        return cls(row, tuple(answer.uploads), answer.numbers, answer.report, client_state)
+        return cls(row, tuple(answer.uploads), answer.numbers, answer.report, client_state, answer.update_lengths)
 
 
 class Answered(NamedTuple):
@@ -63,24 +65,22 @@ class Rows(Generic[V]):
         uploads: what they sent, `[m, *shape]` by name; NaN where nothing crossed.
         upload_sketches: sketches `[m, width]` of the models that they sent, 0 counting for what did not cross.
         state_sketches: sketches `[m, width]` of the models that they keep.
-        update_lengths: lengths `[m, uploads]` of what they sent, of a model less the one that they were sent.
     """
 
     uploads: Mapping[str, V]
     upload_sketches: V | None = None
     state_sketches: V | None = None
-    update_lengths: V | None = None
 
     def map(self, change: Callable[[V], W]) -> Rows[W]:
         """Apply `change` to every matrix."""
-        others = (self.upload_sketches, self.state_sketches, self.update_lengths)
+        sketches = (self.upload_sketches, self.state_sketches)
         return Rows(
             {name: change(matrix) for name, matrix in self.uploads.items()},
-            *(None if matrix is None else change(matrix) for matrix in others),
+            *(None if matrix is None else change(matrix) for matrix in sketches),
         )
 
     def write(self: Rows[Tensor], answers: Sequence[Answered], sketcher: Sketcher) -> None:
-        """Write what clients sent into their rows, with the lengths of their updates and sketches of their models.
+        """Write what clients sent into their rows, and the sketches of their models beside it.
 
         Sketches of whole models in rows that follow one another are made together, which takes half the time.
         """
@@ -89,9 +89,6 @@ class Rows(Generic[V]):
         together = answers and whole and follow and self.state_sketches is None
         for one in answers:
             self._write_uploads(one)
-            if self.update_lengths is not None:
-                lengths = [one.answer.update_lengths.get(name, 0.0) for name in self.uploads]
-                self.update_lengths[one.row] = torch.tensor(lengths)
             if not together:
                 self._write_sketches(one, sketcher)
         if together and self.upload_sketches is not None:
@@ -154,7 +151,7 @@ def allocate_rows(
         layout: of their network.
         count: how many they are.
         width: numbers in a sketch.
-        keep: whether they keep what they answer; sketches are made of, and lengths measured in, nothing else.
+        keep: whether they keep what they answer; sketches are made of nothing else.
         make: allocates a matrix of a shape.
     """
     shapes = vector_shapes(rule, layout)
@@ -162,7 +159,6 @@ def allocate_rows(
         {name: make((count, *shapes[name])) for name in rule.uploads},
         make((count, width)) if keep and MODEL in rule.uploads else None,
         make((count, width)) if keep and MODEL in rule.client_state else None,
-        make((count, len(rule.uploads))) if keep and rule.uploads else None,
     )
 
 

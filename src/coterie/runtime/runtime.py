@@ -243,9 +243,7 @@ class Runtime(ABC):
             report,
             dict(sorted(missing.items())),
             rows.state_sketches if rows.upload_sketches is None else rows.upload_sketches,
-            {}
-            if rows.update_lengths is None
-            else dict(zip(rows.uploads, rows.update_lengths.double().T.numpy(), strict=True)),
+            {name: np.array([a.update_lengths.get(name, 0.0) for a in answers]) for name in rows.uploads},
         )
 
     def _answered(self, rows: Rows[Tensor], answers: Sequence[Outcome]) -> Rows[Tensor]:

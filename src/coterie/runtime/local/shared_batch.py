@@ -133,7 +133,7 @@ class QuestionWriter:
             BadInput: there is no room.
         """
         rule = orders[0].rule
-        make = self._allocator(len(rule.uploads) + 3)
+        make = self._allocator(len(rule.uploads) + 2)
         rows = allocate_rows(rule, self._layout, len(orders), self._width, keep, make)
         rooms = [{name: self._place(given[row]) for name, given in room.items()} for row in range(len(orders))]
         own = [states.of(order.client) for order in orders]
