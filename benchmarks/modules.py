@@ -41,6 +41,7 @@ from coterie.clients.rules.requests import Train, Trained
 from coterie.clients.rules.rule import Order
 from coterie.models.deep import resnet18 as coterie_resnet18
 from coterie.models.networks import channels_first
+from coterie.plugins import give
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.threads import one_thread
 
@@ -215,6 +216,7 @@ def make_engine(case: Case, data: Federation, wanted: str, **settings: int) -> E
     """Return an engine for the case's module."""
     training = Training(epochs=1, batch_size=case.batch, lr=0.01)
     name = f"{case.module.__module__}:{case.module.__qualname__}"
+    give([name])
     return EngineSpec(name, settings, case.features, data, training, 0, wanted).build()
 
 

@@ -76,7 +76,7 @@ CASES: list[tuple[Any, ...]] = [
     ("fesem",),
     ("fesem", "--set=checkpoint_every=4"),
     ("ifca", "--set=every=3", "--workers=1"),
-    ("fedtsdp", "--set=h=0.3", "--set=psi=0.8", "--set=eps1=auto", "--holdout-clients=0.25"),
+    ("fedtsdp", "--set=h=0.3", "--set=psi=0.8", "--holdout-clients=0.25"),
     ("fedcps", "--set=init=kmeans", "--set=personal_layers=1", "--set=window=1"),
     ("layercfl", "--set=t_min=3", "--set=eps1_frac=0.9", "--set=ratio=0.5"),
     ("dcpfl", "--set=t_start=2", "--set=window=1", "--set=t_obv=1", "--set=t_sp=1", "--set=threshold=1.0"),

@@ -139,7 +139,7 @@ def test_a_key_that_may_be_unset_is_so_by_default() -> None:
         "evaluation": evaluation,
         "run": dict.fromkeys(run),
         "aggregation": dict.fromkeys(("hostile", "trusted", "clip_norm")),
-        "attack": {"strength": None},
+        "attack": {"strength": None, "group": None},
         "privacy": dict.fromkeys(
             ("noise_by", "epsilon", "noise_multiplier", "delta", "clip_quantile", "noise_seed")
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ def write_whole(path: Path, data: bytes, *, lasting: bool = True, private: bool 
 def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
     """Refuse a folder in which a link leads out of it, at any depth: what is read, written or removed is elsewhere.
 
-    The folder itself may be a link, and may lie behind one.
+    The folder itself may be a link, and may lie behind one. W&B's own folder of a run has links to its logs, so that
+    what is in it is W&B's to look after; the folder may be no such link.
 
     Args:
         folder: one that Coterie writes into.
@@ -33,13 +34,21 @@ def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
     """
     home = os.path.realpath(folder)
     for entry in folder.iterdir() if entries is None else entries:
-        below = (Path(place, name) for place, *names in os.walk(entry) for name in chain(*names))
-        for path in chain([entry], below):
+        for path in chain([entry], _find_below(entry)):
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
                 raise BadInput(
                     f"{path} is a link that leads out of {folder}, and is not followed; remove it, or put what it "
                     "leads to in its place"
                 )
+
+
+def _find_below(folder: Path) -> Iterator[Path]:
+    """Yield what is in a folder at any depth, without what is in a folder of W&B."""
+    for place, folders, files in os.walk(folder):
+        if Path(place).name == "wandb":
+            folders.clear()
+        else:
+            yield from (Path(place, name) for name in chain(folders, files))
 
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
