@@ -27,9 +27,9 @@ import numpy as np
 
 from benchmarks.kept_cells import Row, fill, play, put_between
 from coterie.errors import BadInput
-from coterie.experiments.compare.spec import key_of
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.folder.files import write_whole
+from coterie.runs.schema.experiment import Experiment
+from coterie.studies.compare.spec import key_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "trust.md"
 KEPT = PAGE.parent / "trust" / "attacks.json"

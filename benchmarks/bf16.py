@@ -21,8 +21,8 @@ from benchmarks.measuring import arguments, median, write
 from benchmarks.smoke import shrink
 from coterie.clients.rules.training import Precision
 from coterie.errors import BadInput
-from coterie.experiments.run.loop import rounds
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.loop import rounds
+from coterie.runs.schema.experiment import Experiment
 
 PRECISIONS: tuple[Precision, Precision] = ("fp32", "bf16")
 

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from benchmarks.attacks import SEEDS, Cell, Strength
 from benchmarks.kept_cells import play
 from benchmarks.smoke import Arguments, shrink
-from coterie.experiments.run import loop
-from coterie.experiments.run.attack import NEARLY, Attackers
-from coterie.experiments.run.screening import LEAST, find_starts, leave_out
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods.exchange import Exchange, Replies
+from coterie.runs import loop
+from coterie.runs.attack import NEARLY, Attackers
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.screening import LEAST, find_starts, leave_out
 
 WAYS = ("cohort", "cohort and group", "group alone")
 METHODS = ("ifca", "fesem-5", "cfl", "flis")

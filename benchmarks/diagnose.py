@@ -30,14 +30,14 @@ from scipy.stats import binomtest
 from benchmarks.kept_cells import Row, put_between
 from benchmarks.measuring import machine
 from benchmarks.smoke import Arguments
+from coterie.advice.diagnose.diagnose import diagnose
 from coterie.clients.data.federation import Federation
-from coterie.experiments.diagnose.diagnose import diagnose
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.run.setup import World, engine_spec, load_federation
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import FedAvg
 from coterie.report.drawing.figure import FAINT
 from coterie.report.drawing.saving import save_charts
+from coterie.runs.folder.files import write_whole
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.setup import World, engine_spec, load_federation
 from coterie.runtime.local.runtime import LocalRuntime
 
 PAGE = Path(__file__).parents[1] / "docs" / "diagnose.md"

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks.smoke import Arguments, shrink
+from coterie.advice.diagnose.diagnose import diagnose
 from coterie.clients.rules import half_data
-from coterie.experiments.diagnose.diagnose import diagnose
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment
 
 DATA = {
     "name": "mnist",

@@ -24,12 +24,12 @@ import torch
 from benchmarks import diagnose as calibration
 from benchmarks.kept_cells import Row, put_between
 from benchmarks.smoke import Arguments
+from coterie.advice.diagnose.diagnose import diagnose
 from coterie.clients.data.federation import Federation
-from coterie.experiments.diagnose.diagnose import diagnose
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.run.setup import World, engine_spec, load_federation
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import FedAvg
+from coterie.runs.folder.files import write_whole
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.setup import World, engine_spec, load_federation
 from coterie.runtime.local.runtime import LocalRuntime
 
 PAGE = calibration.PAGE

@@ -33,12 +33,12 @@ from torch import Tensor, nn
 from benchmarks.kept_cells import Row, put_between
 from benchmarks.measuring import machine
 from benchmarks.smoke import Arguments, pick_two, shrink
-from coterie.experiments.compare.spec import key_of
-from coterie.experiments.diagnose.diagnose import diagnose
-from coterie.experiments.diagnose.pay import TITLES
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.schema.experiment import Experiment
+from coterie.advice.diagnose.diagnose import diagnose
+from coterie.advice.diagnose.pay import TITLES
 from coterie.grouping.gains import mean_gain
+from coterie.runs.folder.files import write_whole
+from coterie.runs.schema.experiment import Experiment
+from coterie.studies.compare.spec import key_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "diagnose.md"
 KEPT = PAGE.parent / "diagnose" / "truth.json"

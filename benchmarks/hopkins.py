@@ -18,7 +18,7 @@ import polars as pl
 import coterie
 from benchmarks.document_sections import markdown
 from benchmarks.smoke import Arguments
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.threads import one_thread
 
 THRESHOLD = 0.65

@@ -11,12 +11,12 @@ from typing import Any, Protocol, TypeVar
 from benchmarks.measuring import machine
 from benchmarks.smoke import Arguments, pick_two, shrink
 from coterie.errors import BadInput, unknown
-from coterie.experiments.compare.spec import key_of
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.run.events import Round
-from coterie.experiments.schema.experiment import Experiment
 from coterie.report.drawing.figure import Chart, Figure, with_style
 from coterie.report.drawing.saving import save_charts
+from coterie.runs.events import Round
+from coterie.runs.folder.files import write_whole
+from coterie.runs.schema.experiment import Experiment
+from coterie.studies.compare.spec import key_of
 
 Row = Mapping[str, Any]
 

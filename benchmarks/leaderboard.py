@@ -32,12 +32,12 @@ from benchmarks.leaderboard_cells import (
 from benchmarks.leaderboard_page import draw, page
 from benchmarks.smoke import Arguments
 from coterie.errors import BadInput, unknown
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.schema.check import catalog
 from coterie.methods import METHODS
 from coterie.plugins import give, import_modules, is_path
 from coterie.report.drawing.figure import Figure, with_style
 from coterie.report.drawing.saving import save_charts
+from coterie.runs.folder.files import write_whole
+from coterie.runs.schema.check import catalog
 
 KEPT = Path(__file__).parents[1] / "docs" / "leaderboard"
 PAGE = KEPT.with_suffix(".md")

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measuring import machine
-from coterie.clients.data.datasets import Dataset, dataset
+from coterie.clients.data.read.datasets import Dataset, dataset
 from coterie.errors import BadInput
-from coterie.experiments.compare import tuning
-from coterie.experiments.compare.cells import Outcome
-from coterie.experiments.compare.measures import measure_cells
-from coterie.experiments.compare.spec import Cell, Comparison
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.schema.sections import make_name
+from coterie.runs.folder.files import write_whole
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.sections import make_name
+from coterie.studies.compare import tuning
+from coterie.studies.compare.cells import Outcome
+from coterie.studies.compare.measures import measure_cells
+from coterie.studies.compare.spec import Cell, Comparison
 
 SEEDS = (0, 1, 2)
 TRIALS = 3

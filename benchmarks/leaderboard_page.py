@@ -13,9 +13,9 @@ from scipy.stats import rankdata
 
 from benchmarks.document_sections import markdown
 from benchmarks.leaderboard_cells import FEDERATIONS, SEEDS, TRIALS, Result
-from coterie.experiments.compare.table import interval
 from coterie.report.drawing.figure import Chart
 from coterie.report.numbers import MISSING, decimals
+from coterie.studies.compare.table import interval
 
 Results = Mapping[tuple[str, str], Result]
 

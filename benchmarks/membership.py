@@ -38,11 +38,11 @@ from scipy.stats import rankdata
 from benchmarks.kept_cells import Row, fill, write_with_picture
 from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
-from coterie.experiments.compare.spec import key_of
-from coterie.experiments.run.loop import Session, train
-from coterie.experiments.schema.experiment import Experiment
 from coterie.report.drawing.figure import Chart
+from coterie.runs.loop import Session, train
+from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.threads import one_thread
+from coterie.studies.compare.spec import key_of
 
 Unit = Literal["example", "client"]
 Floats = NDArray[np.float64]

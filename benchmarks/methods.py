@@ -35,14 +35,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import arguments, median, write
-from coterie.clients.data.datasets import find_problems
+from coterie.clients.data.read.datasets import find_problems
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.errors import unknown
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.run.checkpoints import CHECKPOINT_TIME_SHARE
-from coterie.experiments.run.loop import Session, train
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS
+from coterie.runs.checkpoints import CHECKPOINT_TIME_SHARE
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.loop import Session, train
+from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.garbage import freeze_objects
 from coterie.runtime.threads import one_thread
 

@@ -49,10 +49,10 @@ from benchmarks.drivers.workload import Workload
 from benchmarks.measuring import arguments, median, ratios, write
 from benchmarks.memory import held, require_proc, tree
 from benchmarks.smoke import shrink
-from coterie.experiments.run.setup import load_federation
-from coterie.experiments.schema.check import cohort_size
 from coterie.methods import FedAvg
 from coterie.models.networks import build as build_network
+from coterie.runs.schema.check import cohort_size
+from coterie.runs.setup import load_federation
 from coterie.runtime.threads import cores
 
 ROOT = Path(__file__).parents[1]

@@ -39,10 +39,10 @@ from benchmarks.document_sections import markdown
 from benchmarks.measuring import machine
 from benchmarks.smoke import Arguments, pick_two
 from coterie.errors import BadInput, unknown
-from coterie.experiments.compare.spec import key_of
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.schema.experiment import Experiment
 from coterie.report.numbers import count_of
+from coterie.runs.folder.files import write_whole
+from coterie.runs.schema.experiment import Experiment
+from coterie.studies.compare.spec import key_of
 
 KEPT = Path(__file__).parents[1] / "docs" / "planted"
 """The rows of each method, in a file of its name."""
@@ -196,8 +196,8 @@ def play(cell: Cell) -> Row | None:
         BadInput: it cannot run.
     """
     import coterie
-    from coterie.experiments.folder.run_folder import RunFolder
     from coterie.methods.split_halves import MIXED
+    from coterie.runs.folder.run_folder import RunFolder
     from coterie.runtime.threads import one_thread
 
     start = time.perf_counter()

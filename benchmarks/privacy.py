@@ -25,8 +25,8 @@ import polars as pl
 
 from benchmarks.kept_cells import Row, fill, write_with_picture
 from coterie.errors import BadInput
-from coterie.experiments.schema.experiment import Experiment
 from coterie.report.drawing.figure import Chart
+from coterie.runs.schema.experiment import Experiment
 
 PAGE = Path(__file__).parents[1] / "docs" / "privacy.md"
 KEPT = PAGE.parent / "privacy" / "accuracy.json"

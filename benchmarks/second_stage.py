@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 import coterie
 from benchmarks.document_sections import markdown
 from benchmarks.smoke import Arguments
-from coterie.experiments.schema.experiment import Experiment
 from coterie.grouping.affinity import pairwise_distances
 from coterie.grouping.cluster import cluster_by_distance
 from coterie.grouping.gaps import find_groups, without_mean_direction
+from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.threads import one_thread
 
 SIZES: Mapping[str, tuple[int, ...]] = {"halves": (1, 1), "thirds": (1, 1, 1), "3 : 2 : 1": (3, 2, 1), "one": (1,)}

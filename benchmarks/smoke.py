@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.schema.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = 4_000

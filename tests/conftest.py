@@ -27,15 +27,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONGEST_FIRST = (
-    "experiments/flower/test_real.py",
-    "experiments/run/test_resume.py",
+    "shipping/flower/test_real.py",
+    "runs/test_resume.py",
     "test_docs.py",
-    "experiments/flower/test_deployment.py",
-    "experiments/flower/test_deploy.py",
+    "shipping/flower/test_deployment.py",
+    "shipping/flower/test_deploy.py",
     "spec/test_cross.py",
     "runtime/ray/test_ray.py",
     "spec/test_layercfl.py",
-    "experiments/flower/test_parity.py",
+    "shipping/flower/test_parity.py",
     "freeze/test_digests.py",
 )
 """Files that take longest. A worker process takes whole files, so these begin before the others."""

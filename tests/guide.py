@@ -174,8 +174,8 @@ def carry_out(path: Path, guide: Sequence[Block]) -> None:
 
 def _check_experiment(block: Block, where: str) -> None:
     from coterie.errors import BadInput
-    from coterie.experiments.compare.spec import Comparison
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.schema.experiment import Experiment
+    from coterie.studies.compare.spec import Comparison
 
     if name := _FILE_NAME.fullmatch(block.source.splitlines()[0]):
         Path(name[1]).write_text(block.source, "utf-8")

@@ -10,7 +10,7 @@ import polars as pl
 import torch
 from safetensors import safe_open
 
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.run_folder import RunFolder
 
 
 class Stopping:

@@ -30,14 +30,14 @@ import numpy as np
 import torch
 
 import coterie
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment
 from tests.interrupted import Stopping, assert_same_run, left_overs
 
 SOURCE = Path(coterie.__file__).parent
 WATCHED = frozenset(
     str(path)
-    for place in ("experiments/run", "experiments/folder", "runtime", "runtime/local")
+    for place in ("runs", "runs/folder", "runtime", "runtime/local")
     for path in (SOURCE / place).glob("*.py")
 ) | {contextlib.__file__}
 LOOKS = {"CALL", "CALL_FUNCTION_EX", "RESUME"}

@@ -14,7 +14,7 @@ from typing import Any
 
 _SERVER = """
 import json, os, signal, sys
-import coterie.cli.app, coterie.report.run_page, coterie.experiments.run.loop
+import coterie.cli.app, coterie.report.run_page, coterie.runs.loop
 import sklearn.cluster, sklearn.datasets, sklearn.metrics
 
 for line in sys.stdin:

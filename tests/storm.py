@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.run_folder import RunFolder
 from tests.interrupted import assert_same_run, left_overs
 from tests.processes import Call, Processes
 

@@ -34,9 +34,9 @@ from benchmarks import (
 from benchmarks.document_bars import Judged, Reaches
 from benchmarks.document_sections import SECTIONS, plainly
 from coterie.clients.rules import half_data
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS, Method
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]

@@ -17,12 +17,12 @@ import torch
 
 import coterie
 from coterie.errors import BadInput
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.model.trained import About, write_model
-from coterie.experiments.run.events import LoggedNotes
-from coterie.experiments.schema import toml
 from coterie.models.networks import NETWORKS, build_network
 from coterie.plugins import allow, carry_out
+from coterie.runs.events import LoggedNotes
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema import toml
+from coterie.shipping.model.trained import About, write_model
 from tests.commandline import Terminal
 from tests.packages import METHOD, install
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from coterie.cli.printing import EscapingConsole, say
 from coterie.errors import BadInput, escape, escape_lines, print_escaped
-from coterie.experiments.run.events import LoggedNotes
+from coterie.runs.events import LoggedNotes
 from coterie.runtime.remote.message import Message
 from coterie.runtime.runtime import Failure
 

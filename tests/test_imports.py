@@ -13,7 +13,19 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "coterie"
 
-ORDER = ["cli", "report", "experiments", "runtime", "methods", "clients", "grouping", "models"]
+ORDER = [
+    "cli",
+    "report",
+    "studies",
+    "shipping",
+    "advice",
+    "runs",
+    "runtime",
+    "methods",
+    "clients",
+    "grouping",
+    "models",
+]
 
 LEADING = {"errors", "randomness", "catalogue", "plugins"}
 """Small modules that every package may import; they import each other alone."""
@@ -24,7 +36,7 @@ MACHINERY = (
     | frozenset({"logging", "rich", "tqdm", "typer", "flwr", "ray"})
 )
 REMOTE = frozenset({"flwr", "ray"})
-REACHES_OTHERS = ("runtime/ray", "runtime/flower", "experiments/flower", "cli/flower")
+REACHES_OTHERS = ("runtime/ray", "runtime/flower", "shipping/flower", "cli/flower")
 """Where those libraries may be imported; nowhere else."""
 
 NEVER = {
@@ -33,8 +45,8 @@ NEVER = {
     "grouping": MACHINERY,
     "models": MACHINERY,
     "report": frozenset({"torch"}),
-    "experiments/folder": frozenset({"torch"}),
-    "experiments/papers": frozenset({"torch"}),
+    "runs/folder": frozenset({"torch"}),
+    "studies/papers": frozenset({"torch"}),
 }
 """What has no place in a folder: algorithms know nothing of processes, sockets or files."""
 
@@ -117,14 +129,14 @@ def test_each_package_says_what_lives_there(folder: Path) -> None:
         ("clients/rules/sgd.py", "import threading"),
         ("methods/fesem.py", "from coterie.runtime.local.runtime import Local"),
         ("methods/fesem.py", "import multiprocessing.shared_memory"),
-        ("runtime/local/runtime.py", "def answer():\n    from coterie.experiments import run"),
+        ("runtime/local/runtime.py", "def answer():\n    from coterie.runs import loop"),
         ("runtime/local.py", "import importlib\nimportlib.import_module('coterie.report.run_page')"),
         ("runtime/local/runtime.py", "from coterie.methods.fesem import FeSEM"),
         ("runtime/local/runtime.py", "from coterie.methods import METHODS"),
         ("clients/engine/batched.py", "import ray"),
         ("report/page.py", "import torch"),
         ("report/page.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from coterie.cli import app"),
-        ("experiments/folder/tables.py", "import torch"),
+        ("runs/folder/tables.py", "import torch"),
         ("errors.py", "from coterie.models.layout import Layout"),
         ("somewhere.py", "import math"),
     ],
@@ -141,8 +153,8 @@ def test_the_check_catches(tmp_path: Path, place: str, source: str) -> None:
         ("models/layout.py", "import torch\nfrom coterie.errors import BadInput\nfrom coterie import randomness"),
         ("methods/fesem.py", "from coterie.methods.exchange import Exchange\nfrom . import method"),
         ("runtime/local.py", "import multiprocessing\nfrom coterie.methods.method import Method"),
-        ("report/page.py", "from coterie.experiments.folder import metrics\nimport polars"),
-        ("cli/app.py", "from coterie.experiments.run.loop import run\nfrom coterie import __version__"),
+        ("report/page.py", "from coterie.runs.folder import metrics\nimport polars"),
+        ("cli/app.py", "from coterie.runs.loop import run\nfrom coterie import __version__"),
         ("__init__.py", "from coterie.methods.fesem import FeSEM as FeSEM"),
     ],
 )

@@ -17,8 +17,8 @@ from benchmarks.memory import held, tree
 from benchmarks.peers import WARM, WAYS, Driver, check_work, compared, prepared
 from benchmarks.smoke import write_images
 from coterie.clients.data.federation import Federation
-from coterie.experiments.run.loop import Session
 from coterie.models.networks import build, channels_first
+from coterie.runs.loop import Session
 
 
 def small(data: str = "digits") -> coterie.Experiment:

@@ -184,7 +184,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pathlib import Path
 import coterie
-from tests.experiments.flower.rehearsal import Place, same
+from tests.shipping.flower.rehearsal import Place, same
 
 experiment = coterie.Experiment(
     method="fedavgm-focal",

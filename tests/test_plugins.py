@@ -17,14 +17,14 @@ from coterie.clients.rules import OBJECTIVES, RULES
 from coterie.clients.tasks import TASKS
 from coterie.clients.tasks.measures import MEASURES
 from coterie.errors import BadInput
-from coterie.experiments.compare.spec import key_of
-from coterie.experiments.folder.metrics import RunMetrics
-from coterie.experiments.model.trained import About, read_model, write_model
-from coterie.experiments.run.events import OBSERVERS
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS
 from coterie.models.networks import NETWORKS, build
 from coterie.plugins import allow, carry_out, is_path, offers
+from coterie.runs.events import OBSERVERS
+from coterie.runs.folder.metrics import RunMetrics
+from coterie.runs.schema.experiment import Experiment
+from coterie.shipping.model.trained import About, read_model, write_model
+from coterie.studies.compare.spec import key_of
 from tests.commandline import COTERIE, Terminal
 from tests.packages import METHOD, install
 
@@ -417,7 +417,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from torch import nn
 from coterie.clients.tasks import Regression, task
-from coterie.experiments.run.events import OBSERVERS, Observer
+from coterie.runs.events import OBSERVERS, Observer
 from coterie.methods import METHODS
 from coterie.methods.fedavg import FedAvg
 from coterie.models.networks import NETWORKS

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.catalogue import Entry, Setting, plain
-from coterie.experiments.schema.toml import literal
 from coterie.methods import METHODS
+from coterie.runs.schema.toml import literal
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "methods"

@@ -82,7 +82,7 @@ def _reference(section: Section) -> str:
 
 def _settings() -> str:
     """The page of all settings of an experiment, as `coterie new` writes them."""
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.schema.experiment import Experiment
 
     about = (
         "What `coterie new experiment.toml` writes: every setting with its meaning and its default. `coterie list "

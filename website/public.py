@@ -39,7 +39,7 @@ def list_sections() -> list[Section]:
             "The tables of an experiment and their settings, as in `experiment.toml`; "
             "`coterie new experiment.toml` writes all of them with their defaults.",
             [
-                *_of("coterie.experiments.schema.sections", _classes("coterie.experiments.schema.sections")),
+                *_of("coterie.runs.schema.sections", _classes("coterie.runs.schema.sections")),
                 "coterie.clients.rules.Training",
                 *_of("coterie.methods.aggregation", ["Aggregation"]),
                 *_of("coterie.methods.scale", ["Scale"]),
@@ -77,7 +77,7 @@ def list_sections() -> list[Section]:
             "data",
             "Data",
             "Datasets, splits, and the federation that they make.",
-            [*_listed("coterie.clients.data"), "coterie.clients.data.datasets.dataset"],
+            [*_listed("coterie.clients.data"), "coterie.clients.data.read.datasets.dataset"],
         ),
         Section(
             "grouping",
@@ -105,11 +105,11 @@ def list_sections() -> list[Section]:
             "Models after training",
             "A run's models, a file of one, and what they predict.",
             [
-                *_of("coterie.experiments.model.served", ["trained_model", "client_models"]),
-                *_of("coterie.experiments.model.trained", ["Trained", "About", "read_model", "write_model"]),
-                *_of("coterie.experiments.model.predict", ["load_samples", "predict", "Samples"]),
-                *_of("coterie.experiments.model.predicted", ["Predicted", "PredictedValues"]),
-                *_of("coterie.experiments.model.export", ["export"]),
+                *_of("coterie.shipping.model.served", ["trained_model", "client_models"]),
+                *_of("coterie.shipping.model.trained", ["Trained", "About", "read_model", "write_model"]),
+                *_of("coterie.shipping.model.predict", ["load_samples", "predict", "Samples"]),
+                *_of("coterie.shipping.model.predicted", ["Predicted", "PredictedValues"]),
+                *_of("coterie.shipping.model.export", ["export"]),
             ],
         ),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import coterie
 from benchmarks.drivers.workload import Pace, Workload, arguments
-from coterie.experiments.run.events import Result, Round
+from coterie.runs.events import Result, Round
 
 
 class Paced:

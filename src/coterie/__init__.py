@@ -12,40 +12,40 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coterie.advice.diagnose.diagnose import diagnose as diagnose
+    from coterie.advice.explain.explain import explain as explain
     from coterie.clients.data.federation import Federation as Federation
     from coterie.errors import BadInput as BadInput
-    from coterie.experiments.diagnose.diagnose import diagnose as diagnose
-    from coterie.experiments.explain.explain import explain as explain
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.run.events import Observer as Observer
-    from coterie.experiments.run.events import Result as Result
-    from coterie.experiments.run.events import Round as Round
-    from coterie.experiments.run.loop import resume as resume
-    from coterie.experiments.run.loop import rounds as rounds
-    from coterie.experiments.run.loop import run as run
-    from coterie.experiments.schema.experiment import Experiment as Experiment
-    from coterie.experiments.schema.experiment import check as check
     from coterie.report.comparison.compare import compare as compare
     from coterie.report.figures import draw as draw
+    from coterie.runs.events import Observer as Observer
+    from coterie.runs.events import Result as Result
+    from coterie.runs.events import Round as Round
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.runs.loop import resume as resume
+    from coterie.runs.loop import rounds as rounds
+    from coterie.runs.loop import run as run
+    from coterie.runs.schema.experiment import Experiment as Experiment
+    from coterie.runs.schema.experiment import check as check
 
 __version__ = version("coterie")
 
 _HOMES = {
     "BadInput": "coterie.errors",
-    "Experiment": "coterie.experiments.schema.experiment",
+    "Experiment": "coterie.runs.schema.experiment",
     "Federation": "coterie.clients.data.federation",
-    "Observer": "coterie.experiments.run.events",
-    "Result": "coterie.experiments.run.events",
-    "Round": "coterie.experiments.run.events",
-    "RunFolder": "coterie.experiments.folder.run_folder",
-    "check": "coterie.experiments.schema.experiment",
+    "Observer": "coterie.runs.events",
+    "Result": "coterie.runs.events",
+    "Round": "coterie.runs.events",
+    "RunFolder": "coterie.runs.folder.run_folder",
+    "check": "coterie.runs.schema.experiment",
     "compare": "coterie.report.comparison.compare",
-    "diagnose": "coterie.experiments.diagnose.diagnose",
+    "diagnose": "coterie.advice.diagnose.diagnose",
     "draw": "coterie.report.figures",
-    "explain": "coterie.experiments.explain.explain",
-    "resume": "coterie.experiments.run.loop",
-    "rounds": "coterie.experiments.run.loop",
-    "run": "coterie.experiments.run.loop",
+    "explain": "coterie.advice.explain.explain",
+    "resume": "coterie.runs.loop",
+    "rounds": "coterie.runs.loop",
+    "run": "coterie.runs.loop",
 }
 
 __all__ = [

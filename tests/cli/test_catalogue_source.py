@@ -11,9 +11,9 @@ import pytest
 from coterie.cli import catalogue_source
 from coterie.cli.list import KINDS
 from coterie.clients.tasks import MEASURES, TASKS
-from coterie.experiments.schema.check import catalog
 from coterie.methods.mixed_parts import PARTS
 from coterie.models.networks import default_network
+from coterie.runs.schema.check import catalog
 
 
 @pytest.mark.parametrize("kind", catalogue_source.CATALOGUES)

@@ -12,8 +12,8 @@ import pytest
 
 import coterie
 from coterie.cli.list import KINDS
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS
+from coterie.runs.schema.experiment import Experiment
 from tests.commandline import COTERIE, Terminal, fresh
 
 

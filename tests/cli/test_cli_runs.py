@@ -11,9 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.schema.experiment import Experiment
 from coterie.report import run_page
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment
 from tests.commandline import COTERIE, Terminal, fresh
 
 SMALL = ["--clients", "4", "--rounds", "2", "--set", "samples_per_client=40", "--workers", "1"]
@@ -190,7 +190,7 @@ def test_runs_that_are_not_there(terminal: Terminal) -> None:
 @pytest.mark.slow
 def test_an_interruption_before_the_first_round_is_said(tmp_path: Path) -> None:
     code = (
-        "import sys, os, signal, coterie.experiments.run.loop as running\n"
+        "import sys, os, signal, coterie.runs.loop as running\n"
         "def begin(*given, **more): os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
         "running.run = begin\n"
         "from coterie.cli.app import main; sys.exit(main(['run', 'fedavg']))"
@@ -205,7 +205,7 @@ def test_an_interruption_before_the_first_round_is_said(tmp_path: Path) -> None:
 def test_whoever_interrupts_while_an_interrupted_process_ends_sees_no_traceback(tmp_path: Path) -> None:
     code = (
         "import atexit, os, signal, sys\n"
-        "import coterie.experiments.run.loop as running\n"
+        "import coterie.runs.loop as running\n"
         "def interrupt(*given, **more): os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
         "running.run = interrupt\n"
         "atexit.register(interrupt)\n"

@@ -9,7 +9,7 @@ import typer.main
 from click.shell_completion import BashComplete
 
 from coterie.cli import app
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 
 import coterie
 from coterie.cli import demo_flower
-from coterie.experiments.run.setup import load_federation
-from coterie.experiments.schema.check import build_method
+from coterie.runs.schema.check import build_method
+from coterie.runs.setup import load_federation
 
 TRUTH = [0, 1, 0]
 

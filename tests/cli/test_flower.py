@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.experiments.flower.status import FEDERATION
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.run.newcomers import hold_out_clients
-from coterie.experiments.run.setup import load_federation
-from coterie.experiments.schema.check import build_method
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.newcomers import hold_out_clients
+from coterie.runs.schema.check import build_method
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.setup import load_federation
+from coterie.shipping.flower.status import FEDERATION
 from tests.commandline import Terminal
 
 REHEARSAL = """

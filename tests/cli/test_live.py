@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from coterie.cli.live import LiveTable, PlainLines, estimate_seconds_left, format_clock, format_sizes, watch_run
-from coterie.experiments.run.events import Round
-from coterie.experiments.schema.experiment import Experiment
 from coterie.report.numbers import decimals, volume
+from coterie.runs.events import Round
+from coterie.runs.schema.experiment import Experiment
 
 EXPERIMENT = Experiment(method="fesem", data={"split": "rotated(4)"}, run={"name": "trial", "seed": 3})
 

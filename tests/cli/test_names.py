@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.experiments.compare.folder import ComparisonFolder
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.schema.sections import LONGEST_NAME
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.sections import LONGEST_NAME
+from coterie.studies.compare.folder import ComparisonFolder
 from tests.commandline import Terminal
 
 LONG = "few-shot(0.0, samples_per_class=17, sets=windows, held_out=regular)"

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from coterie.clients.tasks import Regression
 from coterie.errors import BadInput
-from coterie.experiments.model.trained import About, Trained, describe_task, read_model, write_model
-from coterie.experiments.schema.sections import TaskChoice
 from coterie.models.networks import build, channels_first
 from coterie.models.origin import initialise
+from coterie.runs.schema.sections import TaskChoice
+from coterie.shipping.model.trained import About, Trained, describe_task, read_model, write_model
 from tests.commandline import Terminal
 
 N = 48

@@ -22,10 +22,10 @@ HOMES = {
     "GlobalState": "coterie.methods.one_model",
     "OneModel": "coterie.methods.one_model",
     "channels_first": "coterie.models.networks",
-    "RunFolder": "coterie.experiments.folder.run_folder",
-    "trained_model": "coterie.experiments.model.served",
+    "RunFolder": "coterie.runs.folder.run_folder",
+    "trained_model": "coterie.shipping.model.served",
     "mean": "coterie.grouping.aggregate",
-    "read_model": "coterie.experiments.model.trained",
+    "read_model": "coterie.shipping.model.trained",
 }
 """What README.md, CONTRIBUTING.md, docs and examples import. A move changes the right side alone."""
 

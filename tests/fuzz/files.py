@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 import polars as pl
 
-from coterie.clients.data.files import read_columns
+from coterie.clients.data.read.files import read_columns
 from tests.fuzz.case import Case
 from tests.fuzz.values import CONTROLS, MARKS, NUMBERS, TEXTS, damage, damage_bytes
 

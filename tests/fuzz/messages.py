@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.clients.data.population import ClientInfo
+from coterie.clients.data.agree.population import ClientInfo
 from coterie.clients.rules import Training
 from coterie.errors import BadInput
-from coterie.experiments.schema.check import catalog
 from coterie.methods import Cohort, Method, ServerView
 from coterie.models.origin import initialise
+from coterie.runs.schema.check import catalog
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.remote.client_runner import ClientRunner, MemoryStateStore
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello

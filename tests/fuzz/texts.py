@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 
 from coterie.catalogue import Entry
-from coterie.clients.data.partition import SPLITS
-from coterie.clients.data.skew import SKEWS
-from coterie.experiments.schema.check import catalog
-from coterie.experiments.schema.toml import literal
+from coterie.clients.data.divide.partition import SPLITS
+from coterie.clients.data.divide.skew import SKEWS
+from coterie.runs.schema.check import catalog
+from coterie.runs.schema.toml import literal
 from tests.fuzz.case import Case
 from tests.fuzz.experiments import CHECKED, USUAL, Tables, draw_setting, key, write
 from tests.fuzz.values import MODEST, damage, draw_literal, draw_text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from coterie.experiments.schema.toml import literal
+from coterie.runs.schema.toml import literal
 
 CONTROLS = ("\x00", "\x07", "\x08", "\r", "\n", "\t", "\x1b[31m", "\x1b]0;title\x07", "\x7f", "\x85", "\x9b2J")
 MARKS = ("\u202e", "\u2066", "\u200b", "\u2028", "\ufeff", "\ufffd", "é", "ß", "İ", "😀", "語", "\u0301" * 40)

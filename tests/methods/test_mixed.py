@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from coterie.errors import BadInput
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import IFCA, FedAvg
 from coterie.methods import mixed_parts as parts
 from coterie.methods.cfl import CFL
 from coterie.methods.fedper import FedPer
 from coterie.methods.mixed import Mixed
 from coterie.methods.mixed_parts import PARTS
+from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, planted, train
 from tests.survival import assert_resumes, assert_survives

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.run.checkpoints import open_checkpoints
-from coterie.experiments.run.loop import Session
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods.client_rows import VersionedRows
 from coterie.methods.fesem import FeSEMState
+from coterie.runs.checkpoints import open_checkpoints
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.loop import Session
+from coterie.runs.schema.experiment import Experiment
 
 LOW = {"sketch_above": 30, "hierarchy_above": 40}
 """Thresholds below the clients of these tests."""

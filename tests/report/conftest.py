@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.run_folder import RunFolder
 
 from .stories import all_stories
 from .synthesis import synthesise

@@ -4,12 +4,12 @@ from typing import Any
 
 import polars as pl
 
-from coterie.experiments.folder.reading import Run, read_runs
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import LOG
 from coterie.report.charts import draw_log
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.saving import specification
+from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import LOG
 
 
 def logging(run: RunFolder, *rows: tuple[int, str, str, float]) -> Run:

@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from coterie.experiments.folder import metrics
-from coterie.experiments.folder.picture import Picture
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import (
+from coterie.grouping.labels import relabel
+from coterie.randomness import stream
+from coterie.runs.folder import metrics
+from coterie.runs.folder.picture import Picture
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import (
     FAILURES,
     LEDGER,
     LOG,
@@ -17,8 +19,6 @@ from coterie.experiments.folder.tables import (
     clients_schema,
     rounds_schema,
 )
-from coterie.grouping.labels import relabel
-from coterie.randomness import stream
 
 from .stories import Story
 

@@ -8,16 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coterie.experiments.folder.picture import Picture
-from coterie.experiments.folder.reading import Run, method_name, read_runs
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import CLIENTS
 from coterie.report import charts
 from coterie.report.charts import groups
 from coterie.report.charts.accuracy import draw_distribution
 from coterie.report.drawing import colours
 from coterie.report.drawing.figure import MOST_POINTS, thin
 from coterie.report.drawing.saving import specification
+from coterie.runs.folder.picture import Picture
+from coterie.runs.folder.reading import Run, method_name, read_runs
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import CLIENTS
 
 from .synthesis import synthesise
 

@@ -13,19 +13,6 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from coterie.experiments.compare.measures import Frames, measure_cells
-from coterie.experiments.compare.spec import Comparison
-from coterie.experiments.compare.table import summarise
-from coterie.experiments.folder.metrics import CLASSIFICATION, ClientScores, RunMetrics
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import (
-    FAILURES,
-    INTERVALS,
-    LEDGER,
-    PEOPLE,
-    clients_schema,
-    rounds_schema,
-)
 from coterie.randomness import stream
 from coterie.report.comparison import page
 from coterie.report.comparison.client_gains import count_by_method, gains_table, pair_clients
@@ -36,6 +23,19 @@ from coterie.report.comparison.table import to_markdown
 from coterie.report.comparison.view import View, views
 from coterie.report.gains import MOST_CLIENTS
 from coterie.report.uncertainty import difference_interval, join_intervals, wilson_interval
+from coterie.runs.folder.metrics import CLASSIFICATION, ClientScores, RunMetrics
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import (
+    FAILURES,
+    INTERVALS,
+    LEDGER,
+    PEOPLE,
+    clients_schema,
+    rounds_schema,
+)
+from coterie.studies.compare.measures import Frames, measure_cells
+from coterie.studies.compare.spec import Comparison
+from coterie.studies.compare.table import summarise
 from tests.browser import CHROMIUM, Browser
 
 from .test_page import Reader

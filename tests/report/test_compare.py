@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from coterie.experiments.folder.metrics import ACCURACY
-from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report import run_tables
+from coterie.runs.folder.metrics import ACCURACY
+from coterie.runs.folder.run_folder import RunFolder
 
 from .synthesis import synthesise
 

@@ -12,13 +12,6 @@ from scipy import stats
 
 import coterie
 from coterie.errors import BadInput
-from coterie.experiments.compare.compare import Compared
-from coterie.experiments.compare.folder import ComparisonFolder
-from coterie.experiments.compare.measures import Frames, measure_cells
-from coterie.experiments.compare.spec import Comparison
-from coterie.experiments.compare.table import summarise
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.run import loop
 from coterie.randomness import stream
 from coterie.report.comparison import client_gains
 from coterie.report.comparison.charts import charts_of, pareto
@@ -27,6 +20,13 @@ from coterie.report.comparison.findings import finding, headline, overall
 from coterie.report.comparison.page import build
 from coterie.report.comparison.view import View, views
 from coterie.report.drawing.saving import language_version, specification
+from coterie.runs import loop
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.studies.compare.compare import Compared
+from coterie.studies.compare.folder import ComparisonFolder
+from coterie.studies.compare.measures import Frames, measure_cells
+from coterie.studies.compare.spec import Comparison
+from coterie.studies.compare.table import summarise
 
 from .test_page import CHROMIUM, Reader, assert_loads_nothing, browse
 

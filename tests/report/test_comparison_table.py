@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from coterie.experiments.compare.measures import CELLS
-from coterie.experiments.compare.spec import Comparison
-from coterie.experiments.compare.table import summarise
 from coterie.report.comparison.table import note, to_latex, to_markdown, to_rich
 from coterie.report.tables import LATEX
-from tests.experiments.compare.by_hand import comparison, frames
+from coterie.studies.compare.measures import CELLS
+from coterie.studies.compare.spec import Comparison
+from coterie.studies.compare.table import summarise
+from tests.studies.compare.by_hand import comparison, frames
 
 METHODS = {
     "fedavg": {"method": {"name": "fedavg"}},

@@ -9,14 +9,14 @@ import altair as alt
 import numpy as np
 import pytest
 
-from coterie.experiments.diagnose.advice import Suggestion
-from coterie.experiments.diagnose.diagnosis import Diagnosis
-from coterie.experiments.diagnose.pay import Pay, weigh
-from coterie.experiments.diagnose.signals import Signal
+from coterie.advice.diagnose.advice import Suggestion
+from coterie.advice.diagnose.diagnosis import Diagnosis
+from coterie.advice.diagnose.pay import Pay, weigh
+from coterie.advice.diagnose.signals import Signal
 from coterie.grouping.halves import PairingTest
 from coterie.report.diagnosis_page import MOST_BARS, draw_distances, draw_gains, draw_options, make_page
-from tests.experiments.diagnose.test_diagnose import some
-from tests.experiments.diagnose.test_pay import moments
+from tests.advice.diagnose.test_diagnose import some
+from tests.advice.diagnose.test_pay import moments
 
 from .test_page import assert_loads_nothing
 

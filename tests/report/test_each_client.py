@@ -4,13 +4,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coterie.experiments.folder.baselines import TUNED
-from coterie.experiments.folder.metrics import RunMetrics
-from coterie.experiments.folder.reading import Run, read_runs
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import PEOPLE
-from coterie.experiments.run.loop import run
-from coterie.experiments.schema.experiment import Experiment
 from coterie.randomness import stream
 from coterie.report.each_client import describe_clients
 from coterie.report.gains import bound_worst_tenth
@@ -22,6 +15,13 @@ from coterie.report.uncertainty import (
     worst_tenth_interval,
     worst_tenth_of_intervals,
 )
+from coterie.runs.folder.baselines import TUNED
+from coterie.runs.folder.metrics import RunMetrics
+from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import PEOPLE
+from coterie.runs.loop import run
+from coterie.runs.schema.experiment import Experiment
 
 from .synthesis import synthesise
 

@@ -11,13 +11,13 @@ import pytest
 
 import coterie
 from coterie.errors import BadInput
-from coterie.experiments.compare.compare import Compared
-from coterie.experiments.compare.folder import ComparisonFolder
-from coterie.experiments.compare.spec import Comparison
-from coterie.experiments.folder.reading import read_runs
-from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report.charts import draw_run
 from coterie.report.drawing.figure import SQUARE, WIDTH, Figure
+from coterie.runs.folder.reading import read_runs
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.studies.compare.compare import Compared
+from coterie.studies.compare.folder import ComparisonFolder
+from coterie.studies.compare.spec import Comparison
 
 from .synthesis import synthesise
 from .test_diagnosis_page import whole

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from coterie.experiments.folder.reading import read_runs
 from coterie.report.charts import draw_run
 from coterie.report.charts.groups import MOST_CLIENTS
 from coterie.report.drawing.figure import Figure
 from coterie.report.run_page import MOST_GROUPS, build
+from coterie.runs.folder.reading import read_runs
 
 from .synthesis import synthesise
 

@@ -3,12 +3,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from coterie.experiments.folder.reading import Run, read_runs
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import NEWCOMERS
 from coterie.report import run_page
 from coterie.report.charts import charts_of
 from coterie.report.charts.newcomers import draw_newcomers
+from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import NEWCOMERS
 
 from .drawing import drawn
 from .synthesis import synthesise

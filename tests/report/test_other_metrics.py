@@ -16,16 +16,6 @@ import pytest
 from rich.console import Console
 
 from coterie.errors import BadInput
-from coterie.experiments.compare.cells import Outcome
-from coterie.experiments.compare.folder import ComparisonFolder
-from coterie.experiments.compare.measures import Frames, measure_cells
-from coterie.experiments.compare.spec import Cell, Comparison
-from coterie.experiments.compare.table import summarise
-from coterie.experiments.compare.tuning import tune
-from coterie.experiments.folder.metrics import ACCURACY, CLASSIFICATION, F1, ClientScores, RunMetric, RunMetrics
-from coterie.experiments.folder.reading import Run
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.papers.quantities import Quantity, built_in
 from coterie.report import run_page, run_tables
 from coterie.report.charts import charts_of
 from coterie.report.comparison import page as comparison_page
@@ -38,6 +28,16 @@ from coterie.report.comparison.view import View, views
 from coterie.report.drawing.figure import rows
 from coterie.report.drawing.saving import specification
 from coterie.report.numbers import measured, versus
+from coterie.runs.folder.metrics import ACCURACY, CLASSIFICATION, F1, ClientScores, RunMetric, RunMetrics
+from coterie.runs.folder.reading import Run
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.studies.compare.cells import Outcome
+from coterie.studies.compare.folder import ComparisonFolder
+from coterie.studies.compare.measures import Frames, measure_cells
+from coterie.studies.compare.spec import Cell, Comparison
+from coterie.studies.compare.table import summarise
+from coterie.studies.compare.tuning import tune
+from coterie.studies.papers.quantities import Quantity, built_in
 
 from .synthesis import synthesise
 

@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.picture import Picture
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import CLIENTS, FAILURES, LEDGER, PEOPLE, ROUNDS
 from coterie.report import run_page
 from coterie.report.charts import charts_of
+from coterie.runs.folder.picture import Picture
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import CLIENTS, FAILURES, LEDGER, PEOPLE, ROUNDS
 from tests.browser import Browser
 
 from .synthesis import synthesise

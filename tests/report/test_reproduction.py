@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from coterie.errors import BadInput
-from coterie.experiments.papers import result
-from coterie.experiments.papers.claims import Reference
-from coterie.experiments.papers.item import Item, list_items, load_item, read_item
-from coterie.experiments.papers.quantities import AtLeast
-from coterie.experiments.papers.result import Result
 from coterie.report.reproduction import document, one_result
 from coterie.report.reproduction.words import anchor, mean_and_interval
-from tests.experiments.papers.items import ITEM
-from tests.experiments.papers.test_result import made
+from coterie.studies.papers import result
+from coterie.studies.papers.claims import Reference
+from coterie.studies.papers.item import Item, list_items, load_item, read_item
+from coterie.studies.papers.quantities import AtLeast
+from coterie.studies.papers.result import Result
+from tests.studies.papers.items import ITEM
+from tests.studies.papers.test_result import made
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -282,7 +282,7 @@ def test_what_no_result_has_is_counted(own: Callable[..., Item], tmp_path: Path)
     assert sum(line.startswith("| 1 |") for line in lines) == 1
     assert not any(line.startswith("| 2 |") for line in lines)
     why = "on methods, settings or quantities that no result here has"
-    assert f"Not judged here: 2 claims, {why}; see `src/coterie/experiments/papers/items/a-table1.toml`." in lines
+    assert f"Not judged here: 2 claims, {why}; see `src/coterie/studies/papers/items/a-table1.toml`." in lines
     assert "Left out: 1 printed number, of methods or settings that no result here has." in lines
     assert not any("β = 0.2 | FedAvg" in line for line in lines)
     # A finding on a claim that no result judges is left out with it.

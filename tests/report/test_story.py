@@ -6,8 +6,6 @@ import polars as pl
 import pytest
 import vl_convert
 
-from coterie.experiments.folder.reading import Run, read_runs
-from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report import charts, run_page
 from coterie.report.charts import charts_of, draw_run
 from coterie.report.charts.other_log import MOST_PLAIN
@@ -16,6 +14,8 @@ from coterie.report.drawing.figure import MOST_POINTS, Figure
 from coterie.report.drawing.marks import decades, thin_rounds
 from coterie.report.drawing.saving import language_version, specification
 from coterie.report.numbers import join_words, significant
+from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.run_folder import RunFolder
 
 from . import stories
 from .drawing import drawn, logging, story, the

@@ -6,11 +6,11 @@ import pytest
 from scipy.cluster.hierarchy import dendrogram as scipy_dendrogram
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 
-from coterie.experiments.folder.reading import read_runs
-from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report.charts.dendrogram import MOST_TIPS
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.saving import specification
+from coterie.runs.folder.reading import read_runs
+from coterie.runs.folder.run_folder import RunFolder
 
 from . import stories
 from .drawing import drawn, logging, story, the

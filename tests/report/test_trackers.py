@@ -20,9 +20,9 @@ import pytest
 
 import coterie
 from coterie.errors import BadInput
-from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report.trackers.csv import Csv
 from coterie.report.trackers.tracker import Tracker
+from coterie.runs.folder.run_folder import RunFolder
 from tests.commandline import COTERIE
 from tests.interrupted import Stopping, assert_same_run
 

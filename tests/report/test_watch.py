@@ -22,12 +22,12 @@ import polars as pl
 import pytest
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.lock import find_writer, lock_folder
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import FAILURES, PEOPLE
 from coterie.report.watch.control import Resumed, stop
 from coterie.report.watch.reading import Watched
 from coterie.report.watch.server import listening, make_app, make_server, make_token
+from coterie.runs.folder.lock import find_writer, lock_folder
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import FAILURES, PEOPLE
 from tests.browser import CHROMIUM, Browser
 from tests.commandline import Terminal
 from tests.guide import blocks

@@ -4,9 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coterie.experiments.folder.reading import read_runs
-from coterie.experiments.folder.tables import PEOPLE
 from coterie.report.why_groups import explain_groups, label_distance
+from coterie.runs.folder.reading import read_runs
+from coterie.runs.folder.tables import PEOPLE
 
 from .synthesis import synthesise
 

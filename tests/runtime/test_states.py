@@ -15,7 +15,7 @@ import torch
 
 import coterie
 from coterie.errors import BadInput
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime import states as client_states
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.local import shared_memory

@@ -16,13 +16,13 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 import coterie
-from coterie.clients.data.description import label_divergence
 from coterie.clients.data.federation import Federation, build
 from coterie.clients.rules import Evaluate, LocalUpdate, Training
 from coterie.clients.rules.two_branches import TakeBranch
 from coterie.grouping.affinity import scaled_l1
 from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
+from coterie.grouping.label_divergence import label_divergence
 from coterie.grouping.rapid_decrease import next_cut
 from coterie.methods import Cohort, FedAvg, LocalOnly
 from coterie.methods.dcpfl import DCPFL

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 import coterie
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.papers.item import load_item
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.studies.papers.item import load_item
 
 pytestmark = pytest.mark.slow
 

@@ -22,9 +22,9 @@ from coterie.clients.rules.client import Client
 from coterie.clients.rules.proximal import GRID, PLU
 from coterie.clients.rules.requests import Losses
 from coterie.errors import BadInput
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods import METHODS, Cohort
 from coterie.methods.fedcps import FedCPS, FedCPSState
+from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import drive

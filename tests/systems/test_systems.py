@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from coterie.experiments.flower.supervisor import command, family
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.leftovers import remove_half_written
+from coterie.shipping.flower.supervisor import command, family
 from tests.commandline import COTERIE
-from tests.experiments.flower.outside import until
 from tests.interrupted import assert_same_run
+from tests.shipping.flower.outside import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are imitated on Linux alone")
 
@@ -136,7 +136,7 @@ def test_no_federation_of_processes_is_begun(environment: dict[str, str]) -> Non
     source = """
 from pathlib import Path
 from coterie.errors import BadInput
-from coterie.experiments.flower.deployment import deploy
+from coterie.shipping.flower.deployment import deploy
 try:
     with deploy(Path("federation"), {}):
         pass

@@ -19,7 +19,7 @@ CATALOGUES = {
     "tasks": ("TASKS", "clients/tasks"),
     "datasets": ("DATASETS", "clients/data"),
     "splits": ("SPLITS", "clients/data"),
-    "observers": ("OBSERVERS", "experiments/run"),
+    "observers": ("OBSERVERS", "runs"),
 }
 """For each kind: the name of its catalogue, and the folder whose files add to it."""
 

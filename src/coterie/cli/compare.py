@@ -35,9 +35,9 @@ from coterie.errors import BadInput, print_escaped
 from coterie.plugins import import_modules
 
 if TYPE_CHECKING:
-    from coterie.experiments.compare.beside import Which
-    from coterie.experiments.compare.compare import Compared
-    from coterie.experiments.compare.spec import Comparison
+    from coterie.studies.compare.beside import Which
+    from coterie.studies.compare.compare import Compared
+    from coterie.studies.compare.spec import Comparison
 
 HELP = """
 Compare methods on the same clients from the same seeds: a table, Markdown, LaTeX, Parquet, and a page.
@@ -118,10 +118,10 @@ def compare(
 ) -> None:
     """Compare methods, and write tables and a page."""
     from coterie.cli.live import exit_on_interrupt
-    from coterie.experiments.compare.folder import choose_free_name
-    from coterie.experiments.compare.samplers import GRID, check_sampler
-    from coterie.experiments.compare.spec import find_paths
-    from coterie.experiments.schema import toml
+    from coterie.runs.schema import toml
+    from coterie.studies.compare.folder import choose_free_name
+    from coterie.studies.compare.samplers import GRID, check_sampler
+    from coterie.studies.compare.spec import find_paths
 
     changes = collect_changes(
         data=data,
@@ -206,9 +206,9 @@ def _read_tables(what: Sequence[str], folder: str | None, imports: list[str]) ->
 
     Modules of `imports` are imported, and added to those that the tables name.
     """
-    from coterie.experiments.compare.folder import ComparisonFolder
-    from coterie.experiments.compare.spec import Comparison
-    from coterie.experiments.schema.check import catalog
+    from coterie.runs.schema.check import catalog
+    from coterie.studies.compare.folder import ComparisonFolder
+    from coterie.studies.compare.spec import Comparison
 
     import_modules(imports)
     path, parent = Path(what[0]), Path(FOLDER if folder is None else folder)
@@ -244,9 +244,9 @@ def _make_comparison(tables: Mapping[str, Any], changes: Mapping[str, Any], text
     Raises:
         BadInput: everything that is wrong, one sentence each.
     """
-    from coterie.experiments.compare.spec import Comparison
-    from coterie.experiments.schema import toml
-    from coterie.experiments.schema.check import CHOICES
+    from coterie.runs.schema import toml
+    from coterie.runs.schema.check import CHOICES
+    from coterie.studies.compare.spec import Comparison
 
     problems: list[str] = []
     # What a target may be depends on the task, which is known when all is put together.
@@ -301,7 +301,7 @@ def _find_owners(
     Raises:
         BadInput: no section and no method has it, or several sections have.
     """
-    from coterie.experiments.schema.check import known_settings, qualify
+    from coterie.runs.schema.check import known_settings, qualify
 
     section, _, name = key.rpartition(".")
     if section not in ("", "method"):

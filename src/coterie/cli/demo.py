@@ -11,8 +11,8 @@ from coterie.cli.options import RunsFolder
 from coterie.errors import print_escaped
 
 if TYPE_CHECKING:
-    from coterie.experiments.run.events import Result
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.events import Result
+    from coterie.runs.schema.experiment import Experiment
 
 SETTINGS: Mapping[str, Any] = {
     "data": {"name": "digits", "split": "rotated(4)", "clients": 20, "test": 0.3},
@@ -50,7 +50,7 @@ def demo(
 
 def _experiments(folder: str, seed: int) -> list[Experiment]:
     """Return one experiment per method, alike in everything else, with runs in `folder`."""
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.schema.experiment import Experiment
 
     return [
         Experiment(
@@ -74,9 +74,9 @@ def _run_all(experiments: list[Experiment]) -> None:
     from coterie.cli.live import watch_run
     from coterie.cli.printing import describe_rename, make_console, say
     from coterie.cli.run import exit_interrupted
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.run import loop
     from coterie.report import run_page, run_tables
+    from coterie.runs import loop
+    from coterie.runs.folder.run_folder import RunFolder
 
     for experiment in experiments:
         experiment.check()

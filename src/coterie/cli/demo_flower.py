@@ -10,18 +10,18 @@ from typing import Any
 
 from coterie.cli.flower_new import write_app
 from coterie.cli.live import format_clock
-from coterie.clients.data.datasets import find_problems
 from coterie.clients.data.federation import Federation
+from coterie.clients.data.read.datasets import find_problems
 from coterie.errors import print_escaped
-from coterie.experiments.flower.command_line import DeploymentFailed, Scalar
-from coterie.experiments.flower.deployment import Deployment, deploy
-from coterie.experiments.flower.parts import write_parts
-from coterie.experiments.flower.status import FEDERATION, FederationStatus
-from coterie.experiments.folder.run_folder import RunFolder, list_runs
-from coterie.experiments.run.setup import load_federation
-from coterie.experiments.schema.check import build_method
-from coterie.experiments.schema.experiment import Experiment
 from coterie.report.numbers import percent
+from coterie.runs.folder.run_folder import RunFolder, list_runs
+from coterie.runs.schema.check import build_method
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.setup import load_federation
+from coterie.shipping.flower.command_line import DeploymentFailed, Scalar
+from coterie.shipping.flower.deployment import Deployment, deploy
+from coterie.shipping.flower.parts import write_parts
+from coterie.shipping.flower.status import FEDERATION, FederationStatus
 
 NAME = "demo-flower"
 """What the run is called."""

@@ -34,9 +34,9 @@ from coterie.errors import BadInput, nearest
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
-    from coterie.experiments.diagnose.advice import Suggestion
-    from coterie.experiments.diagnose.diagnosis import Diagnosis
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.advice.diagnose.advice import Suggestion
+    from coterie.advice.diagnose.diagnosis import Diagnosis
+    from coterie.runs.schema.experiment import Experiment
 
 HELP = """
 Say whether clients fall into groups, which, and who gains by what. No model is trained to an end.
@@ -141,9 +141,9 @@ def diagnose(
         if problems:
             raise BadInput(problems)
         with freeze_imports():
-            from coterie.experiments.diagnose import diagnose as diagnosing
-            from coterie.experiments.diagnose.advice import predict_costs, suggest
-            from coterie.experiments.schema.check import find_paths
+            from coterie.advice.diagnose import diagnose as diagnosing
+            from coterie.advice.diagnose.advice import predict_costs, suggest
+            from coterie.runs.schema.check import find_paths
         said = describe_run(experiment.resolved()).partition(" on ")[2]
         with show_progress() as progress:
             diagnosis = diagnosing.diagnose(
@@ -185,7 +185,7 @@ def write_files(
         page: gets tables and charts.
         write: gets the experiment, where there is a suggestion.
     """
-    from coterie.experiments.folder.files import encode_json, write_whole
+    from coterie.runs.folder.files import encode_json, write_whole
 
     if json_file is not None:
         whole = {**diagnosis.tables(), "suggestions": [asdict(suggestion) for suggestion in suggestions]}
@@ -215,10 +215,10 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
         tables: an experiment's; data that are not a file, or cannot be read, are passed over.
         settings: texts like `clusters=3`; data that they name stand in the place of those of the tables.
     """
-    from coterie.clients.data.columns import Named
-    from coterie.clients.data.files import ENDINGS, check_path, list_names, names_clients
-    from coterie.clients.data.preparation import shorten
-    from coterie.experiments.schema import toml
+    from coterie.clients.data.read.columns import Named
+    from coterie.clients.data.read.files import ENDINGS, check_path, list_names, names_clients
+    from coterie.clients.data.read.preparation import shorten
+    from coterie.runs.schema import toml
 
     data = tables.get("data")
     data = {"name": data} if isinstance(data, str) else data if isinstance(data, Mapping) else {}
@@ -281,7 +281,7 @@ def describe(
 
 def toml_of(value: Any) -> str:
     """Return a setting as it is written in an experiment."""
-    from coterie.experiments.schema import toml
+    from coterie.runs.schema import toml
 
     return toml.literal(value)
 
@@ -293,10 +293,10 @@ def read_tables(what: str, folder: str) -> dict[str, Any]:
         BadInput: it is none of them.
     """
     with freeze_imports():
-        from coterie.clients.data import datasets
-        from coterie.clients.data.files import ENDINGS
-        from coterie.experiments.folder.run_folder import RunFolder
-        from coterie.experiments.schema import toml
+        from coterie.clients.data.read import datasets
+        from coterie.clients.data.read.files import ENDINGS
+        from coterie.runs.folder.run_folder import RunFolder
+        from coterie.runs.schema import toml
     if what.endswith(".toml"):
         return toml.load(Path(what))
     give_typed({"data": what})

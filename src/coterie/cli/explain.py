@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from coterie.experiments.explain.explain import Cost, Explanation
+    from coterie.advice.explain.explain import Cost, Explanation
 
 ALIKE = 1.25
 """Rounds that send the same are shown as one if the slower takes less than this many times the faster."""
@@ -93,7 +93,7 @@ def explain(
             workers=workers,
             engine=engine,
         )
-        from coterie.experiments.explain import explain as explaining
+        from coterie.advice.explain import explain as explaining
 
         explanation = explaining.explain(experiment)
     if as_json:
@@ -111,8 +111,8 @@ def _render(explanation: Explanation) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from coterie.cli.live import describe_run, find_idle_training, format_clock
-    from coterie.experiments.run.baselines import CHEAP_SECONDS
     from coterie.report.numbers import count_of, volume
+    from coterie.runs.baselines import CHEAP_SECONDS
 
     yield Text(describe_run(explanation.experiment))
     for line in explanation.description:

@@ -50,7 +50,7 @@ def export(
     from coterie.cli.live import exit_on_interrupt
 
     with exit_on_interrupt("interrupted; nothing was written"):
-        from coterie.experiments.model import export as exporting
+        from coterie.shipping.model import export as exporting
 
         number, problems = check_client_and_group(client, group)
         problems += [*exporting.check_export(to), *check_parent("--to", to)]

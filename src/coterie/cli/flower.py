@@ -17,7 +17,7 @@ from coterie.errors import BadInput, print_escaped
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from coterie.experiments.flower.status import ClientStatus
+    from coterie.shipping.flower.status import ClientStatus
 
 HELP = """
 Reach real clients through Flower: each trains on data of its own.
@@ -56,7 +56,7 @@ def demo(
     require("the demonstration of a real federation")
     with exit_on_interrupt("interrupted; everything is stopped"):
         from coterie.cli.demo_flower import show
-        from coterie.experiments.flower.command_line import DeploymentFailed
+        from coterie.shipping.flower.command_line import DeploymentFailed
 
         try:
             show(folder, seed)
@@ -76,7 +76,7 @@ def new(
 ) -> None:
     """Write a Flower app: an experiment with every setting, and a guide from rehearsal to real clients."""
     from coterie.cli.flower_new import write_app
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.schema.experiment import Experiment
 
     if experiment is not None and method is not None:
         raise BadInput(f"--method {method!r} does not go with --experiment, which names one; leave one of them out")
@@ -111,7 +111,7 @@ def keys(
 
     Where DIR has certificates already, clients alone are added.
     """
-    from coterie.experiments.flower.keys import make_keys
+    from coterie.shipping.flower.keys import make_keys
 
     for path in make_keys(folder, host or [], client or []):
         print_escaped(path)
@@ -124,11 +124,11 @@ def data(
     allow: Allow = None,
 ) -> None:
     """Write each client's part of a simulated federation as a file, which real clients can hold in a rehearsal."""
-    from coterie.experiments.flower.parts import write_parts
-    from coterie.experiments.run.newcomers import hold_out_clients
-    from coterie.experiments.run.setup import load_federation
-    from coterie.experiments.schema.check import build_method
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.newcomers import hold_out_clients
+    from coterie.runs.schema.check import build_method
+    from coterie.runs.schema.experiment import Experiment
+    from coterie.runs.setup import load_federation
+    from coterie.shipping.flower.parts import write_parts
 
     found = Experiment.from_toml(experiment)
     found.check()
@@ -153,8 +153,8 @@ def status(
 ) -> None:
     """Say who is connected to a run, in which group, and when each was last seen, as of its last round."""
     from coterie.cli.printing import make_console
-    from coterie.experiments.flower.status import FederationStatus, latest_run
-    from coterie.experiments.folder.run_folder import RunFolder
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.shipping.flower.status import FederationStatus, latest_run
 
     found = latest_run(folder) if run is None else RunFolder.find(run, folder)
     standing = FederationStatus.read(found)
@@ -168,7 +168,7 @@ def status(
 
 def _choose_method(method: str) -> dict[str, Any]:
     """Return the method, with two groups where their number is a setting: there may be no more than clients."""
-    from coterie.experiments.schema.check import catalog
+    from coterie.runs.schema.check import catalog
 
     grouped = any(setting.name == "clusters" for setting in catalog("method")[method].settings)
     return {"name": method, **({"clusters": 2} if grouped else {})}

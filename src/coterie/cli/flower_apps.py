@@ -19,9 +19,9 @@ from coterie.runtime.garbage import freeze_imports
 def client_app() -> ClientApp:
     """Return the app of every client: it answers the server's messages with the client's own data."""
     with freeze_imports():
-        from coterie.experiments.flower.client import answer_message
         from coterie.runtime.flower.transport import from_flower, to_flower
         from coterie.runtime.remote.message import Message as CoterieMessage
+        from coterie.shipping.flower.client import answer_message
 
     app = ClientApp()
 
@@ -50,8 +50,8 @@ def server_app(file: str) -> ServerApp:
         with freeze_imports():
             from coterie.cli.live import PlainLines
             from coterie.cli.printing import describe_outcome, make_console
-            from coterie.experiments.flower.server import serve
-            from coterie.experiments.folder.run_folder import RunFolder
+            from coterie.runs.folder.run_folder import RunFolder
+            from coterie.shipping.flower.server import serve
 
         try:
             place = Path(file).resolve().parent.parent
@@ -77,10 +77,10 @@ def diagnose_federation(grid: Grid, context: Context, place: Path) -> None:
     Raises:
         BadInput: the folder is not empty, the experiment cannot be diagnosed, or the clients did not come.
     """
+    from coterie.advice.diagnose.advice import suggest
     from coterie.cli.diagnose import describe, write_files
     from coterie.cli.live import describe_run
-    from coterie.experiments.diagnose.advice import suggest
-    from coterie.experiments.flower.server import diagnose_clients
+    from coterie.shipping.flower.server import diagnose_clients
 
     def say(sentence: str) -> None:
         print_escaped(sentence, flush=True)

@@ -24,8 +24,8 @@ SYNONYMS = {"models": "networks", "model": "networks", "data": "datasets", "part
 
 DEFAULT_CHOICES = {
     "networks": ("models/networks.py", "default_network"),
-    "splits": ("clients/data/datasets.py", "default_split"),
-    "tasks": ("clients/data/labelling.py", "choose_task"),
+    "splits": ("clients/data/read/datasets.py", "default_split"),
+    "tasks": ("clients/data/read/labelling.py", "choose_task"),
 }
 """For a kind with a value `auto`: the file and the function that choose it."""
 
@@ -68,7 +68,7 @@ def _lines(kind: str, name: str | None, width: int) -> Iterator[str]:
         yield from _part_lines(name, width)
         return
     if name is not None:
-        from coterie.experiments.schema.check import catalog
+        from coterie.runs.schema.check import catalog
 
         entries = catalog(kind)
         entry = entries[name]
@@ -103,7 +103,7 @@ def _read_summaries(kind: str) -> tuple[dict[str, str], bool]:
     if kind == "metrics":
         return _describe_metrics(), False
     if "torch" in sys.modules:
-        from coterie.experiments.schema.check import catalog
+        from coterie.runs.schema.check import catalog
 
         return {e.name: e.summary for e in catalog(kind)}, any(e.settings for e in catalog(kind))
     from coterie.cli.catalogue_source import read_entries
@@ -178,7 +178,7 @@ def _part_lines(name: str | None, width: int) -> Iterator[str]:
 def _setting_lines(entry: Entry, width: int) -> Iterator[str]:
     from coterie.catalogue import plain
     from coterie.cli.printing import wrap_beside
-    from coterie.experiments.schema.toml import literal
+    from coterie.runs.schema.toml import literal
 
     lines = []
     for setting in entry.settings:
@@ -195,8 +195,8 @@ def _setting_lines(entry: Entry, width: int) -> Iterator[str]:
 
 def _describe_grids(entry: Entry) -> str:
     """Return the values that `coterie compare --tune` tries, of the method's settings and of the training's."""
-    from coterie.experiments.compare.tuning import tuned_settings
-    from coterie.experiments.schema.toml import literal
+    from coterie.runs.schema.toml import literal
+    from coterie.studies.compare.tuning import tuned_settings
 
     grids = [f"{key} over {', '.join(map(literal, s.grid))}" for key, s in tuned_settings(entry.name).items()]
     return "; ".join(grids)

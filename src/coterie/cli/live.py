@@ -22,8 +22,8 @@ from coterie.errors import print_escaped
 from coterie.report.numbers import decimals, measured, volume
 
 if TYPE_CHECKING:
-    from coterie.experiments.run.events import Observer, Result, Round
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.events import Observer, Result, Round
+    from coterie.runs.schema.experiment import Experiment
 
 MOST_LINES = 100
 """About how many lines a run prints without a terminal."""

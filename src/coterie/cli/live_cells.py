@@ -14,11 +14,11 @@ from rich.text import Text
 
 from coterie.cli.live import format_clock
 from coterie.cli.printing import EscapingConsole
-from coterie.experiments.compare.cells import Outcome, Unwatched, Watcher
-from coterie.experiments.compare.notes import gather_notes
-from coterie.experiments.compare.spec import Cell
-from coterie.experiments.folder.metrics import RunMetric
 from coterie.report.numbers import count_of, measured
+from coterie.runs.folder.metrics import RunMetric
+from coterie.studies.compare.cells import Outcome, Unwatched, Watcher
+from coterie.studies.compare.notes import gather_notes
+from coterie.studies.compare.spec import Cell
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from coterie.plugins import allow, give, is_path, needs_consent
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.runs.schema.experiment import Experiment
 
 What = Annotated[
     str,
@@ -157,7 +157,7 @@ line, so that all that is wrong with them is said at once."""
 
 def collect_changes(**options: str | None) -> dict[str, Any]:
     """Return the values of the options that are given, by the keys of an experiment that they set."""
-    from coterie.experiments.schema import toml
+    from coterie.runs.schema import toml
 
     given = {name: text for name, text in options.items() if text is not None}
     texts = {TEXTS[name]: text for name, text in given.items() if name in TEXTS}
@@ -184,7 +184,7 @@ def make_experiment(
         BadInput: everything that is wrong with it.
     """
     if Path(what).suffix not in ("", ".toml"):
-        from coterie.clients.data.files import ENDINGS
+        from coterie.clients.data.read.files import ENDINGS
 
         if Path(what).suffix in ENDINGS:
             raise BadInput(
@@ -197,7 +197,7 @@ def make_experiment(
             "experiment.toml writes one"
         )
     with freeze_imports():
-        from coterie.experiments.schema import toml
+        from coterie.runs.schema import toml
 
     tables = {"method": what}
     if what.endswith(".toml"):
@@ -213,8 +213,8 @@ def make_experiment(
 
 def give_typed(changes: Mapping[str, Any], settings: Sequence[str] | None = None) -> None:
     """Count as given by the person what sections or dotted keys, and texts like `augment=mine:blur`, name."""
-    from coterie.experiments.schema import toml
-    from coterie.experiments.schema.check import LOOKUP, find_paths
+    from coterie.runs.schema import toml
+    from coterie.runs.schema.check import LOOKUP, find_paths
 
     typed = {key: toml.value_of(value) for key, value in read_settings(settings or ()).items()}
     bare = {f"{title}.{key}": value for key, value in typed.items() if "." not in key for title in LOOKUP}
@@ -262,7 +262,7 @@ def change_experiment(
     Raises:
         BadInput: everything that is wrong with it.
     """
-    from coterie.experiments.schema.experiment import assemble
+    from coterie.runs.schema.experiment import assemble
 
     changes = collect_changes(**options)
     give_typed({**changes, "run.observers": observers or ()}, settings)
@@ -299,7 +299,7 @@ def find_run(text: str, folder: str) -> RunFolder:
     Raises:
         BadInput: there is no such run, or several names begin so.
     """
-    from coterie.experiments.folder.run_folder import RunFolder, list_runs
+    from coterie.runs.folder.run_folder import RunFolder, list_runs
 
     try:
         return RunFolder.find(text, folder)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.model.predicted import Predicted, PredictedValues, Predictions
-    from coterie.experiments.model.trained import About, Trained
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.shipping.model.predicted import Predicted, PredictedValues, Predictions
+    from coterie.shipping.model.trained import About, Trained
 
 HELP = """
 Predict with a trained model, a client's or a group's: classes, numbers, or whatever it learnt.
@@ -72,8 +72,8 @@ def predict(
     from coterie.cli.live import exit_on_interrupt
 
     with exit_on_interrupt("interrupted; nothing was written"):
-        from coterie.experiments.model import predict as predicting
-        from coterie.experiments.model.predicted import check_out
+        from coterie.shipping.model import predict as predicting
+        from coterie.shipping.model.predicted import check_out
 
         number, problems = check_client_and_group(client, group)
         run = find_run(what, folder)
@@ -92,7 +92,7 @@ def predict(
         run = run if client is None and number is None else None
         clients = [] if run is None else predicting.clients_of(data, named)
         if run is not None and knows_one_of(run, clients):
-            from coterie.experiments.model.served import client_models
+            from coterie.shipping.model.served import client_models
 
             import_modules(imports or ())
             models, notes = client_models(run, clients)
@@ -135,8 +135,8 @@ def check_parent(option: str, path: Path) -> list[str]:
 
 def find_run(what: str, folder: str) -> RunFolder | None:
     """Return the run of that name or path; None where it is a model file, a client's state folder, or nothing."""
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.model.trained import MODEL
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.shipping.model.trained import MODEL
 
     path = Path(what)
     if path.is_file() or (path / MODEL).is_file() or path.suffix == Path(MODEL).suffix:
@@ -163,9 +163,9 @@ def load_model(
     Raises:
         BadInput: there is no such model, or a file is damaged.
     """
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.model.served import trained_model
-    from coterie.experiments.model.trained import MODEL, read_model
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.shipping.model.served import trained_model
+    from coterie.shipping.model.trained import MODEL, read_model
 
     import_modules(imports or [])
     path = Path(what)
@@ -197,7 +197,7 @@ def say_whose_model(about: About, notes: list[str]) -> None:
 def _print(predicted: Predictions) -> None:
     """Print what was predicted in short and, with labels, how good it is."""
     from coterie.cli.printing import make_console, say
-    from coterie.experiments.model.predicted import Predicted
+    from coterie.shipping.model.predicted import Predicted
 
     console = make_console()
     if isinstance(predicted, Predicted):

@@ -17,7 +17,7 @@ from coterie.errors import escape_lines, print_escaped
 from coterie.report.numbers import count_of, decimals, measured, volume
 
 if TYPE_CHECKING:
-    from coterie.experiments.run.events import Result
+    from coterie.runs.events import Result
 
 NARROWEST = 30
 """Columns that a text gets at least, even if the terminal has fewer."""
@@ -76,7 +76,7 @@ def describe_rename(result: Result) -> str:
 
 def describe_outcome(result: Result, page: Path | None) -> list[str]:
     """Say what a run has found, where it lies, and what can be done with it next."""
-    from coterie.experiments.folder.run_folder import RunFolder
+    from coterie.runs.folder.run_folder import RunFolder
 
     last, run = result.summary, run_argument(result.folder)
     groups = count_of(last["groups"], "group") if last["groups"] else "no groups"
@@ -102,8 +102,8 @@ def describe_outcome(result: Result, page: Path | None) -> list[str]:
 
 def _describe_newcomers(result: Result) -> list[str]:
     """Say how well the clients do that were kept out of training."""
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.folder.tables import newcomers_columns
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.runs.folder.tables import newcomers_columns
 
     newcomers = RunFolder(result.folder).newcomers()
     if newcomers is None:

@@ -12,7 +12,7 @@ from coterie.cli.options import Against, Charts, Run, RunsFolder, find_run, find
 from coterie.errors import BadInput, print_escaped
 
 if TYPE_CHECKING:
-    from coterie.experiments.folder.run_folder import RunFolder
+    from coterie.runs.folder.run_folder import RunFolder
 
 
 def add(app: typer.Typer) -> None:

@@ -15,10 +15,10 @@ from coterie.cli.options import Jobs, parse_whole_number
 from coterie.errors import BadInput, print_escaped, unknown
 
 if TYPE_CHECKING:
-    from coterie.experiments.compare.spec import Comparison
-    from coterie.experiments.papers.item import Item
-    from coterie.experiments.papers.result import Result
-    from coterie.experiments.papers.standing import Standing
+    from coterie.studies.compare.spec import Comparison
+    from coterie.studies.papers.item import Item
+    from coterie.studies.papers.result import Result
+    from coterie.studies.papers.standing import Standing
 
 HELP = """
 Run a published table or figure again, and hold it against what was printed, claim by claim.
@@ -106,8 +106,8 @@ def reproduce(
             failed = _run_items(chosen, scale, count, Path(folder), keep, quiet)
     if write is not None:
         from coterie.cli.printing import say
-        from coterie.experiments.folder.files import write_whole
         from coterie.report.reproduction.document import judge_again, put_headlines, render
+        from coterie.runs.folder.files import write_whole
 
         judge_again(write.with_suffix(""))
         texts = {write: render(write.with_suffix(""))}
@@ -129,9 +129,9 @@ def reproduce(
 def _print_items(folder: Path, keep: Path | None) -> None:
     """Print a line on each item, with how it stands at each scale; then refuse those whose files have mistakes."""
     from coterie.cli.printing import say
-    from coterie.experiments.papers.item import list_items, load_item
-    from coterie.experiments.papers.standing import assess, read_last_results
     from coterie.report.reproduction.one_result import heading
+    from coterie.studies.papers.item import list_items, load_item
+    from coterie.studies.papers.standing import assess, read_last_results
 
     problems: list[str] = []
     names = list_items()
@@ -174,7 +174,7 @@ def _choose_items(names: Sequence[str], scale: str) -> list[Item]:
     Raises:
         BadInput: there is no such scale or item, or an item does not have the scale.
     """
-    from coterie.experiments.papers.item import SCALES, list_items, load_item
+    from coterie.studies.papers.item import SCALES, list_items, load_item
 
     if scale not in SCALES:
         raise BadInput(unknown("scale", scale, SCALES))
@@ -205,8 +205,8 @@ def _run_items(
     Runs that two items have in common are run once.
     """
     from coterie.cli.printing import make_console, say
-    from coterie.experiments.folder.files import refuse_links
     from coterie.report.reproduction import one_result
+    from coterie.runs.folder.files import refuse_links
 
     comparisons = _make_comparisons(items, scale, folder)
     for directory in (keep, folder):
@@ -241,7 +241,7 @@ def _run_items(
 def _leave_out_kept(items: Sequence[Item], scale: str, keep: Path | None) -> list[Item]:
     """Return the items whose kept result is not up to date, and say how many are."""
     from coterie.cli.printing import say
-    from coterie.experiments.papers.standing import assess, read_last_results
+    from coterie.studies.papers.standing import assess, read_last_results
 
     if keep is None:
         return list(items)
@@ -262,9 +262,9 @@ def _print_plan(
 ) -> None:
     """Print what is to be run, and how long that takes at a guess."""
     from coterie.cli.printing import say
-    from coterie.experiments.compare.folder import find_finished
-    from coterie.experiments.papers.standing import assess, read_last_results
     from coterie.runtime.threads import cores
+    from coterie.studies.compare.folder import find_finished
+    from coterie.studies.papers.standing import assess, read_last_results
 
     results = read_last_results(items, folder, keep)
     seen: set[str] = set()
@@ -317,13 +317,13 @@ def _run_item(
     """
     from coterie.cli.live_cells import watch_cells
     from coterie.cli.printing import say
-    from coterie.experiments.compare import measures, table
-    from coterie.experiments.compare.cells import run_cells
-    from coterie.experiments.compare.folder import find_finished
-    from coterie.experiments.folder.files import write_whole
-    from coterie.experiments.papers import result
     from coterie.report.comparison import page
     from coterie.report.reproduction import one_result
+    from coterie.runs.folder.files import write_whole
+    from coterie.studies.compare import measures, table
+    from coterie.studies.compare.cells import run_cells
+    from coterie.studies.compare.folder import find_finished
+    from coterie.studies.papers import result
 
     if not quiet:
         say(f"{item.id}, scale {scale}: {one_result.heading(item)}")

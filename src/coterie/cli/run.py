@@ -39,8 +39,8 @@ from coterie.errors import BadInput, print_escaped
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.schema.experiment import Experiment
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.runs.schema.experiment import Experiment
 
 INTERRUPTED = 130
 
@@ -148,11 +148,11 @@ def train(
             none beside it, else `cheap`.
     """
     with freeze_imports():
-        from coterie.experiments.run import loop
+        from coterie.runs import loop
     from coterie.cli.live import exit_on_interrupt, watch_run
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.schema.experiment import Experiment
     from coterie.report import compared_runs
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.runs.schema.experiment import Experiment
 
     before = None if isinstance(what, Experiment) else what.progress()
     try:
@@ -170,7 +170,7 @@ def train(
         exit_interrupted(begun.path, progress.round)
     from coterie.cli.printing import describe_outcome, describe_rename, run_argument, say
     from coterie.cli.report import write_page_or_say
-    from coterie.experiments.folder.baselines import FOLDER as BESIDE
+    from coterie.runs.folder.baselines import FOLDER as BESIDE
 
     folder = RunFolder(result.folder)
     if isinstance(what, Experiment) and not quiet and (note := describe_rename(result)):
@@ -213,9 +213,9 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str) -> str:
     if which == "none" or folder.diverged_for_all():
         return ""
     from coterie.cli.live import exit_on_interrupt
-    from coterie.experiments.folder.baselines import TITLES, read_baselines
-    from coterie.experiments.run.baselines import run_baselines
     from coterie.report.numbers import measured
+    from coterie.runs.baselines import run_baselines
+    from coterie.runs.folder.baselines import TITLES, read_baselines
 
     before = {run.label for run in read_baselines(folder)}
     with exit_on_interrupt(interrupted):
@@ -240,9 +240,9 @@ def exit_interrupted(folder: Path, round: int) -> NoReturn:
 def resume_command(folder: Path) -> str:
     """Return the command that goes on with the run in a folder, with consent to what its experiment names."""
     from coterie.cli.printing import run_argument
-    from coterie.experiments.folder.run_folder import RunFolder
-    from coterie.experiments.schema import toml
-    from coterie.experiments.schema.check import find_paths
+    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.runs.schema import toml
+    from coterie.runs.schema.check import find_paths
 
     names = find_paths(toml.load(RunFolder(folder).experiment_text() + "\n")).values()
     return f"coterie resume {run_argument(folder)}{allow_flags(names)}"
@@ -250,7 +250,7 @@ def resume_command(folder: Path) -> str:
 
 def _find_unfinished(folder: str) -> RunFolder | None:
     """Return the run in `folder` that this process has begun and not finished."""
-    from coterie.experiments.folder.run_folder import list_runs
+    from coterie.runs.folder.run_folder import list_runs
 
     for run in list_runs(folder):
         progress = run.progress()

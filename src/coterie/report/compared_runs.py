@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.files import encode_json, read_json, write_whole
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.files import encode_json, read_json, write_whole
+from coterie.runs.folder.run_folder import RunFolder
 
 FILE = "against.json"
 

@@ -8,10 +8,10 @@ from math import isfinite
 import altair as alt
 import polars as pl
 
-from coterie.experiments.diagnose.advice import Suggestion
-from coterie.experiments.diagnose.diagnosis import Diagnosis, Membership
-from coterie.experiments.diagnose.pay import TITLES, Pay
-from coterie.experiments.diagnose.signals import say_p
+from coterie.advice.diagnose.advice import Suggestion
+from coterie.advice.diagnose.diagnosis import Diagnosis, Membership
+from coterie.advice.diagnose.pay import TITLES, Pay
+from coterie.advice.diagnose.signals import say_p
 from coterie.grouping.halves import PairingTest
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.figure import Figure, rows, with_style

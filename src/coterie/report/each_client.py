@@ -9,8 +9,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.experiments.folder.baselines import LOCAL, TITLES, TUNED
-from coterie.experiments.folder.reading import Run
 from coterie.report.gains import (
     MOST_CLIENTS,
     Ends,
@@ -29,6 +27,8 @@ from coterie.report.numbers import MISSING, capital, count_of, join_words, measu
 from coterie.report.tables import Table
 from coterie.report.uncertainty import wilson_interval
 from coterie.report.why_groups import settled_rounds
+from coterie.runs.folder.baselines import LOCAL, TITLES, TUNED
+from coterie.runs.folder.reading import Run
 
 MEAN, MAJORITY = "own training mean", "own majority class"
 

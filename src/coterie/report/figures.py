@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coterie.advice.diagnose.diagnosis import Diagnosis
 from coterie.errors import BadInput
-from coterie.experiments.compare.compare import Compared
-from coterie.experiments.diagnose.diagnosis import Diagnosis
-from coterie.experiments.folder.reading import read_runs
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.run.events import Result
 from coterie.report import diagnosis_page
 from coterie.report.charts import draw_run
 from coterie.report.comparison.charts import draw_setting
 from coterie.report.comparison.view import views
 from coterie.report.drawing.figure import Figure
+from coterie.runs.events import Result
+from coterie.runs.folder.reading import read_runs
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.studies.compare.compare import Compared
 
 
 def draw(

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.experiments.folder.metrics import ACCURACY, RunMetric
 from coterie.report.numbers import FINEST, MISSING, count_of, signed, significant
 from coterie.report.uncertainty import (
     DRAWS,
@@ -18,6 +17,7 @@ from coterie.report.uncertainty import (
     worst_tenth_interval,
     worst_tenth_of_intervals,
 )
+from coterie.runs.folder.metrics import ACCURACY, RunMetric
 
 MOST_CLIENTS = 1000
 """A page lists at most so many clients: those who lose most."""

@@ -10,12 +10,6 @@ import numpy as np
 import polars as pl
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.baselines import TITLES, read_baselines, read_refusals
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.folder.metrics import ADAPTED, MACRO, RunMetric
-from coterie.experiments.folder.reading import Run, method_name, read_runs
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.folder.tables import newcomers_columns
 from coterie.report.charts import draw_run
 from coterie.report.compared_runs import read_against, write_against
 from coterie.report.each_client import describe_clients
@@ -25,6 +19,12 @@ from coterie.report.rendering import render_page
 from coterie.report.run_tables import last_rounds, shown_metrics, tabulate
 from coterie.report.tables import Table, capitalise, flatten
 from coterie.report.why_groups import explain_groups
+from coterie.runs.folder.baselines import TITLES, read_baselines, read_refusals
+from coterie.runs.folder.files import write_whole
+from coterie.runs.folder.metrics import ADAPTED, MACRO, RunMetric
+from coterie.runs.folder.reading import Run, method_name, read_runs
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import newcomers_columns
 
 MOST_TRANSFERS = 12
 """Rows of the table of what was sent."""

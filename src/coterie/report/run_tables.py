@@ -10,12 +10,12 @@ import polars as pl
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from coterie.experiments.folder.metrics import ACCURACY, ADAPTED, MACRO, RunMetric
-from coterie.experiments.folder.reading import MEGABYTE, Run, method_name, read_runs
-from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report.drawing.figure import thin
 from coterie.report.numbers import MISSING, count_of, decimals, measured, volume
 from coterie.report.tables import Table, fit, to_rich
+from coterie.runs.folder.metrics import ACCURACY, ADAPTED, MACRO, RunMetric
+from coterie.runs.folder.reading import MEGABYTE, Run, method_name, read_runs
+from coterie.runs.folder.run_folder import RunFolder
 
 MOST_ROUNDS = 20
 """`show` prints at most so many rounds, and the last one."""

@@ -11,10 +11,10 @@ import torch
 from torch import Generator, Tensor
 
 import coterie
-from coterie.clients.data.augmentation import Augmentation, find_problems
+from coterie.clients.data.divide.augmentation import Augmentation, find_problems
 from coterie.errors import BadInput
-from coterie.experiments.schema.experiment import Experiment
 from coterie.plugins import allow
+from coterie.runs.schema.experiment import Experiment
 
 
 def drawn(*texts: str, seed: int = 0) -> Callable[[Tensor], Tensor]:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coterie.clients.data import Federation, build, check_build, load
-from coterie.clients.data.holdout import hold_out
-from coterie.clients.data.preparation import scale_bytes
-from coterie.clients.data.small_clients import Limits, choose_clients
+from coterie.clients.data.divide.holdout import hold_out
+from coterie.clients.data.divide.small_clients import Limits, choose_clients
+from coterie.clients.data.read.preparation import scale_bytes
 from coterie.errors import BadInput
 from coterie.grouping.labels import relabel
 

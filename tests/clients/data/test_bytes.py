@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import coterie
-from coterie.clients.data import build, datasets, load
-from coterie.clients.data.datasets import Dataset
-from coterie.clients.data.own import Holding
-from coterie.clients.data.preparation import scale_bytes
+from coterie.clients.data import build, load
+from coterie.clients.data.agree.own import Holding
+from coterie.clients.data.read import datasets
+from coterie.clients.data.read.datasets import Dataset
+from coterie.clients.data.read.preparation import scale_bytes
 from coterie.clients.engine import bound_network, minibatches
 from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import Language

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from coterie.clients.data import DATASETS, Dataset, load
-from coterie.clients.data.datasets import dataset, find_problems, has_users
-from coterie.clients.data.preparation import scale_bytes
+from coterie.clients.data.read.datasets import dataset, find_problems, has_users
+from coterie.clients.data.read.preparation import scale_bytes
 from coterie.errors import BadInput
 from coterie.plugins import allow
 

@@ -12,8 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coterie.clients.data import build, files, load
-from coterie.clients.data.datasets import find_problems
+from coterie.clients.data import build, load
+from coterie.clients.data.read import files
+from coterie.clients.data.read.datasets import find_problems
 from coterie.errors import BadInput
 
 X = np.arange(24.0).reshape(8, 3)

@@ -12,8 +12,9 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 import coterie
-from coterie.clients.data import load, storage
-from coterie.clients.data.given import fetch
+from coterie.clients.data import load
+from coterie.clients.data.read import storage
+from coterie.clients.data.read.given import fetch
 from coterie.errors import BadInput
 
 pd = pytest.importorskip("pandas")
@@ -112,7 +113,7 @@ def test_whole_numbers_among_the_items_make_no_others_whole() -> None:
 
 @pytest.mark.medium
 def test_a_run_is_gone_on_with_if_the_data_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from coterie.clients.data import given
+    from coterie.clients.data.read import given
 
     experiment = coterie.Experiment(
         data={"name": FORMS["datasets"], "validation": 0.0},

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coterie.clients.data import Federation, build
-from coterie.clients.data.datasets import Dataset
-from coterie.clients.data.duplicates import count_shared_rows
+from coterie.clients.data.divide.duplicates import count_shared_rows
 from coterie.clients.data.federation import divide
-from coterie.clients.data.preparation import Preparation
+from coterie.clients.data.read.datasets import Dataset
+from coterie.clients.data.read.preparation import Preparation
 from coterie.errors import BadInput
-from coterie.experiments.compare.spec import key_of
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment
+from coterie.studies.compare.spec import key_of
 
 
 def make(

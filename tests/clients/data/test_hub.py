@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.clients.data import build, check_split, hub, load
-from coterie.clients.data.columns import Columns
-from coterie.clients.data.datasets import FILES, check_and_convert, download
-from coterie.clients.data.normalisation import STANDARDS
+from coterie.clients.data import build, check_split, load
+from coterie.clients.data.read import hub
+from coterie.clients.data.read.columns import Columns
+from coterie.clients.data.read.datasets import FILES, check_and_convert, download
+from coterie.clients.data.read.normalisation import STANDARDS
 from coterie.errors import BadInput
-from coterie.experiments.compare.cells import run_cells
-from coterie.experiments.compare.spec import Comparison
+from coterie.studies.compare.cells import run_cells
+from coterie.studies.compare.spec import Comparison
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.clients.data import load
-from coterie.clients.data.datasets import default_split, find_problems
+from coterie.clients.data.read.datasets import default_split, find_problems
 from coterie.errors import BadInput
 
 Image = pytest.importorskip("PIL.Image")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from coterie.clients.data.columns import Columns
-from coterie.clients.data.datasets import check_and_convert
-from coterie.clients.data.labelling import class_names, class_numbers, known_classes
+from coterie.clients.data.read.columns import Columns
+from coterie.clients.data.read.datasets import check_and_convert
+from coterie.clients.data.read.labelling import class_names, class_numbers, known_classes
 from coterie.clients.tasks import CLASSIFICATION, Binary
 from coterie.errors import BadInput
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coterie.clients.data.datasets import load
-from coterie.clients.data.description import label_divergence
-from coterie.clients.data.partition import SPLITS, Partition, Pool
-from coterie.clients.data.skew import Rows, permutations
+from coterie.clients.data.divide.partition import SPLITS, Partition, Pool
+from coterie.clients.data.divide.skew import Rows, permutations
+from coterie.clients.data.read.datasets import load
 from coterie.errors import BadInput
+from coterie.grouping.label_divergence import label_divergence
 from coterie.grouping.labels import relabel
 
 DIGITS = load("digits")

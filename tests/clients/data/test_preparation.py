@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.clients.data.preparation import Column, Preparation, advise_standardising
+from coterie.clients.data.read.preparation import Column, Preparation, advise_standardising
 from coterie.errors import BadInput
-from coterie.experiments.run.setup import load_federation
-from coterie.experiments.schema.check import build_method
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.schema.check import build_method
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.setup import load_federation
 
 
 def test_inputs_of_very_different_scales_are_noted_whatever_is_missing() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coterie.clients.data import build, load
-from coterie.clients.data.shakespeare import MIN_CHARACTERS, RUN, VOCABULARY, WINDOW, cut_windows, encode
+from coterie.clients.data.read.shakespeare import MIN_CHARACTERS, RUN, VOCABULARY, WINDOW, cut_windows, encode
 from coterie.errors import BadInput
 
 SPEECH = "To be, or not to be: that is the question:\nWhether 'tis nobler in the mind to suffer\n"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from coterie.clients.data import SPLITS, check_split, parse_split
-from coterie.clients.data.skew import SKEWS
+from coterie.clients.data.divide.skew import SKEWS
 from coterie.errors import BadInput
 
 FEW_SHOT: dict[str, object] = {

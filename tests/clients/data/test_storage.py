@@ -17,10 +17,11 @@ import pytest
 import torch
 
 import coterie
-from coterie.clients.data import build, storage
+from coterie.clients.data import build
 from coterie.clients.data.federation import Federation
-from coterie.clients.data.files import read_columns
-from coterie.clients.data.storage import memory_limit
+from coterie.clients.data.read import storage
+from coterie.clients.data.read.files import read_columns
+from coterie.clients.data.read.storage import memory_limit
 from coterie.errors import BadInput
 
 RNG = np.random.default_rng(0)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.clients.data import load
-from coterie.clients.data.agreement import match_columns
-from coterie.clients.data.columns import ROLES, Columns
-from coterie.clients.data.datasets import check_and_convert, default_split
-from coterie.clients.data.preparation import (
+from coterie.clients.data.agree.agreement import match_columns
+from coterie.clients.data.read.columns import ROLES, Columns
+from coterie.clients.data.read.datasets import check_and_convert, default_split
+from coterie.clients.data.read.preparation import (
     AS_READ,
     MOST_LEVELS,
     Column,
@@ -26,11 +26,11 @@ from coterie.clients.data.preparation import (
     make_inputs,
     to_texts,
 )
-from coterie.clients.data.tables import read_table
+from coterie.clients.data.read.tables import read_table
 from coterie.clients.tasks import CLASSIFICATION, Regression
 from coterie.errors import BadInput
-from coterie.experiments.compare.spec import key_of
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment
+from coterie.studies.compare.spec import key_of
 
 RNG = np.random.default_rng(0)
 WARD = pl.DataFrame(

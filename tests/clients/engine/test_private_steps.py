@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from coterie.clients.data.augmentation import Augmentation
+from coterie.clients.data.divide.augmentation import Augmentation
 from coterie.clients.data.federation import build
 from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.device import OnDevice

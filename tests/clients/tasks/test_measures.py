@@ -11,7 +11,7 @@ from sklearn import metrics as sklearn
 
 from coterie.clients.tasks import MEASURES, Binary, Classification, Language, Multilabel, Regression, Task
 from coterie.clients.tasks.measures import compute_metrics, find_wrong_metrics, metrics_to_compute
-from coterie.experiments.folder.metrics import client_f1
+from coterie.runs.folder.metrics import client_f1
 
 RNG = np.random.default_rng(4)
 LABELS = RNG.integers(0, 3, 40)

@@ -11,7 +11,7 @@ import torch
 
 from coterie.clients.tasks import Forecasting, Regression
 from coterie.errors import BadInput
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.run_folder import RunFolder
 from tests.commandline import Terminal
 
 TARGETS = np.random.default_rng(0).normal([2e5, 1.0], [5e4, 1e-3], (200, 2)).astype(np.float32)

@@ -13,10 +13,10 @@ pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 
 from flwr.app import Message as FlowerMessage
 
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.flower.transport import from_flower
-from tests.experiments.flower.rehearsal import Faulty, Place, same
-from tests.experiments.flower.test_failures import BAD, CLIENTS, failures, own
+from tests.shipping.flower.rehearsal import Faulty, Place, same
+from tests.shipping.flower.test_failures import BAD, CLIENTS, failures, own
 
 MUTE = "took longer than 0.05 s"
 HELD = f"is in quarantine until round 7: {MUTE}"

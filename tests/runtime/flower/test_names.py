@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.flower.transport import from_flower, to_flower
 from coterie.runtime.remote.message import Message
-from tests.experiments.flower.rehearsal import Faulty, Place
-from tests.experiments.flower.test_failures import BAD, CLIENTS, failures, own
+from tests.shipping.flower.rehearsal import Faulty, Place
+from tests.shipping.flower.test_failures import BAD, CLIENTS, failures, own
 
 THIEF = CLIENTS
 """The node behind all others."""

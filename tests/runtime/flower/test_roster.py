@@ -13,13 +13,13 @@ pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 
-from coterie.experiments.flower.client import answer_message
-from coterie.experiments.folder.run_folder import RunFolder
+from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.flower.roster import natural_order
 from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.message import Message, Value
-from tests.experiments.flower.rehearsal import Faulty, Place, place, same
-from tests.experiments.flower.test_failures import BAD, CLIENTS, experiment, failures, in_round, own
+from coterie.shipping.flower.client import answer_message
+from tests.shipping.flower.rehearsal import Faulty, Place, place, same
+from tests.shipping.flower.test_failures import BAD, CLIENTS, experiment, failures, in_round, own
 
 
 def content(**records: Any) -> RecordDict:
@@ -139,7 +139,7 @@ def test_where_nobody_comes_back_the_run_says_so_and_not_that_the_rate_is_too_la
 
 @pytest.mark.slow
 def test_data_that_change_while_a_node_stays_are_noticed(tmp_path: Path) -> None:
-    from coterie.experiments.flower import client
+    from coterie.shipping.flower import client
 
     here, asked = own(tmp_path)
     asked = asked.updated({"run.rounds": 3})

@@ -21,14 +21,14 @@ import pytest
 import torch
 
 from coterie.errors import BadInput
-from coterie.experiments.flower.supervisor import command
-from coterie.experiments.run.loop import Session
-from coterie.experiments.schema.experiment import Experiment
 from coterie.methods.exchange import Exchange, Ids, Outputs, Replies, Send
+from coterie.runs.loop import Session
+from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.leftovers import remove_rays
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
 from coterie.runtime.tensor_file import Stacked
+from coterie.shipping.flower.supervisor import command
 from tests.federated import TRAINING, planted
 from tests.runtime.test_faults import BAD, CLIENTS, REASONS, Keeping
 

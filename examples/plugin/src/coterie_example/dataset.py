@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.clients.data.datasets import Dataset, dataset
+from coterie.clients.data.read.datasets import Dataset, dataset
 
 PEOPLE, SAMPLES, SOUNDS, WORDS = 12, 60, 16, 4
 

@@ -13,15 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clients.data import datasets, flower_splits, storage
-from coterie.clients.data.augmentation import Augmentation
-from coterie.clients.data.columns import USUAL, Named
-from coterie.clients.data.datasets import Dataset
-from coterie.clients.data.duplicates import count_shared_rows, say_shared_rows
-from coterie.clients.data.holdout import TRAIN, check_given, hold_out
-from coterie.clients.data.normalisation import Standard
-from coterie.clients.data.partition import SPLITS, Partition, Pool, goes_by_class, without_users
-from coterie.clients.data.preparation import (
+from coterie.clients.data.divide import flower_splits
+from coterie.clients.data.divide.augmentation import Augmentation
+from coterie.clients.data.divide.duplicates import count_shared_rows, say_shared_rows
+from coterie.clients.data.divide.holdout import TRAIN, check_given, hold_out
+from coterie.clients.data.divide.partition import SPLITS, Partition, Pool, goes_by_class, without_users
+from coterie.clients.data.divide.skew import Rows
+from coterie.clients.data.divide.small_clients import Fate, Limits, choose_clients, say_one_class
+from coterie.clients.data.divide.split import Call, check_split, parse_split
+from coterie.clients.data.read import datasets, storage
+from coterie.clients.data.read.columns import USUAL, Named
+from coterie.clients.data.read.datasets import Dataset
+from coterie.clients.data.read.normalisation import Standard
+from coterie.clients.data.read.preparation import (
     AS_READ,
     Missing,
     Preparation,
@@ -30,10 +34,7 @@ from coterie.clients.data.preparation import (
     fit_to_training,
     scale_bytes,
 )
-from coterie.clients.data.skew import Rows
-from coterie.clients.data.small_clients import Fate, Limits, choose_clients, say_one_class
-from coterie.clients.data.split import Call, check_split, parse_split
-from coterie.clients.data.storage import MappedFile
+from coterie.clients.data.read.storage import MappedFile
 from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import CLASSIFICATION, Task
 from coterie.errors import BadInput

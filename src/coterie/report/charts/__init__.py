@@ -13,12 +13,12 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.reading import Run, read_runs
-from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report.charts.other_log import draw_other_names
 from coterie.report.charts.registry import LOG_CHARTS, RUN_CHARTS, Chapter, LogChart, RunChart
 from coterie.report.drawing.figure import Chart, Figure, with_style
 from coterie.report.drawing.saving import save_charts
+from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.run_folder import RunFolder
 
 for _module in sorted(iter_modules(__path__), key=lambda module: module.name):
     import_module(f"{__name__}.{_module.name}")

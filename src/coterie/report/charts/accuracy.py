@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from coterie.experiments.folder.metrics import ADAPTED
-from coterie.experiments.folder.reading import MEGABYTE, Run
 from coterie.report.charts.registry import Chapter, runs_chart
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows, thin
 from coterie.report.numbers import axis_format, capital, measured, value_format, volume
+from coterie.runs.folder.metrics import ADAPTED
+from coterie.runs.folder.reading import MEGABYTE, Run
 
 LESS_IS_BETTER = "Lower is better."
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import polars as pl
 from scipy.cluster.hierarchy import is_valid_linkage, leaves_list
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.charts.registry import Chapter, log_chart
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, rows
@@ -28,6 +27,7 @@ from coterie.report.drawing.marks import (
     value_axis,
 )
 from coterie.report.numbers import count_of, join_words, significant
+from coterie.runs.folder.reading import Run
 
 TITLE = "The dendrogram of the clients' models"
 

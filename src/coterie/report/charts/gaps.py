@@ -5,7 +5,6 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.charts.registry import Chapter, log_chart
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Chart, Figure, rows
@@ -20,6 +19,7 @@ from coterie.report.drawing.marks import (
     value_axis,
 )
 from coterie.report.numbers import join_words, significant
+from coterie.runs.folder.reading import Run
 
 
 @log_chart(Chapter.GROUPING, "gap1", shows=("chosen",), of=None)

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import polars as pl
 from scipy.optimize import linear_sum_assignment
 
-from coterie.experiments.folder.picture import Picture
-from coterie.experiments.folder.reading import Run
 from coterie.report.charts.registry import Chapter, run_chart
 from coterie.report.drawing.colours import of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows
 from coterie.report.drawing.marks import SEAM, stretches
 from coterie.report.numbers import count_of, significant
+from coterie.runs.folder.picture import Picture
+from coterie.runs.folder.reading import Run
 
 MOST_BARS = 6000
 """The history is drawn with at most so many stretches of equal group."""

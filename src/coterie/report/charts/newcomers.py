@@ -7,12 +7,12 @@ from typing import cast
 import altair as alt
 import polars as pl
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.charts.registry import Chapter, run_chart
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, rows, thin
 from coterie.report.drawing.marks import shapes
 from coterie.report.numbers import axis_format, count_of, measured, percent, value_format
+from coterie.runs.folder.reading import Run
 
 
 @run_chart(Chapter.NEWCOMERS, when=lambda run: run.newcomers is not None)

@@ -7,7 +7,6 @@ from itertools import pairwise
 import altair as alt
 import polars as pl
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.charts.registry import Chapter, log_chart
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows
@@ -23,6 +22,7 @@ from coterie.report.drawing.marks import (
     value_axis,
 )
 from coterie.report.numbers import count_of, significant
+from coterie.runs.folder.reading import Run
 
 STEPS = {"before E": 0.0, "after E": 1 / 3, "after M": 2 / 3}
 """The two steps of a round of FeSEM, and where in the round the objective is drawn."""

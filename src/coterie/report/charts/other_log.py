@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.marks import LOGARITHMIC, MOST_NAMED, lines_or_band, on_log_scale, value_axis
 from coterie.report.numbers import join_words, significant
+from coterie.runs.folder.reading import Run
 
 MOST_PLAIN = 24
 """A page has at most so many plain charts; further names are listed."""

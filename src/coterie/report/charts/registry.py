@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.drawing.figure import Figure
+from coterie.runs.folder.reading import Run
 
 
 class Chapter(IntEnum):

@@ -6,7 +6,6 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.charts.registry import Chapter, log_chart
 from coterie.report.drawing.colours import of_groups
 from coterie.report.drawing.figure import Chart, Figure, axis_of_rounds, rows
@@ -26,6 +25,7 @@ from coterie.report.drawing.marks import (
     value_axis,
 )
 from coterie.report.numbers import count_of, join_words, significant
+from coterie.runs.folder.reading import Run
 
 BLUE, ORANGE = of_groups([0, 1])
 

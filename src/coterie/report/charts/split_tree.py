@@ -9,12 +9,12 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.charts.registry import Chapter, log_chart
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows
 from coterie.report.drawing.marks import LOGARITHMIC, MOST_LINES, colour, round_axis, thin_rounds, value_axis
 from coterie.report.numbers import count_of, join_words, significant
+from coterie.runs.folder.reading import Run
 
 THICKNESS = 0.35
 """The share of a leaf's height that its bar takes; the rest separates it from the next."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.charts.registry import Chapter, log_chart
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Chart, Figure, rows, thin
@@ -26,6 +25,7 @@ from coterie.report.drawing.marks import (
     value_axis,
 )
 from coterie.report.numbers import count_of, join_words, significant
+from coterie.runs.folder.reading import Run
 
 BLUE = of_groups([0])[0]
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from coterie.experiments.folder.reading import MEGABYTE
 from coterie.report.comparison.client_gains import draw_gains
 from coterie.report.comparison.view import View, value, views
 from coterie.report.drawing.colours import NO_GROUP
 from coterie.report.drawing.figure import HEIGHT, Chart, Figure, axis_of_rounds, rows, with_style
 from coterie.report.drawing.marks import DASHED, PLAIN, thin_rounds
 from coterie.report.numbers import axis_format, capital, decimals, join_words, value_format, volume
+from coterie.runs.folder.reading import MEGABYTE
 
 if TYPE_CHECKING:
-    from coterie.experiments.compare.measures import Frames
-    from coterie.experiments.compare.spec import Comparison
+    from coterie.studies.compare.measures import Frames
+    from coterie.studies.compare.spec import Comparison
 
 MOST_BANDS = 6
 """Methods whose bands over the seeds are drawn; of more, only those of the best and of the baseline."""

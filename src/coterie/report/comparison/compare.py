@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.experiments.compare.beside import Which
-from coterie.experiments.compare.cells import Watcher
-from coterie.experiments.compare.compare import Compared, run_comparison
-from coterie.experiments.compare.spec import Comparison
 from coterie.report.comparison import page, table
+from coterie.studies.compare.beside import Which
+from coterie.studies.compare.cells import Watcher
+from coterie.studies.compare.compare import Compared, run_comparison
+from coterie.studies.compare.spec import Comparison
 
 
 def compare(

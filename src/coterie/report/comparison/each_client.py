@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.experiments.folder.metrics import RunMetric
 from coterie.report.comparison.client_gains import (
     OTHER,
     are_same_people,
@@ -33,6 +32,7 @@ from coterie.report.gains import (
 )
 from coterie.report.numbers import MISSING, capital, count_of, join_words, measured
 from coterie.report.tables import Table
+from coterie.runs.folder.metrics import RunMetric
 
 ENDS = ("score", "low", "high")
 """The columns of a score and its interval."""

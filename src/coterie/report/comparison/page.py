@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.files import write_whole
-from coterie.experiments.folder.metrics import Metric
-from coterie.experiments.folder.run_folder import RunFolder
 from coterie.report.comparison.charts import draw_setting
 from coterie.report.comparison.client_gains import GAINS, gains_table
 from coterie.report.comparison.each_client import describe_clients
@@ -22,10 +19,13 @@ from coterie.report.gains import MOST_CLIENTS
 from coterie.report.numbers import alike, capital, count_of, decimals, join_words
 from coterie.report.rendering import render_page
 from coterie.report.tables import Table, capitalise, flatten
+from coterie.runs.folder.files import write_whole
+from coterie.runs.folder.metrics import Metric
+from coterie.runs.folder.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from coterie.experiments.compare.measures import Frames
-    from coterie.experiments.compare.spec import Comparison
+    from coterie.studies.compare.measures import Frames
+    from coterie.studies.compare.spec import Comparison
 
 MOST_MISSING = 20
 """At most so many missing runs are named."""
@@ -49,10 +49,10 @@ def build(
         folder_path: the comparison's folder.
         comparison: what was to be done.
         frames: what the finished cells measured; some may be missing.
-        summary: `coterie.experiments.compare.table.summarise` of them.
+        summary: `coterie.studies.compare.table.summarise` of them.
         notes: what went wrong with others, one sentence each.
         pool: where the cells are; without it, the folder `cells` in the comparison's.
-        tuning: the trials by which settings were picked (`coterie.experiments.compare.tuning.TUNING`), if any.
+        tuning: the trials by which settings were picked (`coterie.studies.compare.tuning.TUNING`), if any.
 
     Raises:
         BadInput: the folder cannot be written to.

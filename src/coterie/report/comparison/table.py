@@ -9,23 +9,23 @@ import polars as pl
 from rich.console import Group
 from rich.text import Text
 
-from coterie.experiments.compare.measures import NEWCOMERS
-from coterie.experiments.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, Metric, RunMetrics
-from coterie.experiments.folder.reading import MEGABYTE
 from coterie.report import tables
 from coterie.report.comparison.view import View
 from coterie.report.gains import write_interval
 from coterie.report.numbers import MISSING, alike, capital, count_of, decimals, significant
 from coterie.report.tables import Table, escape_markdown, fit
+from coterie.runs.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, Metric, RunMetrics
+from coterie.runs.folder.reading import MEGABYTE
+from coterie.studies.compare.measures import NEWCOMERS
 
 if TYPE_CHECKING:
-    from coterie.experiments.compare.spec import Comparison
+    from coterie.studies.compare.spec import Comparison
 
 MOMENTS = ("on arrival", "adapted")
 """When newcomers are scored, for the columns `NEWCOMERS`."""
 
 Row = Mapping[str, Any]
-"""A row of a comparison's summary (`coterie.experiments.compare.table.summary_schema`)."""
+"""A row of a comparison's summary (`coterie.studies.compare.table.summary_schema`)."""
 
 Columns = Mapping[str, tuple[str, Callable[[Row], str]]]
 """Each column's title, and the function from a row to its text."""

@@ -11,16 +11,16 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from coterie.experiments.folder.metrics import Metric, RunMetrics
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.marks import legend
 from coterie.report.gains import bound_scores, bound_worst_tenth, floats
 from coterie.report.numbers import alike, change, percent, signed
 from coterie.report.uncertainty import DRAWS
+from coterie.runs.folder.metrics import Metric, RunMetrics
 
 if TYPE_CHECKING:
-    from coterie.experiments.compare.measures import Frames
-    from coterie.experiments.compare.spec import Comparison
+    from coterie.studies.compare.measures import Frames
+    from coterie.studies.compare.spec import Comparison
 
 DASHES = ([1, 0], [6, 3], [2, 3])
 """The dashes of lines, one for each turn through the palette."""

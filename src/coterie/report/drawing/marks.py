@@ -8,10 +8,10 @@ from math import ceil, floor, log10
 import altair as alt
 import polars as pl
 
-from coterie.experiments.folder.reading import Run
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.figure import MOST_POINTS, Chart, axis_of_rounds, rows, thin
 from coterie.report.numbers import significant
+from coterie.runs.folder.reading import Run
 
 MOST_LINES = 12
 """A chart has at most so many lines; an eye cannot follow more."""

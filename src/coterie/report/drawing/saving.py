@@ -9,8 +9,8 @@ from typing import Any
 
 import altair as alt
 
-from coterie.experiments.folder.files import write_whole
 from coterie.report.drawing.figure import Chart
+from coterie.runs.folder.files import write_whole
 
 PNG_SCALE = 2
 """Pixels of a PNG for each pixel of a chart, across and down."""

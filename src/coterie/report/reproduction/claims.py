@@ -6,12 +6,12 @@ import ast
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from coterie.experiments.papers.claims import JudgedClaim, JudgedLink, Link, Verdict, references
-from coterie.experiments.papers.item import Item
-from coterie.experiments.papers.result import Result, judge_claims, judge_published
 from coterie.report.numbers import MISSING, join_words, signed
 from coterie.report.reproduction.words import mean_and_interval, sentence
 from coterie.report.tables import Markdown, Table, escape_markdown
+from coterie.studies.papers.claims import JudgedClaim, JudgedLink, Link, Verdict, references
+from coterie.studies.papers.item import Item
+from coterie.studies.papers.result import Result, judge_claims, judge_published
 
 PRINTED = "published"
 

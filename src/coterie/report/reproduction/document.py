@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import BadInput
-from coterie.experiments.papers import result
-from coterie.experiments.papers.claims import VERDICTS
-from coterie.experiments.papers.item import FULL, SCALES, Item, list_items, load_item
-from coterie.experiments.papers.result import Result
 from coterie.report.numbers import MISSING, count_of
 from coterie.report.rendering import render_document
 from coterie.report.reproduction.claims import (
@@ -26,6 +22,10 @@ from coterie.report.reproduction.claims import (
 from coterie.report.reproduction.one_result import describe_run, heading, numbers_of, title_of, versions
 from coterie.report.reproduction.words import anchor, sentence
 from coterie.report.tables import Markdown, Table, escape_markdown, to_markdown
+from coterie.studies.papers import result
+from coterie.studies.papers.claims import VERDICTS
+from coterie.studies.papers.item import FULL, SCALES, Item, list_items, load_item
+from coterie.studies.papers.result import Result
 
 Results = Mapping[str, Mapping[str, Result]]
 """Results by item and scale, the largest scale first."""

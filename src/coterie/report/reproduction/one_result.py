@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from coterie.experiments.papers.claims import VERDICTS, JudgedClaim, JudgedLink, Link, Reference, Verdict
-from coterie.experiments.papers.item import FULL, Claim, Item
-from coterie.experiments.papers.result import Result, judge_claims, judge_published
 from coterie.report import tables
 from coterie.report.numbers import MISSING, count_of, join_words, signed
 from coterie.report.rendering import render_document
 from coterie.report.reproduction.claims import in_words, turn_bound, turn_to_claim
 from coterie.report.reproduction.words import duration, mean_and_sd, sentence
 from coterie.report.tables import Table
+from coterie.studies.papers.claims import VERDICTS, JudgedClaim, JudgedLink, Link, Reference, Verdict
+from coterie.studies.papers.item import FULL, Claim, Item
+from coterie.studies.papers.result import Result, judge_claims, judge_published
 
 if TYPE_CHECKING:
     from rich.console import Group

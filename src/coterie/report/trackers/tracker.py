@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import BadInput, escape
-from coterie.experiments.folder.run_folder import RunFolder
-from coterie.experiments.run.events import Result, Round
-from coterie.experiments.schema.experiment import Experiment
+from coterie.runs.events import Result, Round
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment
 
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 """Of the clients' scores, that are told in each round with an evaluation."""

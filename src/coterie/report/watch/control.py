@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import IO
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.lock import find_writer
-from coterie.experiments.folder.run_folder import RunFolder
 from coterie.plugins import ALLOW
+from coterie.runs.folder.lock import find_writer
+from coterie.runs.folder.run_folder import RunFolder
 
 _NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 """On Windows, what a session of its own is elsewhere: Ctrl-C in this terminal does not reach it."""

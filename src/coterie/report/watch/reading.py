@@ -12,10 +12,10 @@ from typing import Any
 import polars as pl
 
 from coterie.errors import BadInput
-from coterie.experiments.folder.metrics import MACRO
-from coterie.experiments.folder.reading import method_name
-from coterie.experiments.folder.run_folder import RunFolder, list_runs
 from coterie.report.drawing.colours import of_groups
+from coterie.runs.folder.metrics import MACRO
+from coterie.runs.folder.reading import method_name
+from coterie.runs.folder.run_folder import RunFolder, list_runs
 
 MOST_CLIENTS = 120
 """At most so many clients are shown one by one."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from flwr.serverapp import Grid
 
-from coterie.clients.data.population import ClientInfo
+from coterie.clients.data.agree.population import ClientInfo
 from coterie.errors import BadInput
 from coterie.runtime.flower.transport import QUERY, send_and_wait
 from coterie.runtime.remote.handshake import REGISTERED, is_name, unpack_hello

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.clients.data import storage
+from coterie.clients.data.read import storage
 from coterie.clients.open_files import remove_when_unmapped
 from coterie.errors import BadInput
 from coterie.models.layout import BYTES_PER_SCALAR

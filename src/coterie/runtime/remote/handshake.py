@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from coterie.clients.data.agreement import check_sums, read_columns_of, write_columns
-from coterie.clients.data.population import ClientInfo
+from coterie.clients.data.agree.agreement import check_sums, read_columns_of, write_columns
+from coterie.clients.data.agree.population import ClientInfo
 from coterie.errors import BadInput
 from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.message import Message, Value

@@ -1,0 +1,403 @@
+"""Asks the clients of an experiment what their halves say and who gains by what, and makes a diagnosis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+
+from coterie.advice.diagnose.diagnosis import MOST_DISTANCES, Diagnosis, make_groups
+from coterie.advice.diagnose.kinds import GroupKinds, Kinds, Targets
+from coterie.advice.diagnose.pay import Pay, choose_kind, weigh
+from coterie.advice.diagnose.signals import MOST_CLIENTS, MOST_PUBLIC, Signal
+from coterie.clients.data.divide.partition import DEFAULT_CLIENTS
+from coterie.clients.data.federation import Federation
+from coterie.clients.data.read.columns import Named
+from coterie.clients.data.read.datasets import DATASETS, default_split
+from coterie.clients.rules.fold import FOLDS
+from coterie.clients.rules.half_data import is_sketched
+from coterie.errors import BadInput
+from coterie.grouping.halves import (
+    LEAST,
+    client_distances,
+    find_groups,
+    half_distances,
+    membership_shares,
+    pairing_test,
+    resampled_counts,
+)
+from coterie.grouping.skew import find_group_skew, find_skew
+from coterie.methods.cross_fit import ROUNDS, choose_passes, cross_fit, place_by_other_half
+from coterie.methods.exchange import Ask, Exchange, Replies
+from coterie.methods.half_models import compare_losses, compare_predictions
+from coterie.methods.profiles import gather_profiles
+from coterie.methods.split_halves import GatheredHalves, gather_halves
+from coterie.runs.loop import Session
+from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.setup import World
+from coterie.runtime.runtime import drive
+from coterie.runtime.threads import one_thread
+
+LEARNT = 0.15
+"""The share of what naming the commonest class gets wrong that a model must get right to have learnt anything."""
+
+LEARNT_OF_ERRORS = 0.01
+"""The share of the error of one number for all samples that a model must save to have learnt anything."""
+
+FAR = 1e3
+"""Models whose errors are so many times that of one number for all samples diverged."""
+
+COMMON = 0.75
+"""Where one class has so many of the samples, a model that has learnt may still name it always."""
+
+STARTS, DRAWS, RESAMPLES = 4, 999, 20
+"""Initial models, random pairings a test, and resamples."""
+
+NOT_ASKED = (
+    "who gains was not asked: the samples that models are scored on would take part in their batch normalisation; "
+    "take a network without, or with group or layer normalisation in its place"
+)
+
+UNTRIED = (
+    "whether models learn from these data at all was not asked, for gains were left out (--no-gains): where they "
+    "do not, no structure can be found"
+)
+
+NOT_COMPARED = "losses and predictions were not compared: of {size:,} parameters only sketches of directions cross"
+
+
+def diagnose(
+    experiment: Experiment,
+    *,
+    world: World | None = None,
+    alpha: float = 0.05,
+    starts: int = STARTS,
+    gains: bool = True,
+    profiles: bool | None = None,
+    losses: bool = False,
+    progress: Callable[[str], None] = lambda sentence: None,
+) -> Diagnosis:
+    """Say whether clients of an experiment should be grouped, into which groups, and who gains, before training.
+
+    Each client trains for some steps on either half of its data, from a few initial models, and sends where that
+    led. Then a few rounds train a model for all and one for each group, without a part of everybody's samples, on
+    which they are scored beside what a client can make alone. Nothing but these models and scores crosses, and
+    nothing is written. Data, network, local solver and seed are the experiment's; its method only chooses the
+    network where that is `auto`. Simulated clients all answer, whatever `run.dropout`.
+
+    Args:
+        experiment: whose clients.
+        world: the clients and the runtime that reaches them, which is closed; None to simulate them.
+        alpha: the error level: clients of one population are divided with a probability of at most that.
+        starts: initial models.
+        gains: whether to find out who gains by what, which takes most of the time.
+        profiles: whether clients tell how often each class is, and what its inputs sum to, so that kinds of skew
+            can be told apart; None if they are simulated alone.
+        losses: whether clients also tell what each other's models lose on their data. Each is sent the models of at
+            most 64 clients' halves. Where the server holds public samples, predictions on these are compared, too.
+        progress: is told what has been done, a sentence at a time.
+
+    Raises:
+        BadInput: the experiment cannot run, or `alpha` or `starts` is not possible.
+    """
+    check(experiment)
+    check_diagnosis(experiment, alpha, starts)
+    begun = time.perf_counter()
+    with closing(Session(experiment, world)) as session:
+        missing: dict[int, str] = {}
+
+        def answer(ask: Ask) -> Replies | Tensor | None:
+            reply = session.runtime.answer(ask)
+            if isinstance(ask, Exchange) and isinstance(reply, Replies) and session.attackers is not None:
+                return session.attackers.strike(ask, reply, 1)
+            return reply
+
+        def answer_of_halves(ask: Ask) -> Replies | Tensor | None:
+            reply = answer(ask)
+            if isinstance(reply, Replies):
+                missing.update(reply.missing)
+            return reply
+
+        def say_start(done: int) -> None:
+            progress(f"start {done} of {starts}: all clients have trained on their halves")
+
+        session.runtime.dropout = 0.0
+        session.runtime.begin_round(1)
+        with one_thread(blas=True):
+            server = session.server
+            public = server.public is not None and session.population.task.distributes
+            most = MOST_CLIENTS if (losses or public) and not is_sketched(server.layout) else 0
+            gathered = drive(gather_halves(server.everyone, server, starts, say_start, most), answer_of_halves)
+            found, labels = _conclude(session, gathered, alpha, starts, missing)
+            signals = _find_signals(session, gathered, losses, public, answer)
+            told = world is None if profiles is None else profiles
+            parts = np.zeros_like(labels) if found.all_differ or not found.has_structure else labels
+            kinds = _find_kinds(session, gathered, parts, alpha, answer, told)
+            found = replace(found, signals=signals, kinds=kinds)
+            asked = gains and not session.has_batch_norm
+            pay = _find_gains(session, gathered, found, labels, answer, progress) if asked else None
+            unlearnt = _judge_learning(session, pay) if asked and gathered.size else ""
+            notes = (*_note_invented_clients(experiment), *found.notes)
+            if gains and not asked:
+                notes = (*notes, NOT_ASKED)
+            if not gains and not found.has_structure:
+                notes = (*notes, UNTRIED)
+            if (losses or public) and not most:
+                notes = (*notes, NOT_COMPARED.format(size=server.layout.size))
+            pay, seconds = None if unlearnt else pay, time.perf_counter() - begun
+            return replace(found, pay=pay, unlearnt=unlearnt, notes=notes, seconds=seconds)
+
+
+def check_diagnosis(experiment: Experiment, alpha: float = 0.05, starts: int = STARTS) -> None:
+    """Check what is to be known before clients are asked anything.
+
+    Raises:
+        BadInput: one sentence for each thing that is not possible with a diagnosis.
+    """
+    problems = []
+    if not 1 / (1 + DRAWS) <= alpha < 1:
+        problems.append(f"alpha = {alpha:g} is not possible; it must be from {1 / (1 + DRAWS):g} up to below 1")
+    if starts < 1:
+        problems.append(f"starts = {starts} is not possible; it must be at least 1")
+    if (unit := experiment.privacy.unit) != "off":
+        problems.append(
+            f"privacy.unit = {unit!r} is not possible with a diagnosis: no noise covers what clients send of their "
+            "halves; leave privacy out, or ask clients whose data may be looked at"
+        )
+    if problems:
+        raise BadInput(problems)
+
+
+def _judge_learning(session: Session, pay: Pay | None) -> str:
+    """Say why the scores say nothing, and what to change: no model beats a guess, or all diverged; else nothing."""
+    if pay is None:
+        if (session.federation.samples < 2 * FOLDS).all():  # nobody could be scored
+            return ""
+        why = "every model diverged"
+    else:
+        scores = [option.score for option in pay.options]
+        best, guessed = (max if pay.measure == "accuracy" else min)(scores), _guess(session, pay)
+        if pay.measure == "accuracy":
+            if best > guessed + LEARNT * (1 - guessed) or guessed >= COMMON or np.isnan(guessed):
+                return ""
+            why = f"no model has more than {best:.1%}, and naming the commonest class has {guessed:.1%}"
+        else:
+            if best < (1 - LEARNT_OF_ERRORS) * guessed or np.isnan(guessed):
+                return ""
+            one = f"one number for all samples has {guessed:.4g}"
+            below = f"no model's {pay.measure.upper()} is below {best:.4g}, and {one}"
+            why = "every model diverged" if best > FAR * guessed else below
+    return f"nothing was learnt: {why}; try {_say_remedy(session)}"
+
+
+def _say_remedy(session: Session) -> str:
+    """Say which settings would let models learn, as options of the command line."""
+    data, task = session.experiment.data, session.population.task
+    unscaled = (data.standardise or "none") == "none" and not task.tokens
+    flags = ["--set standardise=global"] if unscaled else []
+    if getattr(task, "target_scale", "not a setting of this task") is None:
+        flags += [f"--set task.name={task.name}", "--set task.target_scale=global"]
+    other = "another --set lr=…"
+    return f"{' '.join(flags)}, or {other}" if flags and not data.own else other
+
+
+def _guess(session: Session, pay: Pay) -> float:
+    """Return the mean score over clients of the best answer that is the same for all; NaN where it is not known."""
+    federation = session.federation
+    if pay.measure == "accuracy":
+        counts = federation.histograms
+        if counts is None or not counts.sum():
+            return np.nan
+        held = counts[counts.sum(1) > 0]
+        return float((held[:, held.sum(0).argmax()] / held.sum(1)).mean())
+    if pay.measure == "loss" or not isinstance(federation, Federation):
+        return np.nan
+    targets = federation.labels.double().numpy().reshape(len(federation.labels), -1)
+    held = [targets[start:end] for start, end in federation.bounds[:, :2].tolist() if end > start]
+    pooled = np.concatenate(held)
+    if pay.measure == "mae":
+        return float(np.mean([np.abs(own - np.median(pooled, axis=0)).mean() for own in held]))
+    return float(np.mean([np.sqrt(np.square(own - pooled.mean(axis=0)).mean()) for own in held]))
+
+
+def _find_distances(products: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
+    """Return the distances between clients, of products `[V, 2 n, 2 n]`; none of very many clients."""
+    if not LEAST <= products.shape[1] // 2 <= MOST_DISTANCES:
+        return ()
+    return tuple(tuple(row) for row in client_distances(half_distances(products)).round(4).tolist())
+
+
+def _find_signals(
+    session: Session,
+    gathered: GatheredHalves,
+    losses: bool,
+    public: bool,
+    answer: Callable[[Ask], Replies | Tensor | None],
+) -> tuple[Signal, ...]:
+    """Return what the models of halves say beside their directions, where enough clients are compared."""
+    halves, server, found = gathered.models, session.server, list[Signal]()
+    if halves is None:
+        return ()
+
+    def test(name: str, samples: int, distances: NDArray[np.float64]) -> None:
+        if len(distances) >= 2 * LEAST:
+            outcome = pairing_test(distances, server.stream(f"pairings by {name}"), DRAWS)
+            found.append(Signal(name, len(distances) // 2, samples, outcome))
+
+    if losses:
+        test("losses", gathered.size, drive(compare_losses(halves, gathered.size), answer))
+    if public:
+        many = len(server.public_inputs())
+        rows = np.sort(server.stream("public samples").permutation(many)[:MOST_PUBLIC])
+        test("predictions", len(rows), drive(compare_predictions(halves, server.public_inputs(rows)), answer))
+    return tuple(found)
+
+
+def _find_kinds(
+    session: Session,
+    gathered: GatheredHalves,
+    groups: NDArray[np.int64],
+    alpha: float,
+    answer: Callable[[Ask], Replies | Tensor | None],
+    told: bool,
+) -> Kinds:
+    """Return of what kind clients differ, and each group `[r]` from all others, as far as they tell."""
+    clients, population, skew, count = gathered.clients, session.population, None, 0
+    task, of_groups = population.task, list[GroupKinds]()
+    classes = population.classes if task.one_class else 0
+    if told and gathered.size and len(clients) and not task.tokens:
+        targets = population.outputs if task.numbers else 0
+        asked = gather_profiles(clients, gathered.size, tuple(population.features), classes, targets)
+        sound, profiles = drive(asked, answer)
+        count, stream = len(sound), session.server.stream
+        if count >= LEAST:
+            skew = find_skew(profiles, stream("profiles"), DRAWS, task.numbers)
+            of_groups = _find_group_kinds(session, profiles, groups[np.searchsorted(clients, sound)], alpha)
+    few, many = np.quantile(session.federation.samples, (0.1, 0.9), method="nearest").astype(int).tolist()
+    numbers: Targets = "labels" if task.probable else "numbers"
+    kind: Targets = "classes" if classes else numbers if task.numbers else "others"
+    found = () if skew is None else skew.kinds(alpha)
+    return Kinds(count, skew, found, few, many, kind, tuple(of_groups))
+
+
+def _find_group_kinds(
+    session: Session, profiles: NDArray[np.float64], groups: NDArray[np.int64], alpha: float
+) -> list[GroupKinds]:
+    """Return in what each group `[r]` differs from all others, of those that chance could not make.
+
+    Of K groups each is tested at `alpha / K`; two are one test. Where clients can be drawn in too few ways for
+    that, the group is left out.
+    """
+    parts, sizes = np.unique(groups, return_counts=True)
+    tests, found = 1 if len(parts) == 2 else len(parts), list[GroupKinds]()
+    for group, size in zip(parts.tolist(), sizes.tolist(), strict=True):
+        ways = comb(len(groups), size) / (2 if 2 * size == len(groups) else 1)
+        if not 1 < size < len(groups) - 1 or ways * alpha < tests:
+            continue
+        if tests == 1 and found:  # the other one of two
+            found.append(replace(found[0], group=group, clients=size))
+            continue
+        stream, numbers = session.server.stream(f"profiles of group {group}"), session.population.task.numbers
+        skew = find_group_skew(profiles, groups == group, stream, DRAWS, numbers)
+        found.append(GroupKinds(group, size, skew, skew.kinds(alpha / tests)))
+    return found
+
+
+def _find_gains(
+    session: Session,
+    gathered: GatheredHalves,
+    found: Diagnosis,
+    labels: NDArray[np.int64],
+    answer: Callable[[Ask], Replies | Tensor | None],
+    progress: Callable[[str], None],
+) -> Pay | None:
+    """Return who gains by what; None where nobody has samples enough."""
+    server, clients = session.server, gathered.clients
+    if not gathered.size or not len(clients):
+        return None
+    grouped = found.has_structure and not found.all_differ
+    groups = place_by_other_half(gathered.products, labels) if grouped else None
+    training, kind = session.experiment.training, choose_kind(session.population.task)
+    passes = choose_passes(server.samples[clients], training.batch_size, training.epochs)
+
+    def say_fold(done: int) -> None:
+        progress(f"part {done} of {FOLDS}: all clients have scored models that were made without it")
+
+    fit = drive(
+        cross_fit(clients, groups, server, gathered.size, passes, kind, ROUNDS, say_fold),
+        answer,
+    )
+    names = np.array(session.federation.names, dtype=object)[clients]
+    return weigh(fit, kind, names, labels if grouped else np.zeros(len(clients), np.int64))
+
+
+def _conclude(
+    session: Session, gathered: GatheredHalves, alpha: float, starts: int, missing: dict[int, str]
+) -> tuple[Diagnosis, NDArray[np.int64]]:
+    """Return what the gathered halves say, and the groups `[r]`."""
+    server, names = session.server, np.array(session.federation.names, dtype=object)
+    clients, tested = gathered.clients, gathered.tested
+    for client in np.setdiff1d(server.everyone, [*clients, *gathered.turned_round]).tolist():
+        missing.setdefault(client, "has too few samples, or its training diverged")
+    products = gathered.products
+    test = pairing_test(
+        half_distances(products, np.flatnonzero(tested)) if tested.sum() >= LEAST else np.empty((0, 0)),
+        server.stream("pairings"),
+        DRAWS,
+    )
+    found = find_groups(products, alpha, server.stream("pairings"), DRAWS, tested)
+    several = found.count > 1 and not found.all_differ
+    shares = (
+        membership_shares(products, found.labels, server.stream("memberships"), RESAMPLES)
+        if several
+        else np.eye(found.count)[found.labels]
+    )
+    resampled: tuple[int, ...] = ()
+    if found.count > 1:
+        rows = np.stack([2 * np.flatnonzero(tested), 2 * np.flatnonzero(tested) + 1], 1).ravel()
+        counts = resampled_counts(products[:, rows[:, None], rows], alpha, server.stream("resamples"), RESAMPLES)
+        resampled = tuple(counts.tolist())
+    groups, members = make_groups(tuple(names[clients]), found.labels, shares, tested)
+    planted = session.federation.planted if isinstance(session.federation, Federation) else None
+    diagnosis = Diagnosis(
+        server.n,
+        len(clients),
+        gathered.size,
+        starts,
+        alpha,
+        DRAWS,
+        test,
+        found.tests,
+        groups,
+        found.all_differ,
+        members,
+        resampled,
+        None if planted is None or not len(clients) else float(adjusted_rand_score(planted[clients], found.labels)),
+        tuple(names[clients[~tested]]),
+        tuple(names[gathered.turned_round]),
+        {str(names[client]): reason for client, reason in sorted(missing.items())},
+        tuple(session.population.notes),
+        distances=_find_distances(products),
+    )
+    return diagnosis, found.labels
+
+
+def _note_invented_clients(experiment: Experiment) -> tuple[str, ...]:
+    """Say that data name no clients, where nobody said who is to hold what: those asked about are then invented."""
+    data = experiment.data
+    if data.split != "auto" or data.own or data.name in DATASETS:
+        return ()
+    if default_split(data.name, Named(data.label, data.client)) == "by-user":
+        return ()
+    count = data.clients or DEFAULT_CLIENTS
+    return (
+        f"{data.name} does not say whose a sample is, so that samples were dealt to {count} clients at "
+        "random; data.client names the column that says it",
+    )

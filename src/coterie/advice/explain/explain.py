@@ -1,0 +1,323 @@
+"""What a run will take, told before it begins: engine, memory, time and bytes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from coterie.advice.explain import footprint
+from coterie.advice.explain.calibration import OutOfMemory, SampledRuntime
+from coterie.clients.data.federation import Federation
+from coterie.models.layout import BYTES_PER_SCALAR, Layout
+from coterie.runs.loop import Session
+from coterie.runs.picture import MAX_SKETCHED
+from coterie.runs.schema.experiment import Experiment, check
+from coterie.runtime.local.runtime import LocalRuntime
+from coterie.runtime.threads import cores
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a run's memory."""
+
+    name: str
+    bytes: int
+    where: str = ""
+    """What decides its size, in a few words."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a round takes.
+
+    Seconds are predicted from a few clients on this machine; bytes and participants are counted from the messages.
+    """
+
+    clients_seconds: float
+    """All clients of the round, on all worker processes."""
+    server_seconds: float
+    """What the method computes between its exchanges, and the run's own measurements."""
+    evaluation_seconds: float
+    """All clients measuring what they are served, in a round that has an evaluation."""
+    participants: int
+    up_bytes: int
+    down_bytes: int
+    simulated_seconds: float
+    """Of the slowest client, at `run.link_mbit`."""
+    read_bytes: int
+    """Stored samples that training goes through, each time that it does."""
+
+    @property
+    def seconds(self) -> float:
+        """A round with its evaluation."""
+        return self.clients_seconds + self.server_seconds + self.evaluation_seconds
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where the inputs lie: in memory, or in a file of which the system keeps in memory what it has room for."""
+
+    memory_bytes: int
+    disk_bytes: int
+    how: str
+    """`in memory`, `shared` by processes, or `mapped`."""
+    where: str
+    """The same in a few words."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known of a run before it begins."""
+
+    experiment: Experiment
+    description: tuple[str, ...]
+    """Who the clients are and what is trained, in a few lines."""
+    engine: str
+    reason: str
+    """Why this engine."""
+    chunk: int
+    """How many clients one kernel takes at most."""
+    workers: int
+    data: Stored
+    memory: tuple[Part, ...]
+    """At the peak, with every client having taken part."""
+    available_bytes: int | None
+    """What this machine had free before anything was loaded; None where it does not say."""
+    start_seconds: float
+    """Until the first round begins, the import of the package left out."""
+    first: Cost | None
+    """The first round; None where its messages have no room here."""
+    later: Cost | None
+    """The second round, which stands for all later ones; None where there is none."""
+    end_seconds: float
+    """After the last round: a last evaluation that differs, the picture of the groups, clients who join."""
+    notes: tuple[str, ...]
+    """What the method says of these settings, what will be approximate, and who failed."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory in all."""
+        return sum(part.bytes for part in self.memory)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether this machine has room; None where it does not say."""
+        return None if self.available_bytes is None else self.bytes <= self.available_bytes
+
+    @property
+    def evaluations(self) -> int:
+        """Rounds with an evaluation."""
+        rounds = self.experiment.run.rounds
+        return sum(self.experiment.evaluation.is_due(number, rounds) for number in range(1, rounds + 1))
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of the whole run; None where no round could be gone through."""
+        if self.first is None:
+            return None
+        each = self.later or self.first
+        work = self._whole(lambda cost: cost.clients_seconds + cost.server_seconds)
+        first = self.experiment.evaluation.is_due(1, self.experiment.run.rounds)
+        evaluated = self.first.evaluation_seconds * first + each.evaluation_seconds * (self.evaluations - first)
+        return self.start_seconds + work + evaluated + self.end_seconds
+
+    @property
+    def up_bytes(self) -> int | None:
+        """Bytes that clients send in the whole run, if all later rounds are as the second."""
+        return None if self.first is None else int(self._whole(lambda cost: cost.up_bytes))
+
+    @property
+    def down_bytes(self) -> int | None:
+        """Bytes that clients are sent in the whole run, likewise."""
+        return None if self.first is None else int(self._whole(lambda cost: cost.down_bytes))
+
+    @property
+    def simulated_seconds(self) -> float | None:
+        """Simulated seconds of the whole run, likewise."""
+        return None if self.first is None else self._whole(lambda cost: cost.simulated_seconds)
+
+    def _whole(self, of: Callable[[Cost], float]) -> float:
+        assert self.first is not None
+        rest = 0.0 if self.later is None else of(self.later) * (self.experiment.run.rounds - 1)
+        return of(self.first) + rest
+
+    def tables(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        plain = {k: v for k, v in vars(self).items() if k != "experiment"}
+        plain |= {k: None if plain[k] is None else {**asdict(plain[k]), "seconds": plain[k].seconds} for k in COSTS}
+        plain["data"] = asdict(self.data)
+        plain["memory"] = [asdict(part) for part in self.memory]
+        names = ("bytes", "fits", "evaluations", "seconds", "up_bytes", "down_bytes", "simulated_seconds")
+        return {
+            "experiment": self.experiment.tables(),
+            **plain,
+            "whole": {name: getattr(self, name) for name in names},
+        }
+
+
+COSTS = ("first", "later")
+
+
+def explain(experiment: Experiment) -> Explanation:
+    """Predict what a run will take, from the real work of a few clients in its first two rounds.
+
+    The data are loaded and the workers started as for a run. Of each exchange a few clients of different sizes
+    work, and the others' answers are copies of theirs, so that messages and the server's matrices have their true
+    number and size. Nothing is written. A method whose course depends on what clients learn, as in trial rounds,
+    may take another one in the run.
+
+    Raises:
+        BadInput: the experiment cannot run.
+    """
+    check(experiment)
+    elsewhere = experiment.run.runtime != "local"
+    experiment = experiment.updated({"run.runtime": "local", "run.ray_address": None})
+    free, before = footprint.available_bytes(), footprint.resident_bytes()
+    begun = time.perf_counter()
+    with closing(Session(experiment)) as session:
+        start = time.perf_counter() - begun
+        run = session.experiment.run
+        workers = cores() if run.workers is None else run.workers
+        assert isinstance(session.runtime, LocalRuntime)
+        sample = SampledRuntime(session.runtime, workers, free)
+        session.runtime = sample
+        notes = session.find_warnings()
+        if elsewhere:
+            notes.append("all is said of this machine alone, with run.runtime = 'local'")
+        first = later = None
+        end = 0.0
+        try:
+            first = _round(session, sample, 1)
+            later = _round(session, sample, 2) if run.rounds > 1 else None
+            end = _ending(session, sample)
+        except OutOfMemory:
+            first = later = None
+            notes.append("the messages of one exchange do not fit in this machine's memory; no round was tried")
+        notes += [f"a client that was tried gave no answer: {reason}" for reason in sample.lost]
+        if sample.lost and first is not None:
+            # The others' answers are copies: with none, all that follows from it is too little.
+            first = later = None
+            notes.append("so time and traffic of the run are not predicted")
+        return Explanation(
+            session.experiment,
+            (*session.describe(), _describe_head(session.layout)),
+            session.engine,
+            session.engine_reason,
+            sample.chunk,
+            workers,
+            _stored(session, workers),
+            tuple(_memory(session, sample, before)),
+            free,
+            start,
+            first,
+            later,
+            end,
+            tuple(notes),
+        )
+
+
+def _describe_head(layout: Layout) -> str:
+    """Say what counts as the head where a method tells head and body apart."""
+    size, of = layout.last_layers(1).size, layout.size
+    why = "as network.head says" if layout.head else "the last layer that the network registers"
+    return f"head and body: {layout.layers[-1]} is the head, {size:,} of {of:,} parameters ({why})"
+
+
+def _round(session: Session, sample: SampledRuntime, number: int) -> Cost:
+    """Play a round and its evaluation, and return what they cost."""
+    last = number == session.experiment.run.rounds
+    result, training, serving = _phase(sample, lambda: session.play_round(number))
+    result.scores, evaluating, counting = _phase(sample, lambda: session.evaluate(result.state, last))
+    begun = time.perf_counter()
+    row = session.record(result)
+    whole = session.population
+    assert isinstance(whole, Federation)
+    return Cost(
+        training,
+        serving + time.perf_counter() - begun,
+        evaluating + counting,
+        row["participants"],
+        row["up_bytes"],
+        row["down_bytes"],
+        row["simulated_seconds"],
+        int(sum(result.trained_samples.values())) * whole.inputs[:1].nbytes,
+    )
+
+
+def _ending(session: Session, sample: SampledRuntime) -> float:
+    """Return the seconds after the rounds, and those that the last evaluation takes beyond the others."""
+    rounds = session.experiment.run.rounds
+    found = sum(_phase(sample, lambda: (session.picture(), session.receive_newcomers()))[1:])
+    everyone, state, on = session.server.everyone, session.state, session.experiment.evaluation.on
+    usual, last = (
+        session.method.evaluation(state, session.server, everyone, on, last).rule for last in (False, True)
+    )
+    if rounds > 2 and last != usual:  # of two rounds the second was the last one
+        found += sum(_phase(sample, lambda: session.evaluate(state, last=True))[1:])
+        found -= sum(_phase(sample, lambda: session.evaluate(state, last=False))[1:])
+    return max(0.0, found)
+
+
+def _phase(sample: SampledRuntime, do: Callable[[], T]) -> tuple[T, float, float]:
+    """Return what `do` returns, the seconds that all clients would take in it, and those of everything else."""
+    sample.take_times()
+    begun = time.perf_counter()
+    found = do()
+    took = time.perf_counter() - begun
+    times = sample.take_times()
+    return found, times.predicted, max(0.0, took - times.spent)
+
+
+def _stored(session: Session, workers: int) -> Stored:
+    """Return where the inputs lie."""
+    whole = session.population
+    assert isinstance(whole, Federation)
+    size, users = whole.inputs.nbytes, f"{workers} worker processes" if workers > 1 else "one process"
+    if whole.file is not None:
+        return Stored(0, size, "mapped", f"in a file in {whole.file.folder}, mapped by {users}")
+    if workers > 1:
+        return Stored(size, 0, "shared", f"in memory, shared by {users}")
+    return Stored(size, 0, "in memory", "in memory")
+
+
+def _memory(session: Session, sample: SampledRuntime, before: int) -> list[Part]:
+    """Return the parts of a run's memory at its peak."""
+    whole, n = session.population, session.server.n
+    assert isinstance(whole, Federation)
+    public = 0 if whole.public is None else whole.public.nbytes
+    data = (whole.inputs.nbytes if whole.file is None else 0) + whole.labels.nbytes + public
+    mapped = "" if whole.file is None else ", without the inputs, which are mapped"
+    peak, limit = sample.peak, session.experiment.scale.states_mb
+    parts = [
+        Part("Python and libraries", before),
+        Part("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),
+        Part("models sent", peak.sent, "in the largest exchange, each once"),
+        Part("answers", peak.answers, f"in the largest exchange, of {peak.clients:,} clients"),
+    ]
+    if sample.states.scalars:
+        # What is replaced stays until the round is whole.
+        rows = n + min(n, peak.clients)
+        kept = rows * sample.states.scalars * BYTES_PER_SCALAR
+        spill = f"; beyond {limit:,} MB in a mapped file (scale.states_mb)" if kept > limit * 1e6 else ""
+        parts.append(Part("client states", kept, f"{rows:,} x {sample.states.scalars:,} numbers{spill}"))
+    seen, width = min(n, MAX_SKETCHED), sample.sketcher.width
+    parts += [
+        Part("server state", 2 * footprint.tensor_bytes(session.state), "before and after a round"),
+        Part("sketches of models", seen * width * BYTES_PER_SCALAR, f"{seen:,} x {width:,} numbers"),
+    ]
+    processes = [p for p in multiprocessing.active_children() if p.name == "coterie worker"]
+    sizes = [size for size in map(footprint.private_bytes, processes) if size is not None]
+    if processes and not sizes:
+        parts.append(Part("worker processes", 0, f"{len(processes)}, whose size this system does not say"))
+    elif sizes:
+        each = sum(sizes) // len(sizes)
+        parts.append(
+            Part("worker processes", sum(sizes), f"{len(sizes)} of {each / 1e6:,.0f} MB each, as measured")
+        )
+    return parts

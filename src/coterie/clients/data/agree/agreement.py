@@ -1,0 +1,295 @@
+"""What real clients agree on before the first round: their columns, the values of text, and how inputs are scaled.
+
+No client knows the file of another, so a federation of tables begins by comparing names:
+
+    1. Each client tells the names of its columns, and which hold text; the values of text only where its operator
+       allows it.
+    2. The server sends all of them one list of columns, to which each matches its own by name, or refuses.
+    3. Where inputs are standardised alike, each tells sums over its training samples, and all hear the means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from coterie.clients.data.agree.population import ClientInfo
+from coterie.clients.data.read.columns import Columns, Named
+from coterie.clients.data.read.preparation import (
+    Column,
+    Missing,
+    Preparation,
+    Standardise,
+    Sums,
+    list_columns,
+    shorten,
+    to_texts,
+)
+from coterie.errors import BadInput
+
+MAX_COLUMNS = 100_000
+"""Columns that a message may name."""
+
+MAX_LEVELS = 10_000
+"""Values of text that a message may name for one column."""
+
+MAX_TEXT = 1000
+"""Characters of a column's name, or of a value of text, in a message."""
+
+LARGEST_SQUARE = float(np.finfo(np.float32).max) ** 2
+"""Of a value of an input, which is a 32-bit number."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all clients of a federation do alike.
+
+    Attributes:
+        columns: of every client's table, in the order of the inputs; none where features have no names.
+        mean: is taken off each input `[channels]`; empty where nothing is, or as long as it is not known.
+        deviation: what each input is then divided by.
+    """
+
+    columns: tuple[Column, ...] = ()
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+
+    def scaled(self, clients: Sequence[ClientInfo]) -> Agreement:
+        """Return the same with the mean and the deviation of what these clients told of their samples, in order.
+
+        Raises:
+            BadInput: the sums have no finite total.
+        """
+        with np.errstate(over="ignore"):
+            whole = reduce(Sums.__add__, (Sums.from_rows(client.sums) for client in clients))
+        if not np.isfinite(whole.rows).all():
+            raise BadInput("the sums that the clients tell have no finite total; look at their inputs")
+        return replace(self, mean=tuple(whole.mean.tolist()), deviation=tuple(whole.deviation.tolist()))
+
+    def preparation(self, missing: Missing, standardise: Standardise, named: Named) -> Preparation:
+        """Return how every client makes inputs, as far as it is the same for all."""
+        return Preparation(
+            self.columns,
+            missing=missing,
+            standardise=standardise,
+            mean=self.mean,
+            deviation=self.deviation,
+            named=named,
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {"columns": write_columns(self.columns), "mean": self.mean, "deviation": self.deviation},
+            allow_nan=False,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Agreement:
+        """Read what `to_json` wrote.
+
+        Raises:
+            BadInput: it is something else, or is not possible.
+        """
+        try:
+            content = json.loads(text)
+            columns = read_columns_of(content["columns"])
+            mean, deviation = (tuple(map(float, content[name])) for name in ("mean", "deviation"))
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise BadInput(
+                f"what the clients agreed on cannot be read ({error}); it must be as the server wrote it"
+            ) from None
+        if len(mean) != len(deviation) or not all(map(math.isfinite, mean)):
+            raise BadInput("the agreed means are not possible; there must be a finite one for each deviation")
+        if not all(0 < value < math.inf for value in deviation):
+            raise BadInput("the agreed deviations are not possible; each must be finite and above 0")
+        return cls(columns, mean, deviation)
+
+
+def write_columns(columns: Sequence[Column]) -> list[tuple[str, tuple[str, ...] | None]]:
+    """Return columns as plain values for JSON."""
+    return [(column.name, column.levels) for column in columns]
+
+
+def read_columns_of(content: Any) -> tuple[Column, ...]:
+    """Read columns from plain values that somebody else sent.
+
+    Raises:
+        BadInput: they are too many or too long, a name is there twice, or they are something else.
+    """
+    if not isinstance(content, list) or len(content) > MAX_COLUMNS:
+        raise BadInput(f"columns must be a list of at most {MAX_COLUMNS:,}")
+    found = []
+    for entry in content:
+        if not isinstance(entry, list) or len(entry) != 2:
+            raise BadInput("each column must be a name and its values")
+        name, levels = entry
+        if levels is not None and (not isinstance(levels, list) or len(levels) > MAX_LEVELS):
+            raise BadInput(f"the values of a column must be a list of at most {MAX_LEVELS:,}")
+        for text in (name, *(levels or ())):
+            if not isinstance(text, str) or len(text) > MAX_TEXT:
+                raise BadInput(f"names and values of columns must be texts of at most {MAX_TEXT:,} characters")
+        if len(set(levels or ())) != len(levels or ()):
+            raise BadInput("every value of a column must be there once")
+        found.append(Column(name, None if levels is None else tuple(levels)))
+    if len({column.name for column in found}) != len(found):
+        raise BadInput("every column must be there once")
+    return tuple(found)
+
+
+def propose_columns(
+    clients: Sequence[ClientInfo],
+    names: Sequence[str] | None = None,
+    levels: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[Column, ...]:
+    """Return the columns that every client is to have, in the order of the inputs.
+
+    Args:
+        clients: who told which columns they have, the first of whom counts where nothing else is said.
+        names: as the experiment says them; None for those of the first client that has named columns.
+        levels: the values of text that the experiment names. For other columns of text they are all that clients
+            tell, in sorted order.
+
+    Raises:
+        BadInput: nobody says which values a column of text may have, or clients tell too many.
+    """
+    levels = levels or {}
+    if names is None:
+        names = [column.name for column in next((client.columns for client in clients if client.columns), ())]
+    problems = [
+        f"data.levels names column {name!r}, which is not among the columns {shorten(names)}; leave it out"
+        for name in levels
+        if name not in names
+    ]
+    told: dict[str, set[str]] = {}
+    text_of: dict[str, str] = {}
+    for client in clients:
+        for column in client.columns:
+            if column.levels is not None:
+                told.setdefault(column.name, set()).update(column.levels)
+                text_of.setdefault(column.name, client.name)
+    found = []
+    for name in names:
+        if name in levels:
+            found.append(Column(name, tuple(levels[name])))
+        elif name not in told:
+            found.append(Column(name))
+        elif len(told[name]) > MAX_LEVELS:
+            problems.append(
+                f"column {name!r} has {len(told[name]):,} values of text among the clients; there can be up to "
+                f"{MAX_LEVELS:,}: leave it out of the data, or make it numbers"
+            )
+        elif told[name]:
+            found.append(Column(name, tuple(sorted(told[name]))))
+        else:
+            problems.append(
+                f"column {name!r} of client {text_of[name]} holds text, and nobody says which values it may have; "
+                f"name them in the experiment, as in data.levels = {{{name} = ['a', 'b']}}, or have clients tell "
+                "theirs with --node-config 'tell-levels=true'"
+            )
+    if problems:
+        raise BadInput(problems)
+    return tuple(found)
+
+
+def check_width(columns: Sequence[Column], features: Sequence[int]) -> None:
+    """Compare the inputs that agreed columns become with the shape of a sample, before any are made.
+
+    Raises:
+        BadInput: they are of another number.
+    """
+    width = sum(column.width for column in columns)
+    if columns and width != math.prod(features):
+        widest = sorted(columns, key=lambda column: -column.width)
+        shown = shorten([f"{column.name} ({column.width:,})" for column in widest])
+        raise BadInput(
+            f"data.features = {list(features)} is not possible; it must be [{width}], for so many inputs "
+            f"the columns of the clients become: {shown}"
+        )
+
+
+def match_columns(columns: Columns, agreed: Sequence[Column], own: Preparation) -> Preparation:
+    """Return how a client's table becomes the inputs that the federation agreed on.
+
+    Args:
+        columns: as the client read them.
+        agreed: the federation's columns.
+        own: how the client alone would make inputs of its own.
+
+    Raises:
+        BadInput: a column is missing or is one too many, holds text where numbers were agreed on or other values of
+            text, or only one side has names. What others are told of it holds no value, and not how many rows have
+            one: a server that names all values but one would learn from it how frequent that one is.
+    """
+    where, table, names = columns.where, columns.features, [column.name for column in agreed]
+    if not isinstance(table, pl.DataFrame):
+        if not agreed:
+            return own
+        raise BadInput(
+            f"{where}: the features have no names, and those of the federation are {shorten(names)}; name them in "
+            "an array 'columns'"
+        )
+    missing = [name for name in names if name not in table.columns]
+    extra = [column.name for column in own.columns if column.name not in names]
+    problems = []
+    if missing:
+        problems.append(BadInput(f"{where} has no {list_columns(missing)}; the federation has {shorten(names)}"))
+    if extra:
+        have = f"has {shorten(names)} alone" if names else "has features without names"
+        problems.append(BadInput(f"{where} has {list_columns(extra)}, and the federation {have}; leave it out"))
+    training = table if columns.given_split is None else table.filter(columns.given_split != 2)
+    for column in agreed:
+        if column.name in missing or column.levels is None:
+            continue
+        texts = to_texts(training[column.name]).drop_nulls()
+        unknown = texts.filter(~texts.is_in(list(column.levels)))
+        if len(unknown):
+            values = sorted(unknown.unique().to_list())
+            problems.append(
+                BadInput(
+                    f"{where}: column {column.name} has {shorten([repr(v) for v in values])} in {len(unknown)} "
+                    f"rows; the federation knows {shorten(column.levels)}",
+                    told=f"column {column.name} has values that data.levels does not name",
+                )
+            )
+    if problems:
+        raise BadInput.together(problems)
+    ignored = tuple(name for name in own.ignored if name not in names)
+    return replace(own, columns=tuple(agreed), ignored=ignored)
+
+
+def check_sums(rows: Any, channels: int, most: int) -> tuple[tuple[float, ...], ...]:
+    """Return what a client tells of its training samples (see `Sums`), if it is possible.
+
+    Args:
+        rows: as it tells them.
+        channels: length of the last axis of a sample.
+        most: values of one channel in all its training samples.
+
+    Raises:
+        BadInput: it is of other lengths, not finite, or of no samples that there could be.
+    """
+    try:
+        count, total, squares = (np.array(row, np.float64) for row in rows)
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput("its sums cannot be read; there must be three rows of numbers") from None
+    if any(row.shape != (channels,) for row in (count, total, squares)):
+        raise BadInput(f"its sums have other lengths than a sample; each must have {channels}")
+    if not all(np.isfinite(row).all() for row in (count, total, squares)):
+        raise BadInput("its sums are not finite; they must be")
+    # By Cauchy and Schwarz, total² <= count * squares; sums of many samples are rounded.
+    if (count < 0).any() or (count != np.floor(count)).any() or (squares < 0).any():
+        raise BadInput("its sums are not possible; counts and sums of squares are never below 0")
+    if (count > most).any():
+        raise BadInput(f"its sums are not possible; its training samples have {most:,} values of an input")
+    if (squares > count * LARGEST_SQUARE * (1 + 1e-6)).any():
+        raise BadInput("its sums are not possible; every value must be a finite 32-bit number")
+    if (np.abs(total) > np.sqrt(count * squares * (1 + 1e-6) + 1e-9)).any():
+        raise BadInput("its sums are not possible; no samples have such a sum with such squares")
+    return tuple(tuple(row.tolist()) for row in (count, total, squares))

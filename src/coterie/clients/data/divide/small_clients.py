@@ -1,0 +1,170 @@
+"""Clients with too little data: which they are, and whether they are refused, left out or kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clients.data.divide.holdout import Indices
+from coterie.errors import BadInput
+
+Fate = Literal["refuse", "leave-out", "keep"]
+"""What becomes of clients with too little data."""
+
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Below what a client is small, and what becomes of it.
+
+    Attributes:
+        samples: the fewest samples, all splits together.
+        classes: the fewest classes among the training samples.
+        fate: of a client below these, or without a sample to test with. One without a sample to train on is never
+            kept.
+    """
+
+    samples: int
+    classes: int
+    fate: Fate
+
+
+def choose_clients(
+    held: Sequence[Sequence[Indices]],
+    sizes: Sequence[int],
+    labels: NDArray[Any] | None,
+    names: Sequence[str],
+    limits: Limits,
+    overlapping: bool,
+    aside: int,
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Return the clients that take part, ascending, and a sentence on each kind of small ones.
+
+    Args:
+        held: training, validation and test samples of each client.
+        sizes: its samples before a cap.
+        labels: the classes of all samples; None where they have none.
+        names: of the clients.
+        limits: below what a client is small.
+        overlapping: whether samples share measurements, so that they cannot be split one by one.
+        aside: public samples that were set aside.
+
+    Raises:
+        BadInput: small clients are refused, or nobody is left.
+    """
+    small = _find_small(held, sizes, labels, limits)
+    everybody = np.arange(len(held))
+    if not any(own.any() for own in small.values()):
+        return everybody, []
+    untrained = small["train"]
+    out = untrained if limits.fate == "keep" else np.logical_or.reduce(list(small.values()))
+    if limits.fate == "refuse" or out.all():
+        raise BadInput(_refuse(small, sizes, names, limits, overlapping, aside))
+    return everybody[~out], _say(small, sizes, names, limits)
+
+
+def say_one_class(held: Sequence[Sequence[Indices]], labels: NDArray[Any], names: Sequence[str]) -> list[str]:
+    """Return a sentence on the clients whose training samples are of one class; none where there are no such."""
+    alone = np.array([len(np.unique(labels[own[0]])) == 1 for own in held])
+    if not alone.any() or alone.all():
+        return []
+    return [
+        f"{alone.sum()} of {len(names)} clients {_have(alone)} training samples of one class alone: "
+        f"{_list(names, alone)}; data.min_classes = 2 treats them as small"
+    ]
+
+
+def _find_small(
+    held: Sequence[Sequence[Indices]], sizes: Sequence[int], labels: NDArray[Any] | None, limits: Limits
+) -> dict[str, NDArray[np.bool_]]:
+    """Which clients fall short of what, by what they lack; each of them is counted once."""
+    few = np.asarray(sizes) < limits.samples
+    train, test = (np.array([not len(own[which]) for own in held], np.bool_) for which in (0, 2))
+    classes = np.zeros(len(held), np.bool_)
+    if labels is not None and limits.classes > 1:
+        classes = np.array([len(np.unique(labels[own[0]])) < limits.classes for own in held])
+    if limits.fate == "keep":
+        few = few & ~train & ~test  # those without a test are told of by themselves
+    return {
+        "samples": few,
+        "train": train & ~few,
+        "test": test & ~train & ~few,
+        "classes": classes & ~few & ~train & ~test,
+    }
+
+
+def _refuse(
+    small: dict[str, NDArray[np.bool_]],
+    sizes: Sequence[int],
+    names: Sequence[str],
+    limits: Limits,
+    overlapping: bool,
+    aside: int,
+) -> list[str]:
+    found, n = [], len(names)
+    if (few := small["samples"]).any():
+        found.append(
+            f"{few.sum()} of {n} clients have fewer samples than min_samples = {limits.samples}: "
+            f"{_list(names, few, sizes)}; lower min_samples, use fewer clients or another split"
+            + (f", or fewer than the {aside} public samples that were set aside" if aside else "")
+        )
+    stuck = small["train"] | small["test"]
+    if stuck.any() and overlapping:
+        found.append(
+            f"{_list(names, stuck)} hold too few recordings to have one to train on and one to test; use fewer "
+            "clients or another split, or leave them out: small_clients = 'leave-out'"
+        )
+    elif stuck.any():
+        found.append(
+            f"{stuck.sum()} of {n} clients have no sample to train on or none to test with: {_list(names, stuck)}; "
+            "leave them out: small_clients = 'leave-out'"
+        )
+    if (narrow := small["classes"]).any():
+        found.append(
+            f"{narrow.sum()} of {n} clients have training samples of fewer classes than min_classes = "
+            f"{limits.classes}: {_list(names, narrow)}; lower min_classes, or leave them out: small_clients = "
+            "'leave-out'"
+        )
+    if limits.fate != "refuse":
+        found.append("no client is left; lower data.min_samples or data.min_classes, or use another split")
+    return found
+
+
+def _say(
+    small: dict[str, NDArray[np.bool_]], sizes: Sequence[int], names: Sequence[str], limits: Limits
+) -> list[str]:
+    n, keep = len(names), limits.fate == "keep"
+    reasons = {
+        "samples": f"fewer than data.min_samples = {limits.samples} samples",
+        "train": "no sample to train on",
+        "test": "no sample to test with",
+        "classes": f"training samples of fewer than data.min_classes = {limits.classes} classes",
+    }
+    fates = {
+        "samples": "kept",
+        "train": "left out",
+        "test": "kept: they train, and count in no mean",
+        "classes": "kept",
+    }
+    return [
+        f"{own.sum()} of {n} clients {_have(own)} {reasons[what]} and {'is' if own.sum() == 1 else 'are'} "
+        f"{fates[what] if keep else 'left out'}: {_list(names, own, sizes if what == 'samples' else None)}"
+        for what, own in small.items()
+        if own.any()
+    ]
+
+
+def _have(clients: NDArray[np.bool_]) -> str:
+    return "has" if clients.sum() == 1 else "have"
+
+
+def _list(names: Sequence[str], clients: NDArray[np.bool_], sizes: Sequence[int] | None = None) -> str:
+    where = np.flatnonzero(clients).tolist()
+    shown = [names[i] if sizes is None else f"{names[i]} ({sizes[i]})" for i in where[:MOST_NAMED]]
+    more = f" and {len(where) - MOST_NAMED} more" if len(where) > MOST_NAMED else ""
+    return ", ".join(shown) + more

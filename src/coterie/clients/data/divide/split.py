@@ -1,0 +1,144 @@
+"""The text of a split: one partition and any number of skews, as in `dirichlet(0.5) + rotated(4)`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coterie.clients.data.divide import flower_splits
+from coterie.clients.data.divide.partition import SPLITS, few_shot_contradiction
+from coterie.clients.data.divide.skew import SKEWS
+from coterie.errors import BadInput
+
+Call = tuple[str, dict[str, Any]]
+
+_CALL = re.compile(r"(?P<name>(?:flwr:)?[A-Za-z][\w-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
+
+
+def parse_split(text: str) -> list[Call]:
+    """The partition and then the skews in the order written, each with all its settings checked and filled in.
+
+    A skew alone stands for `iid` and that skew. Values are literals; a bare word is a string; arguments
+    without a name go by the order of the signature.
+
+    >>> parse("permuted-labels(2)")
+    [('iid', {}), ('permuted-labels', {'groups': 2})]
+
+    Raises:
+        BadInput: one sentence for each thing that is wrong with the text.
+    """
+    problems: list[str] = []
+    calls: list[Call] = []
+    for piece in _pieces(text):
+        try:
+            calls.append(_call(piece, text))
+        except BadInput as error:
+            problems += error.problems
+    partitions = [name for name, _ in calls if name not in SKEWS]
+    if len(partitions) > 1:
+        problems.append(
+            f"split = {text!r} has {len(partitions)} partitions ({', '.join(partitions)}); keep one, only skews "
+            f"({', '.join(sorted(SKEWS))}) can be added to it"
+        )
+    skews = [name for name, _ in calls if name in SKEWS]
+    problems += [
+        f"split = {text!r} has {name} {skews.count(name)} times; keep one of them"
+        for name in sorted(set(skews))
+        if skews.count(name) > 1
+    ]
+    if problems:
+        raise BadInput(problems)
+    if not partitions:
+        calls.insert(0, ("iid", {}))
+    return sorted(calls, key=lambda call: call[0] in SKEWS)
+
+
+def check_split(text: str) -> list[str]:
+    """All that can be known to be wrong from the text alone, one sentence each."""
+    try:
+        parse_split(text)
+    except BadInput as error:
+        return error.problems
+    return []
+
+
+def _pieces(text: str) -> list[str]:
+    """The text cut at each plus sign that is outside brackets and quotes."""
+    pieces, depth, quote, start = [], 0, "", 0
+    for position, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        elif sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth -= 1
+        elif sign == "+" and depth == 0:
+            pieces.append(text[start:position])
+            start = position + 1
+    return [*pieces, text[start:]]
+
+
+def _call(piece: str, text: str) -> Call:
+    match = _CALL.fullmatch(piece.strip())
+    if match is None:
+        what = f"{piece.strip()!r} in it" if piece.strip() else "an empty part of it"
+        raise BadInput(
+            f"split = {text!r} cannot be read: {what} is not of the form name or name(setting=value); a split "
+            "looks like 'dirichlet(0.5) + rotated(4)'"
+        )
+    name, arguments = match["name"], match["arguments"] or "()"
+    foreign = name.startswith(flower_splits.PREFIX)
+    target = flower_splits.partitioner(name.removeprefix(flower_splits.PREFIX)) if foreign else SPLITS[name].target
+    settings = arguments_of(name, arguments, _setting_names(target, foreign))
+    if foreign:
+        problems = flower_splits.find_setting_problems(name.removeprefix(flower_splits.PREFIX), settings)
+        if problems:
+            raise BadInput(problems)
+        return name, settings
+    settings = SPLITS[name].bind(settings, name)
+    if name == "few-shot" and settings["few_classes"] > settings["classes"]:
+        raise BadInput(few_shot_contradiction(settings["classes"], settings["few_classes"]))
+    return name, settings
+
+
+def _setting_names(target: Callable[..., Any], foreign: bool) -> list[str]:
+    parameters = inspect.signature(target).parameters.values()
+    return [p.name for p in parameters if foreign or p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def arguments_of(name: str, arguments: str, order: Sequence[str]) -> dict[str, Any]:
+    """The literal arguments of a call by name."""
+    try:
+        call = ast.parse(f"f{arguments}", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        call = None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise BadInput(f"{name}{arguments} cannot be read; write settings as in {name}(setting=value)")
+    if len(call.args) > len(order):
+        known = f"only {', '.join(order)}" if order else "none"
+        raise BadInput(f"{name}{arguments} has too many settings; {name} takes {known}")
+    settings: dict[str, Any] = {}
+    named = [(order[i], value) for i, value in enumerate(call.args)] + [(k.arg, k.value) for k in call.keywords]
+    for key, value in named:
+        if key is None:
+            raise BadInput(f"{name}{arguments} unpacks a dictionary; write each setting as setting=value")
+        if key in settings:
+            raise BadInput(f"{name}{arguments} sets {key} twice; give each setting once")
+        settings[key] = _literal(name, key, value)
+    return settings
+
+
+def _literal(name: str, key: str, value: ast.expr) -> Any:
+    if isinstance(value, ast.Name):
+        return value.id
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        raise BadInput(
+            f"{name}.{key} = {ast.unparse(value)} is not possible; it must be a number, a word or a list of them"
+        ) from None

@@ -1,0 +1,472 @@
+"""A user's own data: files and folders, read into plain columns."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+from zipfile import ZipFile, ZipInfo
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from coterie.clients.data.read import hub, images, storage
+from coterie.clients.data.read.columns import (
+    USUAL,
+    Columns,
+    Named,
+    check_lengths,
+    find_mask,
+    join_mask,
+    pick_roles,
+    read_split,
+)
+from coterie.clients.data.read.tables import (
+    join_tables,
+    read_csv,
+    read_csv_table,
+    read_header,
+    read_parquet,
+    without_counters,
+)
+from coterie.errors import BadInput
+
+ENDINGS = (".csv", ".npz", ".parquet")
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods")
+ACCEPTED = "a .csv, .npz or .parquet file, a folder of them, or a folder of images"
+
+
+def read_columns(path: Path, labelled: bool = True, named: Named = USUAL) -> Columns:
+    """Read a file; or a folder of files, each of which is one client unless they have a client column.
+
+    A folder may also hold images (`images.read_images`), or be what `datasets.save_to_disk` wrote. Where data need
+    not be `labelled`, their labels are None if there are none.
+
+    Raises:
+        BadInput: the path is missing, of an unknown kind, damaged, or lacks features or labels.
+    """
+    problems = check_path(path, labelled, named)
+    if problems:
+        raise BadInput(problems)
+    if not path.is_dir():
+        return without_counters([_read_file(path, labelled, named)])[0]
+    if is_saved_dataset(path):
+        return hub.read_saved(path, labelled, named)
+    if not _members(path):
+        if arrays := _array_files(path):
+            return _columns_of(path, {name: _read_array(file) for name, file in arrays.items()}, labelled, named)
+        return images.read_images(path, labelled)
+    return pool(str(path), without_counters([_read_file(file, labelled, named) for file in _members(path)]))
+
+
+def check_path(path: Path, labelled: bool = True, named: Named = USUAL) -> list[str]:
+    """What is wrong with a path, from names and headers alone."""
+    if not path.exists():
+        return [f"data = {str(path)!r} does not exist; give {ACCEPTED}"]
+    if not (path.is_file() or path.is_dir()):
+        return [f"data = {str(path)!r} is neither a file nor a folder; give {ACCEPTED}"]
+    if path.is_dir():
+        if is_saved_dataset(path):
+            return [] if hub.is_installed() else [hub.explain_missing(str(path))]
+        members = _members(path)
+        if not members:
+            if _array_files(path):
+                return _check_arrays(path, labelled, named)
+            why = "images lie in folders that say it"
+            return images.check_folder(path, labelled) + (named.refuse(str(path), why) if labelled else [])
+        return [problem for file in members for problem in _check_file(file, labelled, named)]
+    if path.suffix not in ENDINGS:
+        saved = "; save it as CSV" if path.suffix.lower() in SPREADSHEETS else ""
+        return [
+            f"data = {str(path)!r} ends in {path.suffix or 'nothing'!r}; it must be a .csv, .npz or .parquet file"
+            f"{saved}"
+        ]
+    return _check_file(path, labelled, named)
+
+
+def names_clients(path: Path, named: Named = USUAL) -> bool:
+    """Return whether data that `check_path` accepts say who each sample belongs to; only headers are read."""
+    if path.is_dir():
+        if is_saved_dataset(path):
+            return hub.names_clients(path, named)
+        if _members(path) or not _array_files(path):
+            return bool(_members(path)) or images.names_clients(path)
+        names = list(_array_files(path))
+    else:
+        names = list_names(path)
+    return pick_roles(names, str(path), False, named)["client"] is not None
+
+
+def list_names(path: Path) -> list[str]:
+    """Return what the columns or arrays of a file that `check_path` accepts are called."""
+    if path.suffix != ".npz":
+        return list(_schema(path))
+    with _archive(path) as members:
+        return list(members)
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Return whether a folder is what `datasets.save_to_disk` wrote."""
+    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+_DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy and zipfile raise on files that are cut, altered, encrypted or something else altogether."""
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[dict[str, tuple[ZipFile, ZipInfo]]]:
+    """Open a `.npz` file and give its arrays by name; none is read yet.
+
+    Raises:
+        BadInput: it says that far more is in it than any compression leaves.
+        zipfile.BadZipFile: it is no archive.
+    """
+    with ZipFile(path) as archive:
+        members = archive.infolist()
+        declared, size = sum(member.file_size for member in members), path.stat().st_size
+        if declared > max(ALWAYS_UNPACKED, MOST_COMPRESSED * size):
+            raise BadInput(
+                f"{path} has {size:,} bytes and says that {declared:,} are packed in it, which is not believed; "
+                "save it without compression"
+            )
+        arrays = [member for member in members if member.filename.endswith(".npy")]
+        yield {member.filename.removesuffix(".npy"): (archive, member) for member in arrays}
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of a `.npz` file; pickled objects are refused.
+
+    Raises:
+        BadInput: the file is missing, damaged, or holds pickled objects.
+    """
+    if not path.is_file():
+        raise BadInput(f"{path} is missing; put the file there")
+    try:
+        with _archive(path) as members:
+            return {name: _read_member(path, *member) for name, member in members.items()}
+    except _DAMAGE as error:
+        raise BadInput(_unreadable(path, error)) from None
+
+
+ALWAYS_UNPACKED = 1 << 26
+"""Bytes of an archive's arrays that are unpacked however small the archive is."""
+
+MOST_COMPRESSED = 500
+"""How many times an archive is unpacked beyond that; samples that one can learn from shrink less."""
+
+PIECE_BYTES = 1 << 20
+"""Bytes of a member that are read at once."""
+
+
+def _read_member(path: Path, archive: ZipFile, member: ZipInfo) -> NDArray[Any]:
+    """Return one array; of a large one that is not compressed, as a mapping of the file, which is not writable.
+
+    Memory is taken only where the header, the list of members and the file agree on how much it is.
+    """
+    with archive.open(member) as stream:
+        shape, by_columns, kind, size = _read_array_header(stream)
+        begin = stream.tell()
+        stored = member.compress_type == zipfile.ZIP_STORED
+        if begin + size != member.file_size or (stored and member.compress_size != member.file_size):
+            raise ValueError("the header says another length")
+        axes = shape[::-1] if by_columns else shape
+        if stored and size and storage.is_large(size):
+            found = np.asarray(np.memmap(path, kind, "r", _find_data(path, member) + begin, axes))
+        else:
+            found = storage.allocate(axes, kind)
+            raw = found.reshape(-1).view(np.uint8) if size else np.empty(0, np.uint8)
+            for start in range(0, size, PIECE_BYTES):
+                content = stream.read(min(PIECE_BYTES, size - start))
+                if not content:
+                    raise EOFError
+                raw[start : start + len(content)] = np.frombuffer(content, np.uint8)
+        while stream.read(PIECE_BYTES):
+            pass  # at the end the checksum is compared
+        return found.transpose() if by_columns else found
+
+
+def _read_array_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, whether columns come first, type, and bytes, as it stands at the beginning of a `.npy` file.
+
+    Raises:
+        ValueError: there is no such header, or the array would hold pickled objects.
+    """
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, kind = read(stream)
+    except Exception as error:  # noqa: BLE001  # what NumPy and the parser of Python behind it raise is a dozen kinds
+        raise ValueError(f"no header of an array ({type(error).__name__})") from None
+    if kind.hasobject:
+        raise ValueError("the array holds pickled objects")
+    if min(shape, default=0) < 0:
+        raise ValueError("a length is negative")
+    return shape, by_columns, kind, prod(shape) * kind.itemsize
+
+
+def _find_data(path: Path, member: ZipInfo) -> int:
+    """Return where the data of a member begin in its archive: behind a header, its name and a further field."""
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)
+        name, further = struct.unpack("<HH", file.read(4))
+    return int(member.header_offset) + 30 + int(name) + int(further)
+
+
+def _unreadable(path: Path, error: BaseException) -> str:
+    if "pickle" in str(error) and "object" in str(error).lower():
+        return f"{path} holds pickled objects, which are never loaded; save plain arrays of numbers or strings"
+    return f"{path} is damaged or not what its name says ({type(error).__name__}); replace it"
+
+
+def _members(folder: Path) -> list[Path]:
+    found = (file for file in folder.iterdir() if file.suffix in ENDINGS and file.is_file())
+    return sorted(found, key=_by_name)
+
+
+def _array_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a folder that holds one array each, by the names of the arrays."""
+    return {file.stem: file for file in sorted(folder.glob("*.npy"), key=_by_name)}
+
+
+def _by_name(file: Path) -> str:
+    """Sort files alike everywhere: paths of Windows compare without regard to case."""
+    return file.name
+
+
+def _read_array(path: Path) -> NDArray[Any]:
+    """Return the array of a `.npy` file; a large one as a mapping of the file, which is not writable."""
+    try:
+        with path.open("rb") as stream:
+            *_, size = _read_array_header(stream)
+            if stream.tell() + size > path.stat().st_size:
+                raise ValueError("the header says another length")
+        mode: Literal["r"] | None = "r" if storage.is_large(path.stat().st_size) else None
+        return np.asarray(np.load(path, mode, allow_pickle=False))
+    except _DAMAGE as error:
+        raise BadInput(_unreadable(path, error)) from None
+
+
+def _check_arrays(folder: Path, labelled: bool, named: Named) -> list[str]:
+    try:
+        _keys(list(_array_files(folder)), folder, labelled, named)
+    except BadInput as error:
+        return error.problems
+    return []
+
+
+def _read_file(path: Path, labelled: bool, named: Named) -> Columns:
+    readers: dict[str, Callable[[Path, bool, Named], Columns]] = {
+        ".csv": read_csv,
+        ".npz": _read_npz,
+        ".parquet": read_parquet,
+    }
+    return readers[path.suffix](path, labelled, named)
+
+
+HEADER_ROWS = 100
+"""Rows of a `.csv` file by which its columns' types are known before all of it is read."""
+
+
+def _schema(path: Path) -> dict[str, Any]:
+    return dict(read_csv_table(path, HEADER_ROWS).schema if path.suffix == ".csv" else pl.read_parquet_schema(path))
+
+
+def _check_file(path: Path, labelled: bool, named: Named) -> list[str]:
+    """The file opens and names its features and labels; its data are not read."""
+    try:
+        if path.suffix == ".npz":
+            with _archive(path) as members:
+                _keys(list(members), path, labelled, named)
+        else:
+            read_header(_schema(path), str(path), labelled, named)
+    except BadInput as error:
+        return error.problems
+    except (*_DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        return [_unreadable(path, error)]
+    return []
+
+
+def _keys(
+    names: list[str], path: Path, labelled: bool, named: Named
+) -> tuple[str, dict[str, str | None], list[str]]:
+    """The name of the features, those of the roles beside them, and arrays that are neither."""
+    features = named.pick("features", names, str(path), needed=True)
+    assert features is not None
+    roles = pick_roles(names, str(path), labelled, named)
+    roles["columns"] = named.pick("columns", names, str(path), needed=False)
+    known = {features, find_mask(features, names), *roles.values()}
+    return features, roles, [name for name in names if name not in known]
+
+
+def _read_npz(path: Path, labelled: bool, named: Named) -> Columns:
+    return _columns_of(path, read_arrays(path), labelled, named)
+
+
+def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named: Named) -> Columns:
+    """Return named arrays as columns."""
+    key, roles, others = _keys(list(held), path, labelled, named)
+    label, user, split, segment, group, names = (None if name is None else held[name] for name in roles.values())
+    features: NDArray[Any] | pl.DataFrame = held[key]
+    if (mask := find_mask(key, held)) is not None:
+        features = join_mask(held[key], held[mask], str(path))
+    if names is not None:
+        if held[key].shape[1:] != names.shape or len(set(names.tolist())) != len(names):
+            raise BadInput(
+                f"{path}: {roles['columns']} has shape {names.shape} and {key} {held[key].shape}; it must name "
+                "each feature once"
+            )
+        if held[key].dtype.kind not in "biufUS":
+            raise BadInput(f"{path}: {key} is of type {held[key].dtype}; its columns must hold numbers or text")
+        features = pl.DataFrame(held[key], schema=[str(name) for name in names])
+    return Columns(
+        str(path),
+        features,
+        label,
+        user,
+        (roles["client"] or "client").lower(),
+        feature_key=key.lower(),
+        given_split=read_split(split, str(path)),
+        segments=segment,
+        groups=group,
+        ignored=dict.fromkeys(others, ""),
+    )
+
+
+def pool(where: str, files: list[Columns]) -> Columns:
+    """Put files or clients one after the other; a file without a client column is a client.
+
+    Raises:
+        BadInput: they do not go together.
+    """
+    first = files[0]
+    for other in files[1:]:
+        _check_alike(first, other)
+    for file in files:
+        check_lengths(file)
+    tables = [(file.where, file.features) for file in files if isinstance(file.features, pl.DataFrame)]
+    arrays = [file.features for file in files if isinstance(file.features, np.ndarray)]
+    own = [
+        np.full(len(file.features), Path(file.where).stem) if file.users is None else file.users for file in files
+    ]
+    segments = _joined([file.segments for file in files])
+    if segments is not None and first.users is None:  # a file numbers its own
+        segments = np.array(
+            [f"{user} {segment}" for user, segment in zip(np.concatenate(own), segments, strict=True)]
+        )
+    return Columns(
+        where,
+        join_tables(tables) if tables else storage.join(arrays),
+        _joined([file.labels for file in files]),
+        np.concatenate(own),
+        first.user_key,
+        tuple(note for file in files for note in file.notes),
+        first.feature_key,
+        _joined([file.given_split for file in files]),
+        segments,
+        _joined([file.groups for file in files]),
+        {name: why for file in files for name, why in (file.ignored or {}).items()},
+        _joined([file.lines for file in files]) if all(file.lines is not None for file in files) else None,
+    )
+
+
+def join_tests(columns: Columns, tests: Columns) -> Columns:
+    """Return training samples, whose split is open where they do not say it, and behind them samples to test with.
+
+    Raises:
+        BadInput: the two do not go together, or the samples to test with say that they are for something else.
+    """
+    said = tests.given_split
+    if said is not None and ((said == 0) | (said == 1)).any():
+        row = int(np.argmax((said == 0) | (said == 1)))
+        raise BadInput(
+            f"{tests.where}: split in row {row} says that it is not for testing, though all samples of "
+            "data.test_path are; leave split out there"
+        )
+    if isinstance(tests.features, pl.DataFrame):
+        left_out = [name for name in columns.ignored or () if name in tests.features.columns]
+        tests = replace(tests, features=tests.features.drop(left_out))
+    own = columns.given_split
+    columns = replace(columns, given_split=np.full(len(columns.features), -1, np.int8) if own is None else own)
+    tests = replace(tests, given_split=np.full(len(tests.features), 2, np.int8))
+    _check_alike(columns, tests)
+    check_lengths(columns)
+    check_lengths(tests)
+    if isinstance(columns.features, pl.DataFrame) and isinstance(tests.features, pl.DataFrame):
+        features: NDArray[Any] | pl.DataFrame = join_tables(
+            [(columns.where, columns.features), (tests.where, tests.features)]
+        )
+    else:
+        features = storage.join([np.asarray(columns.features), np.asarray(tests.features)])
+    return replace(
+        columns,
+        features=features,
+        labels=_joined([columns.labels, tests.labels]),
+        users=_joined([columns.users, tests.users]),
+        notes=(*columns.notes, *tests.notes),
+        given_split=_joined([columns.given_split, tests.given_split]),
+        segments=_joined([columns.segments, tests.segments]),
+        groups=_joined([columns.groups, tests.groups]),
+        lines=None,  # a row is told of by its place in both files
+    )
+
+
+def _joined(arrays: list[NDArray[Any] | None]) -> NDArray[Any] | None:
+    there = [array for array in arrays if array is not None]
+    return np.concatenate(there) if there else None
+
+
+def _check_alike(first: Columns, other: Columns) -> None:
+    """Refuse two files of a folder that do not go together.
+
+    Raises:
+        BadInput: one has named columns, labels or another role, and the other has not; or shapes or types differ.
+    """
+    if isinstance(first.features, pl.DataFrame) != isinstance(other.features, pl.DataFrame):
+        named, array = (first, other) if isinstance(first.features, pl.DataFrame) else (other, first)
+        raise BadInput(
+            f"{named.where} has named columns and {array.where} an array of features; save all files alike"
+        )
+    if isinstance(first.features, np.ndarray) and other.features.shape[1:] != first.features.shape[1:]:
+        raise BadInput(
+            f"{other.where} has features of shape {other.features.shape[1:]} and {first.where} of "
+            f"{first.features.shape[1:]}; they must agree"
+        )
+    if isinstance(first.features, np.ndarray):
+        types = first.features.dtype, np.asarray(other.features).dtype
+        if len({kind.kind in "biuf" for kind in types}) > 1:
+            raise BadInput(
+                f"{other.where} has features of type {types[1]} and {first.where} of {types[0]}; make all of them "
+                "numbers"
+            )
+    for what, own, others in (
+        ("labels", first.labels, other.labels),
+        ("a client column", first.users, other.users),
+        ("a split", first.given_split, other.given_split),
+        ("segments", first.segments, other.segments),
+        ("a group", first.groups, other.groups),
+    ):
+        if (own is None) != (others is None):
+            what_of_them = "it" if what.startswith("a ") else "them"
+            raise BadInput(
+                f"only one of {first.where} and {other.where} has {what}; give {what_of_them} to all or none"
+            )
+        if own is not None and others is not None and own.shape[1:] != others.shape[1:]:
+            raise BadInput(
+                f"{other.where} has {what} of shape {others.shape} and {first.where} of {own.shape}; make them "
+                "alike"
+            )
+    if first.labels is not None and other.labels is not None:
+        kinds = first.labels.dtype, other.labels.dtype
+        if len({kind.kind in "biuf" for kind in kinds}) > 1:
+            raise BadInput(
+                f"{other.where} has labels of type {kinds[1]} and {first.where} of {kinds[0]}; "
+                "make all of them numbers or all strings"
+            )

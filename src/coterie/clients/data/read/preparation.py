@@ -1,0 +1,590 @@
+"""From columns to inputs: text as one column a level, missing values by a policy, standardised on training samples.
+
+What was done to the training data is kept with a trained model (`Preparation`), so that it is done to whatever is
+predicted later. Columns are known by their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from coterie.clients.data.read import storage
+from coterie.clients.data.read.columns import USUAL, Columns, Named, is_id
+from coterie.clients.data.read.normalisation import Standard
+from coterie.errors import MOST_NAMES, BadInput
+
+MOST_LEVELS = 64
+"""Different values that a column of text may have; one of more is left out, for each would be an input."""
+
+Missing = Literal["refuse", "drop", "mean", "zero"]
+Standardise = Literal["none", "client", "global"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table and how it becomes inputs: a number as it is, text as one input for each level."""
+
+    name: str
+    levels: tuple[str, ...] | None = None
+    """The values that text may have, in sorted order; None for numbers."""
+
+    @property
+    def width(self) -> int:
+        """How many inputs it becomes."""
+        return 1 if self.levels is None else len(self.levels)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How data as read become inputs. Numbers `[channels]` are by the last axis of a sample.
+
+    Attributes:
+        columns: the columns of a table, in the order of the inputs; none where the features were an array.
+        ignored: columns that were there and are no features.
+        missing: what is done about missing values.
+        fill: what stands for a missing value; empty unless `missing` is mean.
+        standardise: on whose training samples the inputs are standardised.
+        mean: is taken off each input, and empty where nothing is; of one client where that is so standardised.
+        deviation: what each input is then divided by.
+        named: what label and client were called, where an experiment said it.
+    """
+
+    columns: tuple[Column, ...] = ()
+    ignored: tuple[str, ...] = ()
+    missing: Missing = "refuse"
+    fill: tuple[float, ...] = ()
+    standardise: Standardise = "none"
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+    named: Named = USUAL
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What each input is called; none where the features were an array."""
+        return tuple(
+            name
+            for column in self.columns
+            for name in ([column.name] if column.levels is None else [f"{column.name}={v}" for v in column.levels])
+        )
+
+
+AS_READ = Preparation()
+"""Of data without named columns: nothing is missing, and nothing standardised."""
+
+
+def find_columns(
+    columns: Columns, wanted: Preparation, notes: list[str], declared: Collection[str] = ()
+) -> Preparation:
+    """Return how the features of training data become inputs, as far as it can be known before they are divided.
+
+    `wanted` says what is done about missing values, and how inputs are to be standardised. Columns that are
+    `declared` hold text, whatever it looks like.
+
+    Raises:
+        BadInput: a column holds numbers and other text, or numbers in a spelling that is not read.
+    """
+    table = columns.features
+    ignored = dict(columns.ignored or {})
+    found: list[Column] = []
+    if isinstance(table, pl.DataFrame):
+        spelled: dict[str, list[str]] = {}
+        training = table if columns.given_split is None else table.filter(columns.given_split != 2)
+        for name in table.columns:
+            if table.schema[name] not in (pl.String, pl.Categorical, pl.Enum):
+                found.append(Column(name))
+                continue
+            values = training[name].cast(pl.String)
+            levels = values.drop_nulls().unique().sort().to_list()
+            is_left_out = len(levels) > MOST_LEVELS or 2 * len(levels) > len(values)
+            spelling = None if name in declared else find_spelling(table[name].cast(pl.String), is_left_out)
+            if spelling is not None:
+                spelled.setdefault(spelling, []).append(name)
+                continue
+            if name not in declared:
+                _refuse_numbers_among_text(columns, name, values)
+            if is_left_out:
+                ignored[name] = f"text with {len(levels)} values in {len(values)} rows"
+            else:
+                found.append(Column(name, tuple(levels)))
+        if spelled:
+            raise BadInput(
+                [
+                    f"{columns.where}: {list_columns(names)} look{'s' * (len(names) == 1)} like numbers with "
+                    f"{how}; {MENDED[how]}, or, if they are none, write another sign there"
+                    for how, names in spelled.items()
+                ]
+            )
+        if not found:
+            raise BadInput(f"{columns.where} has no features; beside its label it needs columns of numbers or text")
+    if ignored:
+        shown = ", ".join(f"{name} ({why})" if why else name for name, why in ignored.items())
+        notes.append(f"{Path(columns.where).name}: columns ignored: {shown}")
+    encoded = [f"{column.name} ({column.width})" for column in found if column.levels is not None]
+    if encoded:
+        notes.append(f"text became one input for each of its values: {', '.join(encoded)}")
+    if dates := [c.name for c in found if c.levels and all(map(DATE.fullmatch, c.levels))]:
+        what, looks, them = ("columns", "look", "them") if len(dates) > 1 else ("column", "looks", "it")
+        notes.append(
+            f"{what} {shorten(dates)} {looks} like dates, and each date is an input; turn {them} into "
+            f"numbers, or remove the {what} from the file"
+        )
+    return replace(wanted, columns=tuple(found), ignored=tuple(ignored))
+
+
+_DAY, _MONTH, _YEAR = r"(0?[1-9]|[12]\d|3[01])", r"(0?[1-9]|1[0-2])", r"(1[89]|20)\d\d"
+
+DATE = re.compile(
+    rf"({_YEAR}([-/.]){_MONTH}\3{_DAY}|{_DAY}([-/.]){_MONTH}\7{_YEAR}|{_MONTH}([-/]){_DAY}\11{_YEAR}"
+    rf"|(0[1-9]|[12]\d|3[01])\.{_MONTH}\.\d\d|({_DAY}/{_MONTH}|{_MONTH}/{_DAY})/\d\d)([ T].*)?"
+)
+"""A date in the order of ISO, or with the day or the month first; a time may follow.
+
+A year of two digits stands behind slashes, or behind points and a day of two digits: 1.2.30 is a version, and
+10-20-30 a pattern.
+"""
+
+PLAIN = r"[+-]?\d+(\.\d+)?"
+
+THOUSANDS = r"[+-]?[1-9]\d{0,2}([,'\u00a0\u202f ]\d{3})+(\.\d+)?"
+
+DECIMAL_COMMA = r"[+-]?([1-9]\d{0,2}([.'\u00a0\u202f ]\d{3})+|\d+),\d+"
+"""Also some of THOUSANDS, as 1,450: the other values of the column decide."""
+
+MENDED = {
+    "a decimal comma": "save the file with a decimal point, so that 0,53 is 0.53",
+    "thousands separators": "take the separators out, so that 1,450.00 is 1450.00",
+}
+"""How numbers that are read as text are mended, by what they are written with."""
+
+
+def find_spelling(values: pl.Series, left_out: bool = False, label: bool = False) -> str | None:
+    """Return what nearly all numbers of a column of text are written with, a key of `MENDED`; None if with neither.
+
+    Args:
+        values: `[N]`, text; what is empty does not count.
+        left_out: it is no input as text, so that whole numbers in groups of three, which may number rows, do not
+            count.
+        label: it is to be predicted; else digits that stand alone, as 1,3, may be answers that somebody ticked.
+    """
+    there = values.drop_nulls().str.strip_chars()
+    there = there.filter(there != "")
+    plain, large, comma = (there.str.contains(f"^({p})$") for p in (PLAIN, THOUSANDS, DECIMAL_COMMA))
+    written = large | comma
+    enough = len(there) and (plain | written).sum() >= 0.9 * len(there) and 2 * written.sum() >= len(there)
+    if not enough or (not label and 2 * (written & there.str.contains(r"\d\d")).sum() < written.sum()):
+        return None
+    decimal = bool((comma & ~large).any())
+    if left_out and not decimal and not (large & there.str.contains(".", literal=True)).any():
+        return None
+    return "a decimal comma" if decimal else "thousands separators"
+
+
+def refuse_spelled_labels(columns: Columns) -> None:
+    """Refuse labels of no named task that look like numbers in a spelling that is not read.
+
+    Raises:
+        BadInput: they do.
+    """
+    labels = columns.labels
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "OSU":
+        return
+    texts = pl.Series([label if isinstance(label, str) else None for label in labels.tolist()], dtype=pl.String)
+    if spelling := find_spelling(texts, label=True):
+        raise BadInput(
+            f"{columns.where}: the labels look like numbers with {spelling}; {MENDED[spelling]}, or, if each is a "
+            "class, set task.name = 'classification'"
+        )
+
+
+def _refuse_numbers_among_text(columns: Columns, name: str, values: pl.Series) -> None:
+    """Refuse text most of which is numbers: somebody meant a number, and the rest is a mistake or a gap."""
+    there = values.drop_nulls()
+    numbers = there.cast(pl.Float64, strict=False)
+    if not len(there) or numbers.is_null().all() or 2 * numbers.null_count() > len(there):
+        return
+    if numbers.null_count():
+        odd = values.is_not_null() & values.cast(pl.Float64, strict=False).is_null()
+        row = odd.arg_max() or 0
+        raise BadInput(
+            f"{columns.where}: column {name} has {numbers.null_count()} values that are no numbers, the first is "
+            f"{values[row]!r} in {columns.place(row)}; make all of them numbers, or leave them empty",
+            told=f"column {name} has {numbers.null_count()} values that are no numbers; make all of them numbers, "
+            "or leave them empty",
+        )
+    if there.n_unique() > MOST_LEVELS:
+        raise BadInput(f"{columns.where}: column {name} holds numbers as text; make them numbers")
+
+
+def make_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[Any]:
+    """Return the features as inputs `[N, *features]`, before missing values, which are NaN, and standardising.
+
+    They are float32; tokens are int64.
+
+    Columns are found by their names, in any order. What a reader might not expect is added to `notes`.
+
+    Raises:
+        BadInput: a column is missing, is not known, or holds no numbers where numbers are known.
+    """
+    table = columns.features
+    if not isinstance(table, pl.DataFrame):
+        return _array_inputs(columns, known, notes)
+    if not known.columns:
+        notes.append("the model knows no columns by name; the features were taken in the order of the file")
+        known = Preparation(tuple(Column(name) for name in table.columns))
+    names = [column.name for column in known.columns]
+    missing = [name for name in names if name not in table.columns]
+    extra = [n for n in table.columns if n not in names and n not in known.ignored and not is_id(n)]
+    problems = []
+    if missing:
+        problems.append(f"{columns.where} has no {list_columns(missing)}; it needs the columns {shorten(names)}")
+    if extra:
+        problems.append(
+            f"{columns.where} has {list_columns(extra)} that training had not; leave it out, or train with it"
+        )
+    if problems:
+        raise BadInput(problems)
+    parts = [_encoded(columns, table[column.name], column, notes) for column in known.columns]
+    return np.concatenate(parts, axis=1)
+
+
+TOKENS = ("tokens", "input_ids")
+"""Names of features that are looked up, and stay whole numbers."""
+
+
+def keep_bytes(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[np.uint8] | None:
+    """Return 8-bit images, which stay bytes until a minibatch is made of them; None where features are no such.
+
+    What is to be standardised by training samples becomes numbers at once.
+    """
+    values = columns.features
+    if not isinstance(values, np.ndarray) or values.dtype != np.uint8 or values.ndim not in (3, 4, 5):
+        return None
+    if columns.feature_key in TOKENS:
+        return None
+    if known.columns or known.standardise != "none" or not values.size:
+        return None
+    if values.ndim == 3:
+        values = values[..., None]
+        notes.append("images without a channel axis were given one")
+    notes.append("8-bit images were scaled to 0 … 1")
+    return values
+
+
+def scale_bytes(values: NDArray[Any], standard: Standard | None = None) -> NDArray[Any]:
+    """Return inputs, made of bytes where these are some: by a dataset's standard, or scaled to 0 … 1."""
+    if values.dtype != np.uint8:
+        return values
+    if standard is not None:
+        return standard.samples(values)
+    inputs = values.astype(np.float32)
+    inputs /= 255
+    return inputs
+
+
+def _array_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[Any]:
+    """An array of features as inputs: 8-bit images scaled, images given a channel axis."""
+    values = columns.features
+    assert isinstance(values, np.ndarray)
+    if values.dtype.kind not in "biuf":
+        raise BadInput(f"{columns.where}: features are of type {values.dtype}; they must be numbers")
+    if values.ndim == 3 and (values.dtype == np.uint8 or columns.feature_key == "image"):
+        values = values[..., None]
+        notes.append("images without a channel axis were given one")
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.size == 0:
+        raise BadInput(f"{columns.where}: features have shape {values.shape}; every sample needs at least one")
+    if columns.feature_key in TOKENS:
+        if values.dtype.kind not in "iu" or values.min(initial=0) < 0:
+            raise BadInput(f"{columns.where}: {columns.feature_key} must hold whole numbers from 0 on")
+        return values.astype(np.int64)
+    if values.dtype == np.float32 and storage.is_mapped(values) and known.missing != "zero":
+        inputs = values  # nothing is written to them before they are divided, which copies
+    else:
+        inputs = storage.to_floats(values)
+    if values.dtype == np.uint8 and values.ndim in (4, 5):
+        inputs /= 255
+        notes.append("8-bit images were scaled to 0 … 1")
+    if known.columns:
+        names = known.input_names
+        if inputs.shape[1:] != (len(names),):
+            raise BadInput(
+                f"{columns.where} has features of shape {inputs.shape[1:]} without names; it needs the columns "
+                f"{shorten([column.name for column in known.columns])}"
+            )
+        notes.append(f"the features have no names; they were taken to be {shorten(names)}")
+    return inputs
+
+
+def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[str]) -> NDArray[np.float32]:
+    """One column as inputs `[N, width]`; NaN where there is no value."""
+    if column.levels is None:
+        if values.dtype == pl.String and values.is_not_null().any():
+            row = values.is_not_null().arg_max() or 0
+            raise BadInput(
+                f"{columns.where}: column {column.name} in {columns.place(row)} is {values[row]!r}; in training it "
+                "held numbers",
+                told=f"column {column.name} holds text; in training it held numbers",
+            )
+        numbers: NDArray[np.float32] = values.cast(pl.Float32).to_numpy(allow_copy=True)
+        return np.array(numbers, np.float32)[:, None]
+    texts = to_texts(values)
+    places = {level: place for place, level in enumerate(column.levels)}
+    found = np.zeros((len(texts), column.width), np.float32)
+    unknown: dict[str, int] = {}
+    for row, text in enumerate(texts.to_list()):
+        if text is None:
+            found[row] = np.nan
+        elif text in places:
+            found[row, places[text]] = 1
+        else:
+            unknown[text] = unknown.get(text, 0) + 1
+    if unknown:
+        shown = ", ".join(f"{text!r} ({count})" for text, count in list(unknown.items())[:MOST_NAMES])
+        notes.append(
+            f"column {column.name} has values that training had not: {shown}; they were taken for none it had"
+        )
+    return found
+
+
+def to_texts(values: pl.Series) -> pl.Series:
+    """Return the values of a column as texts; 1.0 is 1, as it was where the column held text, and 1.2 is 1.2."""
+    texts = values.cast(pl.String)
+    if not values.dtype.is_float():
+        return texts
+    whole = values.cast(pl.Int64, strict=False)  # null where there is no such number
+    return whole.cast(pl.String).zip_with(
+        (whole == values).fill_null(value=False), texts.set(values.is_nan(), None)
+    )
+
+
+def list_columns(names: Sequence[str]) -> str:
+    """Return names of columns as a message lists them."""
+    return f"column{'s' * (len(names) > 1)} {shorten(names)}"
+
+
+def shorten(names: Sequence[str]) -> str:
+    """Return the first of many names as a message lists them."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+FILL = "fill them in, or remove them"
+"""What to do about missing values where nothing is there to set."""
+
+SET_MISSING = "data.missing = mean, drop or zero says what to do with them, on the command line --set missing=mean"
+"""The same for who writes the experiment."""
+
+
+def handle_missing(
+    inputs: NDArray[np.float32], columns: Columns, known: Preparation, notes: list[str], advice: str = FILL
+) -> NDArray[np.bool_] | None:
+    """Do what is to be done about missing values before data are divided; return which rows stay, None for all.
+
+    `advice` ends the sentence where they are refused, by what the caller's user can set. Zeros are written in
+    place. Where means stand for them, they are still NaN afterwards.
+
+    Raises:
+        BadInput: there are some, and they are refused; or an input is infinite, also as a 32-bit number.
+    """
+    if all(np.isfinite(inputs[rows]).all() for rows in storage.blocks(inputs)):
+        return None
+    infinite = np.isinf(inputs)
+    if infinite.any():
+        raise _bad_value(columns, known, infinite, "")
+    absent = np.isnan(inputs)
+    rows = np.any(absent.reshape(len(absent), -1), axis=1)
+    if known.missing == "refuse":
+        raise _bad_value(columns, known, absent, _count_missing(absent, rows, known, advice))
+    if known.missing == "zero":
+        inputs[absent] = 0
+        notes.append(f"{absent.sum():,} missing values were set to 0")
+    elif known.missing == "drop":
+        notes.append(f"{rows.sum():,} of {len(rows):,} samples were left out, for a value of theirs is missing")
+        if rows.all():
+            raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
+        return np.asarray(~rows)
+    return None
+
+
+def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Preparation, advice: str) -> str:
+    per = ""
+    if known.columns:
+        ends = np.cumsum([column.width for column in known.columns])
+        counts = {c.name: int(absent[:, end - 1].sum()) for c, end in zip(known.columns, ends, strict=True)}
+        lacking = [f"{name} ({count})" for name, count in counts.items() if count]
+        per = f" in {shorten(lacking)}"
+    count = int(rows.sum()) if known.columns else int(absent.sum())
+    whole, what = (len(rows), "rows lack a value") if known.columns else (absent.size, "values are missing")
+    return f"; {count:,} of {whole:,} {what}{per}; {advice}"
+
+
+def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], further: str) -> BadInput:
+    """What is wrong with the first value that is `bad`."""
+    row, *place = (int(k) for k in np.argwhere(bad)[0])
+    right = f"every value must be a finite 32-bit number{further}"
+    if known.columns:
+        ends = np.cumsum([column.width for column in known.columns])
+        name = known.columns[int(np.searchsorted(ends, place[0], side="right"))].name
+        assert isinstance(columns.features, pl.DataFrame)
+        value = columns.features[name][row]
+        what = "has no value" if value is None or value != value else f"is {value}"
+        return BadInput(
+            f"{columns.where}: column {name} {what} in {columns.place(row)}; {right}",
+            told=f"column {name} has none in {columns.row(row)}; {right}",
+        )
+    assert isinstance(columns.features, np.ndarray)
+    where = ", ".join(map(str, place))
+    value = columns.features[row, *place] if columns.features.ndim > len(place) else columns.features[row]
+    return BadInput(
+        f"{columns.where}: row {row}, column {where} of the features is {value}; {right}",
+        told=f"row {row}, column {where} of the features is none; {right}",
+    )
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What clients tell of their training samples so that all can be standardised alike; adding them adds clients.
+
+    Each is `[channels]`, float64, over the values that are there.
+    """
+
+    count: NDArray[np.float64]
+    total: NDArray[np.float64]
+    squares: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, inputs: NDArray[Any]) -> Sums:
+        """Of inputs `[N, *features]`; of very many, part by part."""
+        parts = [cls._of_part(inputs[rows]) for rows in storage.blocks(inputs)]
+        return reduce(add, parts) if parts else cls._of_part(inputs)
+
+    @classmethod
+    def _of_part(cls, inputs: NDArray[Any]) -> Sums:
+        values = inputs.reshape(-1, inputs.shape[-1]).astype(np.float64)
+        there = ~np.isnan(values)
+        values = np.where(there, values, 0)
+        return cls(there.sum(0).astype(np.float64), values.sum(0), (values**2).sum(0))
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Sequence[float]]) -> Sums:
+        """Of counts, sums and sums of squares as plain numbers."""
+        count, total, squares = (np.array(row, np.float64) for row in rows)
+        return cls(count, total, squares)
+
+    @property
+    def rows(self) -> tuple[tuple[float, ...], ...]:
+        """Counts, sums and sums of squares as plain numbers."""
+        return tuple(_plain(row) for row in (self.count, self.total, self.squares))
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.count + other.count, self.total + other.total, self.squares + other.squares)
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The mean of each channel; 0 where nobody has a value."""
+        mean: NDArray[np.float64] = self.total / np.maximum(self.count, 1)
+        return mean
+
+    @property
+    def deviation(self) -> NDArray[np.float64]:
+        """The standard deviation of each channel; 1 where all values are the same."""
+        variance = self.squares / np.maximum(self.count, 1) - self.mean**2
+        # What is left of a constant after cancellation is no spread.
+        constant = variance <= 1e-12 * np.maximum(self.squares / np.maximum(self.count, 1), 1e-30)
+        return np.where(constant, 1.0, np.sqrt(np.maximum(variance, 0)))
+
+
+def fit_to_training(
+    inputs: NDArray[Any], bounds: NDArray[np.int64], known: Preparation
+) -> tuple[Preparation, NDArray[np.float64] | None]:
+    """Fill and standardise the samples of all clients in place, by their training samples alone.
+
+    Args:
+        inputs: `[N, *features]`, each client's samples one run of rows.
+        bounds: client i's samples are rows `bounds[i, 0]` to `bounds[i, 3]`, those up to `bounds[i, 1]` for
+            training.
+        known: what is to be done.
+
+    Returns:
+        The preparation with the numbers that were found; and each client's own mean and deviation,
+        `[n, 2, channels]`, where every client is standardised by its own.
+    """
+    if known.missing != "mean" and known.standardise == "none":
+        return known, None
+    if known.missing == "mean" and any(np.isnan(inputs[rows]).any() for rows in storage.blocks(inputs)):
+        known = replace(known, fill=_plain(_sum_training(inputs, bounds).mean))
+        fill_and_scale(inputs, known)
+    if known.standardise == "client":
+        scales = np.empty((len(bounds), 2, inputs.shape[-1]))
+        for own, (start, stop, _, end) in zip(scales, bounds.tolist(), strict=True):
+            sums = Sums.of(inputs[start:stop])
+            own[:] = sums.mean, sums.deviation
+            _scale(inputs[start:end], own[0], own[1])
+        return known, scales
+    if known.standardise == "global":
+        sums = _sum_training(inputs, bounds)
+        known = replace(known, mean=_plain(sums.mean), deviation=_plain(sums.deviation))
+        _scale(inputs, sums.mean, sums.deviation)
+    return known, None
+
+
+def _sum_training(inputs: NDArray[Any], bounds: NDArray[np.int64]) -> Sums:
+    """What all clients tell of their training samples, added up in their order."""
+    channels = np.zeros(inputs.shape[-1])
+    found = Sums(channels, channels, channels)
+    for start, stop in bounds[:, :2].tolist():
+        found += Sums.of(inputs[start:stop])
+    return found
+
+
+def _plain(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(values.tolist())
+
+
+def _scale(inputs: NDArray[Any], mean: Any, deviation: Any) -> None:
+    inputs -= np.asarray(mean, inputs.dtype)
+    inputs /= np.asarray(deviation, inputs.dtype)
+
+
+def fill_and_scale(inputs: NDArray[Any], known: Preparation) -> None:
+    """Fill and standardise inputs `[N, *features]` in place, as the training data were."""
+    if known.fill:
+        for rows in storage.blocks(inputs):
+            np.copyto(inputs[rows], np.array(known.fill, inputs.dtype), where=np.isnan(inputs[rows]))
+    if known.mean:
+        _scale(inputs, known.mean, known.deviation)
+
+
+SCALES_APART = 100
+"""How many times the deviation of one input may be that of another before standardising is advised."""
+
+
+def advise_standardising(inputs: NDArray[np.float32], known: Preparation) -> list[str]:
+    """Return a note where inputs `[N, inputs]` are so unequal in scale that small ones are hardly learnt from."""
+    if inputs.ndim != 2 or known.standardise != "none":
+        return []
+    deviation = Sums.of(inputs).deviation
+    varies = np.fmax.reduce(inputs, axis=0) > np.fmin.reduce(inputs, axis=0)  # not where all values are missing
+    if varies.sum() < 2:
+        return []
+    names = known.input_names or tuple(f"input {place}" for place in range(inputs.shape[1]))
+    deviation = np.where(varies, deviation, np.nan)
+    least, most = int(np.nanargmin(deviation)), int(np.nanargmax(deviation))
+    ratio = deviation[most] / deviation[least]
+    if ratio < SCALES_APART:
+        return []
+    return [
+        f"{names[most]} varies {ratio:,.0f} times as much as {names[least]}; --set standardise=global makes "
+        "inputs alike"
+    ]

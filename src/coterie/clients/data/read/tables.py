@@ -1,0 +1,270 @@
+"""Tables: which of their columns are features, and the table as columns; `.csv` and `.parquet` files are such."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from coterie.clients.data.read.columns import (
+    MISSING_TEXTS,
+    USUAL,
+    Columns,
+    Named,
+    find_mask,
+    is_id,
+    join_mask,
+    name_row,
+    pick_roles,
+    read_split,
+)
+from coterie.errors import BadInput
+
+SEPARATORS = ",;\t|"
+"""What may stand between the values of a `.csv` file; the one that its first line has most often does."""
+
+COUNTING_ROWS = 10
+"""In a table of at least so many rows, whole numbers that go up by one from row to row number the rows."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the columns of a table are for."""
+
+    features: tuple[str, ...]
+    is_list: bool
+    """Whether the features are one column of lists, or such a one of ids of tokens and one of their mask."""
+    roles: Mapping[str, str | None]
+    ignored: Mapping[str, str]
+    """Columns that are no features, and why."""
+
+
+def read_header(schema: Mapping[str, Any], where: str, labelled: bool, named: Named = USUAL) -> Header:
+    """Return what the columns of a table are for, by their names and types.
+
+    Raises:
+        BadInput: a column is missing or of a type that cannot be used.
+    """
+    roles = pick_roles(schema, where, labelled, named)
+    for name in filter(None, roles.values()):
+        if schema[name].is_nested():
+            raise BadInput(f"{where}: column {name} is of type {schema[name]}; it must hold one value per row")
+    rest = {name: kind for name, kind in schema.items() if name not in roles.values()}
+    lists = [name for name, kind in rest.items() if kind.is_nested()]
+    if lists:
+        ids = next((name for name in lists if name.lower() == "input_ids"), None)
+        if ids is None and len(lists) > 1:
+            raise BadInput(
+                f"{where} has several list columns ({', '.join(lists)}); keep the one that holds the features"
+            )
+        features = tuple(name for name in (ids, find_mask(ids, lists)) if name) if ids else tuple(lists)
+        return Header(features, True, roles, {name: "" for name in rest if name not in features})
+    ignored = {name: "an id" for name in rest if is_id(name)}
+    ignored |= {
+        name: f"of type {kind}" for name, kind in rest.items() if name not in ignored and not _is_usable(kind)
+    }
+    features = tuple(name for name in rest if name not in ignored)
+    if not features:
+        label = roles["label"]
+        beside = f"beside {label} " if label else ""
+        raise BadInput(f"{where} has no features; {beside}it needs columns of numbers or text, or one list column")
+    return Header(features, False, roles, ignored)
+
+
+def _is_usable(kind: Any) -> bool:
+    return bool(kind.is_numeric() or kind in (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Null))
+
+
+def read_table(
+    table: pl.DataFrame, where: str, labelled: bool, named: Named = USUAL, first_line: int | None = None
+) -> Columns:
+    """Return a table as columns. Rows and values are as they are; nothing is checked but names and types.
+
+    `first_line` is where a file of text holds the first row; without it, rows are counted from 0.
+
+    Raises:
+        BadInput: a column is missing or of a type that cannot be used.
+    """
+    vast = [name for name, kind in table.schema.items() if kind.is_integer() and "128" in str(kind)]
+    table = table.with_columns(pl.col(vast).cast(pl.Float64))  # NumPy has no such numbers
+    header = read_header(dict(table.schema), where, labelled, named)
+    features: NDArray[Any] | pl.DataFrame = table.select(header.features)
+    if header.is_list:
+        features, *mask = (_list_column(table[name], where) for name in header.features)
+        features = join_mask(features, mask[0], where) if mask else features
+    label, user, split, segment, group = (None if name is None else table[name] for name in header.roles.values())
+    for column in (user, segment, group):
+        if column is not None and column.is_null().any():
+            row = column.is_null().arg_max() or 0
+            raise BadInput(
+                f"{where}: column {column.name} has no value in {name_row(row, first_line)}; every row needs one"
+            )
+    return Columns(
+        where,
+        features,
+        None if label is None else _values(label),
+        None if user is None else _values(user),
+        "client" if user is None else user.name.lower(),
+        feature_key=header.features[0].lower() if header.is_list else "features",
+        given_split=None if split is None else read_split(_values(split), where, first_line),
+        segments=None if segment is None else _values(segment),
+        groups=None if group is None else _values(group),
+        ignored=header.ignored,
+    )
+
+
+def _values(column: pl.Series) -> NDArray[Any]:
+    if column.dtype in (pl.Categorical, pl.Enum):
+        column = column.cast(pl.String)
+    return column.to_numpy()
+
+
+def without_counters(files: list[Columns]) -> list[Columns]:
+    """Return files without the columns that number the rows of every one of them."""
+    tables = [file.features for file in files if isinstance(file.features, pl.DataFrame)]
+    if len(tables) < len(files):
+        return files
+    names = [n for n in tables[0].columns if all(n in table.columns and _counts_rows(table[n]) for table in tables)]
+    if not names or len(names) == len(tables[0].columns):
+        return files
+    why = dict.fromkeys(names, "it numbers the rows")
+    return [
+        replace(file, features=table.drop(names), ignored={**(file.ignored or {}), **why})
+        for file, table in zip(files, tables, strict=True)
+    ]
+
+
+def _counts_rows(column: pl.Series) -> bool:
+    """Whether whole numbers go up by one from row to row."""
+    if len(column) < COUNTING_ROWS or not column.dtype.is_integer() or column.is_null().any():
+        return False
+    return bool((np.diff(column.to_numpy().astype(np.int64)) == 1).all())
+
+
+def read_parquet(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
+    """Read a `.parquet` file.
+
+    Raises:
+        BadInput: it is damaged, or its columns cannot be used.
+    """
+    try:
+        table = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise BadInput(
+            f"{path} is damaged or not what its name says ({type(error).__name__}); replace it"
+        ) from None
+    return read_table(table, str(path), labelled, named)
+
+
+FIRST_LINE = 2
+"""Where the first sample of a `.csv` file is, as a spreadsheet counts."""
+
+
+def read_csv(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
+    """Read a `.csv` file: a line of names, then a line a sample.
+
+    Raises:
+        BadInput: it is no table, or its columns cannot be used.
+    """
+    columns = read_table(read_csv_table(path), str(path), labelled, named, FIRST_LINE)
+    return replace(columns, lines=np.arange(len(columns.features)) + FIRST_LINE)
+
+
+def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
+    """Read a `.csv` file as a table; each column is of numbers where all its values are.
+
+    Raises:
+        BadInput: it is no table of UTF-8 text.
+    """
+    try:
+        if not path.stat().st_size:
+            raise BadInput(f"{path} is empty; it needs a line of names, then a line a sample")
+        with path.open(encoding="utf-8-sig") as file:
+            first = file.readline().strip("\r\n")
+        separator = max(SEPARATORS, key=first.count)
+        names = [name.strip().strip('"') for name in first.split(separator)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice and '"' not in first:
+            raise BadInput(f"{path} has column {twice[0]!r} twice; give every column a name of its own")
+        table = pl.read_csv(
+            path,
+            separator=separator,
+            n_rows=rows,
+            infer_schema_length=rows,
+            null_values=list(MISSING_TEXTS),
+        )
+    except UnicodeDecodeError:
+        raise BadInput(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise BadInput(
+            f"{path} cannot be read as a table ({type(error).__name__}: {reason}); mend it",
+            told=f"{path} cannot be read as a table ({type(error).__name__}); mend it",
+        ) from None
+    empty = [name for name in table.columns if table[name].is_null().all()]  # of no type, whatever was inferred
+    return table.with_columns(pl.col(empty).cast(pl.Null))
+
+
+def _list_column(column: pl.Series, where: str) -> NDArray[Any]:
+    """A list or array column as `[N, width]`; all rows must be equally long."""
+    if column.is_null().any():
+        row = column.is_null().arg_max()
+        raise BadInput(f"{where}: column {column.name} has no value in row {row}; every row needs one")
+    if isinstance(column.dtype, pl.List):
+        lengths = column.list.len()
+        odd = lengths != lengths[0]
+        if odd.any():
+            row = odd.arg_max()
+            raise BadInput(
+                f"{where}: {column.name} has {lengths[0]} values in row 0 and {lengths[row or 0]} in row {row}; "
+                "every row needs as many"
+            )
+        column = column.list.to_array(int(lengths[0]))
+    if not isinstance(column.dtype, pl.Array):
+        raise BadInput(
+            f"{where}: {column.name} is of type {column.dtype}; features must be numbers or lists of numbers"
+        )
+    values = column.to_numpy()
+    if values.dtype.kind not in "biuf":
+        raise BadInput(
+            f"{where}: {column.name} is of type {column.dtype}; its rows must be equally long lists of numbers"
+        )
+    return values
+
+
+def join_tables(tables: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
+    """Put the features of several tables, each with what a message calls it, one below the other, by their names.
+
+    Raises:
+        BadInput: one of them has other columns than the first.
+    """
+    (first, begun), *others = tables
+    for where, table in others:
+        missing = [name for name in begun.columns if name not in table.columns]
+        extra = [name for name in table.columns if name not in begun.columns]
+        if missing:
+            raise BadInput(
+                f"{where} has no {_column(missing)}, which {first} has; all files must have the same columns"
+            )
+        if extra:
+            raise BadInput(
+                f"{where} has {_column(extra)}, which {first} has not; all files must have the same columns"
+            )
+    aligned = [table.select(begun.columns) for _, table in tables]
+    for name in begun.columns:
+        kinds = {table.schema[name] for table in aligned} - {pl.Null}
+        if len(kinds) <= 1 and all(table.schema[name] != pl.Null for table in aligned):
+            continue
+        texts = any(kind in (pl.String, pl.Categorical, pl.Enum) for kind in kinds)
+        kind = pl.String if texts else kinds.pop() if len(kinds) == 1 else pl.Float64
+        aligned = [table.with_columns(pl.col(name).cast(kind)) for table in aligned]
+    return pl.concat(aligned)
+
+
+def _column(names: list[str]) -> str:
+    return f"column{'s' * (len(names) > 1)} {', '.join(names)}"

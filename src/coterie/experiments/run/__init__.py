@@ -1,1 +1,0 @@
-"""One run, from setup to close."""

@@ -1,0 +1,141 @@
+"""Baselines beside a run: what the same clients score with one model for all, fine-tuned or not, and each alone.
+
+They are ordinary runs in `baselines/` of the run's folder, with the run's own seed, clients, rounds and training.
+They are as deterministic as any run, and one that was interrupted goes on. Nothing of the run itself is altered.
+FedAvg with fine-tuning is FedAvg's own run, scored after an adaptation (`evaluation.adapt`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.errors import BadInput
+from coterie.runs import loop
+from coterie.runs.events import Observer, Result, Round
+from coterie.runs.folder.baselines import FEDAVG, FOLDER, LOCAL, write_refusals
+from coterie.runs.folder.lock import lock_run
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment
+
+CHEAP_SECONDS = 30.0
+"""`coterie run` trains baselines beside a run whose own rounds took at most so many seconds of wall time."""
+
+
+@dataclass(frozen=True)
+class BaselinePlan:
+    """Which baselines are run beside a run."""
+
+    experiments: dict[str, Experiment]
+    """By the name of the folder in `baselines/`."""
+    refused: dict[str, str]
+    """Why the others are not, by the same names."""
+
+
+class _Silent:
+    """Watches a baseline, whose notes are those of the run."""
+
+    def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
+        pass
+
+    def round(self, round: Round) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def finished(self, result: Result) -> None:
+        pass
+
+
+def run_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
+    """Train the baselines that are cheap, or go on with interrupted ones, and keep why others are not run.
+
+    Args:
+        folder: a finished run of `coterie run`.
+        always: train them whatever they cost.
+
+    Raises:
+        BadInput: the folder is no run, or another process writes into it.
+        KeyboardInterrupt: a baseline was interrupted; its state is saved.
+    """
+    plan = plan_baselines(folder, always)
+    with lock_run(folder):
+        for name, experiment in list(plan.experiments.items()):
+            try:
+                if _train(folder, name, experiment).status == "interrupted":
+                    raise KeyboardInterrupt
+            except BadInput as problem:
+                del plan.experiments[name]
+                plan.refused[name] = str(problem).splitlines()[0]
+        write_refusals(folder, plan.refused)
+    return plan
+
+
+def plan_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
+    """Say which baselines would be run beside a finished run, and why others would not.
+
+    Raises:
+        BadInput: the folder is no run.
+    """
+    experiment = Experiment.from_toml(folder.experiment_text() + "\n")
+    names = [name for name in (FEDAVG, LOCAL) if name == FEDAVG or experiment.method.name != LOCAL]
+    seconds = float(folder.rounds()["seconds"].sum())
+    why = ""
+    if experiment.data.own:
+        why = "clients who hold their own data are asked for no more than the run itself"
+    elif experiment.privacy.kind:
+        why = "each run beside a promise of privacy spends one of its own"
+    elif seconds > CHEAP_SECONDS and not always:
+        why = (
+            f"the rounds of the run took {seconds:,.0f} s, more than {CHEAP_SECONDS:.0f} s; "
+            "coterie run --baselines all runs it whatever it costs"
+        )
+    if why:
+        return BaselinePlan({}, dict.fromkeys(names, why))
+    experiments, refused = {}, {}
+    for name in names:
+        try:
+            experiments[name] = _make_experiment(experiment, folder, name)
+        except BadInput as problem:
+            refused[name] = str(problem).splitlines()[0]
+    return BaselinePlan(experiments, refused)
+
+
+def _make_experiment(experiment: Experiment, folder: RunFolder, name: str) -> Experiment:
+    """Return the run's experiment with another method; it is evaluated in its last round alone.
+
+    Raises:
+        BadInput: the method does not go together with the rest of the experiment.
+    """
+    changes: dict[str, Any] = {
+        "method": {"name": name},
+        "evaluation.every": experiment.run.rounds,
+        "evaluation.last": 1,
+        "evaluation.evaluated": None,
+        "evaluation.adapt": None,
+        "run.name": name,
+        "run.folder": str(folder.path / FOLDER),
+        "run.observers": None,
+    }
+    if name == FEDAVG:
+        changes["evaluation.adapt"] = experiment.evaluation.adapt or {"epochs": max(experiment.training.epochs, 1)}
+    else:
+        changes["aggregation"] = {}  # it averages nothing
+    found = experiment.updated(changes)
+    found.check()
+    return found
+
+
+def _train(folder: RunFolder, name: str, experiment: Experiment) -> Result:
+    """Run a baseline, or go on with it; one of other rounds, or killed before it began, is begun anew."""
+    path = folder.path / FOLDER / name
+    observers: list[Observer] = [_Silent()]
+    if path.exists():
+        progress = RunFolder(path).progress()
+        if progress is not None and progress.rounds == experiment.run.rounds:
+            return loop.resume(path, observers=observers)
+        shutil.rmtree(path)
+    return loop.run(experiment, observers=observers)

@@ -1,0 +1,101 @@
+"""How sure the clients' last scores are, and what an answer without a model scores: computed at a run's end.
+
+Both need the scores of single samples, which no table keeps. Only ends of intervals are kept of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clients.data.federation import Federation
+from coterie.clients.rules.score_bounds import ScoreBounds
+from coterie.clients.tasks.measures import MEASURES
+from coterie.clients.tasks.score_intervals import BOUNDED, bound_metric
+from coterie.clients.tasks.task import Task
+from coterie.methods.exchange import Exchange
+from coterie.methods.method import Split
+from coterie.randomness import stream
+from coterie.runs.folder.tables import INTERVALS
+from coterie.runtime.runtime import Runtime
+
+Floats = NDArray[np.float64]
+
+
+def is_bounded(metric: str, task: Task) -> bool:
+    """Say whether there are intervals of a metric that have to be computed at the end of a run.
+
+    Of a share of right answers they follow from the number of samples, where each is of one class.
+    """
+    return metric in BOUNDED and not (metric == "accuracy" and task.one_class)
+
+
+def measure_intervals(
+    runtime: Runtime, exchanges: Iterable[Exchange], federation: Federation, metric: str, split: Split, seed: int
+) -> pl.DataFrame:
+    """Return how sure each client's score is, and what a constant answer scores, as the table `INTERVALS`.
+
+    Args:
+        runtime: reaches the clients.
+        exchanges: by which they were evaluated last.
+        federation: the clients `n`.
+        metric: one of `BOUNDED`.
+        split: the samples they are scored on.
+        seed: of the run.
+    """
+    found = np.full((federation.n, len(INTERVALS) - 1), np.nan)
+    for exchange in exchanges:
+        asked = replace(exchange, rule=ScoreBounds.of(exchange.rule, metric))
+        replies = runtime.measure(asked)
+        for client, bounds in zip(replies.clients.tolist(), replies.report.get("bounds", []), strict=False):
+            ends = [end for pair in (bounds or [])[:2] for end in pair]
+            found[client, : len(ends)] = ends
+    for client in range(federation.n):
+        found[client, 4:] = _score_constant(federation, client, metric, split, seed)
+    columns = dict(zip(list(INTERVALS)[1:], found.T, strict=True))
+    return pl.DataFrame({"client": np.arange(federation.n), **columns}, schema_overrides=INTERVALS).with_columns(
+        pl.col(pl.Float64).fill_nan(None)
+    )
+
+
+def _score_constant(
+    federation: Federation, client: int, metric: str, split: Split, seed: int
+) -> tuple[float, float, float]:
+    """Return the score of the client's best constant answer from its training targets, and its interval.
+
+    That is their mean, their most common class, or how often each token is among them.
+    """
+    own, targets = federation.slice(client, "train")[1], federation.slice(client, split)[1]
+    if not len(own) or not len(targets):
+        return float("nan"), float("nan"), float("nan")
+    predicted, scores = _answer_constantly(federation, own, targets)
+    taken = scores if MEASURES[metric].takes == "score" else predicted
+    score = MEASURES[metric].compute(taken, targets)
+    rng = stream(seed, "bounds of a constant", client)
+    return score, *bound_metric(metric, predicted.numpy(), scores.numpy(), targets.numpy(), rng)
+
+
+def _answer_constantly(federation: Federation, own: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what is predicted for targets `[s, ...]`, and its scores, by what is most common among a client's own.
+
+    Scores are the same for all samples; those of tokens are how often each is among the client's own, plus one.
+    """
+    tokens, several = federation.task.tokens, own.dim() > 1
+    if own.is_floating_point() and federation.task.probable:  # labels, each 0, 1 or unknown
+        predicted = (own.double().nanmean(0) >= 0.5).to(own.dtype).expand(targets.shape)
+        return predicted, torch.zeros(targets.shape)
+    if own.is_floating_point():
+        predicted = own.double().mean(0).to(own.dtype).expand(targets.shape)
+        return predicted, predicted
+    counts = torch.bincount(own[own >= 0], minlength=federation.outputs)
+    predicted = counts.argmax().expand(targets.shape)
+    if tokens:
+        return predicted, (counts + 1.0).log().expand(*targets.shape, len(counts))
+    scores = torch.zeros(len(targets) if several or federation.outputs == 1 else (len(targets), federation.outputs))
+    return predicted, scores

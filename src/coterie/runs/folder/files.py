@@ -1,0 +1,87 @@
+"""Files of a run folder: each appears whole or not at all, none is a link, and a damaged one is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from coterie.clients.open_files import replace_whole
+from coterie.errors import BadInput
+
+
+def write_whole(path: Path, data: bytes, *, lasting: bool = True, private: bool = False) -> None:
+    """Write a file so that it appears whole or not at all (`coterie.clients.open_files.replace_whole`)."""
+    with replace_whole(path, lasting=lasting, private=private) as file:
+        file.write(data)
+
+
+def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
+    """Refuse a folder in which a link leads out of it, at any depth: what is read, written or removed is elsewhere.
+
+    The folder itself may be a link, and may lie behind one. W&B keeps links to its logs in a folder of its own,
+    which may be no such link, but is not looked into.
+
+    Args:
+        folder: one that Coterie writes into.
+        entries: what of it is looked at; None for everything.
+
+    Raises:
+        BadInput: there is such a link.
+    """
+    home = os.path.realpath(folder)
+    for entry in folder.iterdir() if entries is None else entries:
+        for path in chain([entry], _find_below(entry)):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+                raise BadInput(
+                    f"{path} is a link that leads out of {folder}, and is not followed; remove it, or put what it "
+                    "leads to in its place"
+                )
+
+
+def _find_below(folder: Path) -> Iterator[Path]:
+    """Yield what is in a folder at any depth, without what is in a folder of W&B."""
+    for place, folders, files in os.walk(folder):
+        if Path(place).name == "wandb":
+            folders.clear()
+        else:
+            yield from (Path(place, name) for name in chain(folders, files))
+
+
+def encode_json(value: Mapping[str, Any]) -> bytes:
+    """Encode a mapping as JSON that people can read."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read the mapping in a JSON file; None where there is no such file.
+
+    Raises:
+        BadInput: the file cannot be read or holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise damaged_file(path, error) from None
+    if not isinstance(value, dict):
+        raise damaged_file(path, ValueError("it holds no JSON object"))
+    return value
+
+
+def damaged_file(path: Path, error: Exception) -> BadInput:
+    """Return the error for a file that cannot be read, in one sentence."""
+    reason = str(error).split("\n", 1)[0]
+    return BadInput(f"{path} is damaged ({reason}); {_REMEDY}")
+
+
+def missing_file(path: Path, reason: str) -> BadInput:
+    """Return the error for a file that somebody has removed, in one sentence."""
+    return BadInput(f"{path} is missing ({reason}); {_REMEDY}")
+
+
+_REMEDY = "restore it, or remove its folder and run it again"

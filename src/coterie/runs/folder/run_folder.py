@@ -1,0 +1,485 @@
+"""A run folder: everything a run leaves on disk, read and written in one place.
+
+The tables that grow by each round are `coterie.runs.folder.round_files`.
+Every file appears whole or not at all, so a run can be killed, resumed or read at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import polars as pl
+
+from coterie.clients.open_files import remove
+from coterie.errors import BadInput, unknown
+from coterie.runs.folder.files import damaged_file, encode_json, read_json, refuse_links, write_whole
+from coterie.runs.folder.group_traits import GroupTraits
+from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
+from coterie.runs.folder.picture import Picture
+from coterie.runs.folder.round_files import RoundFiles
+from coterie.runs.folder.tables import (
+    INTERVALS,
+    LOG,
+    PEOPLE,
+    decode,
+    encode,
+    find_mismatches,
+    growing_tables,
+    newcomers_schema,
+)
+from coterie.runs.schema.sections import NAME, NAME_RULES, numbered_names
+from coterie.runtime.leftovers import is_alive
+
+State = Literal["running", "finished", "interrupted"]
+
+SECRET = "noise.secret"
+"""The file of which a private run's noise is made. It is there until the run is finished; nothing else holds it."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run had come when it last wrote its status."""
+
+    state: State
+    round: int
+    """Rounds finished."""
+    rounds: int
+    """Rounds planned."""
+    pid: int
+    host: str
+    updated: str
+    """UTC, ISO 8601."""
+
+
+class RunFolder:
+    """One run on disk. Opening a folder reads nothing and creates nothing."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        """The folder."""
+        self._tables = RoundFiles(self.path, self._schemas, self._reported_rounds, self._identify)
+        self._metrics: RunMetrics | None = None
+        self._identity: str | None = None
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        """What the run is called: the folder\'s own name."""
+        return self.path.resolve().name
+
+    @classmethod
+    def create(cls, parent: Path | str, name: str) -> RunFolder:
+        """A fresh folder `parent/name`; a taken name becomes `name-2`, `name-3`, …, cut where it would be too long.
+
+        Raises:
+            BadInput: the name is no plain folder name.
+        """
+        if not NAME.fullmatch(name):
+            raise BadInput(f"name = {name!r} is not possible; write {NAME_RULES}")
+        Path(parent).mkdir(parents=True, exist_ok=True)
+        names = numbered_names(name)
+        while True:
+            path = Path(parent) / next(names)
+            with suppress(FileExistsError):
+                path.mkdir()
+                return cls(path)
+
+    @classmethod
+    def find(cls, text: str, parent: Path | str) -> RunFolder:
+        """The run that `text` names: a path, a name in `parent`, or the beginning of exactly one name there.
+
+        Raises:
+            BadInput: no such run, or several.
+        """
+        for path in (Path(parent) / text, Path(text)) if text else ():
+            if _is_run(path):
+                return cls(path)
+        known = [folder.name for folder in list_runs(parent)]
+        if not known:
+            raise BadInput(f"run {text!r} is unknown; there is no run in {str(parent)!r} yet")
+        begin = [name for name in known if text and name.startswith(text)]
+        if len(begin) == 1:
+            return cls(Path(parent) / begin[0])
+        if begin:
+            raise BadInput(f"run {text!r} could be {_several(begin)}; write one of them out")
+        raise BadInput(unknown("run", text, known))
+
+    def write_experiment(self, text: str) -> None:
+        """Keep the exact experiment, as TOML."""
+        write_whole(self.path / "experiment.toml", text.encode())
+
+    def experiment_text(self) -> str:
+        """The exact experiment, as it was written. Whatever uses a run begins with it, so links are refused here.
+
+        Raises:
+            BadInput: the folder holds none, or a link that leads out of it.
+        """
+        try:
+            refuse_links(self.path)
+            return (self.path / "experiment.toml").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise BadInput(f"{self.path} is no run: it holds no experiment.toml") from None
+        except UnicodeDecodeError as error:
+            raise damaged_file(self.path / "experiment.toml", error) from None
+
+    def experiment(self) -> dict[str, Any]:
+        """The experiment as a dictionary.
+
+        Raises:
+            BadInput: it is missing, or it is no TOML.
+        """
+        try:
+            return tomllib.loads(self.experiment_text())
+        except tomllib.TOMLDecodeError as error:
+            raise damaged_file(self.path / "experiment.toml", error) from None
+
+    def write_environment(self, environment: Mapping[str, Any]) -> None:
+        """Keep versions, seed, command, start time, and metrics other than a classifier's, as JSON.
+
+        Beside them stands by what the run's tables know each other: a digest of the experiment as the run began.
+        """
+        run = self._identify()
+        if not run:
+            text = self.experiment_text() if _is_run(self.path) else ""
+            run = blake2b(text.encode(), digest_size=8).hexdigest()
+        self._metrics = self._identity = None
+        write_whole(self.path / "environment.json", encode_json({**environment, "run": run}))
+
+    def write_secret(self, secret: bytes) -> None:
+        """Keep what the run's noise is made of, where its owner alone can read it."""
+        write_whole(self.path / SECRET, secret.hex().encode(), private=True)
+
+    def secret(self) -> bytes:
+        """Return what the run's noise is made of; empty where nothing is kept.
+
+        Raises:
+            BadInput: the file is damaged, or belongs to somebody else.
+        """
+        path = self.path / SECRET
+        try:
+            secret = bytes.fromhex(path.read_text("ascii"))
+            if len(secret) != 32:
+                raise ValueError(f"it holds {len(secret)} bytes")
+        except FileNotFoundError:
+            return b""
+        except (OSError, ValueError) as error:
+            raise damaged_file(path, error) from None
+        return secret
+
+    def forget_secret(self) -> None:
+        """Remove it: from now on nobody can make the run's noise again."""
+        remove(self.path / SECRET)
+
+    def _identify(self) -> str:
+        """Return what the run's tables say of which run they are; empty for a run of an earlier version."""
+        if self._identity is None:
+            environment = self.environment()
+            if not environment:  # nothing is written yet
+                return ""
+            self._identity = str(environment.get("run", ""))
+        return self._identity
+
+    def environment(self) -> dict[str, Any]:
+        """Versions, seed, command and start time; empty where none was kept."""
+        return read_json(self.path / "environment.json") or {}
+
+    @property
+    def metrics(self) -> RunMetrics:
+        """The run's metrics in order, the first of which decides.
+
+        Raises:
+            BadInput: the file that says so is damaged.
+        """
+        if self._metrics is None:
+            environment = self.environment()
+            try:
+                kept = environment.get("metrics")
+                self._metrics = RunMetrics.from_json(kept) if kept else CLASSIFICATION
+            except (TypeError, AttributeError) as error:
+                raise damaged_file(self.path / "environment.json", error) from None
+            if not environment:  # nothing is written yet
+                self._metrics = None
+                return CLASSIFICATION
+        return self._metrics
+
+    def _schemas(self) -> dict[str, pl.Schema]:
+        """Return the columns of the tables that grow by each round."""
+        return growing_tables(self.metrics)
+
+    def _reported_rounds(self) -> int:
+        progress = self.progress()
+        return 0 if progress is None else progress.round
+
+    def write_people(self, people: pl.DataFrame) -> None:
+        """Keep who the clients are; columns `PEOPLE`."""
+        write_whole(self.path / "people.parquet", encode(people, PEOPLE, self._identify()))
+
+    def people(self) -> pl.DataFrame | None:
+        """One row a client, ascending: name, planted group, samples, labels; None where none was kept.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        path = self.path / "people.parquet"
+        return decode(path, PEOPLE, self._identify()) if path.exists() else None
+
+    def write_newcomers(self, newcomers: pl.DataFrame) -> None:
+        """Keep how the clients fare that were held out of training; columns `newcomers_schema`.
+
+        Raises:
+            BadInput: the frame has other columns or types, or a missing value where there may be none.
+        """
+        schema = newcomers_schema(self.metrics)
+        if found := find_mismatches("newcomers", newcomers, schema):
+            raise BadInput(found)
+        write_whole(self._newcomers, encode(newcomers, schema, self._identify()))
+
+    def newcomers(self) -> pl.DataFrame | None:
+        """One row a client that was held out of training; None where nobody was, or the run has not ended.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        if not self._newcomers.exists():
+            return None
+        return decode(self._newcomers, newcomers_schema(self.metrics), self._identify())
+
+    def write_intervals(self, intervals: pl.DataFrame) -> None:
+        """Keep how sure the last scores are; columns `INTERVALS`."""
+        write_whole(self._intervals, encode(intervals, INTERVALS, self._identify()))
+
+    def intervals(self) -> pl.DataFrame | None:
+        """One row a client, ascending; None where the metric needs none, or the run has not ended.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return decode(self._intervals, INTERVALS, self._identify()) if self._intervals.exists() else None
+
+    def write_warnings(
+        self, warnings: Sequence[str], diverged: Sequence[str] = (), diverged_for_all: bool = False
+    ) -> None:
+        """Keep what did not come about, one sentence each; no file where there is none.
+
+        Args:
+            warnings: what the method says.
+            diverged: how training has diverged, which commands say once more where they end.
+            diverged_for_all: whether it has for every client.
+        """
+        if warnings or diverged:
+            kept: dict[str, Any] = {"warnings": [*diverged, *warnings]}
+            kept |= {"diverged": len(diverged)} if diverged else {}
+            kept |= {"diverged_for_all": True} if diverged_for_all else {}
+            write_whole(self._warnings, encode_json(kept))
+
+    def warnings(self) -> list[str]:
+        """What did not come about, how training diverged first; nothing before the run has ended.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return [str(sentence) for sentence in (read_json(self._warnings) or {}).get("warnings", [])]
+
+    def divergences(self) -> list[str]:
+        """Those of the warnings that say how training has diverged.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return self.warnings()[: int((read_json(self._warnings) or {}).get("diverged", 0))]
+
+    def diverged_for_all(self) -> bool:
+        """Whether training has diverged for every client, so that no model of the run is of use.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return bool((read_json(self._warnings) or {}).get("diverged_for_all", False))
+
+    def write_round(
+        self,
+        number: int,
+        rounds: pl.DataFrame,
+        clients: pl.DataFrame,
+        ledger: pl.DataFrame,
+        failures: pl.DataFrame,
+        log: pl.DataFrame | None = None,
+    ) -> None:
+        """Keep what one round measured, in memory after `buffer_rounds`; writing a round again replaces it.
+
+        The frames have the columns of `ROUNDS` (one row), `CLIENTS`, `LEDGER`, `FAILURES` and `LOG`, in any order.
+        Of the log, rows without a finite value are dropped; None is an empty one.
+
+        Raises:
+            BadInput: a frame has other columns or types, a missing value, or rows of another round.
+        """
+        log = pl.DataFrame(schema=LOG) if log is None else log
+        given = {"log": log, "ledger": ledger, "failures": failures, "clients": clients, "rounds": rounds}
+        self._tables.write(number, given)
+
+    def buffer_rounds(self) -> None:
+        """Keep the rounds that are written from now on in memory until `flush`; one file each would cost more."""
+        self._tables.is_buffered = True
+
+    def flush(self) -> None:
+        """Put the rounds that wait in memory on the disk, as one file. To read a table does so, too."""
+        self._tables.flush()
+
+    def rounds(self) -> pl.DataFrame:
+        """One row a finished round, ascending; columns `ROUNDS`.
+
+        Raises:
+            BadInput: a file is damaged or missing; the sentence names it.
+        """
+        return self._tables.read("rounds")
+
+    def clients(self) -> pl.DataFrame:
+        """One row a finished round and client, ascending; columns `CLIENTS`."""
+        return self._tables.read("clients").sort("round", "client")
+
+    def ledger(self) -> pl.DataFrame:
+        """One row a transfer of the finished rounds, in the order written; columns `LEDGER`."""
+        return self._tables.read("ledger")
+
+    def failures(self) -> pl.DataFrame:
+        """One row a client that did not answer in a finished round; columns `FAILURES`."""
+        return self._tables.read("failures")
+
+    def log(self) -> pl.DataFrame:
+        """One row a number that the method logged in a finished round, in the order logged; columns `LOG`."""
+        return self._tables.read("log")
+
+    def check_tables(self, least: int = 0) -> None:
+        """Check that the tables of all rounds up to `least`, and up to what the status says, are there and sound.
+
+        Raises:
+            BadInput: a file is damaged or missing; the sentence names it.
+        """
+        for table in self._schemas():
+            self._tables.read(table, least)
+
+    def forget_after(self, number: int) -> None:
+        """Drop what rounds later than `number` and the run's end measured: a resumed run measures them again."""
+        self._newcomers.unlink(missing_ok=True)
+        self._warnings.unlink(missing_ok=True)
+        self._intervals.unlink(missing_ok=True)
+        self._tables.forget_after(number)
+
+    def compact(self) -> None:
+        """Turn the files of some rounds each into one file a table, ascending by round."""
+        self._tables.compact()
+
+    def write_picture(self, picture: Picture) -> None:
+        """Keep the last regrouping.
+
+        Raises:
+            BadInput: the arrays do not agree in the number of clients.
+        """
+        write_whole(self.path / "picture.npz", picture.encode())
+
+    def picture(self) -> Picture | None:
+        """The last regrouping, or None where the method made none.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        path = self.path / "picture.npz"
+        return Picture.decode(path) if path.exists() else None
+
+    def write_group_traits(self, traits: GroupTraits) -> None:
+        """Keep what tells the groups of the last round apart."""
+        write_whole(self._group_traits, traits.encode())
+
+    def group_traits(self) -> GroupTraits | None:
+        """What tells the groups apart; None before the last round, or for a run of an earlier version.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return GroupTraits.decode(self._group_traits) if self._group_traits.exists() else None
+
+    def write_status(self, state: State, round: int, rounds: int, *, lasting: bool = True) -> None:
+        """Write how far this process has brought the run: `round` of `rounds` are finished and on the disk.
+
+        A status that is not `lasting` may be lost in a power cut, and an earlier one come back.
+        """
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        progress = Progress(state, round, rounds, os.getpid(), platform.node(), now)
+        write_whole(self.path / "status.json", encode_json(asdict(progress)), lasting=lasting)
+
+    def progress(self) -> Progress | None:
+        """Read the status that the run wrote last; None where it has not begun.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        path = self.path / "status.json"
+        try:
+            kept = read_json(path)
+        except BadInput:
+            if path.stat().st_size:
+                raise
+            kept = None  # the machine stopped before it was on the disk
+        if kept is None:
+            return None
+        try:
+            progress = Progress(**kept)
+        except TypeError as error:
+            raise damaged_file(path, error) from None
+        if progress.state not in get_args(State):
+            raise damaged_file(path, ValueError(f"state = {progress.state!r}"))
+        return progress
+
+    @property
+    def status(self) -> State:
+        """`running` only while the process that said so lives; a killed run is `interrupted`."""
+        progress = self.progress()
+        if progress is None:
+            return "interrupted"
+        return "interrupted" if progress.state == "running" and _is_dead(progress) else progress.state
+
+    @property
+    def _newcomers(self) -> Path:
+        return self.path / "newcomers.parquet"
+
+    @property
+    def _intervals(self) -> Path:
+        return self.path / "intervals.parquet"
+
+    @property
+    def _group_traits(self) -> Path:
+        return self.path / "groups.npz"
+
+    @property
+    def _warnings(self) -> Path:
+        return self.path / "warnings.json"
+
+
+def list_runs(parent: Path | str) -> list[RunFolder]:
+    """The runs in a folder, by name; none where the folder does not exist."""
+    parent = Path(parent)
+    return [RunFolder(p) for p in sorted(parent.iterdir()) if _is_run(p)] if parent.is_dir() else []
+
+
+def _several(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "experiment.toml").is_file()
+
+
+def _is_dead(progress: Progress) -> bool:
+    """Whether the process that wrote the status is gone; unknown on another machine, which counts as alive."""
+    return progress.host == platform.node() and not is_alive(progress.pid)

@@ -1,0 +1,143 @@
+"""All sections of an experiment by title: their keys, how each is built, which keys decide a run's result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from coterie.catalogue import Outcome, Section, Setting, settings_of
+from coterie.clients.rules.training import Training
+from coterie.errors import BadInput, nearest
+from coterie.methods.aggregation import Aggregation
+from coterie.methods.privacy import Privacy
+from coterie.methods.scale import Scale
+from coterie.runs.schema.sections import Attack, Data, Evaluation, MethodChoice, Network, Run, TaskChoice
+
+SECTIONS: dict[str, type[Section]] = {
+    "data": Data,
+    "task": TaskChoice,
+    "network": Network,
+    "method": MethodChoice,
+    "training": Training,
+    "evaluation": Evaluation,
+    "run": Run,
+    "scale": Scale,
+    "aggregation": Aggregation,
+    "attack": Attack,
+    "privacy": Privacy,
+}
+"""The tables of an experiment, in the order in which they are written."""
+
+LATER = ("task", "aggregation", "attack", "privacy")
+"""Sections that are left out of keys and files where they say nothing: those of before stay what they were."""
+
+
+def section_settings(title: str) -> list[Setting]:
+    """Return the keys that a section always has, without the further settings of a method or network."""
+    return settings_of(SECTIONS[title])
+
+
+def field_names(title: str) -> list[str]:
+    """Return the names of `section_settings`; none for what is no section."""
+    return [setting.name for setting in section_settings(title)] if title in SECTIONS else []
+
+
+def build_section(title: str, value: Any) -> Section:
+    """Build a section from any of the forms in which it is given.
+
+    Raises:
+        BadInput: there is no such section, or one sentence for each key that is unknown or out of range.
+    """
+    if title not in SECTIONS:
+        raise BadInput(_unknown_section(title))
+    cls = SECTIONS[title]
+    if isinstance(value, cls):
+        return value
+    table = as_table(title, value)
+    if table is None:
+        raise BadInput(
+            f"{title} = {value!r} is not possible; it must be a table of {', '.join(field_names(title))}"
+        )
+    return cls(**table)
+
+
+def name_given(network: Any) -> Any:
+    """Return a network in a form that can be written down: for a module, class or function, the name it has here.
+
+    Raises:
+        BadInput: it cannot be copied, or gives no network.
+    """
+    if isinstance(network, Mapping) and "name" in network:
+        return {**network, "name": name_given(network["name"])}
+    if not callable(network):
+        return network
+    from coterie.models.factory import give
+    from coterie.models.networks import NETWORKS
+
+    return give(network, NETWORKS)
+
+
+def name_class(title: str, value: Any) -> Any:
+    """Return a method or a task that is given as its class, alone or as a section's name, by the class's name.
+
+    Raises:
+        BadInput: no other process could import it.
+    """
+    if isinstance(value, Mapping) and "name" in value:
+        return {**value, "name": name_class(title, value["name"])}
+    if not isinstance(value, type):
+        return value
+    from coterie.clients.tasks import TASKS
+    from coterie.methods import METHODS
+
+    return (METHODS if title == "method" else TASKS).name_of(value)
+
+
+def as_table(title: str, value: Any) -> dict[str, Any] | None:
+    """Return a section in any of the forms in which it is given as a table; None for any other value.
+
+    Raises:
+        BadInput: data, a network, a method or a task are given that cannot be used.
+    """
+    if title == "network":
+        value = name_given(value)
+    if title in ("method", "task"):
+        value = name_class(title, value)
+    if value is None:
+        return {}
+    if isinstance(value, Section):
+        return value.model_dump(exclude_none=True)
+    if isinstance(value, str) and "name" in field_names(title):
+        return {"name": value}
+    if title == "data" and not (isinstance(value, Mapping) and set(value) <= set(field_names("data"))):
+        from coterie.clients.data.read import given  # brings torch, as whoever has such data does
+
+        if given.is_given(value):
+            return {"name": given.keep(value)}
+    return dict(value) if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) else None
+
+
+def keys_deciding(
+    what: Literal["training", "tables"], tables: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the tables of an experiment with those keys alone on which its training, or its tables, depend."""
+    others: tuple[Outcome, ...] = ("nothing", "tables") if what == "training" else ("nothing",)
+    left_out = {(t, s.name) for t in SECTIONS for s in section_settings(t) if s.changes in others}
+    found = {t: {k: v for k, v in table.items() if (t, k) not in left_out} for t, table in tables.items()}
+    return without_silent(found)
+
+
+def without_silent(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the tables of an experiment without those of `LATER` that say nothing."""
+    return {t: dict(table) for t, table in tables.items() if t not in LATER or table not in ({}, _defaults(t))}
+
+
+def _defaults(title: str) -> dict[str, Any]:
+    return {s.name: s.default for s in section_settings(title) if s.default is not None}
+
+
+def _unknown_section(name: str) -> str:
+    owners = [f"{section}.{name}" for section in SECTIONS if name in field_names(section)]
+    close = " or ".join(owners) or nearest(name, SECTIONS)
+    hint = f"did you mean {close}?" if close else f"known: {', '.join(SECTIONS)}"
+    return f"{name} is not a section of an experiment; {hint}"

@@ -1,0 +1,394 @@
+"""The client of a federation: answers the server's messages with its own data."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from torch import Tensor
+
+from coterie.clients.data.agree.agreement import Agreement
+from coterie.clients.data.agree.own import Holding, load_own, path_withheld
+from coterie.clients.data.read.datasets import DATASETS
+from coterie.clients.data.read.preparation import Column
+from coterie.clients.engine.engine import Engine
+from coterie.clients.rules.profile import HalfProfiles, InputMoments
+from coterie.clients.rules.rule import Order
+from coterie.errors import BadInput, print_escaped
+from coterie.models.layout import Layout
+from coterie.plugins import allowed_by_environment, give, is_path
+from coterie.runs.schema import toml
+from coterie.runs.schema.check import build_method, catalog, find_names, named_columns
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.setup import engine_spec, load_federation, make_augmentation, network_name, own_task
+from coterie.runtime.leftovers import remove_half_written
+from coterie.runtime.remote.client_runner import ClientRunner, FileStateStore
+from coterie.runtime.remote.handshake import REGISTERED, pack_hello
+from coterie.runtime.remote.message import Message
+from coterie.shipping.model.trained import MODEL, About, describe_task, rest_of, write_model
+
+Settings = Mapping[str, Any]
+HELLO, ORDER = "hello", "order"
+"""What a message asks for."""
+
+OWNER_FILE = "client.txt"
+"""In a client's folder: the name of the client it belongs to."""
+
+RUN_KEY = re.compile("[0-9a-f]{32}")
+"""The key of a run. It becomes the name of a folder, so nothing else may be in it."""
+
+REMEDY = (
+    "whoever runs this client must have it installed and start the node with --node-config \"allow='{module}'\""
+)
+"""How a message's name can be allowed."""
+
+CACHED_CLIENTS = 64
+"""Clients whose data and engines a process keeps in memory; where each has a machine of its own there is one."""
+
+
+def answer_message(message: Message, node: Settings, run: Settings) -> Message:
+    """Answer a message of the server. Any error becomes a refusal of one sentence, which is logged too.
+
+    Args:
+        message: asks who the client is, or holds an order.
+        node: the configuration of this node: `client`, its name, or in a rehearsal its number; `data`, the path of
+            its data; `state-dir`, a folder for what it keeps; `tell-levels`, whether the server may be told which
+            values the client's columns of text have; `tell-profiles`, whether it may be told how often each class
+            is and what inputs sum to; `allow`, the modules and `package.module:object` that
+            an experiment may name, apart by spaces, without which it can name what Coterie has alone.
+        run: the configuration of the run. To the nodes of Flower's simulation, which have a `partition-id`, it may
+            say `data` and `state-dir`, with `{client}` for the number; no other node is told by the server what to
+            read or where to write. No node at all is told what to import.
+    """
+    try:
+        message.check_version()
+        agreed = message.text("agreed") if "agreed" in message.values else None
+        client = find_client(message.text("experiment"), agreed, *_read_config(node, run), _read_allowed(node))
+        if message.text("asks") == HELLO:
+            _check_name(str(node.get("client", "")), message)
+            return client.hello()
+        tells = _read_flag(node, "tell-profiles")
+        run_key = message.text("run")
+        if not RUN_KEY.fullmatch(run_key):
+            raise BadInput(f"a message says run = {run_key!r}; it must be 32 digits from 0 to f")
+        return client.runner(run_key, message.text("digest"), None if tells else _check_telling).answer(message)
+    except BadInput as error:
+        problem, refusal = "; ".join(error.problems), Message.refuse("; ".join(error.told))
+    except Exception as error:  # noqa: BLE001  # it is shown to the server and in this node's log
+        problem = f"{type(error).__name__}: {error}"
+        refusal = Message.refuse(problem)
+    name = str(node.get("client", node.get("partition-id", "")))
+    problem = " ".join(problem.split())
+    print_escaped(
+        f"coterie: {name or 'this node'} cannot do what it is asked: {problem}", file=sys.stderr, flush=True
+    )
+    return Message({**refusal.values, "name": name})
+
+
+def _check_name(name: str, message: Message) -> None:
+    """Check that the name in this node's configuration is the one that its key was registered with, if any.
+
+    Raises:
+        BadInput: it is another one.
+    """
+    if REGISTERED in message.values and message.text(REGISTERED) != name:
+        raise BadInput(
+            f"client = {name!r} is not this node's name; start it with the name that its key was registered with"
+        )
+
+
+def _check_telling(order: Order) -> None:
+    """Check that an order does not ask what a client tells of its data only where its operator lets it.
+
+    Raises:
+        BadInput: it does.
+    """
+    if isinstance(order.rule, HalfProfiles | InputMoments):
+        raise BadInput(
+            "the server asks how often each class is and what inputs sum to, which this client does not tell; its "
+            "operator may let it, with --node-config 'tell-profiles=true'"
+        )
+
+
+def _read_allowed(node: Settings) -> tuple[str, ...]:
+    """Return what the operator of this node allows an experiment to name; the environment counts for all nodes."""
+    return tuple(sorted({*str(node.get("allow") or "").split(), *allowed_by_environment()}))
+
+
+def _take_names(experiment: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    """Let this process import what the tables of an experiment name, if this node's operator allows all of it.
+
+    A package or module that is allowed allows `run.imports` of it and of what is below it, and its entry points; a
+    module also its objects by their paths. Coterie's own names need nobody's consent.
+
+    Raises:
+        BadInput: one sentence for each name that is not allowed.
+    """
+    names, problems = [], []
+    for _, kind, name in find_names(experiment):
+        what, module, accepted = f"{kind} {name!r}", name.partition(":")[0], {name}
+        if kind == "module" or is_path(name):
+            accepted |= _packages(module) if kind == "module" else {module}
+            names.append(name)
+        elif (offer := catalog(kind).find_offer(name)) is not None:
+            what, module = f"{what} of the package {offer.package}", offer.module
+            accepted = {offer.path} | _packages(module)
+        else:
+            continue
+        if accepted.isdisjoint(allowed):
+            problems.append(f"{what} is not allowed here; {REMEDY.format(module=module)}")
+    if problems:
+        raise BadInput(problems)
+    give(names)
+
+
+def _packages(module: str) -> set[str]:
+    """Return a module and all packages that it is in."""
+    parts = module.split(".")
+    return {".".join(parts[: i + 1]) for i in range(len(parts))}
+
+
+def _read_config(node: Settings, run: Settings) -> tuple[str, str, str, bool]:
+    """Return the client's name, the path of its data, its folder, and whether it tells the values of text.
+
+    Raises:
+        BadInput: the client has no name, or `tell-levels` is neither true nor false.
+    """
+    name = node.get("client", node.get("partition-id"))
+    if name is None or not str(name).strip():
+        raise BadInput(
+            "client is missing in the node's configuration; start the node with --node-config 'client=…'"
+        )
+    given = {**run, **node} if "partition-id" in node else node
+    data, folder = (str(given.get(key) or "").replace("{client}", str(name)) for key in ("data", "state-dir"))
+    return str(name), data, folder, _read_flag(node, "tell-levels")
+
+
+def _read_flag(node: Settings, key: str) -> bool:
+    """Return what a node's configuration says by true or false; false where it says nothing.
+
+    Raises:
+        BadInput: it says something else.
+    """
+    flag = node.get(key, False)
+    if not isinstance(flag, bool):
+        raise BadInput(f"{key} = {flag!r} is not possible; it must be true or false")
+    return flag
+
+
+def _refuse_files(experiment: Experiment) -> None:
+    """Refuse an experiment of a message by which this node would read a file that the server names.
+
+    Raises:
+        BadInput: there is such a file.
+    """
+    named = {"network.start": experiment.network.start, "data.test_path": experiment.data.test_path}
+    problems = [
+        f"{key} = {path!r} is not possible here; a client reads no file that a server names, so it must be left out"
+        for key, path in named.items()
+        if path is not None
+    ]
+    if problems:
+        raise BadInput(problems)
+
+
+class Client:
+    """One client, as a message and the configuration describe it.
+
+    Args:
+        experiment: the text of its experiment.
+        agreed: what all clients do alike, as text; None as long as they have not agreed on it, or need not.
+        name: of the client.
+        data: path of its data; empty in a rehearsal.
+        folder: path of a folder for what it keeps.
+        tell_levels: whether the server may be told the values of its columns of text.
+        allowed: what its operator lets the experiment name.
+
+    Raises:
+        BadInput: the experiment is not possible here.
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        agreed: str | None,
+        name: str,
+        data: str,
+        folder: str,
+        tell_levels: bool,
+        allowed: tuple[str, ...],
+    ) -> None:
+        _take_names(toml.load(experiment + "\n"), allowed)
+        self._experiment = Experiment.from_toml(experiment + "\n")
+        _refuse_files(self._experiment)
+        self._agreed = None if agreed is None else Agreement.from_json(agreed)
+        self._name, self._data, self._folder, self._tell_levels = name, data, folder, tell_levels
+
+    def hello(self) -> Message:
+        """Say who this is and how much it holds; and what the clients agree on next, which is columns or sums."""
+        holding, info = self._holding, self._holding.info
+        self._make_folder()  # what is wrong with it is said now and not in the first round
+        if self._agreed is None and self._experiment.data.own:
+            info = replace(info, columns=tuple(map(self._censor, holding.preparation.columns)))
+        elif self._agreed is not None and not self._agreed.mean:
+            info = replace(info, sums=holding.sums)
+        return pack_hello(info)
+
+    def _censor(self, column: Column) -> Column:
+        """Return a column without the values of its text, unless these may be told."""
+        return column if self._tell_levels or column.levels is None else replace(column, levels=())
+
+    def runner(self, run: str, digest: str, check: Callable[[Order], None] | None = None) -> ClientRunner:
+        """Return what carries out this client's orders in a run, as far as they pass `check`.
+
+        Raises:
+            BadInput: its data are not those that it had when it joined.
+        """
+        if self._holding.digest != digest:
+            raise BadInput("its data have changed since it joined the run; put them back as they were")
+        store = FileStateStore(self._make_folder() / "states" / run)
+        return ClientRunner(self._engine, store, self._save_model, check)
+
+    @cached_property
+    def _holding(self) -> Holding:
+        """What the client holds.
+
+        Raises:
+            BadInput: it cannot be read, is not as the experiment says, or there is no such client in a rehearsal.
+        """
+        data, name = self._experiment.data, self._name
+        if data.own:
+            if not self._data:
+                raise BadInput(
+                    "data is missing in the node's configuration; name a .csv, .npz or .parquet file or a folder"
+                )
+            assert data.features is not None
+            assert data.classes is not None
+            path = Path(self._data).absolute()
+            with path_withheld(path):
+                holding = load_own(
+                    name,
+                    path,
+                    data.features,
+                    data.classes,
+                    validation=data.validation,
+                    test=data.test,
+                    min_samples=data.min_samples,
+                    seed=self._experiment.run.seed,
+                    missing=data.missing or "refuse",
+                    standardise=data.standardise or "none",
+                    named=named_columns(data),
+                    task=own_task(self._experiment),
+                    agreed=self._agreed,
+                    declared=data.levels or (),
+                )
+            return replace(holding, augment=make_augmentation(data, holding.parts[0][0]))
+        if self._data or data.name not in DATASETS:
+            raise BadInput(
+                DATASETS.problem(data.name)
+                or f"data.name = {data.name!r} is not possible here; it must be 'own' for a client that has data, "
+                f"or in a rehearsal one of {', '.join(DATASETS.names())}"
+            )
+        federation = load_federation(self._experiment, build_method(self._experiment.method))
+        if not name.isdecimal() or int(name) >= federation.n:
+            raise BadInput(
+                f"client = {name!r} is not possible; {data.name} has the clients 0 to {federation.n - 1}"
+            )
+        return Holding.of(federation, int(name))
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return engine_spec(self._experiment, build_method(self._experiment.method), self._holding).build()
+
+    def _save_model(self, model: Tensor, layout: Layout) -> None:
+        """Save the model that this client was evaluated with, ready for use."""
+        experiment, holding = self._experiment, self._holding
+        classes = experiment.data.classes
+        about = About(
+            network_name(experiment, build_method(experiment.method), holding.features),
+            experiment.network.settings,
+            holding.features,
+            holding.outputs,
+            classes if isinstance(classes, tuple) else None,
+            "" if experiment.data.own else experiment.data.name,
+            f"client {self._name}",
+            preparation=holding.preparation if experiment.data.own else None,
+            output=experiment.network.output,
+            head=layout.head,
+            task=describe_task(experiment.task, holding.task),
+        )
+        rest = rest_of(about.network, self._engine.network, layout)
+        write_model(self._make_folder() / MODEL, model.detach().contiguous(), layout, about, rest)
+
+    def _make_folder(self) -> Path:
+        """Return the client's folder, which is made where it does not exist.
+
+        Raises:
+            BadInput: the configuration names none, it cannot be made, or it belongs to another client.
+        """
+        if not self._folder:
+            raise BadInput("state-dir is missing in the node's configuration; name a folder that this client keeps")
+        folder = Path(self._folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise BadInput(
+                f"state-dir = {self._folder!r} is not possible ({error.strerror}); name another folder",
+                told=f"its state-dir is not possible ({error.strerror}); it must name another folder",
+            ) from None
+        remove_half_written(folder)
+        owner = _claim_folder(folder, self._name)
+        if owner != self._name:
+            raise BadInput(
+                f"state-dir = {self._folder!r} is that of client {owner}; give each client a folder of its own",
+                told=f"its state-dir is that of client {owner}; give each client a folder of its own",
+            )
+        return folder
+
+
+NEWEST_CLIENTS: dict[tuple[str, str, str], tuple[tuple[Any, ...], Client]] = {}
+"""By name, data and folder the newest client and what described it; the one asked for last comes last."""
+
+_clients_lock = Lock()
+
+
+def find_client(
+    experiment: str,
+    agreed: str | None,
+    name: str,
+    data: str,
+    folder: str,
+    tell_levels: bool,
+    allowed: tuple[str, ...],
+) -> Client:
+    """Return the client that these describe, with its data and engine where it was asked last with the same.
+
+    Of a client only the newest is kept: an older one, which had agreed on less, would hold its data once more.
+    """
+    place, described = (name, data, folder), (experiment, agreed, tell_levels, allowed)
+    with _clients_lock:
+        known = NEWEST_CLIENTS.get(place)
+        if known is None or known[0] != described:
+            known = described, Client(experiment, agreed, name, data, folder, tell_levels, allowed)
+        NEWEST_CLIENTS.pop(place, None)
+        NEWEST_CLIENTS[place] = known
+        if len(NEWEST_CLIENTS) > CACHED_CLIENTS:
+            del NEWEST_CLIENTS[next(iter(NEWEST_CLIENTS))]
+    return known[1]
+
+
+def _claim_folder(folder: Path, name: str) -> str:
+    """Return the client that a folder belongs to: `name` from now on where it belonged to none."""
+    path = folder / OWNER_FILE
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(name)
+    except FileExistsError:
+        return path.read_text("utf-8") or name  # another process may be writing it just now
+    return name

@@ -1,0 +1,292 @@
+"""Predictions of a trained model, and the samples that it is given, prepared as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coterie.clients.data.read import storage
+from coterie.clients.data.read.columns import USUAL, Columns, Named, check_lengths
+from coterie.clients.data.read.datasets import DATASETS, load, number_users, read_tokens
+from coterie.clients.data.read.files import check_path, names_clients, read_columns
+from coterie.clients.data.read.labelling import is_unlabelled
+from coterie.clients.data.read.normalisation import STANDARDS
+from coterie.clients.data.read.preparation import (
+    AS_READ,
+    Preparation,
+    Sums,
+    fill_and_scale,
+    handle_missing,
+    make_inputs,
+    scale_bytes,
+)
+from coterie.clients.engine.engine import EVALUATION_BATCH
+from coterie.clients.tasks import Task
+from coterie.errors import BadInput
+from coterie.models.calling import takes_whole_numbers
+from coterie.models.features import format_shape
+from coterie.models.networks import channels_first
+from coterie.runtime.threads import one_thread
+from coterie.shipping.model.predicted import Predictions, conclude, has_columns
+from coterie.shipping.model.trained import About, Trained
+
+if TYPE_CHECKING:
+    from coterie.runs.folder.run_folder import RunFolder
+
+AXES = {
+    2: " (time x channels)",
+    3: " (height x width x channels)",
+    4: " (depth x height x width x channels)",
+}
+"""What the lengths of a sample's shape mean, by how many there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples `[N, *features]` as the model takes them, their targets `[N, *shape]` where they are labelled."""
+
+    inputs: Tensor
+    """`[N, *features]`, as the model takes them."""
+    labels: NDArray[Any] | None
+    """`[N, *shape]`; None where they are not labelled."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what was changed on reading."""
+
+
+def check_data(data: str, named: Named = USUAL) -> list[str]:
+    """Return what is wrong with the data to predict, from names and headers alone."""
+    return [] if data in DATASETS else check_path(Path(data), labelled=False, named=named)
+
+
+def named_in(run: RunFolder) -> Named:
+    """Return what label and client are called in the data that a run was trained on."""
+    data = run.experiment().get("data", {})
+    return Named(data.get("label"), data.get("client"))
+
+
+def named_for(about: About) -> Named:
+    """Return what label and client are called in data for a model: as in those that it was trained on."""
+    return (about.preparation or AS_READ).named
+
+
+def warn_of_training_data(run: RunFolder, data: str) -> list[str]:
+    """Return a note where the data to predict are those that a run was trained on."""
+    trained, people = run.experiment().get("data", {}).get("name"), run.people()
+    is_same = data == trained or (
+        data not in DATASETS and trained is not None and str(Path(data).resolve()) == trained
+    )
+    if not is_same or people is None:
+        return []
+    count = people["train"].sum()
+    return [
+        f"run {run.name} was trained on {count:,} of these samples; coterie show {run.name} has its scores on "
+        "samples that were held out"
+    ]
+
+
+def check_table(trained: Trained, out: Path) -> None:
+    """Refuse to write predictions as a table that are none.
+
+    Raises:
+        BadInput: each is an array, as the class of every pixel.
+    """
+    if out.suffix == ".npz":
+        return
+    about, task = trained.about, trained.about.build_task()
+    network = trained.network()
+    kind = torch.int64 if task.tokens or takes_whole_numbers(network) else torch.float32
+    outputs = _run(network, torch.zeros(1, *about.features, dtype=kind))
+    if task.one_class:
+        return
+    shape = tuple(task.predict(outputs).shape)
+    if not has_columns(about, shape):
+        raise BadInput(
+            f"--out {str(out)!r} is not possible: a prediction of {task.name} is an array of the shape "
+            f"{format_shape(shape[1:])}; write an .npz file"
+        )
+
+
+def predict(trained: Trained, samples: Samples) -> Predictions:
+    """Predict the targets of samples, dropout off; stochastic features are at their means.
+
+    Raises:
+        BadInput: a sample gets no finite output.
+    """
+    outputs = _run(trained.network(), samples.inputs)
+    return conclude(trained.about, trained.about.build_task(), outputs, samples.labels)
+
+
+def _run(network: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the outputs `[N, ...]` for samples."""
+    with one_thread(), torch.inference_mode():
+        return torch.cat([network(channels_first(batch)) for batch in torch.split(inputs, EVALUATION_BATCH)])
+
+
+def load_samples(data: str, about: About) -> Samples:
+    """Load a file, a folder or a named dataset, prepared as the training data were; columns go by their names.
+
+    Labels are optional. Whole numbers as the pixels of images are standardised as those of the named dataset that
+    the model was trained on; other numbers are taken as prepared.
+
+    Raises:
+        BadInput: the data cannot be read, have samples of another shape, or a label that the model's task has not.
+    """
+    if data in DATASETS:
+        dataset = load(data)
+        inputs = np.array(scale_bytes(dataset.inputs, dataset.standard))
+        columns, notes = Columns(data, inputs, dataset.labels, notes=dataset.notes), list(dataset.notes)
+        _fill_and_scale(inputs, columns, about.preparation or Preparation(), notes)
+        return _as_samples(columns, inputs, about, notes)
+    return prepare_samples(read_samples(data, named_for(about)), about)
+
+
+def read_samples(data: str, named: Named = USUAL) -> Columns:
+    """Read a file or a folder whose samples need no labels.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    columns = read_columns(Path(data), labelled=False, named=named)
+    check_lengths(columns)
+    return columns
+
+
+def prepare_samples(columns: Columns, about: About) -> Samples:
+    """Return what was read as samples for a model.
+
+    Raises:
+        BadInput: they have another shape or other columns, or a label that the model's task has not.
+    """
+    notes = list(columns.notes)
+    if about.build_task().tokens:
+        columns = replace(columns, feature_key="tokens")
+    inputs = _prepare(_standardise(columns, about, notes), about.preparation or Preparation(), notes)
+    return _as_samples(columns, inputs, about, notes)
+
+
+def _as_samples(columns: Columns, inputs: NDArray[Any], about: About, notes: list[str]) -> Samples:
+    if not _fits(inputs.shape[1:], about):
+        raise BadInput(
+            f"{columns.where}: samples have the shape {format_shape(inputs.shape[1:])}; "
+            f"the model takes {format_shape(about.features)}"
+            f"{AXES.get(len(about.features), '')}"
+        )
+    task = about.build_task()
+    if task.tokens:
+        inputs = _read_known_tokens(inputs, columns.where, about, task)
+    labels = columns.labels
+    if labels is not None and labels.ndim == 1:
+        absent = int(is_unlabelled(labels, task.one_class).sum())
+        if absent:
+            said = "how many are right" if task.one_class else "how good the predictions are"
+            notes.append(f"{absent:,} of {len(labels):,} samples have no label, so {said} is not said")
+            labels = None
+    known = about.classes if about.labels is None else about.labels
+    targets = None if labels is None else task.read_targets(labels, columns.where, notes, known).values
+    stored = np.ascontiguousarray(inputs.reshape(len(inputs), *about.features))
+    return Samples(torch.from_numpy(stored), targets, tuple(notes))
+
+
+def _read_known_tokens(inputs: NDArray[Any], where: str, about: About, task: Task) -> NDArray[np.int64]:
+    """Return inputs as tokens that the model knows.
+
+    Raises:
+        BadInput: some are none.
+    """
+    tokens = read_tokens(inputs, where, task)
+    if (highest := int(tokens.max(initial=0))) >= about.classes:
+        raise BadInput(f"{where}: features hold the token {highest}; the model knows those below {about.classes}")
+    return tokens
+
+
+def clients_of(data: str, named: Named = USUAL) -> list[str]:
+    """Return the clients that a file or a folder names, in the order of their numbers; none where it names none.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    if data in DATASETS or not names_clients(Path(data), named):
+        return []
+    return list(number_users(read_samples(data, named))[1] or ())
+
+
+def predict_each(models: Sequence[Trained], data: str) -> tuple[Predictions, tuple[str, ...]]:
+    """Predict every sample of a file or a folder with the model of its client; return it with notes for the user.
+
+    Args:
+        models: of the clients, in the order of `clients_of`.
+        data: a file or a folder.
+
+    Raises:
+        BadInput: as for `prepare_samples` and `predict`.
+    """
+    columns = read_samples(data, named_for(models[0].about))
+    users, _ = number_users(columns)
+    assert users is not None
+    outputs: list[Tensor] = []
+    found: list[NDArray[Any]] = []
+    rows: list[NDArray[np.int64]] = []
+    notes: list[str] = []
+    for client, model in enumerate(models):
+        own = users == client
+        samples = prepare_samples(columns.take(own), model.about)
+        outputs.append(_run(model.network(), samples.inputs))
+        found += [] if samples.labels is None else [samples.labels]
+        rows.append(np.flatnonzero(own))
+        notes += [note for note in samples.notes if note not in notes]
+    order = np.argsort(np.concatenate(rows))
+    labels = np.concatenate(found)[order] if len(found) == len(models) else None
+    about = replace(models[0].about, whose=f"the models of {len(models)} clients, each for its own samples")
+    whole = torch.cat(outputs)[torch.from_numpy(order)]
+    return conclude(about, about.build_task(), whole, labels), tuple(notes)
+
+
+def _prepare(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[np.float32]:
+    """Samples as the model takes them."""
+    inputs = make_inputs(columns, known, notes)
+    if not inputs.flags.writeable:
+        inputs = storage.take(inputs, np.arange(len(inputs)))
+    # Every sample is predicted: where training left some out, they are refused here.
+    handle_missing(inputs, columns, replace(known, missing="refuse") if known.missing == "drop" else known, notes)
+    _fill_and_scale(inputs, columns, known, notes)
+    return inputs
+
+
+def _fill_and_scale(inputs: NDArray[Any], columns: Columns, known: Preparation, notes: list[str]) -> None:
+    """Standardise in place; the samples of each client by themselves where the model is not one client's."""
+    fill_and_scale(inputs, known)
+    if known.standardise != "client" or known.mean:
+        return
+    notes.append("the model's clients standardise by their own samples, and so were those of each client here")
+    users = np.zeros(len(inputs)) if columns.users is None else columns.users
+    for user in np.unique(users):
+        own = inputs[users == user]
+        sums = Sums.of(own)
+        inputs[users == user] = (own - sums.mean) / sums.deviation
+
+
+def _fits(shape: tuple[int, ...], about: About) -> bool:
+    """Whether samples have the model's shape, up to a single channel that is left out."""
+    return about.features in (shape, (*shape, 1))
+
+
+def _standardise(columns: Columns, about: About, notes: list[str]) -> Columns:
+    """Standardise whole-number pixels like the model's training data; leave anything else as it is."""
+    values, shape = columns.features, about.features
+    if isinstance(values, pl.DataFrame):
+        return columns
+    if about.data not in STANDARDS or not _fits(values.shape[1:], about):
+        return columns
+    if values.dtype.kind not in "iu" or len(shape) != 3:
+        notes.append(f"the features were taken to be standardised, as those of {about.data} are for training")
+        return columns
+    notes.append(f"the pixels were standardised, as those of {about.data} are for training")
+    return replace(columns, features=STANDARDS[about.data].samples(values.reshape(len(values), *shape)))

@@ -1,0 +1,243 @@
+"""What a trained model predicts: a table of classes or of numbers, or an array, and how good it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clients.tasks import Task
+from coterie.clients.tasks.measures import compute_metrics
+from coterie.errors import BadInput
+from coterie.runs.folder.files import write_whole
+from coterie.shipping.model.trained import About
+
+ENDINGS = (".parquet", ".csv", ".npz")
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """The predictions of a model for `N` samples.
+
+    `probabilities` is `[N, classes]`, `labels` `[N]` where the truth is known. `metrics` are those of the task, by
+    name; none where accuracy alone counts.
+    """
+
+    about: About
+    """Whose predictions they are."""
+    probabilities: NDArray[np.float32]
+    labels: NDArray[np.int64] | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def classes(self) -> NDArray[np.int64]:
+        """The most probable class of each sample `[N]`; the first of equals."""
+        found: NDArray[np.int64] = self.probabilities.argmax(1)
+        return found
+
+    @cached_property
+    def confidence(self) -> NDArray[np.float32]:
+        """The probability of that class `[N]`."""
+        found: NDArray[np.float32] = self.probabilities.max(1)
+        return found
+
+    @property
+    def correct(self) -> int | None:
+        """How many predictions are right; None where labels are not known."""
+        return None if self.labels is None else int((self.labels == self.classes).sum())
+
+    def table(self) -> pl.DataFrame:
+        """One row a sample: `row`, `predicted`, `label` where it is known, and `probability_…` of each class.
+
+        Classes are called by their names where they have any.
+        """
+        columns: dict[str, object] = {
+            "row": np.arange(len(self.classes)),
+            "predicted": self._name_classes(self.classes),
+        }
+        if self.labels is not None:
+            columns["label"] = self._name_classes(self.labels)
+        for number, column in enumerate(self.probabilities.T):
+            columns[f"probability_{self.about.name_of(number)}"] = column
+        return pl.DataFrame(columns)
+
+    def by_class(self) -> pl.DataFrame:
+        """One row a class that occurs: how often predicted and how surely; how many there are, how many found."""
+        rows = []
+        for number in range(self.probabilities.shape[1]):
+            predicted = self.classes == number
+            true = None if self.labels is None else self.labels == number
+            if predicted.any() or (true is not None and true.any()):
+                rows.append(
+                    {
+                        "class": self.about.name_of(number),
+                        "predicted": int(predicted.sum()),
+                        "confidence": float(self.confidence[predicted].mean()) if predicted.any() else None,
+                        "samples": None if true is None else int(true.sum()),
+                        "correct": None if true is None else int((true & predicted).sum()),
+                    }
+                )
+        kinds = {"class": pl.String, "predicted": pl.Int64, "confidence": pl.Float64}
+        return pl.DataFrame(rows, schema={**kinds, "samples": pl.Int64, "correct": pl.Int64})
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return `predicted` `[N]`, `label` `[N]` where it is known, and `probability` `[N, classes]`."""
+        found = {"predicted": self._name_classes(self.classes).to_numpy(), "probability": self.probabilities}
+        return found if self.labels is None else found | {"label": self._name_classes(self.labels).to_numpy()}
+
+    def write(self, path: Path) -> None:
+        """Write the table to a .parquet or .csv file, or the arrays to an .npz file, whole or not at all.
+
+        Raises:
+            BadInput: the name has another ending.
+        """
+        _write(path, self)
+
+    def _name_classes(self, classes: NDArray[np.int64]) -> pl.Series:
+        numbers = pl.Series(classes)
+        names = self.about.labels
+        return numbers if names is None else pl.Series([names[number] for number in classes])
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedValues:
+    """The predictions of a model for `N` samples that are not of one class each.
+
+    `predicted` and `labels`, where they are known, are in the form of the task's targets, `[N, ...]`;
+    `probabilities` are those of each label, in the same form. `metrics` are those of the task, by name.
+    """
+
+    about: About
+    """Whose predictions they are."""
+    predicted: NDArray[Any]
+    probabilities: NDArray[np.float32] | None
+    labels: NDArray[Any] | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether there is a column for each output."""
+        return has_columns(self.about, self.predicted.shape)
+
+    @property
+    def names(self) -> list[str]:
+        """What follows the names of the columns of each output; nothing where there is one."""
+        if self.predicted.size == len(self.predicted) and self.about.labels is None:
+            return [""]
+        return [f"_{self.about.name_of(number)}" for number in range(self.predicted[:1].size)]
+
+    def table(self) -> pl.DataFrame:
+        """One row a sample: `row`, then `predicted_...`, `label_...` and `probability_...` of each output.
+
+        Raises:
+            BadInput: a prediction is an array of another kind.
+        """
+        if not self.is_table:
+            raise BadInput(f"each prediction is an array {list(self.predicted.shape[1:])}; write it as .npz")
+        columns: dict[str, object] = {"row": np.arange(len(self.predicted))}
+        for title, values in self.arrays().items():
+            for name, column in zip(self.names, values.reshape(len(values), -1).T, strict=True):
+                columns[f"{title}{name}"] = column
+        return pl.DataFrame(columns)
+
+    def by_output(self) -> pl.DataFrame:
+        """One row an output: mean, least and greatest prediction, and the mean of the labels that are known."""
+        values = self.predicted if self.probabilities is None else self.probabilities
+        rows = []
+        for number, name in enumerate(self.names):
+            column = values.reshape(len(values), -1)[:, number]
+            label = None if self.labels is None else self.labels.reshape(len(values), -1)[:, number]
+            there = label is not None and not np.isnan(label).all()
+            rows.append(
+                {
+                    "output": name.removeprefix("_") or "predicted",
+                    "mean": float(column.mean()),
+                    "least": float(column.min()),
+                    "greatest": float(column.max()),
+                    "label": float(np.nanmean(label)) if label is not None and there else None,
+                }
+            )
+        kinds = {"output": pl.String, "mean": pl.Float64, "least": pl.Float64, "greatest": pl.Float64}
+        return pl.DataFrame(rows, schema={**kinds, "label": pl.Float64})
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return `predicted` `[N, …]`, and `label` and `probability` where there are any, all of one shape."""
+        found = {"predicted": self.predicted, "label": self.labels, "probability": self.probabilities}
+        return {name: values for name, values in found.items() if values is not None}
+
+    def write(self, path: Path) -> None:
+        """Write the table to a .parquet or .csv file, or the arrays to an .npz file, whole or not at all.
+
+        Raises:
+            BadInput: the name has another ending, or there is no table.
+        """
+        _write(path, self)
+
+
+Predictions = Predicted | PredictedValues
+
+
+def conclude(about: About, task: Task, outputs: Tensor, labels: NDArray[Any] | None) -> Predictions:
+    """Return what a network's outputs `[N, ...]` predict, and the task's metrics over all samples.
+
+    Raises:
+        BadInput: a sample has no finite output.
+    """
+    found = task.distributions(outputs).numpy() if task.one_class else outputs.numpy()
+    sound = np.isfinite(found).reshape(len(found), -1).all(1)
+    if not sound.all():
+        row = int(np.argmin(sound))
+        raise BadInput(f"the model gives row {row} no finite outputs; its features must be as large as in training")
+    metrics = {}
+    if labels is not None and about.task:  # of plain classification the accuracy is said, which needs none
+        metrics = compute_metrics(task, task.metrics, outputs, torch.from_numpy(labels))
+    if task.one_class:
+        return Predicted(about, found, labels, metrics)
+    scores = task.scores(outputs).numpy() if task.probable else None
+    return PredictedValues(about, task.predict(outputs).numpy(), scores, labels, metrics)
+
+
+def has_columns(about: About, shape: tuple[int, ...]) -> bool:
+    """Return whether predictions `[N, ...]` of this shape are a number for each output, not an array."""
+    return shape[1:] in ((), (about.classes,)) and not about.build_task().tokens
+
+
+def _write(path: Path, predictions: Predictions) -> None:
+    if problems := check_out(path):
+        raise BadInput(problems)
+    buffer = BytesIO()
+    if path.suffix == ".csv":
+        _without_formulas(predictions.table()).write_csv(buffer)
+    elif path.suffix == ".parquet":
+        predictions.table().write_parquet(buffer)
+    else:
+        arrays: dict[str, Any] = {
+            name: values.astype(str) if values.dtype.kind == "O" else values
+            for name, values in predictions.arrays().items()
+        }
+        np.savez(buffer, **arrays)
+    write_whole(path, buffer.getvalue())
+
+
+def _without_formulas(table: pl.DataFrame) -> pl.DataFrame:
+    """The table with an apostrophe before texts that a spreadsheet would run as a formula."""
+    texts = pl.col(pl.String)
+    formula = texts.str.contains(r"^[=+\-@\t\r]") & texts.cast(pl.Float64, strict=False).is_null()
+    return table.with_columns(pl.when(formula).then(pl.lit("'") + texts).otherwise(texts).name.keep())
+
+
+def check_out(path: Path) -> list[str]:
+    """Return what is wrong with a file to write predictions to."""
+    if path.suffix in ENDINGS:
+        return []
+    ending = path.suffix or "nothing"
+    return [f"--out {str(path)!r} ends in {ending!r}; it must be a .parquet or .csv file, or .npz for arrays"]

@@ -1,0 +1,313 @@
+"""Which trained model a run serves to a client or to a group, taken from its last checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coterie.clients.data.agree.population import ClientInfo, RemotePopulation
+from coterie.clients.data.federation import Federation
+from coterie.clients.data.read.datasets import DATASETS
+from coterie.clients.data.read.preparation import AS_READ, Preparation
+from coterie.clients.rules import Evaluate
+from coterie.clients.rules.evaluated_model import HandOver
+from coterie.errors import MOST_NAMES, BadInput, unknown
+from coterie.methods.exchange import Exchange
+from coterie.methods.method import UNKNOWN, serve
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.given import take_given
+from coterie.runs.loop import Session
+from coterie.runs.schema.check import build_method
+from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.setup import World, agreed_preparation, engine_spec, network_name, own_task
+from coterie.runtime.remote.message import Message
+from coterie.runtime.remote.runtime import NUMBER, RemoteRuntime
+from coterie.runtime.runtime import Failure, drive
+from coterie.shipping.flower.registration import Registration
+from coterie.shipping.model.trained import About, Trained, describe_task, rest_of
+
+
+def trained_model(
+    folder: RunFolder,
+    client: str | None = None,
+    group: int | None = None,
+    network: nn.Module | Callable[..., Any] | None = None,
+    allow: Iterable[str] = (),
+) -> tuple[Trained, list[str]]:
+    """Return the model of a client or of a group after the last round that a checkpoint holds.
+
+    A client's is the one that it was evaluated with: what it is served, over what it keeps, after the choice or the
+    adaptation that its evaluation begins with. A group's is what all its members are served.
+
+    Args:
+        folder: of a run, finished or interrupted, whose data are there. Of a real federation, groups alone.
+        client: its name or, where nobody has that name, its number. Clients who were held out of training come
+            last; such a one gets the model that the method gives it on arrival.
+        group: its number in the run's tables. With neither, that of the only group.
+        network: as for `resume`, where the run's network was given in Python.
+        allow: as for `resume`.
+
+    Returns:
+        The model, and a sentence on each thing about it that a reader might not expect.
+
+    Raises:
+        BadInput: the run cannot be taken up, there is no such client or group, or a group has no model of its own.
+    """
+    if client is not None and group is not None:
+        raise BadInput("a client and a group are asked for at once; name one of them")
+    (found,), notes = _restore_models(folder, [client], group, network, allow)
+    return found, notes
+
+
+def client_models(
+    folder: RunFolder, clients: Sequence[str], allow: Iterable[str] = ()
+) -> tuple[list[Trained], list[str]]:
+    """Return the models of several clients, as `trained_model` does for one, and the notes on them.
+
+    Raises:
+        BadInput: the run cannot be taken up, or has no such client.
+    """
+    return _restore_models(folder, clients, None, allow=allow)
+
+
+def _restore_models(
+    folder: RunFolder,
+    clients: Sequence[str | None],
+    group: int | None,
+    network: nn.Module | Callable[..., Any] | None = None,
+    allow: Iterable[str] = (),
+) -> tuple[list[Trained], list[str]]:
+    """Return the model of each client, or that of the group in the place of None, and the notes on all of them."""
+    experiment, moved = adapt_to_this_machine(Experiment.from_toml(folder.experiment_text() + "\n", allow))
+    own = experiment.data.own
+    if own and clients[0] is not None:
+        raise _keeps_its_model(clients[0], folder.name)
+    take_given(folder, experiment.network.name, network)
+    check(experiment)
+    with closing(Session(experiment, _restore_clients(folder, experiment) if own else None)) as session:
+        notes = [*moved, *([] if own else session.find_differences(folder.environment()))]
+        passed, done = session.restore(folder), session.done
+        if not done:
+            raise BadInput(f"run {folder.name} has no checkpoint yet, so nothing is trained; go on with it first")
+        population = session.population
+        restored = _RestoredRun(session, folder.name, done)
+        for client in clients:
+            if client is not None:
+                _find_client(client, session.population.names)
+        notes, found = [*notes, *passed], []
+        for client in clients:
+            session.runtime.begin_round(done)
+            model, whose, more = restored.group(group) if client is None else restored.client(client)
+            about = About(
+                network_name(session.experiment, session.method, session.population.features),
+                session.experiment.network.settings,
+                session.population.features,
+                session.population.outputs,
+                _class_names(session),
+                experiment.data.name if experiment.data.name in DATASETS else "",
+                f"{whose} of run {folder.name} after round {done}",
+                preparation=_preparation(session, client),
+                output=experiment.network.output,
+                head=session.layout.head,
+                task=describe_task(experiment.task, population.task),
+            )
+            rest = rest_of(about.network, session.runtime.engine.network, session.layout)
+            found.append(Trained(model.clone(), session.layout, about, rest))
+            notes += [note for note in more if note not in notes]
+        return found, notes
+
+
+def adapt_to_this_machine(experiment: Experiment) -> tuple[Experiment, list[str]]:
+    """Return the experiment as one process of this machine can go on with it, and what that may change."""
+    changes: dict[str, Any] = {
+        "run.workers": 1,
+        "run.runtime": "local",
+        "run.ray_address": None,
+        "run.client_timeout": None,
+    }
+    notes = []
+    if experiment.run.engine == "gpu" and not torch.cuda.is_available():
+        changes["run.engine"] = "auto"
+        notes.append(
+            "the run used a GPU, and here is none: a model that adapts first may differ in its last digits"
+        )
+    return experiment.updated(changes), notes
+
+
+class _NoClients(RemoteRuntime):
+    """A runtime that reaches no client."""
+
+    def post(self, messages: Mapping[int, Message]) -> Mapping[int, Message | Failure]:
+        return {client: Failure("is not reached from here") for client in messages}
+
+
+def _restore_clients(folder: RunFolder, experiment: Experiment) -> World:
+    """Return the clients of a real federation as its run folder knows them, with a runtime that reaches none."""
+    people, data = folder.people(), experiment.data
+    if people is None or data.features is None or data.classes is None:
+        raise BadInput(f"run {folder.name} does not say who its clients are; it holds no people.parquet")
+    features = tuple(data.features)
+    task = own_task(experiment)
+    classes, outputs = task.count(data.class_count)
+    rows = people.select("name", "train", "validation", "test").iter_rows()
+    clients = tuple(ClientInfo(name, (t, v, e), features, classes, "", outputs) for name, t, v, e in rows)
+    known = agreed_preparation(data, Registration.read(folder.path).agreement)
+    population = RemotePopulation(data.name, clients, task=task, preparation=known)
+    engine = engine_spec(experiment, build_method(experiment.method), population).build()
+    return World(population, np.empty(0, np.int64), _NoClients(engine, population.bounds))
+
+
+def _preparation(session: Session, client: str | None) -> Preparation | None:
+    """Return how samples for the model are made; None for a named dataset as it is, or where nobody knows."""
+    population = session.population
+    if isinstance(population, RemotePopulation):
+        return None if population.preparation == AS_READ else population.preparation
+    assert isinstance(population, Federation)
+    found = population.preparation_of(None if client is None else _find_client(client, population.names))
+    return None if session.experiment.data.name in DATASETS and found == AS_READ else found
+
+
+def _class_names(session: Session) -> tuple[str, ...] | None:
+    """Return the names of the classes or outputs, where they have any."""
+    data = session.experiment.data
+    if data.own:
+        return None if data.classes is None or isinstance(data.classes, int) else tuple(data.classes)
+    assert isinstance(session.population, Federation)
+    return session.population.target_names
+
+
+class _ServedModel(NamedTuple):
+    """The model `[P]` of a client, the group it chose, if any, and over how many draws its score is a mean."""
+
+    model: Tensor
+    choice: int | None
+    draws: int
+
+
+@dataclass(frozen=True)
+class _RestoredRun:
+    """A run restored from its last checkpoint, and the models in it."""
+
+    session: Session
+    run: str
+    done: int
+    """Rounds finished."""
+
+    def client(self, text: str) -> tuple[Tensor, str, list[str]]:
+        """Return the model of a client, whose it is, and notes on it."""
+        client = _find_client(text, self.session.population.names)
+        whose = f"client {self.session.population.names[client]!r}"
+        if client in self.session.newcomers:
+            return self._newcomer_model(client), whose, [f"{whose} never trained; this is its model on arrival"]
+        if NUMBER in self.session.runtime.states.to_checkpoint()["kept"]:  # a rehearsal: states are elsewhere
+            raise _keeps_its_model(text, self.run)
+        served = self._hand_over(self._evaluation(client), client)
+        averaged = (
+            f"the run scores {whose} by the mean of {served.draws} draws of its features; here by their means"
+        )
+        return served.model, whose, [averaged] * (served.draws > 0)
+
+    def group(self, group: int | None) -> tuple[Tensor, str, list[str]]:
+        """Return the model of a group by its number in the tables, whose it is, and notes on it."""
+        groups = self.session.groups
+        assert groups is not None  # there is a checkpoint
+        numbers = np.unique(groups[groups != UNKNOWN]).tolist()
+        if group is None and len(numbers) != 1:
+            sizes = [f"{number}{self._tell(f' ({np.count_nonzero(groups == number)})')}" for number in numbers]
+            raise BadInput(
+                f"run {self.run} has {len(numbers)} groups{self._tell(', of so many clients')}: "
+                f"{_list_first(sizes)}; choose one with --group, or a client with --client"
+            )
+        number = numbers[0] if group is None else group
+        if number not in numbers:
+            raise BadInput(f"group {number} is unknown in run {self.run}; its groups are {_list_first(numbers)}")
+        members = np.flatnonzero(groups == number)
+        model, notes = self._shared_model(number, members)
+        size = f" ({len(members)} client{'s' * (len(members) > 1)})"
+        return model, f"group {number}{self._tell(size)}", notes
+
+    def _tell(self, crowd: str) -> str:
+        """Return what is said of how many clients are in groups, or who; nothing where privacy was promised."""
+        return crowd if self.session.promise is None else ""
+
+    def _evaluation(self, client: int) -> Exchange:
+        """Return the exchange by which the client was evaluated after the last round of the checkpoint."""
+        session = self.session
+        last = self.done == session.experiment.run.rounds
+        split = session.experiment.evaluation.on
+        return session.method.evaluation(session.state, session.server, np.array([client]), split, last)
+
+    def _hand_over(self, evaluation: Exchange, client: int) -> _ServedModel:
+        """Return what the client would be evaluated with."""
+        engine = self.session.runtime.engine
+        noise, engine.upload_noise = engine.upload_noise, None  # what a client hands to itself needs none
+        replies = self.session.runtime.measure(replace(evaluation, rule=HandOver.of(evaluation.rule)))
+        engine.upload_noise = noise
+        if client in replies.missing:
+            name = self.session.population.names[client]
+            raise BadInput(f"client {name!r} has no model that could be used: it {replies.missing[client]}")
+        at = int(np.searchsorted(replies.clients, client))
+        choices = replies.report.get("choice")
+        return _ServedModel(
+            replies.models[at], None if choices is None else choices[at], replies.report["draws"][at]
+        )
+
+    def _newcomer_model(self, client: int) -> Tensor:
+        """Return the model that the method gives to a client that was held out of training."""
+        session = self.session
+        session.runtime.begin_round(self.done + 1)
+        session.runtime.dropout = 0.0  # nobody vanishes before having joined
+        # All of them arrive together: a method may look at each beside the others.
+        arrival = session.method.newcomer(session.state, session.newcomers, session.server_with_newcomers)
+        joined = drive(arrival, session.runtime.answer)
+        sends = serve(joined, joined.served)
+        return self._hand_over(Exchange(session.newcomers, Evaluate(own=joined.own), sends), client).model
+
+    def _shared_model(self, group: int, members: NDArray[np.int64]) -> tuple[Tensor, list[str]]:
+        """Return the one model that all members `[m]` of a group are served, and notes on it."""
+        session = self.session
+        serving = session.method.serving(session.state, session.server)
+        evaluation = self._evaluation(int(members[0]))
+        rows = np.unique(serving.served[members[serving.groups[members] != UNKNOWN]])
+        if not len(rows) and (choice := self._hand_over(evaluation, int(members[0])).choice) is not None:
+            rows = np.array([choice])  # all of them choose anew in each evaluation
+        part, wrong = serving.part, ""
+        if serving.own and part is None and serving.rows is not None:
+            wrong = f"group {group} shares no model; its clients have one each"
+        elif len(rows) != 1:
+            wrong = f"the clients of group {group} are served {len(rows)} different models"
+        elif part is not None and part.size < session.layout.size:
+            of = f"{part.size:,} of {session.layout.size:,} parameters"
+            wrong = f"group {group} shares {of}; its clients keep the rest"
+        if wrong:
+            names = _list_first([repr(session.population.names[member]) for member in members])
+            raise BadInput(f"{wrong}; choose a client with --client{self._tell(f': {names}')}")
+        personal = evaluation.rule != Evaluate(session.experiment.evaluation.on)
+        notes = [f"a client of group {group} is served a model of its own; --client gives that"] * personal
+        return serving.models[int(rows[0])], notes
+
+
+def _keeps_its_model(client: str, run: str) -> BadInput:
+    return BadInput(f"client {client!r} of run {run} keeps its model to itself; give its state folder, or a group")
+
+
+def _find_client(text: str, names: Sequence[str]) -> int:
+    """Return the client of that name or, where nobody has it, of that number."""
+    if text in names:
+        return names.index(text)
+    if text.isascii() and text.isdigit() and int(text) < len(names):
+        return int(text)
+    raise BadInput(unknown("client", text, names, instead=f"a number from 0 to {len(names) - 1}"))
+
+
+def _list_first(values: Sequence[object]) -> str:
+    """List values for a sentence; of many, the first ones."""
+    more = f" and {len(values) - MOST_NAMES} more" if len(values) > MOST_NAMES else ""
+    return ", ".join(map(str, values[:MOST_NAMES])) + more

@@ -1,0 +1,1 @@
+"""Many runs: compare methods on the same clients, and rerun published tables."""

@@ -1,0 +1,217 @@
+"""A comparison on disk: what is compared, the runs of its cells, the tables and the page made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.errors import BadInput
+from coterie.runs.folder.files import write_whole
+from coterie.runs.folder.lock import LOCK, lock_folder
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import decode, encode
+from coterie.runs.schema import toml
+from coterie.runs.schema.sections import numbered_names
+from coterie.studies.compare.spec import Cell, Comparison, Variant, deciding_tables
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from coterie.runs.folder.metrics import RunMetrics
+    from coterie.studies.compare.measures import Frames
+
+_WHAT = "comparison.toml"
+
+ENDED = ("finished", "interrupted")
+"""States of a run whose rounds are all on disk."""
+
+
+class ComparisonFolder:
+    """One comparison on disk. Opening a folder reads nothing and creates nothing.
+
+    Args:
+        path: the folder.
+        pool: where the run folders of the cells are, each under its key; without it, `cells` in the folder.
+    """
+
+    def __init__(self, path: Path | str, pool: Path | str | None = None) -> None:
+        self.path = Path(path)
+        self.pool = self.path / "cells" if pool is None else Path(pool)
+
+    def __repr__(self) -> str:
+        return f"ComparisonFolder({str(self.path)!r})"
+
+    @classmethod
+    @contextmanager
+    def hold(
+        cls, parent: Path | str, name: str, comparison: Comparison, pool: Path | str | None = None
+    ) -> Iterator[ComparisonFolder]:
+        """Write the comparison into the folder `parent/name`, and lock the folder for this process in the block.
+
+        If the folder holds a comparison already, its finished cells are kept.
+
+        Raises:
+            BadInput: there is something else, also another comparison, or another process is at it.
+        """
+        folder = cls(Path(parent) / name, pool)
+        path = str(folder.path)
+        if folder.path.exists():
+            if not folder.path.is_dir():
+                raise BadInput(f"{path!r} is a file; give the comparison another name, or another folder")
+            if not folder.is_comparison and any(there.name != LOCK for there in folder.path.iterdir()):
+                raise BadInput(f"{path!r} holds something else than a comparison; give the comparison another name")
+        with lock_folder(folder.path, f"comparison {path!r} is still running; wait for it, or stop it first"):
+            try:
+                difference = find_difference(folder.comparison(), comparison) if folder.is_comparison else None
+            except BadInput as problem:
+                raise BadInput([f"{path!r}: {sentence}" for sentence in problem.problems]) from None
+            if difference:
+                raise BadInput(
+                    f"{path!r} holds another comparison: {difference}; give this one another name (--name), or "
+                    "remove that folder"
+                )
+            folder.write_comparison(comparison)
+            yield folder
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether a comparison is kept here."""
+        return (self.path / _WHAT).is_file()
+
+    def comparison(self) -> Comparison:
+        """Read what is compared, with the settings that tuning has picked.
+
+        Raises:
+            BadInput: the folder holds no comparison, or its file is damaged.
+        """
+        if not self.is_comparison:
+            raise BadInput(f"{str(self.path)!r} is no comparison: it holds no {_WHAT}")
+        return Comparison.from_toml(self.path / _WHAT)
+
+    def write_comparison(self, comparison: Comparison) -> None:
+        """Write what is compared."""
+        write_whole(self.path / _WHAT, comparison.to_toml().encode())
+
+    def cell(self, key: str) -> RunFolder:
+        """Return the run folder of a cell, whether it exists or not."""
+        return RunFolder(self.pool / key)
+
+    def done(self, cells: Iterable[Cell]) -> dict[str, RunFolder]:
+        """Return the run folders of those cells that are finished, by key."""
+        return find_finished(cells, self.pool)
+
+    def write_frames(self, frames: Frames, summary: pl.DataFrame) -> None:
+        """Write the tables as Parquet: `cells`, `curves`, `clients` and `summary`."""
+        tables = {"cells": frames.cells, "curves": frames.curves, "clients": frames.clients, "summary": summary}
+        for name, schema in _schemas(frames.metrics).items():
+            write_whole(self.path / f"{name}.parquet", encode(tables[name], schema))
+
+    def read_frames(self) -> tuple[Frames, pl.DataFrame]:
+        """Read the tables: those of the cells, and the summary.
+
+        Raises:
+            BadInput: a file is damaged.
+            FileNotFoundError: there are none.
+        """
+        from coterie.studies.compare.measures import LATER, Frames, shared_metrics
+
+        metrics = shared_metrics(self.done(self.comparison().cells()).values())
+        kept = {
+            name: decode(self.path / f"{name}.parquet", schema, later=LATER)
+            for name, schema in _schemas(metrics).items()
+        }
+        summary = kept.pop("summary")
+        return Frames(**kept, metrics=metrics), summary
+
+    def tuning(self) -> pl.DataFrame | None:
+        """Read the trials by which settings were picked; None where there are none that can be read."""
+        from coterie.studies.compare.tuning import TUNING
+
+        try:
+            return decode(self.path / "tuning.parquet", TUNING)
+        except (BadInput, FileNotFoundError):  # an earlier version's has other columns
+            return None
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a text under a file name and return its path."""
+        write_whole(self.path / name, text.encode())
+        return self.path / name
+
+
+def choose_free_name(comparison: Comparison, parent: Path | str) -> Comparison:
+    """Return the comparison under the name of its folder: where nobody named it, one that no other comparison has.
+
+    Of NAME, NAME-2, NAME-3, … it is the first that is free, or under which this comparison has begun.
+    """
+    if comparison.is_named:
+        return comparison
+    free = next(name for name in numbered_names(comparison.name) if _is_open(Path(parent) / name, comparison))
+    return replace(comparison, name=free, is_named=True)
+
+
+def _is_open(path: Path, comparison: Comparison) -> bool:
+    """Whether no other comparison is kept at a path, nor one that cannot be read."""
+    folder = ComparisonFolder(path)
+    try:
+        return not folder.is_comparison or _goes_on(folder.comparison(), comparison)
+    except BadInput:
+        return False
+
+
+def _goes_on(kept: Comparison, given: Comparison) -> bool:
+    """Whether a comparison nobody named goes on with one that is kept: they share a method in a setting."""
+    kept_pairs, pairs = ({(s.name, m.name) for s in c.settings for m in c.methods} for c in (kept, given))
+    return bool(kept_pairs & pairs) and find_difference(kept, given) is None
+
+
+def find_difference(kept: Comparison, given: Comparison) -> str | None:
+    """Return in what a comparison differs from one that is kept; None where it goes on with that one.
+
+    It goes on where each method in each setting that both have is the same experiment, also where there is none
+    such. Seeds, further methods and settings, the baseline and the target may differ, and so may what tuning has
+    picked.
+    """
+    kept, given = (replace(comparison, tuned={}, adapted={}) for comparison in (kept, given))
+    before, now = (
+        {(s.name, m.name): (s, m) for s in comparison.settings for m in comparison.methods}
+        for comparison in (kept, given)
+    )
+    for pair in (pair for pair in now if pair in before):
+        tables = [
+            {f"{title}.{key}": value for title, table in part.items() for key, value in table.items()}
+            for part in (_deciding_tables(kept, *before[pair]), _deciding_tables(given, *now[pair]))
+        ]
+        for key in sorted({*tables[0], *tables[1]}):
+            there, here = (toml.literal(t[key]) if key in t else "not set" for t in tables)
+            if there != here:
+                return f"{key} is {there} there and {here} here"
+    return None
+
+
+def _deciding_tables(comparison: Comparison, setting: Variant, method: Variant) -> dict[str, dict[str, Any]]:
+    """Return the tables on which the runs of a method in a setting depend, but for the seed."""
+    return deciding_tables(comparison.experiment_of(setting, method, 0))
+
+
+def _schemas(metrics: RunMetrics) -> dict[str, pl.Schema]:
+    """Return the columns of a comparison's tables, by file."""
+    from coterie.studies.compare.measures import cells_schema, clients_schema, curves_schema
+    from coterie.studies.compare.table import summary_schema
+
+    made = {"cells": cells_schema, "curves": curves_schema, "clients": clients_schema, "summary": summary_schema}
+    return {name: make(metrics) for name, make in made.items()}
+
+
+def find_finished(cells: Iterable[Cell], pool: Path) -> dict[str, RunFolder]:
+    """Return the run folders in a pool of those cells that are finished, or as far as they are to go, by key."""
+    found = {}
+    for cell in {cell.key: cell for cell in cells}.values():
+        folder, rounds = RunFolder(pool / cell.key), cell.experiment.run.rounds
+        progress = folder.progress()
+        is_at_rest = progress is not None and progress.state in (("finished",) if cell.until is None else ENDED)
+        if progress is not None and is_at_rest and progress.round >= min(rounds, cell.until or rounds):
+            found[cell.key] = folder
+    return found

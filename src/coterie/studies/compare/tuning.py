@@ -1,0 +1,541 @@
+"""Tuning: every method of a comparison gets the same number of trials, and keeps what did best on validation data.
+
+A trial is the cell's own run, from the comparison's first seed, with other settings and measured on the clients'
+validation samples (`evaluation.on`). Test samples are never looked at: not for the choice, and not in the trials.
+A method that looks at validation data in training still does, for that is its own rule: Ditto with `dynamic`,
+FedCPS with `lambda_mode = "grid"`, DC-PFL with `trial_loss = "validation"`.
+
+The settings as they are come first. By default the search is a seeded random one over a finite grid, without
+replacement. The other samplers (`coterie.studies.compare.samplers`) search the ranges that the grids span, by
+Optuna. All methods get the same number of trials, and with pruning the same number of rounds: trials come in
+brackets of `BRACKET`, and at a quarter and at half of the rounds the better half of a bracket goes on. Optuna's own
+pruners decide on each trial as it comes in, so that a method's rounds would depend on the order of its values.
+
+What is tried next depends on the values of ended trials alone, told in the order in which they were asked for. So
+the runs in the pool are all that a search remembers: after a kill it asks again for the same trials, finds their
+runs, and goes on to the same picks to the bit, whatever the number of processes.
+
+The grid ends where the network does: settings that make another method of one (`Method.amounts_to`), such as FedRep
+with all layers private, are no trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import islice
+from math import ceil, inf, isfinite, prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from coterie.catalogue import Setting
+from coterie.errors import BadInput
+from coterie.methods.method import Method
+from coterie.models.layout import Layout
+from coterie.randomness import stream
+from coterie.runs.folder import metrics
+from coterie.runs.folder.metrics import MACRO
+from coterie.runs.folder.reading import Run
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.check import build_method, catalog
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.registry import section_settings
+from coterie.runs.schema.toml import literal
+from coterie.runs.setup import engine_spec, load_federation
+from coterie.studies.compare.measures import shared_metrics
+from coterie.studies.compare.samplers import (
+    GRID,
+    Proposal,
+    Proposals,
+    check_sampler,
+    describe_grid,
+    describe_ranges,
+    range_of,
+)
+from coterie.studies.compare.spec import Cell, Comparison, key_of
+from coterie.studies.compare.table import interval
+
+if TYPE_CHECKING:
+    from coterie.studies.compare.cells import Outcome
+
+Grid = dict[str, tuple[Any, ...]]
+"""Values to try, by dotted key."""
+
+TUNING = pl.Schema(
+    {
+        "setting": pl.String(),
+        "method": pl.String(),
+        "trial": pl.Int32(),
+        "key": pl.String(),
+        "changes": pl.String(),
+        "value": pl.Float64(),
+        "picked": pl.Boolean(),
+        "tied": pl.Boolean(),
+        "points": pl.Int64(),
+        "sampler": pl.String(),
+        "rounds": pl.Int64(),
+        "pruned": pl.Boolean(),
+        "space": pl.String(),
+    }
+)
+"""One row a trial, in the order of the comparison's cells and of the trials, which count from 1.
+
+`changes` is empty for the settings as they were, which come first. `value` is the comparison's measure in the last
+evaluated round, on validation samples; null where the run broke off, or has none. `tied` says that it cannot be
+told from the pick: the 95 % interval of its difference to it, paired by client, holds 0. It is null for the pick
+itself, for pruned trials, and where clients have no values of their own to pair. `points` is the size of the grid,
+and null where ranges are searched. A pruned trial has played `rounds` rounds, and its value is of the last of them.
+`space` says in words what is searched.
+"""
+
+BRACKET = 4
+"""Trials that are asked for together, and of which the better half goes on at each rung."""
+ATTEMPTS = 25
+"""Points that may be refused for each trial that is wanted, before a search of ranges ends."""
+
+
+def tuned_settings(method: str) -> dict[str, Setting]:
+    """Return the settings that tuning changes, by dotted key: the method's that have a grid, and the learning rate.
+
+    A method with a learning rate of its own (`method.lr`) has that one alone.
+
+    Raises:
+        BadInput: there is no such method.
+    """
+    own = {f"method.{s.name}": s for s in catalog("method")[method].settings if s.grid}
+    common = {f"training.{s.name}": s for s in section_settings("training") if s.grid}
+    return own | {key: s for key, s in common.items() if f"method.{s.name}" not in own}
+
+
+def grid_of(experiment: Experiment) -> Grid:
+    """Return the values that tuning tries, by dotted key.
+
+    A setting is left out if the method accepts no other value of it, like a setting of a part that a `mixed` method
+    does not have. A value is left out if it alone makes another method of this one on the experiment's network.
+
+    Raises:
+        BadInput: there is no such method, or it refuses its settings.
+    """
+    now = experiment.resolved().tables()
+    is_itself = not other_method(experiment)
+    grid = {}
+    for key, setting in tuned_settings(experiment.method.name).items():
+        section, _, name = key.partition(".")
+        present = now[section].get(name)
+        accepted = {value for value in setting.grid if value == present or _accepts(experiment, key, value)}
+        if not accepted - {present}:
+            continue
+        kept = tuple(
+            value
+            for value in setting.grid
+            # What one value alone does can only be said of a method that is itself with the others.
+            if value == present
+            or not (is_itself and value in accepted and other_method(experiment.updated({key: value})))
+        )
+        if any(value != present for value in kept):
+            grid[key] = kept
+    return grid
+
+
+def other_method(experiment: Experiment) -> str:
+    """Return which other method an experiment's settings make of its own on its network; empty where none."""
+    method = build_method(experiment.method)
+    if type(method).amounts_to is Method.amounts_to:
+        return ""
+    # The network depends on no other section, and on nothing of the method but what it needs.
+    sections = {title: getattr(experiment, title) for title in ("data", "task", "network")}
+    others = {"method": experiment.method.name, "run": {"imports": experiment.run.imports}}
+    needed = Experiment.from_tables({**sections, **others})
+    layout = _layout_of(needed.to_toml())
+    return "" if layout is None else method.amounts_to(layout, experiment.run.rounds)
+
+
+@cache
+def _layout_of(text: str) -> Layout | None:
+    """Return the layout of an experiment's network; None where it cannot be built, which its run will explain."""
+    try:
+        experiment = Experiment.from_toml(text).resolved()
+        method = build_method(experiment.method)
+        return engine_spec(experiment, method, load_federation(experiment, method)).build().layout
+    except BadInput:
+        return None
+
+
+def check(comparison: Comparison, trials: int, pool: Path, sampler: str = GRID) -> None:
+    """Refuse what cannot be tuned. Nothing is written.
+
+    Raises:
+        BadInput: `trials` is below 1, there is no such sampler or it is not installed, or a cell cannot be measured
+            on validation samples; each sentence once.
+    """
+    check_sampler(sampler)
+    if trials < 1:
+        raise BadInput(f"tune = {trials} is not possible; it must be at least 1")
+    if found := dict.fromkeys(
+        sentence for cell in _first_cells(comparison) for sentence in _find_problems(cell, pool)
+    ):
+        raise BadInput(list(found))
+
+
+def rungs(experiment: Experiment, prune: bool) -> tuple[int, ...]:
+    """Return the rounds at which a bracket is halved, and the last round.
+
+    These are a quarter and half of the rounds, or the next rounds in which the run is evaluated.
+    """
+    last, every = experiment.run.rounds, experiment.evaluation.every
+    early = {ceil(ceil(last / part) / every) * every for part in (4, 2)} if prune else set()
+    return (*sorted(number for number in early if number < last), last)
+
+
+def tune(
+    comparison: Comparison,
+    trials: int,
+    run: Callable[[list[Cell]], Mapping[str, Outcome]],
+    pool: Path,
+    sampler: str = GRID,
+    prune: bool = False,
+) -> tuple[Comparison, pl.DataFrame]:
+    """Return the comparison with the best settings of each method in each setting.
+
+    Every method has `trials` trials in every setting, or as many as its grid allows. A key that the table of a
+    method or a setting sets is not changed. Points that cannot run are skipped and do not count; runs that break
+    off do. Of equally good trials the first is picked. A pruned trial is picked only where no other has a value.
+
+    Args:
+        comparison: what is to be tuned; its measure decides.
+        trials: how many each method has in each setting.
+        run: runs cells in the pool and says by key how each ended; what is finished there already is only read.
+        pool: the folder of the cells' runs.
+        sampler: one of `SAMPLERS`.
+        prune: whether the worse half of each bracket ends at a quarter and at half of the rounds.
+
+    Returns:
+        The comparison with the picks in `tuned`, and the table `TUNING`.
+
+    Raises:
+        BadInput: `trials` is below 1, the sampler is unknown or not installed, or a cell cannot be measured on
+            validation samples.
+        KeyboardInterrupt: cells were interrupted; the same call goes on with what is finished.
+    """
+    check(comparison, trials, pool, sampler)
+    searches = plan_searches(comparison, pool, sampler, prune)
+    while sum(search.begin(trials) for search in searches):
+        for rung in range(max(len(search.rungs) for search in searches)):
+            batch = [(search, attempt) for search in searches for attempt in search.due(rung)]
+            if not batch:
+                continue
+            outcomes = run([search.cell_at(attempt, rung) for search, attempt in batch])
+            if any(outcome.status == "interrupted" for outcome in outcomes.values()):
+                raise KeyboardInterrupt
+            for search, attempt in batch:
+                search.record(attempt, outcomes[attempt.cell.key].status == "finished", rung, comparison)
+            for search in searches:
+                search.halve(rung)
+        for search in searches:
+            search.end()
+    measured = shared_metrics(RunFolder(pool / trial.key) for search in searches for trial in search.trials)
+    comparison = comparison.measured_by(measured)
+    tuned = {setting: dict(methods) for setting, methods in comparison.tuned.items()}
+    rows: list[dict[str, Any]] = []
+    for search in searches:
+        picked = search.best(comparison.measure in measured.falling)
+        rows += search.rows(picked, comparison.measure)
+        if picked is not None and picked.changes:
+            tuned.setdefault(search.cell.setting, {})[search.cell.method] = _nest(picked.changes)
+    return replace(comparison, tuned=tuned), pl.DataFrame(rows, schema=TUNING)
+
+
+def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: int) -> list[str]:
+    """Return a sentence for each method with fewer trials than asked for, or with no trial that has a value."""
+    found = []
+    first = {(cell.setting, cell.method): cell.experiment for cell in _first_cells(comparison)}
+    for setting in comparison.settings:
+        for method in comparison.methods:
+            own = tuning.filter(setting=setting.name, method=method.name)
+            where = " in ".join(filter(None, [method.name, setting.name]))
+            if not own.height and (other := other_method(first[setting.name, method.name])):
+                found.append(
+                    f"{where}: not tuned; with its settings, and with all others that were tried, it is {other}"
+                )
+                continue
+            if own.height < trials:
+                space = "grid" if own["points"].null_count() == 0 else "ranges"
+                found.append(
+                    f"{where}: {own.height} of {trials} trials, for no other settings of its {space} can run"
+                )
+            tied = own["tied"].sum()
+            if tied:
+                others = own.filter(~pl.col("pruned"))["value"].count() - 1
+                found.append(
+                    f"{where}: {tied} of {others} other trials tie with the pick within noise, paired by client on "
+                    "validation samples"
+                )
+            if own["value"].null_count() == own.height:
+                found.append(f"{where}: no trial has a value, and the settings stay as they are")
+    return found
+
+
+def _first_cells(comparison: Comparison) -> list[Cell]:
+    """Return one cell per method and setting: its settings as they are, measured on validation samples."""
+    cells = replace(comparison, seeds=comparison.seeds[:1], adapted={}).cells()
+    return [_change_cell(cell, {"evaluation.on": "validation"}) for cell in cells]
+
+
+def plan_searches(comparison: Comparison, pool: Path, sampler: str = GRID, prune: bool = False) -> list[_Search]:
+    """Return one search per method and setting."""
+    settings, methods = ({v.name: v.tables for v in vs} for vs in (comparison.settings, comparison.methods))
+    searches = []
+    for start in _first_cells(comparison):
+        parts = (settings[start.setting], methods[start.method])
+        fixed = {f"{section}.{key}" for part in parts for section, table in part.items() for key in table}
+        searches.append(_Search(start, fixed, pool, sampler, prune))
+    return searches
+
+
+@dataclass
+class _Trial:
+    """A trial from the first round that it is asked for to the last that it plays."""
+
+    cell: Cell
+    changes: dict[str, Any]
+    proposal: Proposal | None = None
+    """What a sampler of ranges proposed; None for a point of the grid."""
+    value: float | None = None
+    rounds: int = 0
+    is_over: bool = False
+    is_pruned: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.cell.key
+
+
+@dataclass
+class _Search:
+    """The trials of one method in one setting."""
+
+    cell: Cell
+    """The settings as they are, measured on validation samples."""
+    fixed: set[str]
+    """Dotted keys that the search does not change: the method or the setting sets them."""
+    pool: Path
+    sampler: str = GRID
+    prune: bool = False
+    trials: list[_Trial] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        experiment = self.cell.experiment
+        grid = {key: values for key, values in grid_of(experiment).items() if key not in self.fixed}
+        self.rungs = rungs(experiment, self.prune)
+        self._keys: set[str] = set()
+        self._open: list[_Trial] = []
+        self._sign = 1
+        if self.sampler == GRID:
+            self.points: int | None = prod(len(values) for values in grid.values())
+            self.space = describe_grid(grid)
+            self._left = self._points_of_grid(grid)
+        else:
+            ranges = {key: range_of(values) for key, values in grid.items()}
+            self.points, self.space = None, describe_ranges(ranges)
+            seed = int(stream(experiment.run.seed, f"tuning {experiment.method.name}").integers(2**32))
+            self._left = self._proposals(Proposals(ranges, self.sampler, seed))
+
+    def next(self, count: int) -> list[Cell]:
+        """Return the cells of up to so many more trials."""
+        return [trial.cell for trial in islice(self._left, max(0, count))]
+
+    def begin(self, trials: int) -> int:
+        """Ask for the next trials of `trials` in all; return how many there are."""
+        left = trials - len(self.trials)
+        if self.prune or self.sampler != GRID:
+            left = min(left, BRACKET)
+        self._open = list(islice(self._left, left))
+        return len(self._open)
+
+    def due(self, rung: int) -> list[_Trial]:
+        """Return the trials that go on to a rung."""
+        return [trial for trial in self._open if not trial.is_over] if rung < len(self.rungs) else []
+
+    def cell_at(self, trial: _Trial, rung: int) -> Cell:
+        """Return a trial's cell, to be run as far as a rung."""
+        is_last = rung == len(self.rungs) - 1
+        return trial.cell if is_last else replace(trial.cell, until=self.rungs[rung])
+
+    def record(self, trial: _Trial, finished: bool, rung: int, comparison: Comparison) -> None:
+        """Record what a trial has come to at a rung. One without a finished round does not count as a trial."""
+        folder = RunFolder(self.pool / trial.key)
+        rounds = folder.rounds()
+        if rounds.height:
+            rounds = rounds.filter(pl.col("round") <= self.rungs[rung])
+            measured = comparison.measured_by(folder.metrics)
+            self._sign = -1 if measured.measure in folder.metrics.falling else 1
+            scored = metrics.summary(rounds, folder.metrics, trial.cell.experiment.evaluation.last)
+            value = scored[measured.measure] if finished else None
+            trial.value = value if value is not None and isfinite(value) else None
+            trial.rounds = rounds.height
+        trial.is_over = not finished or not rounds.height
+        if trial.proposal is not None and trial.value is not None:
+            trial.proposal.report(self._sign * trial.value, self.rungs[rung])
+
+    def halve(self, rung: int) -> None:
+        """End the worse half of the bracket before the last rung; of equally good trials the first go on."""
+        if rung >= len(self.rungs) - 1:
+            return
+        # Every rung is reached by half as many, also where runs have broken off.
+        kept = ceil(len(self._open) / 2 ** (rung + 1))
+        alive = [trial for trial in self._open if not trial.is_over]
+        worst = -inf
+        alive.sort(key=lambda trial: worst if trial.value is None else self._sign * trial.value, reverse=True)
+        for trial in alive[kept:]:
+            trial.is_over = trial.is_pruned = True
+
+    def end(self) -> None:
+        """Count the open trials, and tell the sampler of them in the order in which it was asked.
+
+        If no trial has finished a round so far, the search ends: then the settings are not the reason.
+        """
+        for trial in self._open:
+            if trial.proposal is not None:
+                value = None if trial.value is None else self._sign * trial.value
+                trial.proposal.tell(value, trial.is_pruned)
+            if trial.rounds:
+                self.trials.append(trial)
+        self._open = []
+        if not self.trials:
+            self._left = iter(())
+
+    def best(self, falling: bool) -> _Trial | None:
+        """Return the first of the best trials, of those that were not pruned if any of them has a value."""
+        found = [trial for trial in self.trials if trial.value is not None]
+        found = [trial for trial in found if not trial.is_pruned] or found
+        sign = -1 if falling else 1
+        return max(found, key=lambda trial: sign * (trial.value or 0.0), default=None)
+
+    def rows(self, picked: _Trial | None, measure: str) -> list[dict[str, Any]]:
+        """Return the rows of the table `TUNING`."""
+        return [
+            {
+                "setting": self.cell.setting,
+                "method": self.cell.method,
+                "trial": number,
+                "key": trial.key,
+                "changes": ", ".join(f"{key} = {literal(value)}" for key, value in trial.changes.items()),
+                "value": trial.value,
+                "picked": trial is picked,
+                "tied": self._is_tied(trial, picked, measure),
+                "points": self.points,
+                "sampler": self.sampler,
+                "rounds": trial.rounds,
+                "pruned": trial.is_pruned,
+                "space": self.space,
+            }
+            for number, trial in enumerate(self.trials, start=1)
+        ]
+
+    def _is_tied(self, trial: _Trial, picked: _Trial | None, measure: str) -> bool | None:
+        """Return whether a trial cannot be told from the pick over the clients; None where that cannot be asked."""
+        if picked is None or trial is picked or trial.value is None or trial.is_pruned or picked.is_pruned:
+            return None
+        own, best = (Run(RunFolder(self.pool / each.key), each.key).last for each in (trial, picked))
+        column = measure.replace(MACRO, "")
+        if column not in own.columns:
+            return None
+        pairs = own.select("client", own=column).join(best.select("client", best=column), on="client").drop_nulls()
+        _, low, high = interval((pairs["own"] - pairs["best"]).to_numpy())
+        return bool(low <= 0 <= high) if isfinite(low) else None
+
+    def _points_of_grid(self, grid: Grid) -> Iterator[_Trial]:
+        """Yield every trial that is possible, each once; the settings as they are come first."""
+        start = self.cell.experiment
+        if first := self._try({}):
+            yield first
+        # One stream for all settings and labels of a method: they try the same points.
+        for changes in draw_points(grid, start.run.seed, start.method.name):
+            if trial := self._try(changes):
+                yield trial
+
+    def _proposals(self, proposals: Proposals) -> Iterator[_Trial]:
+        """Yield the trials that a sampler of ranges proposes, each once; the settings as they are come first."""
+        tables = self.cell.experiment.resolved().tables()
+        if first := self._try({}):
+            now = {key: tables[key.partition(".")[0]].get(key.partition(".")[2]) for key in proposals.ranges}
+            first.proposal = proposals.start_with(now)
+            yield first
+        refused = 0
+        while proposals.ranges and refused < ATTEMPTS:
+            proposal = proposals.ask()
+            trial = self._try(proposal.changes)
+            if trial is None:
+                proposal.tell(None, False)
+                refused += 1
+                continue
+            trial.proposal, refused = proposal, 0
+            yield trial
+
+    def _try(self, changes: dict[str, Any]) -> _Trial | None:
+        """Return the trial of other settings; None where they were tried, cannot run, or make another method."""
+        try:
+            cell = _change_cell(self.cell, changes)
+        except BadInput:
+            return None
+        if cell.key in self._keys or (changes and _find_problems(cell, self.pool)):
+            return None
+        if other_method(cell.experiment):
+            return None
+        self._keys.add(cell.key)
+        return _Trial(cell, changes)
+
+
+def draw_points(grid: Grid, seed: int, method: str) -> Iterator[dict[str, Any]]:
+    """Yield the points of a grid in random order, drawn one by one: the grid may be too large to list."""
+    rng = stream(seed, f"tuning {method}")
+    swapped: dict[int, int] = {}
+    for left in range(prod(len(values) for values in grid.values()), 0, -1):
+        drawn = int(rng.integers(left))
+        number = swapped.get(drawn, drawn)
+        swapped[drawn] = swapped.pop(left - 1, left - 1)
+        point = {}
+        for key, values in grid.items():
+            number, which = divmod(number, len(values))
+            point[key] = values[which]
+        yield point
+
+
+def _change_cell(cell: Cell, changes: Mapping[str, Any]) -> Cell:
+    """Return the cell with other settings.
+
+    Raises:
+        BadInput: the method refuses them.
+    """
+    experiment = cell.experiment.updated(changes)
+    return replace(cell, experiment=experiment, key=key_of(experiment))
+
+
+def _find_problems(cell: Cell, pool: Path) -> list[str]:
+    """Return what is wrong with a cell, as far as that is known before it runs."""
+    try:
+        cell.experiment.updated({"run.folder": str(pool)}).check()
+    except BadInput as problem:
+        return problem.problems
+    return []
+
+
+def _accepts(experiment: Experiment, key: str, value: Any) -> bool:
+    """Whether the method accepts another value of one setting, the others being as they are."""
+    try:
+        build_method(experiment.updated({key: value}).method)
+    except BadInput:
+        return False
+    return True
+
+
+def _nest(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return dotted keys as tables."""
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        tables.setdefault(section, {})[name] = value
+    return tables

@@ -1,0 +1,478 @@
+"""One published table or figure: how it is run at each scale, what was printed, and what the paper concludes.
+
+An item is a TOML file of `items/`. What stands at its top is the paper's own setting, the scale `full`;
+`[scales.large]`, `[scales.medium]` and `[scales.small]` change parts of it, key by key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coterie.errors import BadInput, sentences, unknown
+from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
+from coterie.runs.schema import toml
+from coterie.runs.schema.experiment import apply_changes
+from coterie.studies.papers.claims import Link, Reference, parse_claim, references
+from coterie.studies.papers.quantities import Quantity, built_in
+
+if TYPE_CHECKING:
+    from coterie.studies.compare.spec import Comparison
+
+DEFAULT_MEASURE = CLASSIFICATION.headline
+
+FULL = "full"
+SCALES = ("small", "medium", "large", FULL)
+"""How much of a paper's setting is run, the least first."""
+
+Parts = dict[str, dict[str, Any]]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+T = TypeVar("T", bound=_Closed)
+
+
+class Claim(_Closed):
+    """A statement of the paper, as text and as a comparison; see `coterie.studies.papers.claims`."""
+
+    text: str = Field(min_length=1)
+    where: str = Field(min_length=1)
+    """The place in the paper that says so."""
+    holds: str
+    finding: dict[str, str] = {}
+    """By scale: why it came out as it did, and which experiment would decide it."""
+    published_exception: str | None = None
+    """Why the printed numbers themselves do not bear the claim out, where they do not."""
+    pool: list[str] = []
+    """Settings over which the comparison is averaged, seed by seed; `holds` then names none of its own."""
+    exact: bool = False
+    """What is compared is a count, and may well be the same in every seed; otherwise that is vacuous of two."""
+    headline: bool = False
+    """Whether it is one of the paper's main claims, for the table at the front of the page."""
+    why: str = ""
+    """One sentence on a headline claim: why it came out as it did."""
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return parse_claim(self.holds)
+
+
+class Scale(_Closed):
+    """What a scale changes: `experiment`, `methods` and `settings` are merged over those at the top."""
+
+    stand_in: str = ""
+    reduces: str = ""
+    seeds: int | list[int] | None = None
+    target: float | None = None
+    keep_methods: list[str] | None = None
+    keep_settings: list[str] | None = None
+    experiment: dict[str, Any] = {}
+    methods: Parts = {}
+    settings: Parts = {}
+    quantities: Parts = {}
+
+
+class _Top(_Closed):
+    """The keys at the top of an item's file; tables inside are read one by one, for better sentences."""
+
+    paper: str = Field(min_length=1)
+    place: str = Field(min_length=1)
+    title: str = Field(min_length=1)
+    says: str = Field(min_length=1)
+    findings: dict[Literal["small", "medium", "large", "full"], str] = {}
+    seeds: int | list[int] = 5
+    measure: str = DEFAULT_MEASURE
+    baseline: str | None = None
+    target: float | None = None
+    shows: list[str] = Field(min_length=1)
+    experiment: dict[str, Any] = {}
+    methods: Parts = Field(min_length=1)
+    adapted: dict[str, str] | None = None
+    """Rows after adaptation by label, as in a comparison; without it, FedAvg's."""
+    settings: Parts = {}
+    published: dict[str, dict[str, Any]] = {}
+    quantities: Parts = {}
+    claims: list[dict[str, Any]] = Field(min_length=1)
+    scales: dict[str, dict[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A checked item. `tables` holds for each scale what `Comparison.from_tables` takes."""
+
+    id: str
+    paper: str
+    place: str
+    title: str
+    says: str
+    findings: Mapping[str, str]
+    """By scale: why claims came out as they did, and what would decide them. A claim may have its own."""
+    shows: tuple[str, ...]
+    methods: tuple[str, ...]
+    settings: tuple[str, ...]
+    """The settings' labels; one that is "" where the item has none of its own."""
+    claims: tuple[Claim, ...]
+    published: Mapping[Reference, float]
+    scales: Mapping[str, Scale]
+    tables: Mapping[str, Mapping[str, Any]]
+    quantities: Mapping[str, Mapping[str, Quantity]]
+    """By scale, those that the item defines itself."""
+    measure: str = DEFAULT_MEASURE
+    """The column of the table of rounds that is compared."""
+    metrics: RunMetrics = CLASSIFICATION
+    """Of its runs: those that the experiment names (`task.metrics`), else a classification's."""
+    _method_settings: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict, repr=False, compare=False)
+
+    def comparison(self, scale: str) -> Comparison:
+        """Return what is run at a scale.
+
+        Raises:
+            BadInput: the item has no such scale, or its tables are no comparison.
+        """
+        from coterie.studies.compare.spec import Comparison
+
+        self.require_scale(scale)
+        return Comparison.from_tables(self.tables[scale], name=f"{self.id}-{scale}", given=False)
+
+    def require_scale(self, scale: str) -> None:
+        """Refuse a scale that the item does not have.
+
+        Raises:
+            BadInput: the item has no such scale.
+        """
+        if scale not in SCALES:
+            raise BadInput(unknown("scale", scale, SCALES))
+        if scale not in self.scales:
+            raise BadInput(f"{self.id} has no scale {scale}; it has {', '.join(self.scales)}")
+
+    def digest(self, scale: str, those: Iterable[Reference] | None = None) -> str:
+        """Return 16 hexadecimal digits of what the numbers at a scale depend on: runs, and how they are read.
+
+        Args:
+            scale: which one.
+            those: numbers that are there; rows, settings and quantities without any are left out. None for all.
+        """
+        tables = dict(self.tables[scale])
+        defined = {name: q.model_dump(exclude_none=True) for name, q in self.quantities[scale].items()}
+        if those is not None:
+            found = list(those)
+            for kind, names in (("methods", {r.method for r in found}), ("settings", {r.setting for r in found})):
+                if kind in tables:
+                    tables[kind] = {name: part for name, part in tables[kind].items() if name in names}
+            defined = {name: table for name, table in defined.items() if name in {r.quantity for r in found}}
+        text = repr(_sorted({"tables": tables, "quantities": defined}))
+        return blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def method_settings(self, scale: str) -> dict[str, dict[str, Any]]:
+        """Return for each row its method's name and settings, the defaults written out, in the first setting."""
+        if scale not in self._method_settings:
+            comparison = self.comparison(scale)
+            first, seed = comparison.settings[0], comparison.seeds[0]
+            found = {m.name: comparison.experiment_of(first, m, seed).resolved() for m in comparison.methods}
+            tables = {name: dict(experiment.tables()["method"]) for name, experiment in found.items()}
+            self._method_settings[scale] = json.loads(json.dumps(tables))  # as a result's file has them
+        return self._method_settings[scale]
+
+    def wanted_numbers(self, scale: str) -> Iterator[Reference]:
+        """Yield every number that a result of the scale has."""
+        tables = self.tables[scale]
+        for quantity in self.wanted_quantities():
+            for setting in tables.get("settings", {"": None}):
+                yield from (Reference(quantity, method, setting) for method in tables["methods"])
+
+    def wanted_quantities(self) -> tuple[str, ...]:
+        """Return the quantities that the item shows, defines, or claims something about, each once."""
+        named = [reference.quantity for claim in self.claims for reference in references(claim.links)]
+        return tuple(dict.fromkeys([*self.shows, *self.quantities[FULL], *named]))
+
+    def with_setting(self, reference: Reference, pooled: str = "") -> Reference:
+        """Return the reference with its setting: its own, else the pooled one, else the only one of the item."""
+        if reference.setting or (not pooled and len(self.settings) != 1):
+            return reference
+        return Reference(reference.quantity, reference.method, pooled or self.settings[0])
+
+    def unit(self, quantity: str) -> str:
+        """Return the unit of a quantity: `%`, `MB`, `s`, `rounds`, or nothing."""
+        if quantity in (given := built_in(self.metrics)):
+            return given[quantity].unit
+        return self.quantities[FULL][quantity].unit or ""
+
+    def meaning(self, quantity: str, scale: str = FULL) -> str:
+        """Return what a quantity is, in a few words."""
+        if quantity in (given := built_in(self.metrics)):
+            return given[quantity].meaning
+        return self.quantities[scale][quantity].describe(self.metrics.falling, self.measure)
+
+
+def list_items() -> list[str]:
+    """Return the names of all items, in alphabetical order, numbers by size."""
+    names = [path.name for path in files("coterie.studies.papers.items").iterdir()]
+    return sorted((name.removesuffix(".toml") for name in names if name.endswith(".toml")), key=_sort_key)
+
+
+def _sort_key(name: str) -> list[str]:
+    return [part.zfill(6) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def paper_prefix(paper: str) -> str:
+    """Return what the names of a paper's items begin with, however the paper's name is spelled."""
+    return re.sub(r"[\W_]", "", paper).lower()
+
+
+def load_item(id: str) -> Item:
+    """Load the item of that name.
+
+    Raises:
+        BadInput: there is no such item, or its file has mistakes; one sentence each.
+    """
+    names = list_items()
+    if id not in names:
+        if of_paper := [name for name in names if name.split("-")[0] == paper_prefix(id)]:
+            raise BadInput(f"item {id!r} is a whole paper; name some of its items: {', '.join(of_paper)}")
+        raise BadInput(unknown("item", id, names, instead="all"))
+    with as_file(files("coterie.studies.papers.items").joinpath(f"{id}.toml")) as path:
+        return read_item(id, path)
+
+
+def read_item(id: str, source: Path | str) -> Item:
+    """Read an item from a TOML file, or from a text of several lines.
+
+    Raises:
+        BadInput: one sentence for each mistake in it, each beginning with `id`.
+    """
+    try:
+        return _make_item(id, toml.load(source))
+    except BadInput as error:
+        raise BadInput([f"{id}: {problem}" for problem in error.problems]) from None
+
+
+def _make_item(id: str, tables: Mapping[str, Any]) -> Item:
+    found: list[str] = []
+    top = _validate(_Top, tables, "", found)
+    if top is None:
+        raise BadInput(found)
+    scales = {FULL: Scale()}
+    for name, table in top.scales.items():
+        if name not in SCALES or name == FULL:
+            found.append(f"scales.{name} is no scale; it must be small, medium or large")
+        elif (scale := _validate(Scale, table, f"scales.{name}", found)) is not None:
+            found += _find_misfits(scale, f"scales.{name}", top)
+            scales[name] = scale
+    if top.baseline is not None and top.baseline not in top.methods:
+        found.append(unknown("baseline", top.baseline, top.methods))
+    own = _read_quantities(top, scales, found)
+    claims = [_validate(Claim, table, f"claims[{i}]", found) for i, table in enumerate(top.claims, 1)]
+    item = Item(
+        id=id,
+        paper=top.paper,
+        place=top.place,
+        title=top.title,
+        says=top.says,
+        findings={str(scale): text for scale, text in top.findings.items()},
+        shows=tuple(top.shows),
+        methods=_list_rows(top),
+        settings=tuple(top.settings) or ("",),
+        claims=tuple(claim for claim in claims if claim is not None),
+        published=_read_published(top, found),
+        scales={name: scales[name] for name in SCALES if name in scales},
+        tables={} if found else {name: _merge_scale(top, scale) for name, scale in scales.items()},
+        quantities=own,
+        measure=top.measure,
+        metrics=_measured_by(top, []),
+    )
+    names = [*built_in(item.metrics), *top.quantities]
+    found += [f"shows: {unknown('quantity', q, names)}" for q in top.shows if q not in names]
+    for i, claim in enumerate(claims, 1):
+        found += [] if claim is None else [f"claims[{i}]{p}" for p in _find_claim_problems(claim, item, names)]
+    if found:
+        raise BadInput(found)
+    return item
+
+
+def _validate(kind: type[T], table: Mapping[str, Any], prefix: str, found: list[str]) -> T | None:
+    try:
+        return kind.model_validate(table)
+    except ValidationError as error:
+        found += sentences(error, prefix, list(kind.model_fields), "an item" if kind is _Top else "")
+        return None
+
+
+def _read_quantities(top: _Top, scales: Mapping[str, Scale], found: list[str]) -> dict[str, dict[str, Quantity]]:
+    """Return the item's own quantities, scale by scale; problems go to `found`."""
+    own: dict[str, dict[str, Quantity]] = {name: {} for name in scales}
+    metrics = _measured_by(top, found)
+    taken = [name for name in top.quantities if name in built_in(metrics)]
+    found += [f"quantities.{name} is there already; give it another name" for name in taken]
+    for scale, changes in scales.items():
+        for name, table in top.quantities.items():
+            key = f"quantities.{name}" if scale == FULL else f"scales.{scale}.quantities.{name}"
+            if scale != FULL and name not in changes.quantities:
+                if name in own[FULL]:
+                    own[scale][name] = own[FULL][name]
+                continue
+            try:
+                quantity = Quantity.model_validate({**table, **changes.quantities.get(name, {})})
+            except ValidationError as error:
+                found += sentences(error, key, list(Quantity.model_fields))
+                continue
+            found += [f"{key} {problem}" for problem in quantity.problems(metrics)]
+            own[scale][name] = quantity
+    return own
+
+
+def _measured_by(top: _Top, found: list[str]) -> RunMetrics:
+    """Return the metrics of an item's runs; a problem goes to `found`."""
+    named = top.experiment.get("task.metrics", top.experiment.get("task", {}).get("metrics"))
+    if not named:
+        return CLASSIFICATION
+    try:
+        return RunMetrics.named([named] if isinstance(named, str) else named)
+    except BadInput as error:
+        found += error.problems
+        return CLASSIFICATION
+
+
+def _find_misfits(scale: Scale, key: str, top: _Top) -> Iterator[str]:
+    """Yield a sentence for each name in a scale that is not at the top of the file."""
+    for kind, kept in (("methods", scale.keep_methods), ("settings", scale.keep_settings)):
+        there: Parts = getattr(top, kind)
+        changes: Parts = getattr(scale, kind)
+        one = kind.removesuffix("s")
+        for name in dict.fromkeys([*(kept or []), *changes]):
+            if name not in there:
+                where = f"{key}.keep_{kind}" if name in (kept or []) else f"{key}.{kind}"
+                yield f"{where}: {unknown(one, name, there)}"
+        if kept is not None and not kept:
+            yield f"{key}.keep_{kind} is empty; name at least one, or leave it out to keep all"
+        if kept is not None and (idle := [name for name in changes if name in there and name not in kept]):
+            yield f"{key}.{kind} changes {', '.join(idle)}, which keep_{kind} leaves out; remove one of the two"
+    if scale.keep_methods and top.baseline is not None and top.baseline not in scale.keep_methods:
+        yield f"{key}.keep_methods leaves out the baseline, {top.baseline}; keep it"
+    for name in scale.quantities:
+        if name not in top.quantities:
+            yield f"{key}.quantities: {unknown('quantity', name, top.quantities)}"
+    if not scale.reduces and not scale.stand_in:
+        yield f"{key}.reduces is missing; say what is less than in the paper, or replaced in stand_in"
+
+
+def _list_rows(top: _Top) -> tuple[str, ...]:
+    """Return the methods' labels, and behind each the rows that are the same method after adaptation."""
+    from coterie.studies.compare.spec import default_adapted
+
+    adapted = default_adapted(top.methods, top.experiment) if top.adapted is None else top.adapted
+    return tuple(
+        row for name in top.methods for row in (name, *(row for row, base in adapted.items() if base == name))
+    )
+
+
+def _merge_scale(top: _Top, scale: Scale) -> dict[str, Any]:
+    """Return the tables of the comparison at a scale."""
+
+    def select(kind: str) -> Parts:
+        there, names = getattr(top, kind), getattr(scale, f"keep_{kind}")
+        changes = getattr(scale, kind)
+        return {
+            name: _apply(part, changes.get(name, {}))
+            for name, part in there.items()
+            if names is None or name in names
+        }
+
+    seeds = top.seeds if scale.seeds is None else scale.seeds
+    target = top.target if scale.target is None else scale.target
+    return {
+        "seeds": seeds,
+        "measure": top.measure,
+        **({} if top.baseline is None else {"baseline": top.baseline}),
+        **({} if target is None else {"target": target}),
+        "experiment": _apply(top.experiment, scale.experiment),
+        "methods": (methods := select("methods")),
+        **({} if top.adapted is None else {"adapted": {k: v for k, v in top.adapted.items() if v in methods}}),
+        **({"settings": select("settings")} if top.settings else {}),
+    }
+
+
+def _apply(part: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part of an experiment, changed; another method or network drops the settings of the one before."""
+    dotted: dict[str, Any] = {}
+    for section, table in changes.items():
+        dotted |= (
+            {f"{section}.{k}": v for k, v in table.items()} if isinstance(table, Mapping) else {section: table}
+        )
+    return apply_changes(part, dotted)
+
+
+def _read_published(top: _Top, found: list[str]) -> dict[Reference, float]:
+    numbers: dict[Reference, float] = {}
+    names = [*built_in(_measured_by(top, [])), *top.quantities]
+    for quantity, by_setting in top.published.items():
+        if quantity not in names:
+            found.append(f"published: {unknown('quantity', quantity, names)}")
+        for setting, by_method in (by_setting if top.settings else {"": by_setting}).items():
+            key = ".".join(filter(None, ["published", quantity, setting]))
+            if setting and setting not in top.settings:
+                found.append(f"published.{quantity}: {unknown('setting', setting, top.settings)}")
+            if not isinstance(by_method, Mapping):
+                found.append(f"{key} = {by_method!r} is not possible; it must be a table: method = number")
+                continue
+            for method, number in by_method.items():
+                if method not in _list_rows(top):
+                    found.append(f"{key}: {unknown('method', method, _list_rows(top))}")
+                elif isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+                    found.append(f"{key}.{method} = {number!r} is not possible; it must be a finite number")
+                else:
+                    numbers[Reference(quantity, method, setting)] = float(number)
+    return numbers
+
+
+def _find_claim_problems(claim: Claim, item: Item, names: list[str]) -> Iterator[str]:
+    """Yield a sentence for each problem with a claim: its expression, and the names in it."""
+    for scale in claim.finding:
+        if scale not in SCALES:
+            yield f".finding: {unknown('scale', scale, SCALES)}"
+    for name in claim.pool:
+        if name not in item.settings:
+            yield f".pool: {unknown('setting', name, item.settings)}"
+    if claim.pool and len(set(claim.pool)) < max(2, len(claim.pool)):
+        yield f".pool = {claim.pool} is not possible; name at least two settings, each once"
+    if claim.headline != bool(claim.why):
+        missing = ".why is missing; a headline claim needs one sentence"
+        yield (
+            missing if claim.headline else ".why is for headline claims; set headline = true, or make it a finding"
+        )
+    try:
+        meant = references(claim.links)
+    except BadInput as error:
+        yield f".holds = {claim.holds!r} is not possible; {error.problems[0]}"
+        return
+    if claim.pool and (placed := next((r for r in meant if r.setting), None)):
+        yield f".holds: {placed.quantity}[{placed.method!r}] names a setting; pool names them all"
+    for reference in meant:
+        if reference.quantity not in names:
+            yield f".holds: {unknown('quantity', reference.quantity, names)}"
+        if reference.method not in item.methods:
+            yield f".holds: {unknown('method', reference.method, item.methods)}"
+        if item.with_setting(reference, *claim.pool[:1]).setting not in item.settings:
+            if reference.setting:
+                yield f".holds: {unknown('setting', reference.setting, item.settings)}"
+            else:
+                hint = f"it could be {', '.join(item.settings)}"
+                yield f".holds: {reference.quantity}[{reference.method!r}] names no setting; {hint}"
+
+
+def _sorted(value: Any) -> Any:
+    """Return tables as pairs and tuples as lists, so that equal settings have equal texts."""
+    if isinstance(value, Mapping):
+        return [(key, _sorted(inner)) for key, inner in value.items()]
+    return [_sorted(inner) for inner in value] if isinstance(value, list | tuple) else value

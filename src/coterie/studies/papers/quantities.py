@@ -1,0 +1,333 @@
+"""What a table or a figure shows: one number of each run, read from its folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from coterie.errors import unknown
+from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from coterie.runs.folder.run_folder import RunFolder
+
+Row = Mapping[str, Any]
+MEGABYTE = 1e6
+NAN = math.nan
+REACHED = "over the seeds that reach it"
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """A number that lies beyond what was run: a round, bytes or seconds that were never reached."""
+
+    bound: float
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A quantity that every run has: its unit, what it is, and how it follows from a row of the table of cells."""
+
+    unit: str
+    meaning: str
+    of: Callable[[Row], float | AtLeast | None]
+
+
+def _until_target(
+    column: str, run: Callable[[Row], float], per: float = 1.0
+) -> Callable[[Row], float | AtLeast | None]:
+    """Return what reads a column on the target; where it was not reached, the number is beyond what the run has."""
+
+    def read(row: Row) -> float | AtLeast | None:
+        if row["target"] is None:
+            return None
+        return AtLeast(run(row) / per) if row[column] is None else float(row[column]) / per
+
+    return read
+
+
+def _read(column: str, times: float = 1.0, per: float = 1.0) -> Callable[[Row], float | None]:
+    """Return what reads a column, in another unit; None stays None."""
+    return lambda row: None if row[column] is None else float(row[column]) * times / per
+
+
+def built_in(metrics: RunMetrics) -> dict[str, BuiltIn]:
+    """Return the quantities that every run with these metrics has, of its last evaluated rounds or as a whole.
+
+    Of a run that never reaches the target only a bound is known.
+    """
+    measures = {
+        name: BuiltIn("%" if metric.is_share else "", metric.meaning, _read(name, 100 if metric.is_share else 1))
+        for name, metric in metrics.measures.items()
+    }
+    return {**measures, **_OF_EVERY_RUN}
+
+
+_OF_EVERY_RUN: dict[str, BuiltIn] = {
+    "groups": BuiltIn("", "groups in the last round", _read("groups")),
+    "ari": BuiltIn("", "adjusted Rand index against the planted groups", _read("ari")),
+    "nmi": BuiltIn("", "normalised mutual information with the planted groups", _read("nmi")),
+    "up_mb": BuiltIn("MB", "sent to the server in all", _read("up_bytes", per=MEGABYTE)),
+    "down_mb": BuiltIn("MB", "sent to the clients in all", _read("down_bytes", per=MEGABYTE)),
+    "mb": BuiltIn("MB", "sent both ways in all", lambda row: (row["up_bytes"] + row["down_bytes"]) / MEGABYTE),
+    "seconds": BuiltIn("s", "simulated time in all", _read("simulated_seconds")),
+    "rounds_to_target": BuiltIn(
+        "rounds",
+        f"rounds to the target, {REACHED}",
+        _until_target("rounds_to_target", lambda row: row["rounds"] + 1),
+    ),
+    "mb_to_target": BuiltIn(
+        "MB",
+        f"sent both ways until the target, {REACHED}",
+        _until_target("bytes_to_target", lambda row: row["up_bytes"] + row["down_bytes"], per=MEGABYTE),
+    ),
+    "seconds_to_target": BuiltIn(
+        "s",
+        f"simulated time until the target, {REACHED}",
+        _until_target("seconds_to_target", lambda row: row["simulated_seconds"]),
+    ),
+}
+BUILT_IN = built_in(CLASSIFICATION)
+"""Those of a classification that names no metrics."""
+
+
+PLACES = ("at", "round", "first_above", "first_below", "share_above", "drop_at")
+"""Which of a course's values count; a quantity has one of them."""
+
+
+class Quantity(BaseModel):
+    """A quantity that an item defines: one of `log`, `measure`, `rounds_to` and `correlation`, read per run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    log: str | None = None
+    """The name of what the method logs."""
+    of: str = ""
+    """Which part of it: exact, a glob (then the mean over the parts), or the clients @few_shot or @others."""
+    measure: str | None = None
+    """A column of the table of rounds."""
+    rounds_to: float | None = None
+    """The first evaluated round in which the item's measure is at least this; at most, where less is better."""
+    correlation: Literal["label-kl"] | None = None
+    """Pearson's correlation between the picture's distances of clients and the divergence of their labels."""
+    at: Literal["last", "first", "mean", "min", "max", "sum", "count"] | None = None
+    round: int | None = Field(None, ge=1)
+    """The last value at or before this round."""
+    first_above: float | None = None
+    first_below: float | None = None
+    """The first round with a value above or below this."""
+    share_above: float | None = None
+    """The share of the rounds with a value above this."""
+    drop_at: str | None = None
+    """The name of what the method logs: what the measure loses where that is first above 0. That is its last value
+    before that round, less the worst from there to two rounds later; positive where it gets worse."""
+    unit: Literal["%"] | None = None
+    """% multiplies by 100."""
+
+    def problems(self, metrics: RunMetrics = CLASSIFICATION) -> list[str]:
+        """One sentence for each way in which the keys do not go together, of runs with these metrics."""
+        from coterie.runs.folder.tables import adapted_columns, rounds_schema
+
+        sources = [k for k in ("log", "measure", "rounds_to", "correlation") if getattr(self, k) is not None]
+        places = [k for k in PLACES if getattr(self, k) is not None]
+        if len(sources) != 1:
+            given = ", ".join(sources) or "none of them"
+            return [f"has {given}; it must have exactly one of log, measure, rounds_to and correlation"]
+        found, source = [], sources[0]
+        if source in ("log", "measure") and len(places) != 1:
+            given = ", ".join(places) or "none of them"
+            found.append(f"has {given}; it must have exactly one of {', '.join(PLACES[:-1])} and {PLACES[-1]}")
+        if source == "log" and self.drop_at is not None:
+            found.append("has drop_at, which log does not take; give a measure")
+        if source in ("rounds_to", "correlation") and places:
+            found.append(f"has {', '.join(places)}, which {source} does not take; remove it")
+        if self.of and source != "log":
+            found.append(f"has of, which {source} does not take; remove it")
+        if self.of.startswith("@") and self.of not in ("@few_shot", "@others"):
+            found.append(f"has of = {self.of!r}; clients are @few_shot or @others")
+        if self.unit and (source == "rounds_to" or {"first_above", "first_below"} & set(places)):
+            found.append("has unit = '%', yet it is a round; remove it")
+        schema = rounds_schema(metrics)
+        columns = [name for name in (*schema, *adapted_columns(schema)) if name != "round"]
+        if self.measure is not None and self.measure not in columns:
+            found.append(unknown("measure", self.measure, columns))
+        return found
+
+    @property
+    def meaning(self) -> str:
+        """The definition in a few words, for a measure of which more is better."""
+        return self.describe(CLASSIFICATION.falling, CLASSIFICATION.headline)
+
+    def describe(self, falling: Collection[str], measure: str) -> str:
+        """Return the definition in a few words.
+
+        Args:
+            falling: the measures of which less is better.
+            measure: the one that the item compares.
+        """
+        if self.rounds_to is not None:
+            beyond = "below" if measure in falling else "above"
+            return f"first round with the measure at {self.rounds_to:g} or {beyond}, {REACHED}"
+        if self.correlation is not None:
+            return "correlation of the clients' distances with the divergence of their labels"
+        parts = f" of {self.of}" if self.of else ""
+        name = f"log '{self.log}'{parts}" if self.log is not None else str(self.measure).replace("_", " ")
+        if self.round is not None:
+            return f"{name} in round {self.round}"
+        if self.at is not None:
+            return f"{name}, {_AT[self.at]}"
+        if self.drop_at is not None:
+            if self.measure in falling:
+                return (
+                    f"highest {name} until two rounds after log '{self.drop_at}' is first above 0, less that before"
+                )
+            return f"{name} before log '{self.drop_at}' is first above 0, less the lowest until two rounds later"
+        if self.share_above is not None:
+            return f"share of rounds with {name} above {self.share_above:g}"
+        below = self.first_above is None
+        return f"first round with {name} {'below' if below else 'above'} {self._edge:g}, {REACHED}"
+
+    @property
+    def _edge(self) -> float:
+        edge = self.first_below if self.first_above is None else self.first_above
+        assert edge is not None
+        return edge
+
+    def read(self, folder: RunFolder, measure: str, rounds: int, adapted: bool = False) -> float | AtLeast:
+        """The number of a finished run; NaN where the run has none, a bound for a round that never came.
+
+        Args:
+            folder: the run.
+            measure: the column of the table of rounds that the item compares.
+            rounds: how many rounds the run has.
+            adapted: whether the metrics after adaptation stand in the place of those before.
+
+        Raises:
+            BadInput: a file of the run is damaged.
+        """
+        import polars as pl
+
+        from coterie.runs.folder.tables import take_adapted
+
+        def read_rounds() -> pl.DataFrame:
+            return take_adapted(folder.rounds()) if adapted else folder.rounds()
+
+        if self.correlation is not None:
+            return _label_correlation(folder)
+        if self.rounds_to is not None:
+            course = _course(read_rounds(), measure)
+            falls = measure in folder.metrics.falling
+            met = pl.col("value") <= self.rounds_to if falls else pl.col("value") >= self.rounds_to
+            return _first(course.filter(met), course, rounds)
+        course = self._logged(folder) if self.log is not None else _course(read_rounds(), str(self.measure))
+        scale = 100.0 if self.unit == "%" else 1.0
+        if not course.height:
+            return NAN
+        if self.round is not None:
+            until = course.filter(pl.col("round") <= self.round)
+            return scale * float(until["value"][-1]) if until.height else NAN
+        if self.at is not None:
+            return scale * _reduced(course["value"], self.at)
+        if self.drop_at is not None:
+            return scale * _drop(course, self._logged(folder, self.drop_at), self.measure in folder.metrics.falling)
+        if self.share_above is not None:
+            return scale * float((course["value"] > self.share_above).to_numpy().mean())
+        above = self.first_above is not None
+        beyond = pl.col("value") > self._edge if above else pl.col("value") < self._edge
+        return _first(course.filter(beyond), course, rounds)
+
+    def _logged(self, folder: RunFolder, name: str | None = None) -> pl.DataFrame:
+        """One row a round in which it was logged: the mean over the parts that are meant."""
+        import polars as pl
+
+        rows = folder.log().filter(pl.col("name") == (name or self.log))
+        if self.of.startswith("@"):
+            people = folder.people()
+            assert people is not None  # a finished run has kept who the clients are
+            wanted = people.filter(pl.col("few_shot") == (self.of == "@few_shot"))["client"].cast(pl.String)
+            meant = set(wanted.to_list())
+        else:
+            meant = {part for part in rows["of"].unique().to_list() if fnmatchcase(part, self.of)}
+        rows = rows.filter(pl.col("of").is_in(sorted(meant)))
+        return rows.group_by("round").agg(pl.col("value").mean()).sort("round")
+
+
+def _drop(course: pl.DataFrame, logged: pl.DataFrame, falls: bool) -> float:
+    """What a course loses at the first round in which something logged is above 0; NaN where none is.
+
+    Where less is better (`falls`), it loses what it rises by.
+    """
+    import polars as pl
+
+    rounds = logged.filter(pl.col("value") > 0)["round"]
+    if not len(rounds):
+        return NAN
+    before = course.filter(pl.col("round") < rounds[0])["value"]
+    after = course.filter(pl.col("round").is_between(rounds[0], rounds[0] + 2))["value"]
+    if not len(before) or not len(after):
+        return NAN
+    if falls:
+        return float(after.to_numpy().max()) - float(before[-1])
+    return float(before[-1]) - float(after.to_numpy().min())
+
+
+_AT = {
+    "last": "last value",
+    "first": "first value",
+    "mean": "mean over rounds",
+    "min": "lowest value",
+    "max": "highest value",
+    "sum": "sum over rounds",
+    "count": "number of rounds that have it",
+}
+
+
+def _reduced(values: pl.Series, at: str) -> float:
+    if at in ("last", "first"):
+        return float(values[-1 if at == "last" else 0])
+    array = values.to_numpy()
+    return float(array.size if at == "count" else getattr(array, at)())
+
+
+def _course(rounds: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The rounds that have a value, and it."""
+    import polars as pl
+
+    if column not in rounds.columns:  # a measure after adaptation, of a run without one
+        return pl.DataFrame(schema={"round": pl.Int32, "value": pl.Float64})
+    values = rounds.select("round", pl.col(column).cast(pl.Float64).fill_nan(None).alias("value"))
+    return values.drop_nulls()
+
+
+def _first(found: pl.DataFrame, course: pl.DataFrame, rounds: int) -> float | AtLeast:
+    if not course.height:
+        return NAN
+    return float(found["round"][0]) if found.height else AtLeast(rounds + 1.0)
+
+
+def _label_correlation(folder: RunFolder) -> float:
+    """Over all pairs of clients in the picture, as in DC-PFL's figure 5; NaN where one side does not vary."""
+    import numpy as np
+
+    from coterie.grouping.label_divergence import label_divergence
+
+    picture, people = folder.picture(), folder.people()
+    if picture is None or people is None or picture.affinity.shape[0] != picture.affinity.shape[1]:
+        return NAN
+    n = len(picture.clients)
+    if n < 3:
+        return NAN
+    # The labels of all clients, as counts of each class.
+    counts = np.array(people["labels"].to_list(), np.float64)[picture.clients]
+    first, second = np.triu_indices(n, 1)
+    divergence = np.array([label_divergence(counts[[i, j]]) for i, j in zip(first, second, strict=True)])
+    distance = np.asarray(picture.affinity, np.float64)[first, second]
+    if distance.std() == 0 or divergence.std() == 0 or not np.isfinite(distance).all():
+        return NAN
+    return float(np.corrcoef(distance, divergence)[0, 1])

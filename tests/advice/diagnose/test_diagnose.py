@@ -1,0 +1,257 @@
+"""A diagnosis: what it says of federations whose groups are known, the same wherever clients are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.advice.diagnose.diagnose import diagnose
+from coterie.advice.diagnose.diagnosis import Diagnosis, Group, Membership, make_groups
+from coterie.errors import BadInput
+from coterie.grouping.halves import Division, PairingTest
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.setup import World
+from coterie.runtime.local.runtime import EngineSpec
+from tests.federated import TRAINING, planted
+from tests.loopback import LoopbackRuntime
+
+
+def experiment(split: str = "rotated(2)", clients: int = 12, **sections: Any) -> Experiment:
+    return Experiment(
+        data={"name": "digits", "split": split, "clients": clients, **sections.pop("data", {})},
+        method="fedavg",
+        run={"workers": 1, "seed": 1, **sections.pop("run", {})},
+        **sections,
+    )
+
+
+def some(**changes: Any) -> Diagnosis:
+    """A diagnosis of four clients in two groups and one who stands apart."""
+    groups = (Group(0, ("a", "b"), 0.9), Group(1, ("c", "d"), 0.7), Group(2, ("e",), 1.0))
+    members = (
+        *(Membership(name, 0, 0.9, 1, 0.1, True) for name in "ab"),
+        *(Membership(name, 1, 0.7, 0, 0.3, True) for name in "cd"),
+        Membership("e", 2, 1.0, 0, 0.0, True),
+    )
+    return replace(
+        Diagnosis(
+            clients=5,
+            answered=5,
+            size=30,
+            starts=4,
+            alpha=0.05,
+            draws=999,
+            structure=PairingTest(0.001, 0.4, 1.02),
+            tests=(Division(5, 0.001, 0.05),),
+            groups=groups,
+            all_differ=False,
+            memberships=members,
+            resampled=(3,) * 18 + (2, 0),
+            planted_ari=None,
+            small=(),
+            turned_round=(),
+            missing={},
+            notes=(),
+            seconds=1.0,
+        ),
+        **changes,
+    )
+
+
+@pytest.mark.medium
+def test_planted_groups_are_found_and_named() -> None:
+    found = diagnose(experiment(), gains=False)
+    assert found.has_structure
+    assert found.planted_ari == 1.0
+    assert [len(group.clients) for group in found.groups] == [6, 6]
+    assert found.groups[0].clients == tuple(f"client {i}" for i in range(0, 12, 2))
+    assert min(member.confidence for member in found.memberships) > 0.9
+    assert json.loads(json.dumps(found.tables()))["sentences"] == list(found.sentences())
+
+
+@pytest.mark.medium
+def test_one_population_is_one_group() -> None:
+    found = diagnose(experiment("iid"), gains=False)
+    assert not found.has_structure
+    assert len(found.groups) == 1
+    assert found.resampled == ()
+    said = found.sentences()
+    assert said[0].startswith("Is there structure? None was found (p = 0.")
+    assert said[2] == "How many groups? One: train one model for all"
+    assert len(said) == 3
+
+
+@pytest.mark.medium
+def test_the_number_of_workers_the_engine_and_vanishing_clients_change_nothing() -> None:
+    one = diagnose(experiment(run={"engine": "sequential"}), starts=2, gains=False)
+    other = diagnose(experiment(run={"engine": "batched", "workers": 2, "dropout": 0.5}), starts=2, gains=False)
+    assert replace(one, seconds=0.0) == replace(other, seconds=0.0)
+
+
+@pytest.mark.medium
+def test_clients_that_are_reached_by_bytes_say_the_same() -> None:
+    federation = planted("feature", 2, clients=8, samples=40)
+    asked, found = experiment(clients=8), []
+    for remote in (False, True):
+        spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
+        runtime: Any = LoopbackRuntime(spec.build(), federation.bounds, 0.0)
+        if not remote:
+            from coterie.runtime.local.runtime import LocalRuntime
+
+            runtime = LocalRuntime(spec, federation.samples, 0.0, 1, None)
+        found.append(
+            diagnose(asked, world=World(federation, np.empty(0, np.int64), runtime), starts=2, gains=False)
+        )
+    assert replace(found[0], seconds=0.0) == replace(found[1], seconds=0.0)
+    assert found[0].planted_ari == 1.0
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["sign-flip", "scale", "nan", "zero"])
+def test_a_fifth_of_the_clients_does_not_turn_the_answer(kind: str) -> None:
+    found = diagnose(experiment("rotated(2)", 20, attack={"kind": kind, "share": 0.2}), starts=3, gains=False)
+    out = {*found.turned_round, *found.missing}
+    truth = {f"client {i}": i % 2 for i in range(20)}
+    honest = [member for member in found.memberships if member.client not in out]
+    agree = [(truth[a.client] == truth[b.client]) == (a.group == b.group) for a in honest for b in honest]
+    assert len(out) == (0 if kind == "scale" else 4)
+    assert found.has_structure
+    assert np.mean(agree) > 0.8
+
+
+def test_too_few_clients_cannot_be_told_apart() -> None:
+    found = diagnose(experiment("iid", 3), starts=1, gains=False)
+    assert not found.is_possible
+    assert found.sentences()[0] == (
+        "Is there structure? It cannot be told: 3 of 3 clients could be tested, and a test needs 4"
+    )
+
+
+@pytest.mark.medium
+def test_clients_with_few_samples_are_placed_and_said() -> None:
+    found = diagnose(experiment("dirichlet(0.5) + rotated(2)", 12), starts=2, gains=False)
+    small = {member.client for member in found.memberships if not member.tested}
+    assert small == set(found.small)
+    assert 0 < len(found.small) <= 2
+    assert any(sentence.startswith("Placed but not tested") for sentence in found.sentences())
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"alpha": 0.0}, "alpha = 0 is not possible; it must be from 0.001 up to below 1"),
+        ({"alpha": 1.0}, "alpha = 1 is not possible; it must be from 0.001 up to below 1"),
+        ({"alpha": float("nan")}, "alpha = nan is not possible; it must be from 0.001 up to below 1"),
+        ({"starts": 0}, "starts = 0 is not possible; it must be at least 1"),
+    ],
+)
+def test_what_is_not_possible_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        diagnose(experiment(), **settings)
+    assert refused.value.problems == [sentence]
+
+
+def test_what_was_promised_to_clients_is_kept() -> None:
+    with pytest.raises(
+        BadInput, match=r"privacy\.unit = 'client' is not possible with a diagnosis: no noise covers"
+    ):
+        diagnose(experiment(privacy={"unit": "client", "epsilon": 8.0}))
+
+
+def test_sentences_name_groups_who_stands_apart_and_who_sits_between() -> None:
+    found = some()
+    assert found.standing_apart == ("e",)
+    assert [member.client for member in found.between] == ["c", "d"]
+    assert found.sentences() == (
+        "Is there structure? Yes (p < 0.002): a client's own halves are nearer to each other than halves paired at "
+        "random, at a distance of 0.400 against 1.020 (5 clients, 30 samples a half, 4 initial models)",
+        "How many groups? 2 groups of 2, 2 clients, and 1 client standing apart at an error level of 0.05; with "
+        "clients and initial models resampled, 3 (18 of 20), everybody differs (1 of 20), 2 (1 of 20)",
+        "Group 0: a, b (confidence 90%)",
+        "Group 1: c, d (confidence 70%)",
+        "Standing apart from all others: e",
+        "Between two groups: c (group 1 70%, group 0 30%), d (group 1 70%, group 0 30%)",
+    )
+
+
+def test_where_nothing_was_learnt_only_what_was_found_is_answered() -> None:
+    """Structure that was found stays; that none was found says nothing."""
+    why = "nothing was learnt: every model diverged"
+    said = some(unlearnt=why).sentences()
+    assert said[0].startswith("Is there structure? Yes")
+    assert said[-1] == f"Does it pay? It cannot be told, for {why}"
+    assert some(unlearnt=why, structure=PairingTest(1.0, 1.0, 0.5)).sentences() == (
+        f"Is there structure? It cannot be told (p = 1), for {why}",
+    )
+
+
+def test_too_few_clients_are_told_no_number_of_groups() -> None:
+    said = some(memberships=()).sentences()
+    assert said[0].startswith("Is there structure? It cannot be told: 0 of 5 clients could be tested")
+    assert said[1].startswith("How many groups? Too few clients to tell")
+
+
+def test_sentences_name_who_was_left_out() -> None:
+    said = some(all_differ=True, turned_round=("f",), small=("a",), missing={"g": "vanished"}).sentences()
+    assert said[1:] == (
+        "Hostile, or the other way round? 1 client: f. Updates point against all others', as where signs are "
+        "flipped, or where labels mean the opposite: ask what they mean, for one model for all cannot serve both. "
+        "It is left out of all that follows",
+        "How many groups? Everybody differs at an error level of 0.05: most clients are in no group large enough "
+        "to be tested; with clients and initial models resampled, 3 (18 of 20), everybody differs (1 of 20), "
+        "2 (1 of 20)",
+        "Placed but not tested, for they have fewer than 60 training samples: a",
+        "Without an answer: g (vanished)",
+    )
+
+
+def test_a_client_that_most_votes_place_elsewhere_is_told_so() -> None:
+    between = Membership("a", 0, 0.6, 1, 0.4, True)
+    assert between.say_between() == "a (group 0 60%, group 1 40%)"
+    placed = replace(between, confidence=0.13, second_share=0.87).say_between()
+    assert placed == "a (group 0 13%, group 1 87%, though placed in group 0 by the mean distance)"
+
+
+def test_memberships_say_the_second_likely_group() -> None:
+    shares = np.array([[0.6, 0.1, 0.3], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    groups, members = make_groups(("a", "b", "c"), np.arange(3), shares, np.array([True, True, False]))
+    assert [(m.group, m.confidence, m.second, m.second_share, m.tested) for m in members] == [
+        (0, 0.6, 2, 0.3, True),
+        (1, 1.0, 0, 0.0, True),
+        (2, 1.0, 0, 0.0, False),
+    ]
+    assert [group.clients for group in groups] == [("a",), ("b",), ("c",)]
+
+
+def test_it_is_public() -> None:
+    assert coterie.diagnose is diagnose
+
+
+@pytest.mark.medium
+def test_a_norm_over_the_batch_would_see_what_models_are_scored_on() -> None:
+    found = diagnose(experiment(network={"name": "cnn", "norm": True}), starts=1)
+    assert found.pay is None
+    assert found.notes[-1].startswith(
+        "who gains was not asked: the samples that models are scored on would take part"
+    )
+
+
+@pytest.mark.medium
+def test_a_file_that_names_no_client_is_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [f"ward {i % 4},{rng.normal():.2f},{rng.normal():.2f},{rng.integers(2)}" for i in range(400)]
+    path = tmp_path / "wards.csv"
+    path.write_text("\n".join(["ward,age,dose,label", *lines]), encoding="utf-8")
+    given = Experiment(data={"name": str(path), "clients": 5}, method="fedavg", run={"workers": 1})
+    sentence = (
+        "does not say whose a sample is, so that samples were dealt to 5 clients at random; data.client names"
+    )
+    assert sentence in diagnose(given, starts=1, gains=False).notes[0]
+    said = given.updated({"data.client": "ward", "data.clients": None})
+    assert not any(sentence in note for note in diagnose(said, starts=1, gains=False).notes)

@@ -1,0 +1,236 @@
+"""Who gains by a model for each group: what is known of planted federations comes out, and is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.advice.diagnose.advice import suggest
+from coterie.advice.diagnose.diagnose import diagnose
+from coterie.advice.diagnose.pay import Pay, choose_kind, weigh
+from coterie.clients.tasks import TASKS
+from coterie.grouping.gains import Estimate
+from coterie.methods.cross_fit import CrossFit, choose_passes, place_by_other_half
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.setup import World
+from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
+from tests.federated import TRAINING, planted
+from tests.loopback import LoopbackRuntime
+
+
+def experiment(split: str, clients: int, **sections: Any) -> Experiment:
+    return Experiment(
+        data={"name": "digits", "split": split, "clients": clients},
+        method="fedavg",
+        run={"workers": 1, "seed": 1},
+        **sections,
+    )
+
+
+def found(split: str, clients: int = 12, **sections: Any) -> Pay:
+    pay = diagnose(experiment(split, clients, **sections), starts=2).pay
+    assert pay is not None
+    return pay
+
+
+def moments(scores: list[list[float]], samples: int = 100) -> CrossFit:
+    """Of clients with these mean accuracies for each option, the same in each of four folds."""
+    means = np.array(scores)
+    one = np.zeros((len(means), 1 + means.shape[1], 1 + means.shape[1]))
+    one[:, 0, 0], one[:, 0, 1:] = samples // 4, means
+    one[:, 1:, 1:] = means.mean() * (1 - means.mean()) * (0.5 + 0.5 * np.eye(means.shape[1]))
+    names = ("global", "tuned", "personal", "local", "group", "group-tuned")[: means.shape[1]]
+    return CrossFit(np.arange(len(means)), names, np.stack([one] * 4), 10, 5)
+
+
+@pytest.mark.slow
+def test_rotated_groups_pay_for_everybody_on_average() -> None:
+    pay = found("rotated(2)")
+    assert pay.best == "group"
+    assert pay.chosen.is_above
+    assert [group.clients for group in pay.groups] == [6, 6]
+    assert all(group.gain.is_above for group in pay.groups)
+    assert len(pay.gaining) >= 4
+    assert not pay.losing
+    assert pay.sentences()[0].startswith("Does it pay? Yes: a model for each group, with ")
+
+
+@pytest.mark.slow
+def test_one_population_is_told_that_one_model_is_best() -> None:
+    pay = found("iid")
+    assert pay.best == "global"
+    assert [option.name for option in pay.options] == ["global", "tuned", "personal", "local"]
+    assert pay.sentences()[0].startswith("Does it pay? No: one model for all gives ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sign-flip", "scale", "label-flip"])
+def test_a_fifth_of_the_clients_does_not_turn_what_pays(kind: str) -> None:
+    pay = found("rotated(2)", 20, attack={"kind": kind, "share": 0.2})
+    assert pay.best == "group"
+    assert pay.chosen.is_above
+
+
+@pytest.mark.slow
+def test_clients_that_are_reached_by_bytes_gain_the_same() -> None:
+    federation, got = planted("feature", 2, clients=8, samples=40), []
+    for remote in (False, True):
+        spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
+        runtime: Any = LoopbackRuntime(spec.build(), federation.bounds, 0.0)
+        if not remote:
+            runtime = LocalRuntime(spec, federation.samples, 0.0, 1, None)
+        world = World(federation, np.empty(0, np.int64), runtime)
+        got.append(diagnose(experiment("iid", 8), world=world, starts=1).pay)
+    assert got[0] is not None
+    assert got[0] == got[1]
+
+
+@pytest.mark.medium
+def test_models_that_are_no_better_than_a_guess_are_said_to_be() -> None:
+    asked = experiment("iid", 8, training={"lr": 1e-6})
+    found = diagnose(asked, starts=1)
+    assert "naming the commonest class has 10." in found.unlearnt
+    assert "try --set standardise=global, or another --set lr" in found.unlearnt
+    assert found.pay is None
+    said = found.sentences()
+    assert said[0].startswith("Is there structure? It cannot be told (p = ")
+    assert ", for nothing was learnt: no model has more than" in said[0]
+    assert not any(sentence.startswith(("How many groups?", "Does it pay?")) for sentence in said)
+    assert suggest(found, asked) == ()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("task", "lr", "says"),
+    [
+        ({"name": "regression"}, 1e-6, "one number for all samples has"),
+        ({"name": "regression"}, 1e6, "every model diverged"),
+        ({"name": "regression", "target_scale": "global"}, 1e-6, "one number for all samples has"),
+    ],
+)
+def test_a_regression_without_learning_says_what_to_scale(
+    tmp_path: Path, task: dict[str, Any], lr: float, says: str
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [(f"site {i % 8}", *rng.normal(size=3)) for i in range(640)]
+    lines = ["site,a,b,y", *(f"{site},{a:.3f},{b:.3f},{50 + 20 * a + b + c:.3f}" for site, a, b, c in rows)]
+    (tmp_path / "sites.csv").write_text("\n".join(lines))
+    data = {"name": str(tmp_path / "sites.csv"), "client": "site", "label": "y"}
+    asked = Experiment(data=data, method="fedavg", task=task, training={"lr": lr})
+    unlearnt = diagnose(asked, starts=1).unlearnt
+    assert says in unlearnt
+    assert ("--set task.target_scale=global" in unlearnt) == ("target_scale" not in task)
+
+
+@pytest.mark.medium
+def test_where_one_class_is_common_accuracies_do_not_say_that_nothing_was_learnt(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["site,a,y", *(f"site {i % 8},{rng.normal():.3f},{int(i % 10 == 0)}" for i in range(640))]
+    (tmp_path / "sites.csv").write_text("\n".join(lines))
+    data = {"name": str(tmp_path / "sites.csv"), "client": "site", "label": "y"}
+    found = diagnose(Experiment(data=data, method="fedavg", training={"lr": 1e-6}), starts=1)
+    assert found.unlearnt == ""
+    assert found.pay is not None
+
+
+def test_a_group_is_told_by_the_half_that_is_not_scored() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(16, 6)) + np.repeat(np.array([[3, 0], [0, 3]] * 4), 2, 0) @ rng.normal(size=(2, 6))
+    labels = np.arange(8) % 2
+    np.testing.assert_array_equal(place_by_other_half((rows @ rows.T)[None], labels), [labels, labels])
+    stranger = rows.copy()
+    stranger[0] = rows[2]  # the first half of client 0 is as client 1's
+    moved = place_by_other_half((stranger @ stranger.T)[None], labels)
+    assert moved[0, 0] == 0, "scores on its first half must not know of that half"
+    assert moved[1, 0] == 1
+
+
+def test_clients_gain_lose_or_cannot_tell() -> None:
+    scores = [[0.5, 0.5, 0.5, 0.4, 0.95, 0.9]] * 5 + [
+        [0.9, 0.8, 0.8, 0.7, 0.3, 0.3],
+        [0.6, 0.6, 0.6, 0.6, 0.62, 0.6],
+    ]
+    names = np.array([f"site {i}" for i in range(7)], dtype=object)
+    pay = weigh(moments(scores), "accuracy", names, np.array([0] * 5 + [1, 1]))
+    assert pay is not None
+    assert (pay.best, pay.weighed) == ("group", "group")
+    assert [client.client for client in pay.losing] == ["site 5"]
+    said = pay.sentences()
+    assert said[2] == (
+        "For whom? 5 clients gain by a model for each group (site 0, site 1, site 2, site 3, site 4); 1 client "
+        "loses (site 5); for 1 their own samples cannot tell (site 6)"
+    )
+    assert said[1].startswith(
+        "By group, a model for each group over one for all: 0: +45.0 points (+45.0 to +45.0), 1:"
+    )
+    assert json.loads(json.dumps(pay.tables()))["losing"] == ["site 5"]
+
+
+def test_what_is_chosen_by_other_folds_gains_nothing_where_all_are_alike() -> None:
+    fit = moments([[4.0] * 4, [1.0] * 4, [2.25] * 4])
+    fit.moments[0, :, 0, 1:] *= 4  # a fold on which all are twice as far off
+    pay = weigh(fit, "rmse", np.array(["a", "b", "c"], dtype=object), np.zeros(3, np.int64))
+    assert pay is not None
+    assert pay.chosen.value == pytest.approx(0, abs=1e-12)
+
+
+def test_an_error_that_falls_is_a_gain() -> None:
+    fit = moments([[4.0, 2.25, 4.0, 4.0], [4.0, 1.0, 4.0, 9.0], [4.0, 1.44, 4.0, 4.0]])
+    pay = weigh(fit, "rmse", np.array(["a", "b", "c"], dtype=object), np.zeros(3, np.int64))
+    assert pay is not None
+    assert pay.best == "tuned"
+    assert pay.score("tuned") == pytest.approx((1.5 + 1.0 + 1.2) / 3)
+    assert pay.options[1].gain.value == pytest.approx(2 - 3.7 / 3)
+    assert pay.sentences()[0].startswith(
+        "Does it pay? Yes: one model for all, fine-tuned by each client, with a mean RMSE of 1.233 against 2 of "
+        "one model for all, +0.767 ("
+    )
+
+
+def test_who_sent_nothing_sound_is_named_and_not_scored() -> None:
+    fit = moments([[0.5, 0.6, 0.6, 0.6]] * 3)
+    fit.moments[:, 1] = 0.0
+    names = np.array(["a", "b", "c"], dtype=object)
+    pay = weigh(fit, "accuracy", names, np.zeros(3, np.int64))
+    assert pay is not None
+    assert [client.client for client in pay.clients] == ["a", "c"]
+    assert "not scored: b" in pay.sentences()[1]
+    fit.moments[:] = 0.0
+    assert weigh(fit, "accuracy", names, np.zeros(3, np.int64)) is None
+
+
+def test_a_round_makes_enough_steps_of_the_median_client() -> None:
+    samples = np.array([10, 64, 10_000])
+    assert choose_passes(samples, 32, 1) == 5  # 2 minibatches: 10 steps, for more than 5 passes take too long
+    assert choose_passes(samples, 8, 1) == 3
+    assert choose_passes(samples, 1, 1) == 1
+    assert choose_passes(samples, 1, 4) == 4
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [("classification", "accuracy"), ("binary", "accuracy"), ("regression", "rmse"), ("multilabel", "loss")],
+)
+def test_a_task_is_scored_by_what_its_first_metric_is_a_mean_of(task: str, kind: str) -> None:
+    assert choose_kind(TASKS[task].target()) == kind
+
+
+def test_gains_of_errors_are_written_out() -> None:
+    found = weigh(
+        moments([[0.5, 0.6, 0.6, 0.6]] * 6), "rmse", np.array(list("abcdef"), dtype=object), np.zeros(6, int)
+    )
+    assert found is not None
+    assert found.say_gain(Estimate(1679.4, 1564.0, 1795.1)) == "+1,679 (+1,564 to +1,795)"
+    assert found.say_gain(Estimate(0.0123, -0.5, 0.5)) == "+0.0123 (-0.5 to +0.5)"
+    assert "RMSE, of which less is better: a gain is by how much it falls" in found.sentences()[-1]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("gains", [True, False])
+def test_without_gains_a_note_says_that_learning_was_not_asked(gains: bool) -> None:
+    notes = " ".join(diagnose(experiment("iid", 8), starts=1, gains=gains).notes)
+    assert ("whether models learn from these data at all was not asked" in notes) != gains

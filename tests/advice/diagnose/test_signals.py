@@ -1,0 +1,80 @@
+"""Other signals than directions: what they say, that they decide nothing, and that sketches say the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coterie.advice.diagnose.diagnose import diagnose
+from coterie.advice.diagnose.signals import Signal
+from coterie.clients.rules import half_data
+from coterie.grouping.halves import PairingTest
+from coterie.runs.setup import World
+from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
+from tests.advice.diagnose.test_diagnose import experiment, some
+from tests.federated import TRAINING, planted
+from tests.loopback import LoopbackRuntime
+
+
+@pytest.mark.medium
+def test_losses_and_predictions_tell_planted_groups_and_change_no_other_answer() -> None:
+    asked = experiment("permuted-labels(2)", 12)
+    plain = diagnose(asked, starts=1, gains=False)
+    found = diagnose(asked.updated({"data.public": 100}), starts=1, gains=False, losses=True)
+    assert [(s.name, s.clients) for s in found.signals] == [("losses", 12), ("predictions", 12)]
+    assert all(s.test.p <= 0.05 for s in found.signals)
+    alone = diagnose(asked, starts=1, gains=False, losses=True)
+    assert replace(alone, signals=(), seconds=0.0) == replace(plain, seconds=0.0)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["sign-flip", "scale"])
+def test_a_fifth_of_the_clients_turns_no_signal(kind: str) -> None:
+    attack = {"kind": kind, "share": 0.2}
+    for split, there in (("permuted-labels(2)", True), ("iid", False)):
+        asked = experiment(split, 20, attack=attack, data={"public": 100}, run={"seed": 3})
+        found = diagnose(asked, starts=1, gains=False, losses=True)
+        assert {s.name: s.test.p <= 0.05 for s in found.signals} == {"losses": there, "predictions": there}
+
+
+@pytest.mark.medium
+def test_clients_that_are_reached_by_bytes_say_the_same_losses() -> None:
+    federation, found = planted("feature", 2, clients=8, samples=40), []
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
+    for runtime in (
+        LocalRuntime(spec, federation.samples, 0.0, 1, None),
+        LoopbackRuntime(spec.build(), federation.bounds, 0.0),
+    ):
+        world = World(federation, np.empty(0, np.int64), runtime)
+        found.append(diagnose(experiment(clients=8), world=world, starts=1, gains=False, losses=True).signals)
+    assert found[0] == found[1]
+    assert found[0][0].clients == 8
+
+
+@pytest.mark.medium
+def test_sketched_directions_find_the_same_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = experiment("rotated(2)", 12, network={"name": "mlp", "hidden": [300]})
+    whole = diagnose(asked, starts=1, gains=False)
+    monkeypatch.setattr(half_data, "SKETCH_ABOVE", 10_000)
+    found = diagnose(asked, starts=1, gains=False, losses=True)
+    assert found.planted_ari == whole.planted_ari == 1.0
+    assert 0 < abs(found.structure.own - whole.structure.own) < 0.05
+    assert found.signals == ()
+    assert found.notes[-1].startswith("losses and predictions were not compared: of 22,510 parameters only")
+
+
+def test_the_sentence_says_who_decides_where_signals_disagree() -> None:
+    near, far = PairingTest(0.001, 0.2, 0.5), PairingTest(0.3, 0.4, 0.41)
+    agreeing = some(signals=(Signal("losses", 20, 30, near),)).sentences()
+    assert agreeing[1] == (
+        "Other signals? Losses under each other's models tell clients apart, too (p < 0.002, 20 clients)"
+    )
+    found = some(signals=(Signal("losses", 20, 30, near), Signal("predictions", 20, 100, far)))
+    assert found.sentences()[1] == (
+        "Other signals? Losses under each other's models tell clients apart, too (p < 0.002, 20 clients); "
+        "predictions on 100 public samples do not tell clients apart (p = 0.3, 20 clients); where signals "
+        "disagree, the directions of updates alone decide"
+    )
+    assert found.tables()["signals"][1]["test"]["p"] == 0.3

@@ -1,0 +1,287 @@
+"""What a run will take: bytes and memory are those of the run, whoever really worked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import coterie
+from coterie.advice.explain import footprint
+from coterie.advice.explain.calibration import SampledStates, choose_few, makespan
+from coterie.advice.explain.explain import Explanation, explain
+from coterie.errors import BadInput
+from coterie.methods import METHODS
+from coterie.runs.schema.experiment import Experiment
+from coterie.runtime.states import ClientStates
+from tests.commandline import Terminal
+
+CLIENTS = 12
+LEARNING = ("fedcps", "fedtsdp", "ifca")
+"""Methods whose messages depend on what clients learn, from the first round on."""
+EXACT = [e.name for e in METHODS if e.target.__module__.startswith("coterie.") and e.name not in LEARNING]
+"""Methods of whose first rounds every message is known before anybody has learnt anything."""
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    return Terminal(capsys)
+
+
+def experiment(method: str | dict[str, Any] = "fedavg", **run: Any) -> Experiment:
+    """Twelve clients of different sizes, one after the other, so that few of them stand for the others."""
+    return Experiment(
+        data={"name": "digits", "clients": CLIENTS, "split": "dirichlet(1.0) + rotated(2)"},
+        method=method,
+        run={"rounds": 2, "engine": "sequential", "workers": 2, **run},
+    )
+
+
+def part(found: Explanation, name: str) -> int:
+    (size,) = (p.bytes for p in found.memory if p.name == name)
+    return size
+
+
+# ---- against the run
+
+
+@pytest.mark.medium
+@pytest.mark.thinned(12)
+@pytest.mark.parametrize("method", EXACT)
+def test_bytes_are_those_of_the_run(method: str) -> None:
+    asked = experiment(method, participation=0.75)
+    found = explain(asked)
+    first, second = coterie.rounds(asked)
+    assert found.first is not None
+    assert found.later is not None
+    for cost, round in ((found.first, first), (found.later, second)):
+        assert cost.up_bytes == round.metrics["up_bytes"]
+        assert cost.down_bytes == round.metrics["down_bytes"]
+        assert cost.participants == round.metrics["participants"]
+        assert cost.simulated_seconds == pytest.approx(round.metrics["simulated_seconds"])
+    assert found.up_bytes == second.up_bytes_total
+    assert found.down_bytes == second.down_bytes_total
+    assert found.notes == tuple(n for n in found.notes if "gave no answer" not in n)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("method", LEARNING)
+def test_methods_that_look_at_what_clients_learn_go_through(method: str) -> None:
+    found = explain(experiment(method))
+    assert found.first is not None
+    assert found.up_bytes
+    assert not [note for note in found.notes if "gave no answer" in note]
+
+
+@pytest.mark.medium
+def test_of_clients_that_diverge_no_totals_are_made() -> None:
+    found = explain(experiment().updated({"training.lr": 1e30}))
+    assert [note for note in found.notes if note.startswith("a client that was tried gave no answer: ")]
+    assert found.notes[-1] == "so time and traffic of the run are not predicted"
+    assert (found.first, found.later, found.seconds, found.up_bytes) == (None, None, None, None)
+
+
+@pytest.mark.slow
+def test_many_rounds_are_as_the_second() -> None:
+    found = explain(experiment("fesem", rounds=30, participation=0.5))
+    assert found.first is not None
+    assert found.later is not None
+    assert found.first.up_bytes == 2 * found.later.up_bytes  # the warm-up of everybody
+    assert found.up_bytes == found.first.up_bytes + 29 * found.later.up_bytes
+    assert found.seconds == pytest.approx(
+        found.start_seconds + found.first.seconds + 29 * found.later.seconds + found.end_seconds
+    )
+
+
+@pytest.mark.medium
+def test_one_kernel_for_many_clients() -> None:
+    asked = experiment({"name": "ifca", "init": "plain"}, engine="batched").updated({"data.clients": 60})
+    found = explain(asked)
+    assert (found.engine, found.reason) == ("batched", "as asked")
+    assert found.chunk > 1
+    assert found.up_bytes == [round.up_bytes_total for round in coterie.rounds(asked)][-1]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("last", "due"), [(1, [3, 6, 7]), (3, [3, 5, 6, 7])])
+def test_evaluations_are_counted_where_they_are_due(last: int, due: list[int]) -> None:
+    asked = experiment(rounds=7).updated({"evaluation.every": 3, "evaluation.last": last})
+    found = explain(asked)
+    assert [round.number for round in coterie.rounds(asked) if round.scores is not None] == due
+    assert found.first is not None
+    assert found.later is not None
+    assert found.evaluations == len(due)
+    work = found.first.seconds - found.first.evaluation_seconds
+    work += 6 * (found.later.seconds - found.later.evaluation_seconds)
+    evaluated = len(due) * found.later.evaluation_seconds
+    assert found.seconds == pytest.approx(found.start_seconds + work + evaluated + found.end_seconds)
+
+
+@pytest.mark.medium
+def test_dropout_takes_whom_it_takes_in_the_run() -> None:
+    asked = experiment(dropout=0.4)
+    found = explain(asked)
+    first, second = coterie.rounds(asked)
+    assert first.failures
+    assert found.up_bytes == second.up_bytes_total
+
+
+@pytest.mark.slow
+def test_the_time_is_of_the_right_size() -> None:
+    asked = experiment(rounds=10)
+    found = explain(asked)
+    *_, last = coterie.rounds(asked)
+    assert found.seconds is not None
+    assert last.seconds_total / 20 < found.seconds < 20 * last.seconds_total + 20
+
+
+# ---- memory
+
+
+@pytest.mark.medium
+def test_memory_is_what_the_sizes_say() -> None:
+    asked = experiment("ditto", participation=0.5)
+    found = explain(asked)
+    with_network = [line for line in found.description if line.startswith("network")]
+    assert "15,010 parameters" in with_network[0]
+    size = 4 * 15_010
+    assert part(found, "data") == 1797 * (4 * 64 + 8)
+    assert part(found, "models sent") == size
+    assert part(found, "answers") == CLIENTS // 2 * size
+    assert part(found, "client states") == (CLIENTS + CLIENTS // 2) * size
+    assert part(found, "server state") == 2 * size
+    assert part(found, "sketches of models") == CLIENTS * 512 * 4
+    assert found.bytes == sum(p.bytes for p in found.memory)
+    assert found.fits is True
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("data_mb", "workers", "how"), [(4_000, 1, "in memory"), (4_000, 2, "shared"), (0, 2, "mapped")]
+)
+def test_it_is_said_where_the_samples_lie(terminal: Terminal, data_mb: int, workers: int, how: str) -> None:
+    asked = experiment(workers=workers).updated({"scale.data_mb": data_mb, "training.epochs": 3})
+    found, size = explain(asked), 1797 * 4 * 64
+    assert found.data.how == how
+    assert (found.data.memory_bytes, found.data.disk_bytes) == ((0, size) if how == "mapped" else (size, 0))
+    assert part(found, "data") == 1797 * 8 + found.data.memory_bytes
+    assert found.first is not None
+    trained = found.first.read_bytes / (3 * 4 * 64)
+    assert 0.6 * 1797 < trained < 0.8 * 1797
+    words = ("--clients", "12", "--workers", str(workers), "--set", f"scale.data_mb={data_mb}")
+    out = " ".join(terminal("explain", "fedavg", *words).out.split())
+    assert f"data inputs of 460 kB {found.data.where}; training reads" in out
+
+
+@pytest.mark.medium
+def test_a_method_without_client_states_has_none() -> None:
+    assert not [p for p in explain(experiment()).memory if p.name == "client states"]
+
+
+@pytest.mark.medium
+def test_what_has_no_room_is_said_before_it_is_tried(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+    monkeypatch.setattr(footprint, "available_bytes", lambda: CLIENTS * 4 * 15_010)
+    found = explain(experiment())
+    assert found.fits is False
+    assert found.first is None
+    assert found.seconds is None
+    assert part(found, "answers") == CLIENTS * 4 * 15_010
+    assert any("no round was tried" in note for note in found.notes)
+    code, out, err = terminal("explain", "fedavg", "--clients", "12")
+    assert (code, err) == (0, "")
+    assert "it does not fit" in out
+
+
+def test_held_counts_every_tensor_once() -> None:
+    one = torch.zeros(5)
+    assert footprint.tensor_bytes({"a": (one, [one]), "b": np.zeros(3), "c": "text"}) == 20 + 24
+
+
+# ---- who stands for whom
+
+SIZES = st.lists(st.integers(1, 50), min_size=1, max_size=40)
+
+
+@given(SIZES, st.integers(1, 3), st.integers(1, 10))
+def test_the_few_stand_for_all(sizes: list[int], kinds: int, least: int) -> None:
+    told = [(i % kinds,) for i in range(len(sizes))]
+    few, stands_for = choose_few(np.array(sizes, float), told, least)
+    assert few == sorted(set(few))
+    assert set(stands_for) == set(few)
+    for i, stand in enumerate(stands_for):
+        assert told[i] == told[stand]
+        alike = [j for j in few if told[j] == told[i]]
+        assert abs(sizes[stand] - sizes[i]) == min(abs(sizes[j] - sizes[i]) for j in alike)
+    if kinds == 1 and least > 1:
+        assert len(few) == min(least, len(sizes))
+        assert {min(sizes), max(sizes)} <= {sizes[i] for i in few}
+
+
+def test_the_slowest_worker_decides() -> None:
+    assert makespan(np.array([1.0, 1.0, 1.0, 1.0]), 2) == 2
+    assert makespan(np.array([9.0, 1.0, 1.0, 1.0]), 2) == 9
+
+
+def test_who_did_not_work_has_what_its_model_has() -> None:
+    states = SampledStates(ClientStates(4))
+    states.update(0, {"model": torch.ones(3)})
+    states.copy(0, 2)
+    assert states.of(2)["model"].tolist() == [1, 1, 1]
+    assert states.of(1) == {}
+    before = {2: states.make_own(2)}  # now it works itself
+    states.update(2, {"model": torch.full((3,), 5.0), "finer": torch.zeros(3)})
+    assert states.of(0)["model"].tolist() == [1, 1, 1]
+    assert states.scalars == 6
+    states.reset(before)
+    assert list(states.of(2)) == ["model"]
+    assert states.of(2)["model"].tolist() == [1, 1, 1]
+
+
+# ---- the command
+
+
+@pytest.mark.medium
+def test_the_command_says_all_of_it(terminal: Terminal, tmp_path: Path) -> None:
+    code, out, err = terminal("explain", "fesem", "--clients", "12", "--rounds", "4", "--set", "lr=0")
+    assert (code, err) == (0, "")
+    for words in (
+        "batched",
+        "kernel",
+        "memory  about",
+        "worker processes",
+        "server state",
+        "whole run",
+        "simulated",
+    ):
+        assert words in out
+    assert "note: training.lr = 0" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.medium
+def test_json_is_for_machines(terminal: Terminal) -> None:
+    code, out, err = terminal(
+        "explain", "fedavg", "--clients", "12", "--participation", "0.5", "--rounds", "3", "--json"
+    )
+    assert (code, err) == (0, "")
+    read = json.loads(out)
+    assert read["experiment"]["method"]["name"] == "fedavg"
+    assert read["whole"]["up_bytes"] == 3 * 6 * 4 * 15_010
+    assert read["first"]["down_bytes"] == 6 * 4 * 15_010
+    assert read["whole"]["bytes"] == sum(p["bytes"] for p in read["memory"])
+
+
+def test_the_same_is_refused_as_by_run(terminal: Terminal) -> None:
+    words = ("fesm", "--rounds", "0", "--set", "lr")
+    explained, ran = terminal("explain", *words), terminal("run", *words)
+    assert explained.code == 2
+    assert explained.err == ran.err
+    with pytest.raises(BadInput):
+        coterie.explain(Experiment(method={"name": "fesem", "clusters": 50}))

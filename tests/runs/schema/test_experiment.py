@@ -1,0 +1,358 @@
+"""The experiment: what it accepts, what it refuses, how it is changed, and the check before a run."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from pydantic import ValidationError
+
+from coterie.clients.rules.training import Training
+from coterie.errors import BadInput
+from coterie.runs.schema.check import absolute_data
+from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.schema.sections import Data, Evaluation, MethodChoice, Network, Run
+
+
+def problems(action: Any, *arguments: Any, **keys: Any) -> list[str]:
+    with pytest.raises(BadInput) as caught:
+        action(*arguments, **keys)
+    return caught.value.problems
+
+
+# ---- what an experiment accepts
+
+
+def test_without_anything_there_are_defaults() -> None:
+    experiment = Experiment()
+    assert (experiment.data.name, experiment.network.name, experiment.run.rounds) == ("digits", "auto", 20)
+    assert experiment.training == Training()
+    experiment.check()
+
+
+def test_a_name_stands_for_its_section() -> None:
+    short = Experiment(method="ifca", data="mnist", network="cnn", run="trial")
+    assert short.method == MethodChoice(name="ifca")
+    assert (short.data, short.network, short.run) == (Data(name="mnist"), Network(name="cnn"), Run(name="trial"))
+
+
+def test_sections_are_given_as_themselves_or_as_mappings() -> None:
+    by_mapping = Experiment(
+        method={"name": "fesem", "clusters": 3},
+        training={"lr": 1, "epochs": 2},
+        evaluation={"every": 5},
+        run={"rounds": np.int64(7), "folder": Path("some/where"), "participation": 1},
+        network={"name": "mlp", "hidden": [8, np.int32(4)]},
+    )
+    by_section = Experiment(
+        method=MethodChoice(name="fesem", clusters=3),
+        training=Training(lr=1.0, epochs=2),
+        evaluation=Evaluation(every=5),
+        run=Run(rounds=7, folder="some/where"),
+        network=Network(name="mlp", hidden=(8, 4)),
+    )
+    assert by_mapping == by_section
+    assert by_mapping.method.settings == {"clusters": 3}
+    assert by_mapping.network.settings == {"hidden": (8, 4)}
+    assert isinstance(by_mapping.run.participation, float)
+    assert type(by_mapping.run.rounds) is int
+
+
+def test_an_experiment_is_frozen_and_travels_whole() -> None:
+    experiment = Experiment(method={"name": "fesem", "clusters": 3})
+    with pytest.raises(ValidationError, match="frozen"):
+        experiment.run.rounds = 3  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="frozen"):
+        experiment.run = Run()  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="frozen"):
+        experiment.method.clusters = 4  # type: ignore[attr-defined]
+    assert deepcopy(experiment) == experiment
+
+
+# ---- what it refuses, in one sentence each
+
+TABLE = "it must be a table of every, last, on, evaluated, adapt"
+
+SCHEMA_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"run": {"rounds": 0}}, "run.rounds = 0 is not possible; it must be greater than or equal to 1"),
+    ({"run": {"rounds": True}}, "run.rounds = True is not possible; it must be a valid integer"),
+    ({"run": {"rounds": "20"}}, "run.rounds = '20' is not possible; it must be a valid integer"),
+    ({"run": {"participation": 0}}, "run.participation = 0 is not possible; it must be greater than 0"),
+    ({"run": {"participation": 2.0}},
+     "run.participation = 2.0 is not possible; it must be less than or equal to 1"),
+    ({"run": {"dropout": 1.0}}, "run.dropout = 1.0 is not possible; it must be less than 1"),
+    ({"run": {"seed": -1}}, "run.seed = -1 is not possible; it must be greater than or equal to 0"),
+    ({"run": {"engine": "tpu"}},
+     "run.engine = 'tpu' is not possible; it must be 'auto', 'sequential', 'batched' or 'gpu'"),
+    ({"run": {"client_timeout": 0}}, "run.client_timeout = 0 is not possible; it must be greater than 0"),
+    (
+        {"run": {"quarantine_after": 0}},
+        "run.quarantine_after = 0 is not possible; it must be greater than or equal to 1 or 'never'",
+    ),
+    ({"run": {"link_mbit": float("inf")}}, "run.link_mbit = inf is not possible; it must be a finite number"),
+    ({"run": {"folder": ""}}, "run.folder = '' is not possible; the string must have at least 1 character"),
+    ({"run": {"round": 3}}, "run.round is not a setting; did you mean rounds?"),
+    ({"data": {"clients": 0}}, "data.clients = 0 is not possible; it must be greater than or equal to 1"),
+    ({"data": {"test": 0}}, "data.test = 0 is not possible; it must be greater than 0"),
+    ({"data": {}},
+     "data = {} holds no client; it must be data such as {client: (x, y)}, the name of a dataset or a path, or be "
+     "left out for the default"),
+    ({"data": {"clinets": 5}}, "data.clinets is not a setting; did you mean clients?"),
+    ({"training": {"lr": -0.1}}, "training.lr = -0.1 is not possible; it must be greater than or equal to 0"),
+    ({"training": {"epochs": -1}},
+     "training.epochs = -1 is not possible; it must be greater than or equal to 0"),
+    ({"training": {"optimizer": "sdg"}}, "training.optimizer = 'sdg' is not possible; it must be 'sgd' or 'adam'"),
+    ({"evaluation": {"every": 0}}, "evaluation.every = 0 is not possible; it must be greater than or equal to 1"),
+    ({"evaluation": {"on": "train"}}, "evaluation.on = 'train' is not possible; it must be 'test' or 'validation'"),
+    ({"scale": {"sketch_above": 0}},
+     "scale.sketch_above = 0 is not possible; it must be greater than or equal to 1"),
+    ({"scale": {"js": "fast"}}, "scale.js = 'fast' is not possible; it must be 'exact' or 'low-rank'"),
+    ({"scale": {"sketches_above": 9}}, "scale.sketches_above is not a setting; did you mean sketch_above?"),
+    ({"scale": {"states_mb": -1}}, "scale.states_mb = -1 is not possible; it must be greater than or equal to 0"),
+    ({"sketch_above": 9}, "sketch_above is not a section of an experiment; did you mean scale.sketch_above?"),
+    ({"method": {"name": 3}}, "method.name = 3 is not possible; it must be a valid string"),
+    ({"rounds": 3}, "rounds is not a section of an experiment; did you mean run.rounds?"),
+    ({"metod": {}}, "metod is not a section of an experiment; did you mean method?"),
+    ({"evaluation": 3}, f"evaluation = 3 is not possible; {TABLE}"),
+    (
+        {"evaluation": {1: 2}},
+        f"evaluation = {{1: 2}} is not possible; {TABLE}",
+    ),
+    ({"evaluation": "often"}, f"evaluation = 'often' is not possible; {TABLE}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sections", "sentence"), SCHEMA_PROBLEMS)
+def test_each_wrong_key_gets_one_sentence(sections: dict[str, Any], sentence: str) -> None:
+    assert problems(Experiment, **sections) == [sentence]
+
+
+@pytest.mark.parametrize("name", ["a/b", "a\\b", "..", ".hidden", "-x", "_x", "a b", "a\n", ""])
+def test_a_run_is_named_like_a_folder(name: str) -> None:
+    (sentence,) = problems(Experiment, run=name) if name else problems(Experiment, run={"name": name})
+    assert sentence.startswith(f"run.name = {name!r} is not possible; write letters")
+
+
+def test_a_run_s_name_has_room_in_a_folder() -> None:
+    assert Experiment(run="a" * 80).run.name == "a" * 80
+    (sentence,) = problems(Experiment, run="a" * 300)
+    assert sentence == f"run.name = '{'a' * 99}… is not possible; it has 300 characters, and may have 80"
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), [1, float("inf")], {"a": None}, object(), 1j])
+def test_a_setting_is_what_toml_can_hold(value: Any) -> None:
+    (sentence,) = problems(Experiment, method={"name": "fesem", "mu": value})
+    assert sentence.startswith("method.mu = ")
+    assert "it must be a finite number, a string, true, false, or a list or table of these" in sentence
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    found = problems(
+        Experiment,
+        data={"name": "digts", "split": "rotatd(4)", "clients": 0},
+        network="mpl",
+        method={"name": "fesm", "clusters": None},
+        training={"lr": "fast"},
+        run={"rounds": 0, "sede": 1},
+        extra=1,
+    )
+    keys = ["data.clients", "method.clusters", "training.lr", "run.rounds", "run.sede", "extra", "network 'mpl'",
+            "method 'fesm'", "data 'digts'", "split 'rotatd'"]  # fmt: skip
+    assert [sentence for key in keys for sentence in found if sentence.startswith(key)] == found
+    assert len(found) == len(keys)
+
+
+def test_a_section_alone_refuses_too() -> None:
+    assert problems(Run, rounds=0, sede=1) == [
+        "run.rounds = 0 is not possible; it must be greater than or equal to 1",
+        "run.sede is not a setting; did you mean seed?",
+    ]
+
+
+# ---- the check before a run
+
+
+CHECK_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"method": "fesm"}, "method 'fesm' is unknown; did you mean fesem?"),
+    ({"network": "mpl"}, "network 'mpl' is unknown; did you mean mlp?"),
+    (
+        {"method": {"name": "fesem", "cluster": 4}},
+        "method.cluster is not a setting of fesem; did you mean clusters?",
+    ),
+    (
+        {"method": {"name": "fesem", "clusters": 0}},
+        "method.clusters = 0 is not possible; it must be greater than or equal to 1",
+    ),
+    (
+        {"network": {"name": "auto", "hidden": [8]}},
+        "network.name = 'auto' takes no settings, yet there is network.hidden; name the network",
+    ),
+    (
+        {"network": {"name": "mlp", "hidden": ["8"]}},
+        "network.hidden.0 = '8' is not possible; it must be a valid integer",
+    ),
+    (
+        {"method": {"name": "fesem", "clusters": 6}, "data": {"clients": 5}},
+        "method.clusters = 6 is more than data.clients = 5; it must be at most that",
+    ),
+    (
+        {"method": {"name": "fesem", "clusters": 21}},
+        "method.clusters = 21 is more than data.clients = 20; it must be at most that",
+    ),
+    (
+        {"data": {"split": "rotated(4) + dirichlet(0.5) + rotated(2)"}},
+        "split = 'rotated(4) + dirichlet(0.5) + rotated(2)' has rotated 2 times; keep one of them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sections", "sentence"), CHECK_PROBLEMS)
+def test_the_check_names_what_cannot_run(sections: dict[str, Any], sentence: str) -> None:
+    experiment = Experiment(**sections)
+    assert problems(experiment.check) == [sentence]
+    assert problems(check, experiment) == [sentence]
+
+
+def test_the_check_asks_the_federation() -> None:
+    found = problems(Experiment(data={"name": "digts", "split": "rotatd(4)"}).check)
+    assert any("digts" in s and "did you mean digits" in s for s in found)
+    assert any("rotatd" in s and "did you mean rotated" in s for s in found)
+    assert len(found) == 2
+    (sentence,) = problems(Experiment(data={"validation": 0.5, "test": 0.5}).check)
+    assert "validation + test" in sentence
+
+
+def test_validation_samples_that_are_to_be_measured_must_be_there() -> None:
+    given = Experiment(data={"validation": 0}, evaluation={"on": "validation"})
+    assert problems(given.check) == [
+        "data.validation = 0 is not possible with evaluation.on = 'validation'; it must be above 0"
+    ]
+    given.updated({"data.validation": 0.1}).check()
+    given.updated({"evaluation.on": "test"}).check()
+
+
+def test_the_check_finds_all_at_once() -> None:
+    assert len(problems(Experiment(method="fesm", network="mpl", data="digts").check)) == 3
+
+
+def test_a_folder_for_runs_can_be_made(tmp_path: Path) -> None:
+    Experiment(run={"folder": str(tmp_path / "not" / "there")}).check()
+    file = tmp_path / "file"
+    file.write_text("x", encoding="utf-8")
+    for folder in (file, file / "below"):
+        (sentence,) = problems(Experiment(run={"folder": str(folder)}).check)
+        assert sentence.endswith(f"{str(file)!r} is a file, name a folder")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_as_many_clusters_as_clients_can_run() -> None:
+    Experiment(method={"name": "fesem", "clusters": 5}, data={"clients": 5}).check()
+    Experiment(data={"clients": 20}, run={"participation": 0.001}).check()
+
+
+@pytest.mark.parametrize("what", ["fesem", "experiment.toml", None, 3])
+def test_only_an_experiment_is_checked(what: Any) -> None:
+    (sentence,) = problems(check, what)
+    assert sentence.startswith(f"{what!r} is not an experiment; write coterie.Experiment")
+    assert ("from_toml" in sentence) == (what == "experiment.toml")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder here in which nobody can make one")
+def test_a_folder_that_cannot_be_made_is_refused() -> None:
+    (sentence,) = problems(Experiment(run={"folder": "/proc/here"}).check)
+    assert sentence.startswith("run.folder = '/proc/here' is not possible; no folder can be made in '/proc'")
+    (sentence,) = problems(Experiment(run={"folder": "x" * 300}).check)
+    assert sentence.endswith("name another folder")
+
+
+# ---- the split that fits the data
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("digits", "rotated(4)"),
+        ("cifar10", "rotated(4)"),
+        ("uci-har", "by-user"),
+        ("mnist-writers", "by-user"),
+        ("hub:owner/name", "iid"),
+    ],
+)
+def test_auto_is_the_split_that_fits(name: str, split: str) -> None:
+    experiment = Experiment(data=name)
+    assert experiment.data.split == "auto"
+    assert experiment.resolved().data.split == split
+    assert experiment.resolved().resolved() == experiment.resolved()
+
+
+def test_auto_looks_for_users_in_own_data(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"x": np.ones((40, 3), np.float32), "y": np.arange(40) % 2}
+    users: dict[str, Any] = {"Client": np.arange(40) % 4}
+    np.savez(tmp_path / "plain.npz", **columns)
+    np.savez(tmp_path / "users.npz", **columns, **users)
+    pl.DataFrame({"a": [1.0, 2.0], "y": [0, 1]}).write_parquet(tmp_path / "plain.parquet")
+    pl.DataFrame({"a": [1.0, 2.0], "y": [0, 1], "user": [0, 1]}).write_parquet(tmp_path / "users.parquet")
+    (tmp_path / "folder").mkdir()
+    np.savez(tmp_path / "folder" / "one.npz", **columns)
+    found = {p.name: Experiment(data=str(p)).resolved().data.split for p in tmp_path.iterdir()}
+    assert found == {
+        "plain.npz": "iid",
+        "plain.parquet": "iid",
+        "users.npz": "by-user",
+        "users.parquet": "by-user",
+        "folder": "by-user",
+    }
+    for name in ("plain.npz", "users.npz"):
+        Experiment(method="fedavg", data=str(tmp_path / name)).check()
+
+
+# ---- changes
+
+
+def test_updated_reaches_every_section() -> None:
+    changed = Experiment(method={"name": "fesem", "clusters": 3}).updated(
+        {"run.rounds": 30, "method.mu": 0.0, "training.lr": 0.2, "data.clients": 5, "network": "cnn"}
+    )
+    assert (changed.run.rounds, changed.training.lr, changed.data.clients) == (30, 0.2, 5)
+    assert changed.method == MethodChoice(name="fesem", clusters=3, mu=0.0)
+    assert changed.network == Network(name="cnn")
+    assert changed.updated({"training": Training(), "run": {"rounds": 2}}).run == Run(rounds=2)
+
+
+def test_another_name_drops_the_settings_of_the_former() -> None:
+    experiment = Experiment(method={"name": "fesem", "mu": 0.5}, data={"name": "mnist", "clients": 5})
+    assert experiment.updated({"method.clusters": 2, "method.name": "ifca"}).method == MethodChoice(
+        name="ifca", clusters=2
+    )
+    assert experiment.updated({"method.name": "fesem"}).method == experiment.method
+    assert experiment.updated({"data.name": "digits"}).data.clients == 5
+
+
+def test_none_puts_a_key_back() -> None:
+    experiment = Experiment(method={"name": "fesem", "mu": 0.5}, run={"rounds": 3, "name": "x"})
+    assert experiment.updated({"method.mu": None, "run.rounds": None, "run.name": None}) == Experiment(
+        method="fesem"
+    )
+
+
+def test_updated_refuses_what_an_experiment_refuses() -> None:
+    assert problems(Experiment().updated, {"run.rounds": 0, "rnu.seed": 1}) == [
+        "run.rounds = 0 is not possible; it must be greater than or equal to 1",
+        "rnu is not a section of an experiment; did you mean run?",
+    ]
+    assert problems(Experiment().updated, {"evaluation": 3, "evaluation.every": 2}) == [
+        f"evaluation = 3 is not possible; {TABLE}"
+    ]
+
+
+def test_only_a_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there is a file of the same name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("own", "digits", "mine.npz"):
+        (tmp_path / name).touch()
+    names = [absolute_data(name) for name in ("own", "digits", "mine.npz", "none.npz")]
+    assert names == ["own", "digits", str(tmp_path / "mine.npz"), "none.npz"]

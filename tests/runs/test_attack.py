@@ -1,0 +1,400 @@
+"""Hostile clients: what they send, what is left out of it, and that a method with a robust rule withstands them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import coterie
+from coterie import BadInput, Experiment
+from coterie.clients.rules.local_update import LocalUpdate
+from coterie.methods import METHODS
+from coterie.methods.aggregation import Aggregation
+from coterie.methods.exchange import Exchange, Replies, Send
+from coterie.models.layout import Part
+from coterie.runs.attack import Attackers, choose_attackers, mark_images, poison_data
+from coterie.runs.schema.check import build_method
+from coterie.runs.schema.sections import Attack
+from coterie.runs.screening import (
+    find_starts,
+    leave_out,
+    measure_updates,
+    screen_updates,
+    weigh_by_trust,
+)
+from coterie.runs.setup import load_federation
+
+KINDS = get_args(Attack.model_fields["kind"].annotation)
+RULES = get_args(Aggregation.model_fields["rule"].annotation)
+CLIENTS = np.arange(6)
+DATA = {"name": "digits", "split": "rotated(2)", "clients": 10}
+
+
+def experiment(method: Any = "fedavg", rounds: int = 2, **sections: Any) -> Experiment:
+    run = {"rounds": rounds, "workers": 1, **sections.pop("run", {})}
+    training = {"lr": 0.1, "batch_size": 16}
+    return Experiment(data=DATA, method=method, run=run, training=training, **sections)
+
+
+def last(wanted: Experiment) -> dict[str, Any]:
+    *_, end = coterie.rounds(wanted, [])
+    return dict(end.metrics)
+
+
+def asked(updates: Any, numbers: Any = None) -> tuple[Exchange, Replies]:
+    """Six clients who were sent models of 0, 10, 20 in turn, and what they made of them."""
+    matrix = torch.arange(3.0)[:, None].repeat(1, 4) * 10
+    rows = CLIENTS % 3
+    exchange = Exchange(CLIENTS, LocalUpdate(), {"model": Send(matrix, rows)})
+    models = matrix[torch.from_numpy(rows)] + torch.tensor(updates)[:, None] * torch.ones(4)
+    replies = Replies(CLIENTS, CLIENTS + 1, {"model": models}, numbers or {}, {}, {})
+    return exchange, replace(replies, update_lengths=measure_updates(exchange, replies, CLIENTS))
+
+
+def attackers(kind: Any, clients: tuple[int, ...] = (1, 4), **settings: Any) -> Attackers:
+    attack = Attack(share=0.3, kind=kind, **settings)
+    return Attackers(attack, np.array(clients), 6, np.array([0, 0, 0, 1, 1, 1]), 0)
+
+
+def test_updates_out_of_proportion_are_left_out() -> None:
+    exchange, replies = asked([1.0, 2.0, 1.0, 1.0, 50.0, 3e17])
+    kept = screen_updates(exchange, replies, 10.0)
+    assert kept.clients.tolist() == [0, 1, 2, 3]
+    assert kept.samples.tolist() == [1, 2, 3, 4]
+    assert kept.missing == {
+        4: "sent a model with an update 33.3 times as long as the median of the cohort",
+        5: "sent a model with an update 2e+17 times as long as the median of the cohort",
+    }
+    assert len(screen_updates(exchange, replies, 100.0)) == 5
+    assert screen_updates(exchange, replies, "off") is replies
+    assert len(screen_updates(*asked([0.0] * 4 + [1.0, 9.0]), 2.0)) == 6  # no bound is a multiple of nothing
+
+
+def test_of_two_updates_each_is_held_against_its_model() -> None:
+    exchange, replies = asked([1.0, 1.0, 1e9, 1.0, 1.0, 1.0])
+    two = leave_out(replies, dict.fromkeys((0, 3, 4, 5), "away"))
+    kept = screen_updates(exchange, two, 10.0)
+    assert kept.clients.tolist() == [1]
+    assert kept.missing[2] == "sent a model with an update 6.67e+07 times as long as the model that was sent"
+
+
+def test_updates_are_weighed_by_trust() -> None:
+    """FLTrust, Eq. 2 to 4, of two trusted clients that know different tasks."""
+    start, updates = (
+        torch.zeros(1, 3),
+        torch.tensor([[2.0, 0, 0], [6, 6, 0], [-1, 0, 0], [0, 0, 3], [0, 9, 9], [1, 0, 0]]),
+    )
+    exchange = Exchange(CLIENTS, LocalUpdate(), {"model": Send(start, np.zeros(6, np.int64))})
+    replies = Replies(CLIENTS, CLIENTS + 1, {"model": updates}, {}, {}, {})
+    found = weigh_by_trust(exchange, replies, np.array([0, 3]))
+    assert found.clients.tolist() == [0, 1, 3, 4, 5]
+    assert found.missing == {2: "sent a model with an update that points away from all trusted ones"}
+    one, other, root = np.array([0, 1, 4]), np.array([2, 3]), 0.5**0.5
+    scores, lengths = np.array([1, root, 1]), np.array([[2.0, 0, 0], [2 * root, 2 * root, 0], [2, 0, 0]])
+    assert found.models[one].mean(0).numpy() == pytest.approx(scores @ lengths / scores.sum())
+    scores, lengths = np.array([1, root]), np.array([[0.0, 0, 3], [0, 3 * root, 3 * root]])
+    assert found.models[other].mean(0).numpy() == pytest.approx(scores @ lengths / scores.sum())
+    nobody = weigh_by_trust(exchange, leave_out(replies, {0: "away"}), np.array([0]))
+    assert not len(nobody)
+    assert nobody.missing[5] == "sent a model when no trusted client answered"
+
+
+@pytest.mark.medium
+def test_with_trusted_clients_a_hostile_half_is_withstood() -> None:
+    trust = {"rule": "fltrust", "trusted": ["client 0", "client 1"]}
+    attack = {"share": 0.5, "kind": "sign-flip", "strength": 5.0}
+    wanted = experiment(rounds=4, aggregation=trust, attack=attack)
+    assert last(wanted)["accuracy"] > last(wanted.updated({"aggregation": {}}))["accuracy"] + 0.2
+
+
+def test_an_update_begins_where_its_client_was_sent() -> None:
+    exchange, replies = asked([1.0] * 6, {"choice": np.array([2.0, 0, 1, 2, 9, 0])})
+    assert find_starts(exchange, replies, CLIENTS)[:, 0].tolist() == [0, 10, 20, 0, 10, 20]
+    chosen = replace(exchange, send={"models": Send.all(exchange.send["model"].matrix, CLIENTS)})
+    assert find_starts(chosen, replies, CLIENTS)[:, 0].tolist() == [20, 0, 10, 20, 20, 0]
+    send = exchange.send["model"]
+    part = replace(exchange, send={"model": Send(send.matrix, send.rows, Part.of([(1, 3)]))})
+    assert find_starts(part, replies, np.array([2]))[0].isnan().tolist() == [True, False, False, True]
+    nothing = replace(exchange, send={"model": Send(send.matrix, np.array([-1, 0, 1, 2, 0, 1]))})
+    assert find_starts(nothing, replies, CLIENTS)[:, 0].isnan().tolist() == [True] + [False] * 5
+
+
+def test_a_client_that_says_no_choice_began_at_the_nearest() -> None:
+    """As in FLIS, where the server is not told."""
+    exchange, replies = asked([1.0] * 6)
+    several = replace(exchange, send={"models": Send.all(exchange.send["model"].matrix, CLIENTS)})
+    assert find_starts(several, replies, CLIENTS)[:, 0].tolist() == [0, 10, 20, 0, 10, 20]
+
+
+def test_an_update_begins_where_its_client_was_sent_earlier_in_the_round() -> None:
+    """As in DC-PFL, whose clients receive in one exchange and train in the next; a later model lies over both."""
+    exchange, replies = asked([1.0] * 6)
+    empty = replace(exchange, send={})
+    some = Exchange(
+        CLIENTS[2:], LocalUpdate(), {"initial": Send(exchange.send["model"].matrix, np.zeros(4, np.int64))}
+    )
+    assert find_starts(empty, replies, CLIENTS, [exchange])[:, 0].tolist() == [0, 10, 20, 0, 10, 20]
+    assert find_starts(empty, replies, CLIENTS, [some])[:, 0].isnan().tolist() == [True, True] + [False] * 4
+    assert find_starts(exchange, replies, CLIENTS, [some])[:, 0].tolist() == [0, 10, 20, 0, 10, 20]
+
+
+def test_trust_without_a_known_start_gives_numbers() -> None:
+    """Where nobody was sent a model the mean of the trusted stands for it; what is far from it is cut."""
+    exchange, replies = asked([1.0, 2.0, 3.0, 1.0, 2.0, 500.0])
+    found = weigh_by_trust(replace(exchange, send={}), replies, np.array([0, 1]))
+    assert bool(found.models.isfinite().all())
+    assert float(found.models.max()) < 50
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("method", ["dcpfl", "flis", "fedtsdp"])
+def test_trusted_clients_do_no_harm_where_starts_are_told_elsewhere(method: str) -> None:
+    trust = {"rule": "fltrust", "trusted": ["client 0", "client 1"]}
+    wanted = experiment(method, 3, aggregation=trust)
+    assert last(wanted)["accuracy"] > last(wanted.updated({"aggregation": {}}))["accuracy"] - 0.1
+
+
+def test_what_hostile_clients_send() -> None:
+    exchange, replies = asked([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+
+    def struck(kind: str, **settings: Any) -> list[float]:
+        found = attackers(kind, **settings).strike(exchange, replies, 1)
+        honest = [0, 2, 3, 5]
+        assert torch.equal(found.models[honest], replies.models[honest])
+        return [float(found.models[row, 0]) for row in (1, 4)]
+
+    assert struck("sign-flip") == [10 - 2, 10 - 5]
+    assert struck("sign-flip", strength=3.0) == [10 - 6, 10 - 15]
+    assert struck("scale") == [10 + 200, 10 + 500]
+    assert struck("zero") == [0, 0]
+    assert struck("mimic") == [float(replies.models[0, 0])] * 2
+    assert struck("ipm", strength=2.0) == pytest.approx([10 - 2 * 3.5] * 2)
+    honest = replies.models[[0, 2, 3, 5], 0]
+    assert struck("alie", strength=1.5) == pytest.approx([float(honest.mean() - 1.5 * honest.std())] * 2)
+    # Members of group 1 that are honest began at 0 and 20, with updates of 4 and 6.
+    assert struck("group-poison", target=1) == pytest.approx([10 - 5] * 2)
+    noisy = attackers("gaussian").strike(exchange, replies, 1).models - replies.models
+    assert float(noisy[1].norm()) > 5 * 2
+    assert noisy[0].norm() == 0
+    for kind in ("label-flip", "backdoor"):  # they train honestly, on other data
+        assert torch.equal(attackers(kind).strike(exchange, replies, 1).models, replies.models)
+
+
+@pytest.mark.parametrize("kind", ["sign-flip", "scale", "gaussian", "ipm", "alie", "group-poison"])
+def test_who_goes_to_the_bound_is_as_long_as_passes(kind: str) -> None:
+    exchange, replies = asked([1.0, 7.0, 1.0, 1.0, 0.1, 1.0])
+    found = replace(attackers(kind, strength="bound"), bound=3.0).strike(exchange, replies, 1)
+    again = measure_updates(exchange, found, CLIENTS)["model"]
+    assert again == pytest.approx(found.update_lengths["model"], rel=1e-5)
+    assert again[[1, 4]] == pytest.approx([6, 6], rel=0.01)
+    assert len(screen_updates(exchange, found, 3.0)) == 6
+    assert screen_updates(exchange, found, 2.9).clients.tolist() == [0, 2, 3, 5]
+    usual = attackers(kind).strike(exchange, replies, 1)
+    starts = find_starts(exchange, replies, CLIENTS)
+    alike = torch.cosine_similarity(found.models - starts, usual.models - starts)
+    assert alike.tolist() == pytest.approx([1.0] * 6, abs=1e-4)
+
+
+def test_all_hostile_clients_are_of_the_group_that_is_named() -> None:
+    wanted = experiment(attack={"share": 0.3, "kind": "zero", "group": 1}, run={"seed": 3})
+    whole = load_federation(wanted, build_method(wanted.method))
+    found = choose_attackers(wanted, whole, whole.n, np.array([1]))
+    assert whole.planted is not None
+    assert whole.planted[found.clients].tolist() == [1, 1, 1]
+    assert 1 not in found.clients
+
+
+def test_what_is_not_finite_is_refused_as_from_anybody() -> None:
+    exchange, replies = asked([1.0] * 6)
+    found = attackers("nan").strike(exchange, replies, 1)
+    assert found.clients.tolist() == [0, 2, 3, 5]
+    assert found.missing == dict.fromkeys((1, 4), "sent a model with NaN or infinite values")
+
+
+def test_who_aims_at_a_group_says_it_chose_as_its_members_did() -> None:
+    exchange, replies = asked([1.0] * 6, {"choice": np.array([0.0, 0, 0, 2, 0, 2])})
+    found = attackers("group-poison", target=1).strike(exchange, replies, 1)
+    assert found.numbers["choice"].tolist() == [0, 2, 0, 2, 2, 2]
+
+
+def test_columns_that_did_not_cross_stay_so() -> None:
+    exchange, replies = asked([1.0] * 6)
+    replies.models[:, 0] = torch.nan
+    for kind in ("sign-flip", "scale", "gaussian", "zero", "alie", "ipm", "mimic", "group-poison"):
+        found = attackers(kind).strike(exchange, replies, 1).models
+        assert found[:, 0].isnan().all()
+        assert found[:, 1:].isfinite().all()
+    assert len(screen_updates(exchange, replies, 10.0)) == 6
+
+
+def test_hostile_clients_train_on_spoilt_data_and_are_not_tested() -> None:
+    wanted = experiment()
+    whole = load_federation(wanted, build_method(wanted.method))
+    flipped = poison_data(whole, attackers("label-flip"))
+    assert flipped.test_samples[[1, 4]].tolist() == [0, 0]
+    assert (np.delete(flipped.test_samples, [1, 4]) == np.delete(whole.test_samples, [1, 4])).all()
+    (before, labels), (after, others) = whole.slice(1, "train"), flipped.slice(1, "train")
+    assert torch.equal(before, after)
+    assert torch.equal(others, 9 - labels)
+    assert torch.equal(flipped.slice(0, "train")[1], whole.slice(0, "train")[1])
+    assert flipped.notes[-1] == ("2 of the clients are hostile (label-flip) and not tested: client 1, client 4")
+    marked = poison_data(whole, attackers("backdoor", target=3))
+    inputs, labels = marked.slice(4, "train")
+    changed = (inputs != before_of(whole, 4)).flatten(1).any(1)
+    assert 0.4 < changed.float().mean() < 0.6
+    assert (labels[changed] == 3).all()
+    assert torch.equal(whole.inputs, load_federation(wanted, build_method(wanted.method)).inputs)
+
+
+def before_of(federation: Any, client: int) -> torch.Tensor:
+    found: torch.Tensor = federation.slice(client, "train")[0]
+    return found
+
+
+def test_a_mark_is_bright_in_every_form_of_images() -> None:
+    assert int(mark_images(torch.zeros(2, 8, 8, 1, dtype=torch.uint8)).sum()) == 2 * 16 * 255
+    floats = torch.rand(2, 8, 8, 3)
+    found = mark_images(floats)
+    assert (found[:, -4:, -4:] == floats.max()).all()
+    assert torch.equal(found[:, :4], floats[:, :4])
+
+
+@pytest.mark.medium
+def test_a_backdoor_works_on_the_mean_and_is_logged(tmp_path: Path) -> None:
+    attack = {"share": 0.2, "kind": "backdoor", "target": 3}
+    result = coterie.run(experiment(rounds=5, attack=attack, run={"folder": str(tmp_path)}))
+    log = coterie.RunFolder(result.folder).log().filter(pl.col("name") == "attack success")
+    assert log["round"].to_list() == [1, 2, 3, 4, 5]
+    assert log["value"][-1] > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_attack_is_the_same_on_every_engine(kind: str) -> None:
+    attack = {"share": 0.2, "kind": kind}
+    one, other = (last(experiment(attack=attack, run={"engine": e})) for e in ("sequential", "batched"))
+    assert one["accuracy"] == pytest.approx(other["accuracy"], abs=0.02)
+    assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_workers_change_no_bit_of_an_attack() -> None:
+    found = [
+        last(experiment("ifca", attack={"share": 0.2, "kind": "gaussian"}, run={"workers": workers}))["loss"]
+        for workers in (1, 2)
+    ]
+    assert found[0] == found[1]
+
+
+def averaging() -> list[str]:
+    return [name for name in METHODS.names() if not METHODS[name].target().own_aggregation]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", averaging())
+def test_every_method_that_averages_can_be_robust(method: str) -> None:
+    robust = {"rule": "multi-krum", "norm_bound": 20.0}
+    attack = {"share": 0.2, "kind": "scale", "strength": 1e6}
+    found = last(experiment(method, rounds=3, aggregation=robust, attack=attack))
+    assert np.isfinite(found["loss"])
+    assert found["failed"] == 2
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_trains(rule: str) -> None:
+    trusted = {"trusted": ["client 0", "client 1"]} if rule == "fltrust" else {}
+    assert last(experiment(rounds=3, aggregation={"rule": rule, **trusted}))["accuracy"] > 0.3
+
+
+@pytest.mark.parametrize(
+    "method", ["robust-tkm", "clusterfl", "local-only", "mixed(aggregate='trimmed', trim=0.1)"]
+)
+def test_a_rule_that_would_count_for_nothing_is_refused(method: str) -> None:
+    name, _, settings = method.partition("(")
+    own = {"name": name} | ({"aggregate": "trimmed", "trim": 0.1} if settings else {})
+    with pytest.raises(BadInput, match=rf"aggregation.rule = 'krum' is not possible with {name}: .*; leave it out"):
+        experiment(own, aggregation={"rule": "krum"}).check()
+    with pytest.raises(BadInput, match=r"aggregation.clip_norm = 1.0 is not possible"):
+        experiment(own, aggregation={"clip_norm": 1.0}).check()
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        (
+            {"aggregation": {"rule": "mode"}},
+            "aggregation.rule = 'mode' is not possible; it must be 'mean', '",
+        ),
+        (
+            {"aggregation": {"norm_bound": 0.5}},
+            "aggregation.norm_bound = 0.5 is not possible; it must be greater than or equal to 1 or 'off'",
+        ),
+        ({"aggregation": {"max_weight": "none"}}, "aggregation.max_weight = 'none' is not possible; it must be "),
+        ({"aggregation": {"hostile": 0.3}}, "hostile needs rule = trimmed-mean, krum, multi-krum or bulyan"),
+        ({"aggregation": {"rule": "fltrust"}}, "rule = fltrust needs trusted, and trusted needs rule = fltrust"),
+        (
+            {"aggregation": {"rule": "fltrust", "trusted": ["client 99"]}},
+            "the client of aggregation.trusted 'client 99' is unknown; did you mean client 9?",
+        ),
+        (
+            {"aggregation": {"rule": "fltrust", "trusted": ["client 0"]}, "run": {"participation": 0.5}},
+            "run.participation = 0.5 is not possible with aggregation.rule = 'fltrust', which needs the trusted",
+        ),
+        ({"attack": {"kind": "scale"}}, "share must be above 0 where an attack is described"),
+        (
+            {"attack": {"share": 0.01}},
+            "attack.share = 0.01 makes 0 of 10 clients hostile; it must",
+        ),
+        (
+            {"attack": {"share": 0.2, "kind": "backdoor", "target": 10}},
+            "attack.target = 10 is not possible; it must be a class, 0 to 9",
+        ),
+        (
+            {"attack": {"share": 0.2, "kind": "group-poison", "target": 2}},
+            "attack.target = 2 is not possible; it must be a group, 0 to 1",
+        ),
+        (
+            {"attack": {"share": 0.2, "group": 2}},
+            "attack.group = 2 is not possible; it must be a group, 0 to 1",
+        ),
+        (
+            {"attack": {"share": 0.8, "group": 1}},
+            "attack.share = 0.8 makes 8 of 10 clients hostile; group 1 has 5 that are not trusted, so it "
+            "must be at most 0.5",
+        ),
+        (
+            {"attack": {"share": 0.2, "strength": "bound"}, "aggregation": {"norm_bound": "off"}},
+            "attack.strength = 'bound' is not possible with aggregation.norm_bound = 'off'; it must be a number",
+        ),
+        (
+            {"attack": {"share": 0.2, "strength": 0}},
+            "attack.strength = 0 is not possible; it must be greater than 0 or 'bound'",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(sections: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput) as problem:
+        last(experiment(**sections))
+    assert sentence in str(problem.value)
+
+
+def test_one_that_says_it_has_a_billion_samples_counts_as_a_hundred_others() -> None:
+    samples = np.array([50, 60, 10**9, 40])
+    assert Aggregation().cap_samples(samples).tolist() == [50, 60, 5500, 40]
+    assert Aggregation(max_weight=2.0).cap_samples(samples).tolist() == [50, 60, 110, 40]
+    assert Aggregation(max_weight="off").cap_samples(samples) is samples
+    assert Aggregation().cap_samples(samples[:2]) is not None
+
+
+@pytest.mark.medium
+def test_a_leaf_does_not_wait_for_who_never_answers() -> None:
+    """One faulty client kept all others of CFL from being grouped."""
+    found = last(experiment("cfl", rounds=20, attack={"share": 0.1, "kind": "nan"}))
+    assert found["groups"] > 1

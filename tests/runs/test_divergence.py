@@ -1,0 +1,218 @@
+"""Runs whose training diverges do not end as if all were well."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.errors import BadInput
+from coterie.runs import loop
+from coterie.runs.divergence import Divergence
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment
+from tests.commandline import Terminal
+
+NAMES = ["ward a", "ward b", "ward c", "ward d", "ward e"]
+EVERYBODY = np.ones(5, np.bool_)
+TABLES = pl.DataFrame(
+    schema={
+        "round": pl.Int32,
+        "client": pl.Int32,
+        "loss": pl.Float64,
+        "test_samples": pl.Int32,
+        "took_part": pl.Boolean,
+    }
+)
+FAILURES = pl.DataFrame(schema={"round": pl.Int32, "client": pl.Int32, "reason": pl.String})
+
+
+def watch(*losses: list[float], classes: int = 10, tested: np.ndarray = EVERYBODY) -> Divergence:
+    found = Divergence(NAMES, classes, 0.5)
+    for number, loss in enumerate(losses, 1):
+        found.note_losses(number, np.array(loss), tested)
+    return found
+
+
+def test_ordinary_training_is_no_divergence() -> None:
+    assert watch([2.3] * 5, [0.1, 9.0, 0.4, 1.0, 20.0]).sentences() == []
+    assert watch([900.0] * 5, [80_000.0] * 5, classes=0).sentences() == []  # errors may be large, in their unit
+
+
+def test_who_has_no_numbers_since_when_and_what_to_try() -> None:
+    nan = float("nan")
+    (said,) = watch([2.0] * 5, [2.0, nan, 2.0, 2.0, 2.0], [2.0, nan, nan, nan, nan]).sentences()
+    assert said == (
+        "training diverged for 4 of 5 clients (ward b, ward c, ward d and 1 more): the loss on held-out samples is "
+        "not a finite number, since round 2; try a smaller training.lr (it is 0.5), and features and targets of "
+        "standard size"
+    )
+
+
+def test_a_client_that_recovers_is_not_named() -> None:
+    assert watch([float("nan"), 1, 1, 1, 1], [1.0] * 5).sentences() == []
+
+
+def test_who_has_no_test_samples_has_not_diverged() -> None:
+    tested = np.array([False, True, True, True, True])
+    assert watch([float("nan"), 1, 1, 1, 1], tested=tested).sentences() == []
+
+
+@pytest.mark.parametrize(
+    ("classes", "losses", "beside"),
+    [
+        (10, [1.0, 1e6], "that of guessing, up to 1e\\+06"),
+        (0, [1.0, 1e3], "that of the first evaluation, up to 1e\\+03"),
+    ],
+)
+def test_a_loss_that_explodes(classes: int, losses: list[float], beside: str) -> None:
+    (said,) = watch(*([loss, 1, 1, 1, 1] for loss in losses), classes=classes).sentences()
+    assert "for 1 of 5 clients (ward a): the loss on held-out samples is over 100 times " in said
+    assert beside.replace("\\", "") in said
+    assert "since round 2;" in said
+
+
+def test_whose_training_was_left_out() -> None:
+    found = watch([1.0] * 5)
+    found.note_failures(3, [(1, "sent a model with NaN or infinite values"), (2, "vanished")])
+    found.note_failures(4, [(0, "sent mu = nan"), (1, "sent a model with NaN or infinite values")])
+    (said,) = found.sentences()
+    assert (
+        "for 2 of 5 clients (ward b, ward a): training gave NaN or infinite values, which were left out, since "
+        in said
+    )
+    assert "since round 3;" in said
+
+
+def test_the_tables_tell_what_came_before_an_interruption() -> None:
+    clients = pl.DataFrame(
+        {
+            "round": [1] * 5 + [2] * 5,
+            "client": [*range(5)] * 2,
+            "loss": [1.0, 1.0, 1.0, 1.0, float("nan")] + [float("nan")] * 2 + [1.0, float("nan"), float("nan")],
+            "test_samples": [9, 9, 9, 9, 0] * 2,
+            "took_part": [True] * 10,
+        },
+        schema=TABLES.schema,
+    )
+    failures = pl.DataFrame([(2, 3, "not evaluated: timed out")], FAILURES.schema, orient="row")
+    found = Divergence(NAMES, 10, 0.5)
+    found.restore(clients, failures)
+    (said,) = found.sentences()
+    assert "2 of 5 clients (ward a, ward b)" in said
+    assert "since round 2" in said
+
+
+def diverging(folder: Path, lr: float, rounds: int) -> list[str]:
+    return [
+        *("run", "fedavg", "--clients=4", f"--rounds={rounds}", "--workers=1", "--network=mlp"),
+        *(f"--set=training.lr={lr}", "--set=samples_per_client=60", "--name=wild", f"--folder={folder}"),
+    ]
+
+
+@pytest.mark.medium  # It renders a page.
+def test_the_log_the_page_show_and_the_last_lines_say_so(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, diverging(tmp_path, 30.0, 3))
+    assert ran.exit_code == 3, "no model is of use"
+    folder = RunFolder(tmp_path / "wild")
+    (said,) = folder.divergences()
+    assert said.startswith(
+        "training diverged for 4 of 4 clients (client 0, client 1, client 2 and 1 more): the loss"
+    )
+    assert "since round 1; try a smaller training.lr (it is 30)" in said
+    assert f"note: {said}" in ran.output
+    assert f"\n{said.removeprefix('training ')}\n" in ran.output
+    assert "over 100 times that of guessing" in (folder.path / "report.html").read_text(encoding="utf-8")
+    shown = CliRunner().invoke(app, ["show", "wild", f"--folder={tmp_path}"])
+    assert f"note: {said}" in shown.output
+
+
+@pytest.mark.slow
+def test_a_comparison_names_the_runs_that_diverged_for_every_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = Terminal(capsys)
+    common = "[experiment]\nnetwork = 'mlp'\ndata = {clients = 4, samples_per_client = 60}\nrun = {rounds = 1}\n"
+    methods = "[methods.tame]\nmethod.name = 'fedavg'\n[methods.wild]\nmethod.name = 'fedavg'\ntraining.lr = 30.0\n"
+    Path("both.toml").write_text(f"seeds = [0]\n{common}{methods}")
+    wild = call("compare", "both.toml", "-q")
+    assert wild.code == 3
+    (said,) = wild.err.splitlines()
+    assert said.startswith("coterie: wild")
+    assert said.endswith("diverged for every client")
+    assert call("compare", "comparisons/both", "-q").code == 3, "nothing was left to do, and it is no better"
+    quiet = call(*diverging(tmp_path, 30.0, 1), "-q")
+    assert (quiet.code, quiet.err.startswith("coterie: training diverged for 4 of 4 clients")) == (3, True)
+
+
+def test_who_has_diverged_for_all() -> None:
+    some = Divergence(["a", "b", "c"], 2, 0.1)
+    assert not some.is_total
+    everybody, tested = np.array([np.inf, np.nan, 1.0]), np.array([True, True, False])
+    some.note_losses(1, everybody, tested)
+    assert some.is_total, "c has no test samples"
+    some.note_losses(2, np.array([0.1, np.nan, 1.0]), tested)
+    assert not some.is_total
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_who_was_left_out_once_and_answered_since_has_recovered(resumed: bool) -> None:
+    reason, rounds = "sent a model with NaN or infinite values", range(1, 5)
+    found = Divergence(NAMES, 10, 0.5)
+    clients = TABLES.vstack(
+        pl.DataFrame(
+            [(number, client, 1.0, 9, number > 1) for number in rounds for client in range(5)],
+            TABLES.schema,
+            orient="row",
+        )
+    )
+    failures = [(1, client, reason) for client in range(5)]
+    for number in rounds:
+        if not resumed:
+            found.note_losses(number, np.ones(5), EVERYBODY)
+            found.note_answers(number, EVERYBODY & (number > 1))
+            found.note_failures(number, [(client, why) for when, client, why in failures if when == number])
+            assert found.is_total == (number == 1)
+    if resumed:
+        found.restore(clients, pl.DataFrame(failures, FAILURES.schema, orient="row"))
+    assert not found.is_total
+    assert "since round 1;" in found.sentences()[0], "it is still told"
+    found.note_failures(5, [(client, reason) for client in range(5)])
+    assert found.is_total
+
+
+@pytest.mark.medium
+def test_a_run_that_nobody_answers_any_more_says_so_too(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, diverging(tmp_path, 1e20, 5))
+    assert isinstance(ran.exception, BadInput)
+    (said,) = RunFolder(tmp_path / "wild").divergences()
+    assert "4 of 4 clients" in said
+    assert "training gave NaN or infinite values, which were left out, since round 1" in said
+
+
+@pytest.mark.slow
+def test_a_run_that_is_resumed_knows_what_came_before(tmp_path: Path) -> None:
+    experiment = Experiment(
+        method="fedavg",
+        network="mlp",
+        data={"clients": 4, "samples_per_client": 60},
+        training={"lr": 30.0},
+        run={"rounds": 4, "workers": 1, "folder": str(tmp_path), "name": "wild"},
+    )
+
+    class Stop:
+        def started(self, experiment: Experiment, description_lines: object) -> None: ...
+        def note(self, text: str) -> None: ...
+        def finished(self, result: object) -> None: ...
+        def round(self, round: object) -> None:
+            if getattr(round, "number", 0) == 2:
+                raise KeyboardInterrupt
+
+    result = loop.run(experiment, observers=[Stop()])
+    assert result.status == "interrupted"
+    loop.resume(result.folder)
+    (said,) = RunFolder(result.folder).divergences()
+    assert "since round 1;" in said

@@ -1,0 +1,289 @@
+"""Which model is evaluated, and the adaptation that every method gets (`evaluation.adapt`)."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from coterie.clients.rules import (
+    Answer,
+    BeforeAndAfter,
+    Client,
+    Evaluate,
+    Item,
+    Order,
+    Rule,
+    Score,
+    Train,
+    Work,
+    rule,
+)
+from coterie.errors import BadInput
+from coterie.methods.exchange import Exchange, Replies, Send
+from coterie.runs.evaluation import adapt_exchange, plan_evaluation
+from coterie.runs.folder.metrics import CLASSIFICATION
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import take_adapted
+from coterie.runs.loop import Session, resume, run, train
+from coterie.runs.record import read_scores
+from coterie.runs.schema.experiment import Experiment
+
+pytestmark = pytest.mark.medium  # Most train a few clients several times.
+
+ADAPTED = "adapted_macro_accuracy"
+
+
+def _experiment(folder: Path, method: Any = "fedavg", **changes: Any) -> Experiment:
+    plain = Experiment(
+        method=method,
+        data={"name": "digits", "split": "dirichlet(0.3)", "clients": 6, "samples_per_client": 60},
+        network={"name": "mlp", "hidden": (16,)},
+        training={"lr": 0.1, "batch_size": 10, "lr_decay": 0.5},
+        run={"rounds": 3, "participation": 0.5, "folder": str(folder), "workers": 1},
+    )
+    return plain.updated({key.replace("__", "."): value for key, value in changes.items()})
+
+
+@rule("test-update-by-hand")
+class UpdateByHand(Rule):
+    """The local update of FedAvg, on the minibatches of an adaptation, then a score."""
+
+    def run(self, client: Client, order: Order) -> Work:
+        lr = client.training.lr * client.training.lr_decay ** (client.round - 1)
+        trained = yield Train(order.items["model"].values, lr=lr, purpose="adaptation")
+        scored = yield Score(trained.model)
+        return Answer(report={"score": scored})
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_adaptation_is_one_local_update_of_the_served_model_to_the_bit(tmp_path: Path, engine: str) -> None:
+    experiment = _experiment(tmp_path, evaluation__adapt={}, run__engine=engine)
+    with closing(Session(experiment)) as session:
+        events = list(train(session))
+        everyone = session.server.everyone
+        exchange = Exchange(everyone, UpdateByHand(), {"model": Send.same(session.state.model[0], everyone)})
+        by_hand = read_scores(session.runtime.measure(exchange), everyone, np.zeros(6, np.int64), CLASSIFICATION)
+    assert events[-1].metrics[ADAPTED] == by_hand.values["accuracy"].mean()
+    assert events[-1].metrics[ADAPTED] > events[-1].metrics["macro_accuracy"] + 0.05  # skewed labels
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("method", ["fedavg", "fesem", "ifca", "ditto", "fedtsdp", "dcpfl"])
+def test_scores_before_are_those_of_a_run_without_adaptation(tmp_path: Path, method: str) -> None:
+    plain = run(_experiment(tmp_path, method))
+    both = run(_experiment(tmp_path, method, evaluation__adapt={"epochs": 2}))
+    names = [name for name in plain.rounds.columns if name != "seconds"]
+    assert both.rounds.select(names).equals(plain.rounds.select(names))
+    assert both.clients.select(plain.clients.columns).equals(plain.clients)
+    assert both.ledger.equals(plain.ledger)
+    assert not any("adapted" in name for name in (*plain.rounds.columns, *plain.clients.columns))
+    after = both.clients.group_by("round", maintain_order=True).agg(pl.col("adapted_accuracy").mean())
+    assert after["adapted_accuracy"].to_list() == pytest.approx(both.rounds[ADAPTED].to_list())
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("method", ["fedbabu", "per-fedavg", "fedrep", "fedsr", "fedcr"])
+def test_a_method_that_adapts_by_itself_adapts_once(tmp_path: Path, method: str) -> None:
+    gaussian = {"network": {"name": "gaussian-mlp", "hidden": (16,), "dim": 4}}
+    changes: dict[str, Any] = gaussian if method in ("fedsr", "fedcr") else {}
+    plain = run(_experiment(tmp_path, method, **changes))
+    both = run(_experiment(tmp_path, method, evaluation__adapt={"epochs": 2}, **changes))
+    # Its own adaptation is the one after; before is the model from which that starts.
+    assert both.summary[ADAPTED] == plain.summary["macro_accuracy"]
+    assert both.summary["macro_accuracy"] != plain.summary["macro_accuracy"]
+
+
+def test_a_head_that_adapts_leaves_the_body_alone(tmp_path: Path) -> None:
+    moved: list[Train] = []
+    with closing(Session(_experiment(tmp_path, evaluation__adapt={"epochs": 1, "layers": "head"}))) as session:
+        list(train(session))
+        head = session.layout.last_layers(1)
+        wrapped = adapt_exchange(
+            Exchange(np.array([0]), Evaluate()),
+            session.experiment.evaluation.adapt,
+            session.layout.everything,
+            session.layout,
+        ).rule
+        model, engine = session.state.model[0], session.runtime.engine
+        order = Order(0, 3, wrapped, {"model": Item(model)})
+        scored: list[Score] = []
+
+        def watch(request: Any) -> None:
+            (moved if isinstance(request, Train) else scored).append(request)
+
+        engine.carry_out([order], [{}], watch)
+    assert [request.part for request in moved] == [head]
+    before, after = scored
+    assert torch.equal(before.model, model)
+    away = before.model != after.model
+    assert away[head.ranges[0][0] :].any()
+    assert not away[: head.ranges[0][0]].any()
+
+
+def test_adaptation_obeys_the_drops_of_a_methods_own_schedule(tmp_path: Path) -> None:
+    """That is of a client's own model; and of newcomers, who come after the last round and so after its drop."""
+
+    def method(*drops: int) -> dict[str, Any]:
+        return {"name": "fedbabu", "lr_drops": drops, "fine_tune": 0}
+
+    own = {"evaluated": "local", "adapt": {"epochs": 1}}
+    with closing(Session(_experiment(tmp_path, method(1), evaluation=own))) as session:
+        list(train(session))
+        plan = plan_evaluation(
+            session.method, session.state, session.server, session.experiment.evaluation, False, session.local
+        )
+        rules = [exchange.rule for exchange in plan]
+    assert rules
+    assert [rule.lr_drops for rule in rules if isinstance(rule, BeforeAndAfter)] == [(1,)] * len(rules)
+
+    def adapted(*drops: int, own: bool = False, **adapt: float) -> list[float]:
+        changes: dict[str, Any] = {"run__holdout_clients": 0.5, "run__rounds": 2, "training__epochs": 5}
+        changes |= {} if own else {"evaluation__adapt": {"epochs": 5} | adapt}
+        joined = RunFolder(run(_experiment(tmp_path, method(*drops), **changes)).folder).newcomers()
+        assert joined is not None
+        return [float(value) for value in joined["adapted"]]
+
+    assert adapted(2) == adapted(lr=0.01) != adapted()
+    assert adapted(2, own=True) == adapted(2)  # one local update, where nothing else is asked for
+
+
+@pytest.mark.slow
+def test_private_layers_adapt_where_a_method_keeps_some(tmp_path: Path) -> None:
+    def after(method: str, layers: str) -> list[float]:
+        adapt = {"epochs": 1, "layers": layers}
+        return run(_experiment(tmp_path, method, evaluation__adapt=adapt)).rounds[ADAPTED].to_list()
+
+    assert after("fedper", "private") == after("fedper", "head") != after("fedper", "all")
+    assert after("fedavg", "private") == after("fedavg", "all")
+
+
+@pytest.mark.slow
+def test_the_adaptation_obeys_the_schedule_of_the_learning_rate(tmp_path: Path) -> None:
+    def after(**changes: Any) -> list[float]:
+        return run(_experiment(tmp_path, **changes)).rounds["adapted_loss"].to_list()
+
+    # A decay of almost 0: in the second round nothing can move any more.
+    still = run(_experiment(tmp_path, evaluation__adapt={}, training__lr_decay=1e-9)).rounds
+    assert still["adapted_loss"][0] != still["loss"][0]
+    assert still["adapted_loss"][1:].to_list() == pytest.approx(still["loss"][1:].to_list(), abs=1e-6)
+    assert after(evaluation__adapt={"lr": 0.1}) == after(evaluation__adapt={})
+    assert after(evaluation__adapt={"lr": 0.01}) != after(evaluation__adapt={})
+    assert after(evaluation__adapt={"lr": 0.0}) == run(_experiment(tmp_path)).rounds["loss"].to_list()
+
+
+@pytest.mark.slow
+def test_steps_are_minibatches(tmp_path: Path) -> None:
+    """A client has 42 or fewer training samples, so that five minibatches of ten are an epoch."""
+    experiment = _experiment(tmp_path, data__split="iid", run__engine="sequential")
+
+    def after(adapt: dict[str, Any]) -> list[float]:
+        return run(experiment.updated({"evaluation.adapt": adapt})).rounds["adapted_loss"].to_list()
+
+    assert after({"steps": 5}) == after({"epochs": 1})
+    assert after({"steps": 10}) == after({"epochs": 2})
+    assert after({"steps": 1}) != after({"epochs": 1})
+    assert after({"steps": 0}) == run(experiment).rounds["loss"].to_list()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapt", [{"epochs": 2, "layers": "head"}, {"steps": 3}])
+def test_both_engines_and_workers_agree(tmp_path: Path, adapt: dict[str, Any]) -> None:
+    one = run(_experiment(tmp_path, "fesem", evaluation__adapt=adapt, run__engine="sequential"))
+    many = run(_experiment(tmp_path, "fesem", evaluation__adapt=adapt, run__engine="batched"))
+    two = run(_experiment(tmp_path, "fesem", evaluation__adapt=adapt, run__engine="batched", run__workers=2))
+    assert many.rounds["adapted_loss"].to_list() == pytest.approx(one.rounds["adapted_loss"].to_list(), abs=1e-4)
+    assert two.clients.equals(many.clients)
+
+
+def test_the_local_model_is_what_the_client_last_trained(tmp_path: Path) -> None:
+    """For FeSEM that is the W_i of a client, which stays as it is while the client is away."""
+    with closing(Session(_experiment(tmp_path, "fesem", evaluation__evaluated="local"))) as session:
+        seen: dict[int, torch.Tensor] = {}
+        answer = session.runtime.answer
+
+        def note(ask: Any) -> Any:
+            reply = answer(ask)
+            if isinstance(ask, Exchange) and isinstance(reply, Replies) and "model" in ask.rule.uploads:
+                seen.update(zip(reply.clients.tolist(), reply.models.clone(), strict=True))
+            return reply
+
+        session.runtime.answer = note  # type: ignore[method-assign]  # to see what crosses
+        list(train(session))
+        local = session.local
+    assert local is not None
+    assert sorted(seen) == session.server.everyone[local.sent].tolist()
+    assert all(torch.equal(local.models[client], model) for client, model in seen.items())
+
+
+@pytest.mark.slow
+def test_who_has_trained_nothing_is_scored_as_served(tmp_path: Path) -> None:
+    served = run(_experiment(tmp_path, run__rounds=1))
+    local = run(_experiment(tmp_path, run__rounds=1, evaluation__evaluated="local"))
+    took_part = served.clients["took_part"].to_numpy()
+    same = (served.clients["accuracy"] == local.clients["accuracy"]).to_numpy()
+    assert same[~took_part].all()
+    assert not same[took_part].all()
+    alone = run(_experiment(tmp_path, "local-only", evaluation__evaluated="local"))
+    assert alone.clients["accuracy"].equals(run(_experiment(tmp_path, "local-only")).clients["accuracy"])
+
+
+@pytest.mark.slow
+def test_local_models_and_adaptation_go_on_after_an_interruption(tmp_path: Path) -> None:
+    changes = {"evaluation__evaluated": "local", "evaluation__adapt": {"epochs": 1}, "run__checkpoint_every": 1}
+    whole = run(_experiment(tmp_path, "fesem", **changes))
+
+    class Stop:
+        def round(self, event: Any) -> None:
+            if event.number == 2:
+                raise KeyboardInterrupt
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *given: None
+
+    cut = run(_experiment(tmp_path, "fesem", **changes), observers=[Stop()])
+    assert cut.status == "interrupted"
+    again = resume(RunFolder(cut.folder))
+    assert again.clients.equals(whole.clients)
+    assert again.rounds.drop("seconds").equals(whole.rounds.drop("seconds"))
+    taken = take_adapted(again.rounds)
+    assert taken["macro_accuracy"].equals(again.rounds[ADAPTED].alias("macro_accuracy"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"evaluation.adapt": {"epochs": 1, "steps": 2}}, "write epochs or steps, not both"),
+        ({"evaluation.adapt": {"epoch": 1}}, "evaluation.adapt.epoch is not a setting; did you mean epochs"),
+        ({"evaluation.adapt": {"epochs": -1}}, "evaluation.adapt.epochs = -1 is not possible"),
+        ({"evaluation.adapt": "head"}, "evaluation.adapt = 'head' is not possible; it must be a table of epochs"),
+        ({"evaluation.evaluated": "centre"}, "evaluation.evaluated = 'centre' is not possible"),
+    ],
+)
+def test_what_no_adaptation_is(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        _experiment(tmp_path).updated(changes)
+
+
+def test_layers_that_the_network_lacks_are_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"evaluation.adapt.layers = 'fc9' is no layer of this network"):
+        run(_experiment(tmp_path, evaluation__adapt={"layers": "fc9"}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_key_of_the_table_can_be_set_alone(tmp_path: Path) -> None:
+    experiment = _experiment(tmp_path).updated({"evaluation.adapt.epochs": 2, "evaluation.adapt.layers": "head"})
+    assert experiment.evaluation.adapt is not None
+    assert (experiment.evaluation.adapt.epochs, experiment.evaluation.adapt.layers) == (2, "head")
+    assert Experiment.from_toml(experiment.to_toml()) == experiment
+    assert "adapt" not in _experiment(tmp_path).to_toml()

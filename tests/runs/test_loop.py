@@ -1,0 +1,527 @@
+"""Running from Python: what a run leaves behind, what its numbers mean, and that watching it changes nothing."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import time
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+import coterie
+from coterie.cli.live import watch_run
+from coterie.clients.data.federation import Federation
+from coterie.clients.rules import Answer, Client, Order, Rule, Train, Work, rule
+from coterie.errors import BadInput
+from coterie.grouping.aggregate import mean
+from coterie.methods import METHODS, FedAvg
+from coterie.methods.exchange import Exchange, Replies, Round, Send
+from coterie.methods.method import Cohort
+from coterie.methods.one_model import GlobalState
+from coterie.methods.split_halves import MIXED
+from coterie.report import run_page, run_tables
+from coterie.report.charts import charts_of
+from coterie.runs.folder.metrics import METRICS
+from coterie.runs.folder.picture import Picture
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import ROUNDS as COLUMNS
+from coterie.runs.loop import Session
+from coterie.runs.schema.experiment import Experiment
+
+BAD = 2
+
+
+@rule("test-unreliable")
+@dataclass(frozen=True)
+class Unreliable(Rule):
+    """Train; from round 2 on, client `BAD` sleeps or raises."""
+
+    fault: str = "raise"
+    uploads = ("model",)
+
+    def run(self, client: Client, order: Order) -> Work:
+        trained = yield Train(order.items["model"].values)
+        if client.id == BAD and client.round >= 2:
+            if self.fault == "sleep":
+                time.sleep(60)
+            raise RuntimeError("out of memory")
+        return Answer({"model": trained.model}, report={"train_loss": trained.loss})
+
+
+@dataclass(frozen=True)
+class Failing(FedAvg):
+    """FedAvg with unreliable clients, or which fails itself in round `broken` while a file is not there."""
+
+    fault: str = "raise"
+    broken: int = 0
+    mended: str = ""
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+        clients = cohort.clients
+        replies: Replies = yield Exchange(
+            clients, Unreliable(self.fault), {"model": Send.same(state.model[0], clients)}
+        )
+        if cohort.round == self.broken and not Path(self.mended).exists():
+            raise ZeroDivisionError("the method is wrong")
+        return replace(state, model=mean(replies.models, state.model))
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder to run in, and the failing method among those there are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(METHODS, "entries", dict(METHODS.entries))
+    METHODS.add("test-failing")(Failing)
+
+
+def small(method: Any = "fesem", rounds: int = 4, **sections: Any) -> Experiment:
+    return Experiment(
+        method=method,
+        network={"name": "mlp", "hidden": "8"},
+        data={"name": "digits", "split": "rotated(2)", "clients": 8, "samples_per_client": 60}
+        | sections.pop("data", {}),
+        run={"rounds": rounds, "workers": 1, "participation": 0.5} | sections.pop("run", {}),
+        **sections,
+    )
+
+
+class Diary:
+    """Notes which of its methods was called with what."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def started(self, experiment: Any, description_lines: Any) -> None:
+        self.calls.append(("started", list(description_lines)))
+
+    def round(self, round: Any) -> None:
+        self.calls.append(("round", round))
+
+    def note(self, text: str) -> None:
+        self.calls.append(("note", text))
+
+    def finished(self, result: Any) -> None:
+        self.calls.append(("finished", result))
+
+
+def final_state(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of the method's own state after the last round."""
+    tensors = load_file(max((folder / "checkpoints").glob("*.safetensors")))
+    return {name: tensor for name, tensor in tensors.items() if name.split(".")[0] in ("state", "kept", "has")}
+
+
+def assert_same_state(one: Path, other: Path) -> None:
+    first, second = final_state(one), final_state(other)
+    assert first.keys() == second.keys()
+    assert first
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+# ---- what a run leaves behind
+
+
+@pytest.mark.medium
+def test_a_run_and_its_folder() -> None:
+    diary = Diary()
+    experiment = small(run={"name": "first", "checkpoint_every": 3})
+    result = coterie.run(experiment, observers=[diary])
+    assert (result.status, result.folder) == ("finished", Path("runs/first"))
+    files = {str(p.relative_to(result.folder)) for p in result.folder.rglob("*") if p.is_file()}
+    assert files - {".lock"} == {
+        *(f"{name}.parquet" for name in ("rounds", "clients", "ledger", "failures", "log", "people")),
+        *("checkpoints/000003.safetensors", "checkpoints/000004.safetensors"),
+        *("experiment.toml", "environment.json", "status.json", "picture.npz", "groups.npz", "warnings.json"),
+    }
+    for name, table in (("rounds", result.rounds), ("clients", result.clients), ("ledger", result.ledger)):
+        assert pl.read_parquet(result.folder / f"{name}.parquet").equals(table)
+    assert result.rounds.schema == COLUMNS
+    folder = RunFolder(result.folder)
+    again = Experiment.from_toml(folder.experiment_text() + "\n")
+    assert again.run == experiment.run
+    assert folder.status == "finished"
+    environment = json.loads((result.folder / "environment.json").read_text("utf-8"))
+    assert environment["seed"] == 0
+    assert environment["python"] == platform.python_version()
+    assert environment["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert environment["engine"] in ("batched", "sequential")
+    picture = folder.picture()
+    assert isinstance(picture, Picture)
+    assert picture.round == 4
+    assert picture.affinity.shape == (8, 8)
+    # Observers hear everything, in order.
+    names = [name for name, _ in diary.calls]
+    assert names == ["started", "round", "round", "round", "round", "note", "finished"]
+    assert [text for name, text in diary.calls if name == "note"] == folder.warnings()
+    assert [event.number for name, event in diary.calls if name == "round"] == [1, 2, 3, 4]
+    last = diary.calls[-3][1]
+    assert last.up_bytes_total == result.ledger.filter(pl.col("direction") == "up")["bytes"].sum()
+    assert last.down_bytes_total == result.ledger.filter(pl.col("direction") == "down")["bytes"].sum()
+    assert sum(last.group_sizes) == (result.clients.filter(round=4)["group"] >= 0).sum()
+    assert diary.calls[-1][1] is result
+    assert result.summary["rounds"] == 4
+
+
+@pytest.mark.slow
+def test_names_of_runs() -> None:
+    one = coterie.run(small("fedavg", 1))
+    two = coterie.run(small("fedavg", 1))
+    assert one.folder == Path("runs/fedavg-digits-rotated-2-s0")
+    assert two.folder == Path("runs/fedavg-digits-rotated-2-s0-2")
+    assert one.rounds.drop("seconds").equals(two.rounds.drop("seconds"))
+
+
+def test_a_wrong_experiment_leaves_nothing() -> None:
+    with pytest.raises(BadInput):
+        coterie.run(small(method={"name": "fesem", "clusters": 99}))
+    assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+def test_the_loop_itself_writes_nothing_and_can_be_left() -> None:
+    seen = []
+    for event in coterie.rounds(small(run={"workers": 2})):
+        seen.append(event.number)
+        if event.number == 2:
+            break
+    assert seen == [1, 2]
+    assert not Path("runs").exists()
+    whole = [event.metrics["accuracy"] for event in coterie.rounds(small())]
+    result = coterie.run(small())
+    assert whole == result.rounds["accuracy"].to_list()
+
+
+# ---- what the numbers mean
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("method", ["fedavg", "fesem", "ifca", "local-only"])
+def test_the_rounds_follow_from_the_clients(method: str) -> None:
+    # Everybody makes as many passes in a round; FeSEM's warm-up takes longer by default.
+    chosen = {"name": "fesem", "warm_up": 0} if method == "fesem" else method
+    experiment = small(chosen, run={"dropout": 0.2, "seconds_per_sample": 0.001, "link_mbit": 1.0})
+    result = coterie.run(experiment)
+    federation = Session(experiment).federation
+    assert federation.planted is not None
+    failures = RunFolder(result.folder).failures()
+    for row in result.rounds.to_dicts():
+        number = row["round"]
+        clients = result.clients.filter(round=number)
+        assert clients["client"].to_list() == list(range(8))
+        assert clients["test_samples"].to_list() == federation.test_samples.tolist()
+        accuracy, f1, loss = (clients[name].to_numpy() for name in ("accuracy", "f1", "loss"))
+        weights = clients["test_samples"].to_numpy()
+        assert row["accuracy"] == pytest.approx((accuracy * weights).sum() / weights.sum())
+        assert row["f1"] == pytest.approx((f1 * weights).sum() / weights.sum())
+        assert row["loss"] == pytest.approx((loss * weights).sum() / weights.sum())
+        assert row["macro_accuracy"] == pytest.approx(accuracy.mean())
+        assert row["macro_f1"] == pytest.approx(f1.mean())
+        assert row["worst10"] == pytest.approx(accuracy.min())  # a tenth of eight, at least one
+        assert row["spread"] == pytest.approx(accuracy.std())
+        groups = clients["group"].to_numpy()
+        known = groups >= 0
+        assert row["groups"] == len(np.unique(groups[known]))
+        assert row["ari"] == pytest.approx(adjusted_rand_score(federation.planted[known], groups[known]))
+        assert row["nmi"] == pytest.approx(normalized_mutual_info_score(federation.planted[known], groups[known]))
+        took = clients.filter(pl.col("took_part"))
+        assert row["participants"] == took.height
+        losses = took["train_loss"].drop_nulls()
+        assert row["train_loss"] == (pytest.approx(losses.mean()) if len(losses) else None)
+        sent = result.ledger.filter(round=number)
+        for way in ("up", "down"):
+            assert row[f"{way}_bytes"] == sent.filter(direction=way)["bytes"].sum() == clients[f"{way}_bytes"].sum()
+        assert (sent["bytes"] == 4 * sent["scalars"]).all()
+        lost = failures.filter(round=number)["client"].to_list()
+        assert row["failed"] == len(set(lost))
+        assert not set(lost) & set(took["client"].to_list()) or method == "ifca"
+        moved = clients["up_bytes"].to_numpy() + clients["down_bytes"].to_numpy()
+        compute = federation.samples * 0.001 * experiment.training.epochs * clients["took_part"].to_numpy()
+        assert row["simulated_seconds"] == pytest.approx((compute + 8 * moved / 1e6).max())
+    assert failures.height > 0
+    if method == "local-only":
+        assert result.ledger.height == 0
+
+
+@pytest.mark.medium
+def test_no_planted_groups_no_agreement() -> None:
+    result = coterie.run(small("fedavg", 1, data={"split": "iid"}))
+    assert result.rounds["ari"].to_list() == result.rounds["nmi"].to_list() == [None]
+
+
+# ---- rounds without an evaluation
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("method", ["fesem", "ifca", "local-only"])
+def test_evaluating_less_often_changes_no_result(method: str) -> None:
+    often = coterie.run(small(method, 7, run={"name": "often"}))
+    seldom = coterie.run(small(method, 7, run={"name": "seldom"}, evaluation={"every": 3}))
+    assert_same_state(often.folder, seldom.folder)
+    assert often.ledger.equals(seldom.ledger)
+    evaluated = [number % 3 == 0 or number == 7 for number in range(1, 8)]
+    for column in METRICS:
+        assert seldom.rounds[column].is_not_null().to_list() == evaluated
+        same = pl.Series(evaluated)
+        assert seldom.rounds[column].filter(same).equals(often.rounds[column].filter(same))
+    assert seldom.clients["round"].unique().sort().to_list() == [3, 6, 7]
+    assert seldom.clients.drop("group").equals(often.clients.filter(pl.col("round").is_in([3, 6, 7])).drop("group"))
+
+
+@pytest.mark.slow
+def test_rounds_without_an_evaluation_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for terminal in (False, True):
+        console = Console(force_terminal=terminal, width=160, file=StringIO())
+        with watch_run(console=console) as observers:
+            name = f"seldom-{terminal}"
+            result = coterie.run(small(rounds=5, run={"name": name}, evaluation={"every": 3}), observers=observers)
+    folder = RunFolder(result.folder)
+    table = run_tables.show(folder)
+    console = Console(width=200)
+    console.print(table)
+    console.print(run_tables.render(run_tables.last_rounds([folder, RunFolder("runs/seldom-False")])))
+    said = capsys.readouterr().out
+    assert said.count("–") >= 9  # accuracy, worst tenth and loss of rounds 1, 2, 4
+    drawn = charts_of(folder)
+    for name in ("accuracy", "traffic"):  # lines with a gap after each point would not be seen
+        assert "null" not in json.dumps(drawn[name].to_dict()["datasets"])
+    html = run_page.build(folder, [RunFolder("runs/seldom-False")]).read_text("utf-8")
+    assert len(html) > 1000
+    assert "<svg" in html or "vega" in html
+    text = re.sub(r"<(script|style).*?</\1>", "", html, flags=re.DOTALL)
+    assert "nan" not in re.findall(r"\w+", text.lower())
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_without_any_evaluation_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    class Stop(Diary):
+        def round(self, round: Any) -> None:
+            raise KeyboardInterrupt
+
+    result = coterie.run(small(evaluation={"every": 4}), observers=[Stop()])
+    assert (result.status, result.rounds.height) == ("interrupted", 1)
+    assert result.summary["macro_accuracy"] is None
+    folder = RunFolder(result.folder)
+    Console(width=200).print(run_tables.show(folder), run_tables.render(run_tables.last_rounds([folder])))
+    assert "interrupted" in capsys.readouterr().out
+    assert "no round was evaluated yet" in run_page.build(folder).read_text("utf-8")
+    assert coterie.resume(result.folder).status == "finished"
+
+
+# ---- failures
+
+
+@pytest.mark.medium
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("raise", "RuntimeError: out of memory"), ("sleep", "longer than 3 s")]
+)
+def test_a_failing_client_is_in_the_table_of_failures(fault: str, reason: str) -> None:
+    timeout = {"client_timeout": 3.0, "workers": 2, "engine": "sequential"} if fault == "sleep" else {}
+    experiment = small({"name": "test-failing", "fault": fault}, 3, run={"participation": 1.0, **timeout})
+    result = coterie.run(experiment)
+    failures = RunFolder(result.folder).failures()
+    assert failures["round"].to_list() == [2, 3]
+    assert failures["client"].to_list() == [BAD, BAD]
+    assert all(reason in said for said in failures["reason"])
+    assert result.rounds["failed"].to_list() == [0, 1, 1]
+    assert result.rounds["participants"].to_list() == [8, 7, 7]
+    took = result.clients.filter(client=BAD)["took_part"].to_list()
+    assert took == [True, False, False]
+    ways = result.ledger.filter(client=BAD).select("round", "direction").rows()
+    assert ways == [(1, "down"), (1, "up"), (2, "down"), (3, "down")]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_that_fails_in_a_row_sits_out_and_is_drawn_as_before(workers: int) -> None:
+    failing = {"name": "test-failing", "fault": "raise"}
+    run = {"participation": 1.0, "workers": workers, "quarantine_after": 2}
+    diary = Diary()
+    result = coterie.run(small(failing, 7, run=run), observers=[diary])
+    folder = RunFolder(result.folder)
+    fault = "RuntimeError: out of memory"
+    held = f"is in quarantine until round 5: {fault}"
+    assert folder.failures().filter(~pl.col("reason").str.starts_with("not evaluated")).rows() == [
+        (2, BAD, fault),
+        (3, BAD, fault),
+        (4, BAD, held),
+        (5, BAD, held),
+        (6, BAD, fault),
+        (7, BAD, f"is in quarantine until round 10: {fault}"),
+    ]
+    silent = folder.failures().filter(pl.col("reason").str.starts_with("not evaluated"))
+    assert silent.select("round", "reason").rows() == [
+        (4, f"not evaluated: {held}"),
+        (5, f"not evaluated: {held}"),
+        (7, f"not evaluated: is in quarantine until round 10: {fault}"),
+    ]
+    assert sorted(set(result.ledger.filter(client=BAD)["round"])) == [1, 2, 3, 6]
+    people = folder.people()
+    assert people is not None
+    name = people["name"][BAD]
+    assert [text for what, text in diary.calls if what == "note" and "in a row" in text] == [
+        f"round 3: {name} gave no sound answer in 2 rounds in a row and is not asked until round 6: {fault}",
+        f"round 6: {name} gave no sound answer in 3 rounds in a row and is not asked until round 11: {fault}",
+    ]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_knows_who_is_in_quarantine() -> None:
+    failing, run = {"name": "test-failing", "fault": "raise"}, {"participation": 0.5, "quarantine_after": 1}
+    whole = coterie.run(small(failing, 10, run=run | {"name": "whole"}))
+
+    class Stop(Diary):
+        def round(self, round: Any) -> None:
+            if round.number % 2:
+                raise KeyboardInterrupt
+
+    result = coterie.run(small(failing, 10, run=run | {"name": "stopped"}), observers=[Stop()])
+    while result.status == "interrupted":
+        result = coterie.resume(result.folder, observers=[Stop()])
+    one, other = (RunFolder(each.folder).failures() for each in (whole, result))
+    assert one.filter(pl.col("reason").str.starts_with("is in quarantine")).height > 0
+    assert one.equals(other)
+    first, second = final_state(whole.folder), final_state(result.folder)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.medium
+def test_quarantine_changes_nothing_where_nobody_fails() -> None:
+    states = []
+    for after in (1, "never"):
+        result = coterie.run(
+            small("fesem", run={"quarantine_after": after, "dropout": 0.2, "name": f"run-{after}"})
+        )
+        assert RunFolder(result.folder).failures().height > 0
+        states.append(final_state(result.folder))
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.slow
+def test_a_method_that_fails_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
+    settings = {"name": "test-failing", "fault": "raise", "broken": 3, "mended": str(tmp_path / "mended")}
+    for workers in (1, 2):
+        with pytest.raises(ZeroDivisionError, match="the method is wrong"):
+            coterie.run(small(settings, run={"name": f"broken-{workers}", "workers": workers}))
+        folder = RunFolder(f"runs/broken-{workers}")
+        assert folder.status == "interrupted"
+        progress = folder.progress()
+        assert progress is not None
+        assert (progress.state, progress.round) == ("interrupted", 2)
+    (tmp_path / "mended").touch()
+    whole = coterie.run(small(settings, run={"name": "whole"}))
+    diary = Diary()
+    resumed = coterie.resume("runs/broken-1", observers=[diary])
+    assert_same_state(whole.folder, resumed.folder)
+    assert resumed.rounds.drop("seconds").equals(whole.rounds.drop("seconds"))
+    assert [name for name, _ in diary.calls] == ["started", "round", "round", "finished"]
+    # Once more: nothing is left to do, and nothing is done.
+    diary = Diary()
+    again = coterie.resume(RunFolder("runs/broken-1"), observers=[diary])
+    assert [name for name, _ in diary.calls] == ["note", "finished"]
+    assert again.rounds.equals(resumed.rounds)
+    assert (again.status, again.summary) == (resumed.status, resumed.summary)
+
+
+@pytest.mark.slow
+def test_an_observer_that_fails_costs_no_round() -> None:
+    class Clumsy(Diary):
+        def round(self, round: Any) -> None:
+            super().round(round)
+            if round.number == 2:
+                raise RuntimeError("no paper left")
+
+    with pytest.raises(RuntimeError, match="no paper left"):
+        coterie.run(small(run={"name": "watched", "checkpoint_every": 4}), observers=[Clumsy()])
+    folder = RunFolder("runs/watched")
+    assert folder.status == "interrupted"
+    assert folder.rounds().height == 2
+    diary = Diary()
+    coterie.resume(folder, observers=[diary])
+    assert [event.number for name, event in diary.calls if name == "round"] == [3, 4]
+
+
+@pytest.mark.medium
+def test_a_client_that_cannot_be_evaluated_is_named_and_weighs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row says NaN; the means are those of the others."""
+    build = Session.__init__
+
+    def without_data(session: Session, *given: Any) -> None:
+        build(session, *given)
+        assert isinstance(session.federation, Federation)
+        engine, slices = session.runtime.engine, session.federation.slice
+
+        class Torn:
+            classes, outputs = session.federation.classes, session.federation.outputs
+            task, augment = session.federation.task, None
+
+            def slice(self, client: int, split: Any) -> Any:
+                if client == BAD and split == "test":
+                    raise OSError("the disk is gone")
+                return slices(client, split)
+
+            def to_numbers(self, stored: torch.Tensor) -> torch.Tensor:
+                return stored
+
+        engine.data = Torn()
+
+    monkeypatch.setattr(Session, "__init__", without_data)
+    result = coterie.run(small("fedavg", 1, run={"participation": 1.0}))
+    row = result.rounds.row(0, named=True)
+    clients = result.clients
+    assert np.isnan(clients["accuracy"][BAD])
+    rest = clients.filter(pl.col("client") != BAD)
+    weights = rest["test_samples"].to_numpy()
+    assert row["accuracy"] == pytest.approx((rest["accuracy"].to_numpy() * weights).sum() / weights.sum())
+    assert row["macro_accuracy"] == pytest.approx(rest["accuracy"].mean())
+    assert RunFolder(result.folder).failures().rows() == [(1, BAD, "not evaluated: OSError: the disk is gone")]
+    assert row["participants"] == 8
+
+
+@pytest.mark.slow
+def test_what_did_not_come_about_is_said_at_the_end_and_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the log after the last round, in the folder, on the page and by `coterie show`."""
+    from coterie.methods import FedAvg
+    from coterie.report import run_page
+    from tests.commandline import Terminal
+
+    monkeypatch.setattr(
+        FedAvg, "final_warnings", lambda self, state, server, rounds: [f"{server.n} clients and {rounds} rounds"]
+    )
+    diary = Diary()
+    result = coterie.run(small("fedavg", 2, run={"name": "first"}), observers=[diary])
+    assert [name for name, _ in diary.calls] == ["started", "round", "round", "note", "finished"]
+    sentence = "8 clients and 2 rounds"
+    assert diary.calls[3][1] == sentence
+    folder = RunFolder(result.folder)
+    assert folder.warnings() == [sentence]
+    assert f"{sentence}." in run_page.build(folder).read_text("utf-8")
+    assert f"note: {sentence}" in Terminal(capsys)("show", "first").out
+    folder.forget_after(2)
+    assert folder.warnings() == []
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("method", "clusters", "are_mixed"), [("fesem", 4, 0), ("fesem", 3, 1), ("ifca", 1, 1)])
+def test_a_run_says_when_clients_of_one_group_differ(method: str, clusters: int, are_mixed: bool) -> None:
+    """Where the number of groups was given; nothing of it is counted or changes what the run serves."""
+    planted = {"name": "digits", "split": "permuted-labels(4)", "clients": 20}
+    experiment = Experiment(
+        data=planted, method={"name": method, "clusters": clusters}, run={"rounds": 6, "workers": 1}
+    )
+    result = coterie.run(experiment)
+    assert sum(text.startswith(MIXED) for text in RunFolder(result.folder).warnings()) == are_mixed
+    assert RunFolder(result.folder).ledger()["round"].max() == 6

@@ -1,0 +1,163 @@
+"""Clients kept out of training: who they are, how the method receives them, and what a run says of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from coterie.clients.data.federation import build
+from coterie.errors import BadInput
+from coterie.randomness import stream
+from coterie.report import run_page
+from coterie.runs import newcomers
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.loop import Session, resume, run
+from coterie.runs.schema.experiment import Experiment
+from coterie.runtime.runtime import drive
+from tests.commandline import Terminal
+
+
+def _experiment(folder: Path, method: str = "fesem", share: float = 0.25) -> Experiment:
+    return Experiment(
+        method=method,
+        data={"name": "digits", "split": "rotated(4)", "clients": 16},
+        training={"epochs": 2, "lr": 0.2},
+        run={"rounds": 4, "holdout_clients": share, "folder": str(folder), "workers": 1},
+    )
+
+
+def test_who_is_held_out_is_drawn_and_stands_last() -> None:
+    federation = build("digits", "rotated(2)", 10, 0)
+    whole, ids = newcomers.hold_out_clients(federation, 0.2, 0)
+    assert ids.tolist() == [8, 9]
+    assert sorted(whole.names) == sorted(federation.names)
+    away = np.sort(stream(0, "holdout-clients").permutation(10)[:2])
+    assert [whole.names[i] for i in ids] == [federation.names[i] for i in away]
+    for i in range(10):
+        before = federation.names.index(whole.names[i])
+        assert torch.equal(whole.slice(i, "train")[0], federation.slice(before, "train")[0])
+    same, nobody = newcomers.hold_out_clients(federation, 0.0, 0)
+    assert same is federation
+    assert not len(nobody)
+
+
+def test_somebody_must_be_left_to_train() -> None:
+    with pytest.raises(BadInput, match=r"run.holdout_clients = 0.9 keeps 2 of 2 clients out of training"):
+        newcomers.hold_out_clients(build("digits", "iid", 2, 0), 0.9, 0)
+
+
+@pytest.mark.medium
+def test_newcomers_take_no_part_in_training(tmp_path: Path) -> None:
+    result = run(_experiment(tmp_path))
+    assert result.clients["client"].unique().sort().to_list() == list(range(12))
+    assert result.ledger["client"].max() == 11
+
+
+@pytest.mark.medium
+def test_newcomers_join_the_groups_of_their_kind(tmp_path: Path) -> None:
+    result = run(_experiment(tmp_path))
+    folder = RunFolder(result.folder)
+    joined = folder.newcomers()
+    assert joined is not None
+    assert joined["client"].to_list() == [12, 13, 14, 15]
+    people = folder.people()
+    assert people is not None
+    last = result.clients.filter(result.clients["round"] == 4).join(people.select("client", "planted"), on="client")
+    home = dict(last.group_by("planted").agg(pl.col("group").mode().first()).iter_rows())
+    assert [home.get(p) for p in joined["planted"]] == joined["group"].to_list()
+    assert (joined["arrival"] > 0.5).all()
+    assert abs(np.mean(joined["adapted"].to_numpy()) - np.mean(last["accuracy"].to_numpy())) < 0.25
+
+
+@pytest.mark.medium
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("method", ["fedavg", "local-only", "ifca"])
+def test_every_method_says_how_it_receives_them(tmp_path: Path, method: str) -> None:
+    joined = RunFolder(run(_experiment(tmp_path, method)).folder).newcomers()
+    assert joined is not None
+    assert joined["arrival"].null_count() == 0
+    if method == "local-only":
+        assert joined["group"].to_list() == [-1] * 4
+        assert np.mean(joined["arrival"].to_numpy()) < np.mean(joined["adapted"].to_numpy())
+    if method == "fedavg":
+        assert joined["group"].to_list() == [0] * 4
+
+
+@pytest.mark.slow
+def test_they_are_scored_by_every_metric(tmp_path: Path) -> None:
+    asked = _experiment(tmp_path).updated({"task.metrics": ["accuracy", "balanced_accuracy"]})
+    folder = RunFolder(run(asked).folder)
+    joined = folder.newcomers()
+    assert joined is not None
+    for column in ("arrival_balanced_accuracy", "adapted_balanced_accuracy"):
+        assert joined[column].is_between(0, 1).all()
+    text = run_page.build(folder).read_text("utf-8")
+    assert "Newcomers by every metric" in text
+    mean = float(np.mean(joined["arrival_balanced_accuracy"].to_numpy()))
+    assert f"<td>{mean:.1%}</td>" in text[text.index("Newcomers by every metric") :]
+
+
+def test_a_group_that_only_a_newcomer_is_in_has_a_number_of_its_own() -> None:
+    """Tables number groups by their smallest member; a model that nobody in training uses comes behind them all."""
+    known, groups = np.array([2, 0, 1, 2]), np.array([0, 1, 2, 0])
+    assert newcomers.renumber_groups(np.array([3, 0, -1, 2]), known, groups).tolist() == [3, 1, -1, 0]
+
+
+def test_groups_chosen_at_the_last_evaluation_count(tmp_path: Path) -> None:
+    """Half of the clients were away in the last round and chose anew; a newcomer's group is numbered with them."""
+    session = Session(_experiment(tmp_path, "ifca").updated({"run.participation": 0.5, "run.seed": 4}))
+    with closing(session):
+        for number in range(1, 5):
+            result = session.play_round(number)
+            session.evaluate_if_due(result)
+            session.record(result)
+        joined = session.receive_newcomers()
+        assert joined is not None
+        state, everybody, clients = session.state, session.server_with_newcomers, session.newcomers
+        picked = drive(session.method.newcomer(state, clients, everybody), session.runtime.answer).groups
+        assert (state.groups == -1).any()
+        shown, known = session.groups, session.evaluate(session.state, last=True).groups
+    assert shown is not None
+    same_model = picked[:, None] == known
+    assert ((joined["group"].to_numpy()[:, None] == shown) == same_model).all()
+    assert same_model.any()
+
+
+@pytest.mark.slow
+def test_a_resumed_run_receives_them_alike(tmp_path: Path) -> None:
+    whole = RunFolder(run(_experiment(tmp_path / "whole")).folder).newcomers()
+    short = run(_experiment(tmp_path / "short").updated({"run.rounds": 2}))
+    (short.folder / "experiment.toml").write_text(
+        (short.folder / "experiment.toml").read_text().replace("rounds = 2", "rounds = 4")
+    )
+    again = RunFolder(resume(short.folder).folder).newcomers()
+    assert whole is not None
+    assert again is not None
+    assert whole.equals(again)
+
+
+@pytest.mark.slow
+def test_the_command_line_says_how_it_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    coterie = Terminal(capsys)
+    done = coterie("run", "fesem", "--clients", "8", "--rounds", "2", "--holdout-clients", "0.25")
+    assert done.code == 0
+    assert "2 more clients join when training has ended" in done.out
+    assert "new     2 clients who joined afterwards: accuracy" in done.out
+    refused = coterie("run", "fesem", "--holdout-clients", "1.5")
+    assert refused.code == 2
+    assert "run.holdout_clients = 1.5 is not possible" in refused.err
+
+
+def test_the_session_knows_only_those_who_train(tmp_path: Path) -> None:
+    session = Session(_experiment(tmp_path))
+    assert session.server.n == 12
+    assert session.server_with_newcomers.n == 16
+    session.close()

@@ -1,0 +1,256 @@
+"""Runs of networks of one's own: where they start, what never moves, workers, resuming, predicting, exporting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import coterie
+from coterie.advice.explain.explain import explain
+from coterie.errors import BadInput
+from coterie.methods import METHODS
+from coterie.models.networks import NETWORKS, channels_first
+from coterie.plugins import carry_out
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.loop import Session, resume, run
+from coterie.runs.schema.experiment import Experiment
+from coterie.runtime.ledger import FROZEN
+from coterie.shipping.model.export import export
+from coterie.shipping.model.served import trained_model
+from coterie.shipping.model.trained import read_model
+from coterie.studies.compare.spec import key_of
+from tests.own_networks import Frozen, ViT
+
+OWN = "tests.own_networks:"
+
+
+def experiment(network: Any, method: Any = "fedavg", **run: Any) -> Experiment:
+    settings = {"rounds": 2, "workers": 1, **run}
+    return Experiment(
+        network=network,
+        method=method,
+        data={"name": "digits", "clients": 4, "split": "iid", "samples_per_client": 60},
+        training={"lr": 0.05, "batch_size": 20},
+        run=settings,
+    )
+
+
+class Stop:
+    """Interrupts a run after a round."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+
+    def round(self, event: Any) -> None:
+        if event.number == self._after:
+            raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: None
+
+
+def test_training_starts_where_the_module_is(tmp_path: Path) -> None:
+    module = ViT(10)
+    session = Session(experiment(module, "ifca"))
+    try:
+        flat = session.layout.flatten(module)
+        assert torch.equal(session.server.initial(0), flat)
+        others = [session.server.initial(variant) for variant in (1, 2)]
+        assert not torch.equal(others[0], flat)
+        assert not torch.equal(others[0], others[1])
+        assert "weights as the network comes with them" in session.describe()
+    finally:
+        session.close()
+    weights = tmp_path / "start.safetensors"
+    save_file({name: t.contiguous() for name, t in module.state_dict().items()}, weights)
+    torch.save({"state_dict": module.state_dict()}, tmp_path / "start.pt")
+    for file in (weights, tmp_path / "start.pt"):
+        session = Session(experiment({"name": OWN + "ViT", "start": str(file)}))
+        assert torch.equal(session.server.initial(0), flat)
+        session.close()
+    del (state := module.state_dict())["head.weight"], state["head.bias"]
+    save_file({name: t.contiguous() for name, t in state.items()}, weights)
+    session = Session(experiment({"name": OWN + "ViT", "start": str(weights)}))
+    assert f"weights from {weights}; head as built" in session.describe()
+    session.close()
+
+
+@pytest.mark.slow
+def test_one_kernel_gives_the_same_bits_in_any_number_of_workers() -> None:
+    torch.manual_seed(0)
+    module, found = ViT(10), []
+    # Ten clients are a chunk of eight in a kernel, and two who are trained one after the other.
+    for engine, workers in (("auto", 1), ("batched", 2), ("sequential", 1)):
+        asked = experiment(module, "ifca", workers=workers, engine=engine)
+        session = Session(asked.updated({"data.clients": 10}))
+        try:
+            assert session.engine == ("sequential" if engine == "sequential" else "batched")
+            assert session.engine_reason.endswith("are mostly overhead") == (engine == "auto")
+            for number in (1, 2):
+                session.record(session.play_round(number))
+            found.append(session.state.models.clone())
+        finally:
+            session.close()
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+    assert torch.allclose(found[0], found[2], atol=1e-5)
+
+
+@pytest.mark.medium
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("method", [m for m in METHODS.names() if m not in ("fedcr", "fedsr")])
+def test_a_frozen_layer_never_moves(method: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Frozen(10)
+    before = {name: t.clone() for name, t in module.state_dict().items() if name.startswith("body")}
+    session = Session(experiment(module, method))
+    try:
+        assert session.layout.size == 144 * 12 + 12 + 120 + 10
+        for number in (1, 2):
+            result = session.play_round(number)
+            session.evaluate_if_due(result)
+            down = [row for row in session.runtime.ledger.rows if row[2] == FROZEN]
+            session.record(result)
+            counted = sorted(client for client, *_ in down)
+            assert counted == ([0, 1, 2, 3] if number == 1 else [])
+        after = session.runtime.engine.network.state_dict()
+        for name, values in before.items():
+            assert torch.equal(after[name], values), name
+    finally:
+        session.close()
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("network", [OWN + "ViT", {"name": OWN + "Frozen"}, OWN + "tied"])
+def test_two_workers_give_the_bits_of_one_and_resume_those_of_a_whole_run(network: Any, tmp_path: Path) -> None:
+    settings = {"folder": str(tmp_path), "rounds": 3, "checkpoint_every": 1}
+    whole = run(experiment(network, "fedper", **settings))
+    two = run(experiment(network, "fedper", **{**settings, "workers": 2}))
+    cut = run(experiment(network, "fedper", **settings), observers=[Stop(1)])
+    assert cut.status == "interrupted"
+    again = resume(cut.folder)
+    for other in (two, again):
+        assert other.rounds.drop("seconds").equals(whole.rounds.drop("seconds"))
+        assert other.clients.equals(whole.clients)
+        assert other.ledger.equals(whole.ledger)
+
+
+@pytest.mark.slow
+def test_a_module_that_was_given_is_needed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    module, settings = Frozen(10), {"folder": str(tmp_path), "checkpoint_every": 1}
+    whole = run(experiment(module, **settings))
+    cut = run(experiment(module, **settings), observers=[Stop(1)])
+    text = (cut.folder / "experiment.toml").read_text("utf-8")
+    assert 'name = "given:tests.own_networks.Frozen@' in text
+    kept = load_file(cut.folder / "network.safetensors")
+    assert all(torch.equal(kept[name], t) for name, t in module.state_dict().items())
+    for name in [n for n in NETWORKS.entries if n.startswith("given:")]:  # as in another process
+        monkeypatch.delitem(NETWORKS.entries, name)
+    with pytest.raises(BadInput, match=r"was given in Python; give it again as network=, as in coterie\.resume"):
+        resume(cut.folder)
+    with pytest.raises(BadInput, match=r"is not what run .* trains"):
+        resume(cut.folder, network=nn.Linear(2, 2))
+    again = resume(cut.folder, network=Frozen(10))
+    assert again.rounds.drop("seconds").equals(whole.rounds.drop("seconds"))
+    model, _ = trained_model(RunFolder(cut.folder), group=0)
+    assert torch.equal(model.network().get_parameter("body.0.weight"), module.get_parameter("body.0.weight"))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("network", ["ViT", "Frozen", "Recurrent", "tied"])
+def test_a_network_of_a_path_is_exported_and_read(network: str, tmp_path: Path) -> None:
+    result = run(experiment(OWN + network, folder=str(tmp_path)))
+    trained, _ = trained_model(RunFolder(result.folder), group=0)
+    x = channels_first(torch.randn(3, 8, 8, 1, generator=torch.Generator().manual_seed(0)))
+    with torch.no_grad():
+        wanted = trained.network()(x)
+        export(trained, tmp_path / "model.safetensors")
+        with carry_out(None):
+            read = read_model(tmp_path / "model.safetensors", [OWN + network])
+        assert torch.equal(read.network()(x), wanted)
+        export(trained, tmp_path / "model.pt")
+        state = torch.load(tmp_path / "model.pt", weights_only=True)
+        plain = trained.network()
+        plain.load_state_dict(state)
+        assert torch.equal(plain(x), wanted)
+    with carry_out(None), pytest.raises(BadInput, match="import"):
+        read_model(tmp_path / "model.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("network", ["ViT", "Frozen"])
+def test_a_network_of_a_path_is_written_as_onnx(network: str, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    result = run(experiment(OWN + network, folder=str(tmp_path)))
+    trained, _ = trained_model(RunFolder(result.folder), group=0)
+    export(trained, tmp_path / "model.onnx")
+    x = torch.randn(3, 8, 8, 1, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = trained.network()(channels_first(x)).numpy()
+    found = runtime.InferenceSession(tmp_path / "model.onnx").run(None, {"input": x.numpy()})[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_a_head_that_is_named_stays_with_the_clients() -> None:
+    session = Session(experiment({"name": OWN + "Recurrent", "head": ["gru", "classifier"]}, "fedper"))
+    try:
+        assert session.layout.layers == ("lstm", "gru+classifier")
+        result = session.play_round(1)
+        up = {scalars for _, way, _, scalars in session.runtime.ledger.rows if way == "up"}
+        assert up == {session.layout.of_layers([0]).size}
+        session.record(result)
+    finally:
+        session.close()
+
+
+@pytest.mark.slow
+def test_changed_weights_are_noticed(tmp_path: Path) -> None:
+    cut = run(experiment(OWN + "ViT", folder=str(tmp_path), checkpoint_every=1), observers=[Stop(1)])
+    path = cut.folder / "environment.json"
+    environment = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**environment, "network": "0" * 16}), "utf-8")
+    with pytest.raises(BadInput, match="no longer comes with the weights it had when the run began"):
+        resume(cut.folder)
+
+
+def test_an_experiment_that_uses_nothing_new_has_the_key_of_before() -> None:
+    plain = Experiment(network={"name": "vgg16", "head": "full"})
+    assert plain.resolved().tables()["network"] == {
+        "name": "vgg16",
+        "head": "full",
+        "batch_norm": False,
+        "dropout": 0.5,
+    }
+    assert Experiment().resolved().tables()["network"] == {"name": "auto"}
+    keys = {key_of(Experiment(network=n)) for n in ({"name": "cnn"}, {"name": "cnn", "initial": "kept"})}
+    assert len(keys) == 2
+    assert coterie.Experiment(network=ViT).network.name == OWN + "ViT"
+
+
+@pytest.mark.medium
+def test_frozen_parameters_are_counted_in_the_ledger(tmp_path: Path) -> None:
+    result = run(experiment(OWN + "Frozen", folder=str(tmp_path)))
+    frozen = result.ledger.filter(pl.col("what") == FROZEN)
+    assert frozen["client"].to_list() == [0, 1, 2, 3]
+    assert frozen["scalars"].unique().to_list() == [4 * 9 + 4 + 4 * 4]
+
+
+@pytest.mark.medium
+def test_explain_says_where_weights_come_from_and_what_the_head_is() -> None:
+    found = "\n".join(explain(experiment(OWN + "Frozen", "fedper")).description)
+    assert "weights as the network comes with them" in found
+    assert "56 frozen parameters are shared by all clients, who download them once" in found
+    assert "head and body: head is the head, 130 of 1,870 parameters (the last layer that the network" in found
+    named = explain(experiment({"name": OWN + "Frozen", "head": ["hidden", "head"]}, "fedper")).description[-1]
+    assert "hidden+head is the head, 1,870 of 1,870 parameters (as network.head says)" in named

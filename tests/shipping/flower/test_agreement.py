@@ -1,0 +1,404 @@
+"""Real clients with tables agree on columns, on the values of text and on scales before the first round."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+pytest.importorskip("flwr", reason="coterie[flower] is not installed")
+
+from coterie.cli.flower_new import write_app
+from coterie.clients.data.agree.agreement import Agreement, propose_columns
+from coterie.clients.data.agree.own import load_own, public_inputs
+from coterie.clients.data.agree.population import ClientInfo
+from coterie.clients.data.read.columns import Named
+from coterie.clients.data.read.preparation import Column, Missing
+from coterie.clients.tasks.numbers import Multilabel
+from coterie.errors import BadInput
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment
+from coterie.runtime.ledger import SUMS
+from coterie.runtime.remote.codec import VERSION
+from coterie.runtime.remote.message import Message, Value
+from coterie.shipping.flower.client import Client, answer_message, find_client
+from coterie.shipping.flower.command_line import Scalar
+from coterie.shipping.flower.deployment import deploy
+from coterie.shipping.flower.registration import Registration
+from coterie.shipping.model.served import trained_model
+from coterie.shipping.model.trained import MODEL, read_model
+from tests.shipping.flower.rehearsal import Faulty, Place, same
+
+NAMES = ["east", "north", "south"]
+EACH = 30
+HELD_OUT: dict[str, Any] = {"validation": 0.1, "test": 0.2, "min_samples": 1, "seed": 0}
+LONG = 900.0
+"""Seconds that a run may take on a machine with much else to do."""
+
+
+def tables(text: bool = False) -> dict[str, pl.DataFrame]:
+    """What three clinics measured: columns by name, which samples are for what, and wards if `text`."""
+    found = {}
+    for number, name in enumerate(NAMES):
+        rng = np.random.default_rng(number)
+        sick = np.arange(EACH) % 2
+        columns: dict[str, Any] = {
+            "age": rng.normal(50 + number, 10, EACH),
+            "marker": 40 * sick + rng.normal(0, 9, EACH),
+        }
+        if text:
+            columns["ward"] = [["icu", "day"][k % 2] for k in range(EACH)]
+        split = np.repeat(["train", "validation", "test"], [20, 4, 6])
+        found[name] = pl.DataFrame({**columns, "split": split, "label": np.where(sick, "ill", "well")})
+    return found
+
+
+def clinics(folder: Path, held: dict[str, pl.DataFrame], **more: Any) -> Place:
+    """A place with a node for each table; `more` is what every node is told."""
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = []
+    for name, table in held.items():
+        table.write_csv(folder / f"{name}.csv")
+        nodes.append({"client": name, "data": str(folder / f"{name}.csv"), "state-dir": str(folder / name), **more})
+    return Place(folder, nodes)
+
+
+def experiment(width: int = 2, method: str = "fedavg", **data: Any) -> Experiment:
+    return Experiment(
+        method=method,
+        data={"name": "own", "clients": 3, "features": [width], "classes": ["ill", "well"], **data},
+        network={"name": "mlp", "hidden": [8]},
+        training={"epochs": 2, "lr": 0.01},
+        evaluation={"every": 2},
+        run={"rounds": 2},
+    )
+
+
+def turned(held: dict[str, pl.DataFrame], who: str, order: Sequence[str]) -> dict[str, pl.DataFrame]:
+    """The same tables, one with its columns in another order."""
+    return {name: table.select(order) if name == who else table for name, table in held.items()}
+
+
+def test_a_process_keeps_the_newest_of_a_client_alone(tmp_path: Path) -> None:
+    asked, before = experiment().to_toml(), []
+
+    def find(agreed: Agreement | None, name: str = "east") -> Client:
+        text = None if agreed is None else agreed.to_json()
+        return find_client(asked, text, name, "east.csv", str(tmp_path / name), False, ())
+
+    other = find(None, "north")
+    for agreed in (None, Agreement(), Agreement((), (0.0,), (1.0,))):
+        client = find(agreed)
+        assert find(agreed) is client
+        before.append(weakref.ref(client))
+        del client
+    assert [client() is None for client in before] == [True, True, False]
+    assert find(None, "north") is other
+
+
+@pytest.mark.slow
+def test_columns_are_matched_by_name(tmp_path: Path) -> None:
+    held = tables()
+    straight = clinics(tmp_path / "straight", held).run(experiment())
+    crooked = clinics(tmp_path / "crooked", turned(held, "north", ["label", "marker", "split", "age"]))
+    assert same(straight, crooked.run(experiment()))
+    preparation = read_model(tmp_path / "crooked" / "north" / MODEL).about.preparation
+    assert preparation is not None
+    assert preparation.input_names == ("age", "marker")
+
+
+@pytest.mark.medium
+def test_the_experiment_says_the_order(tmp_path: Path) -> None:
+    run = clinics(tmp_path, tables()).run(experiment(columns=["marker", "age"]))
+    agreement = Registration.read(run).agreement
+    assert agreement is not None
+    assert [column.name for column in agreement.columns] == ["marker", "age"]
+    model, _ = trained_model(RunFolder(run))
+    assert model.about.preparation is not None
+    assert model.about.preparation.input_names == ("marker", "age")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda t: t.drop("age"),
+            r"client north \(node 1001\) cannot take part: its data has no column age; the federation has",
+        ),
+        (
+            lambda t: t.rename({"marker": "crp"}),
+            "its data has no column marker; .*; its data has column crp, and the federation has age, marker alone",
+        ),
+        (
+            lambda t: t.with_columns(dose=pl.col("age")),
+            "its data has column dose, and the federation has age, marker",
+        ),
+    ],
+)
+def test_a_client_with_other_columns_is_turned_away(
+    change: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = tables()
+    held["north"] = change(held["north"])
+    with pytest.raises(RuntimeError, match=said):
+        clinics(tmp_path, held).run(experiment())
+    assert "coterie: north cannot do what it is asked: " in capsys.readouterr().err
+
+
+@pytest.mark.medium
+def test_features_without_names_cannot_be_matched(tmp_path: Path) -> None:
+    place = clinics(tmp_path, tables())
+    x = np.zeros((EACH, 2), np.float32)
+    np.savez(tmp_path / "south.npz", features=x, label=np.array(["ill", "well"] * (EACH // 2)))
+    place.nodes[2]["data"] = str(tmp_path / "south.npz")  # type: ignore[index]
+    with pytest.raises(
+        RuntimeError, match="the features have no names, and those of the federation are age, marker"
+    ):
+        place.run(experiment())
+
+
+@pytest.mark.slow
+def test_values_of_text_are_told_only_where_they_may_be(tmp_path: Path) -> None:
+    held, told = tables(text=True), []
+
+    def back(grid: Faulty, node: int, count: int, message: Message) -> None:
+        told.append(json.dumps(dict(message.values)))
+
+    with pytest.raises(RuntimeError, match="column 'ward' of client east holds text, and nobody says which values"):
+        clinics(tmp_path / "silent", held).run(experiment(4), back=back)
+    assert not any("icu" in text for text in told)
+    run = clinics(tmp_path / "open", held, **{"tell-levels": True}).run(experiment(4))
+    named = clinics(tmp_path / "named", held).run(experiment(4, levels={"ward": ["day", "icu"]}), back=back)
+    assert same(run, named)
+    assert not any("icu" in text for text in told)
+
+
+@pytest.mark.medium
+def test_a_value_that_nobody_knows_is_named_in_the_clients_log_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = tables(text=True)
+    # Twelve of them are not for testing, where a value that training had not is no mistake.
+    held["south"] = held["south"].with_columns(ward=pl.col("ward").replace("day", "morgue"))
+    with pytest.raises(RuntimeError) as caught:
+        clinics(tmp_path, held).run(experiment(4, levels={"ward": ["day", "icu"]}))
+    assert "column ward has values that data.levels does not name" in str(caught.value)
+    assert "morgue" not in str(caught.value)
+    assert "12" not in str(caught.value)
+    log = capsys.readouterr().err
+    assert "south.csv: column ward has 'morgue' in 12 rows; the federation knows day, icu" in log
+
+
+def ask(data: Path, asked: Experiment, agreed: Agreement | None = None) -> str:
+    """What a client with that file, or folder of files, answers to a hello, as the server reads it."""
+    values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello"}
+    if agreed is not None:
+        values["agreed"] = agreed.to_json()
+    node = {"client": "a", "data": str(data), "state-dir": str(data.with_name("state"))}
+    return json.dumps(dict(answer_message(Message(values), node, {}).values), ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    ("table", "task", "said"),
+    [
+        ({"label": [0.0, 37.25] * 4}, {}, "the label in row 1 is neither; labels must be integers or strings"),
+        ({"split": ["train", "P37.25"] * 4}, {}, "split in row 1 is none of these; it must be train"),
+        ({"a": [1.0, float("inf")] * 4, "patient": ["P37.25"] * 8}, {}, "column a has none in row 1; every value"),
+        ({"a": [1.0, None] * 4}, {}, "column a has none in row 1; every value must be a finite"),
+        ({"label": [0.0, float("inf")] * 4}, {"name": "regression"}, "the label in row 1 is none; every target"),
+        ({"b": ["37.25"] * 8}, {}, "column b has values that data.levels does not name"),
+        ({"b": [3.0] * 8}, {}, "its data has column b, and the federation has a alone; leave it out"),
+    ],
+)
+def test_a_refusal_tells_no_value_and_no_path(
+    table: dict[str, Any], task: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = pl.DataFrame({"a": [1.0, 2.0] * 4, "label": ["ill", "well"] * 4, **table})
+    held.write_parquet(tmp_path / "O'Brien.parquet")
+    levels = "37.25" in str(table.get("b"))
+    data: dict[str, Any] = {"levels": {"b": ["x"]}, "columns": ["a", "b"]} if levels else {}
+    data |= {"client": "patient"} if "patient" in table else {}
+    asked = experiment(2 if levels else 1, **data)
+    asked = asked.updated({"task": task, "data.classes": 1}) if task else asked
+    agreed = Agreement((Column("a"), Column("b", ("x",))) if levels else (Column("a"),))
+    answer = ask(tmp_path / "O'Brien.parquet", asked, agreed)
+    assert said in answer
+    assert "37.25" not in answer
+    assert "Brien" not in answer
+    assert "O'Brien.parquet" in capsys.readouterr().err
+
+
+def test_a_refusal_of_several_labels_tells_none() -> None:
+    with pytest.raises(BadInput, match="label 1 in row 0 is 37") as caught:
+        Multilabel().read_targets(np.array([[1, 37]]), "a.npz", [])
+    assert caught.value.told == ["label 1 in row 0 is none of these; it must be 0, 1, or -1 for unknown"]
+
+
+def test_a_refusal_tells_no_path_of_a_file_in_a_folder(tmp_path: Path) -> None:
+    for number in range(2):
+        pl.DataFrame({f"a{number}": [1.0], "label": ["ill"]}).write_csv(tmp_path / f"O'Brien {number}.csv")
+    answer = ask(tmp_path, experiment(1))
+    assert "its data has no column a0, which its data has; all files must have the same columns" in answer
+    assert "… does not exist" in ask(tmp_path / "nowhere.csv", experiment(1))
+
+
+def test_a_refusal_tells_no_path_of_the_folder_for_states(tmp_path: Path) -> None:
+    pl.DataFrame({"a": [1.0, 2.0] * 10, "label": ["ill", "well"] * 10}).write_csv(tmp_path / "a.csv")
+    (tmp_path / "state").write_text("no folder")
+    answer = ask(tmp_path / "a.csv", experiment(1), Agreement((Column("a"),)))
+    assert "its state-dir is not possible (File exists); it must name another folder" in answer
+
+
+def test_columns_that_become_too_many_inputs_are_refused_before_any_is_made(tmp_path: Path) -> None:
+    held = tables(text=True)
+    place = clinics(tmp_path, held, **{"tell-levels": True})
+    said = r"data.features = \[2\] is not possible; it must be \[4\], .*: ward \(2\), age"
+    with pytest.raises(RuntimeError, match=said):
+        place.run(experiment())
+    wide = Agreement((Column("age"), Column("marker"), Column("ward", ("day", "icu", *map(str, range(998))))))
+    with pytest.raises(BadInput, match=r"it must be \[1002\], .*: ward \(1,000\)"):
+        load_own("a", tmp_path / "east.csv", (4,), ["ill", "well"], **HELD_OUT, agreed=wide)
+
+
+def test_clients_cannot_tell_more_values_than_a_message_may_name() -> None:
+    clients = [
+        ClientInfo(name, (1, 0, 1), (1,), 2, "", columns=(Column("a", tuple(f"{name}{k}" for k in range(6000))),))
+        for name in ("x", "y")
+    ]
+    with pytest.raises(BadInput, match="column 'a' has 12,000 values of text among the clients"):
+        propose_columns(clients)
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"), [("drop", [1.0, 5.0]), ("mean", [1.0, 3.0, 5.0]), ("zero", [1.0, 0.0, 5.0])]
+)
+def test_public_samples_are_read_like_those_of_clients(
+    missing: Missing, expected: list[float], tmp_path: Path
+) -> None:
+    table = pl.DataFrame({"a": [1.0, None, 5.0], "label": [7, 8, 9], "price": [100.0, 200.0, 300.0]})
+    table.write_csv(tmp_path / "public.csv")
+    agreed, named = Agreement((Column("a"), Column("label"))), Named(label="price")
+    found = public_inputs(tmp_path / "public.csv", (2,), 9, 0, agreed, missing=missing, named=named)
+    assert found[:, 0].tolist() == expected
+    assert found[0, 1] == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [False, True])
+def test_standardised_alike_a_federation_gives_the_bits_of_a_simulation(text: bool, tmp_path: Path) -> None:
+    held = tables(text)
+    place = clinics(tmp_path, held)
+    width, levels = (4, {"ward": ["day", "icu"]}) if text else (2, None)
+    asked = experiment(width, standardise="global", levels=levels)
+    real = place.run(asked)
+    folder = tmp_path / "simulation"
+    clinics(folder, held)
+    simulated = asked.updated({"data": {"name": str(folder), "standardise": "global"}})
+    assert same(real, place.simulate(simulated))
+    sums = RunFolder(real).ledger().filter(pl.col("what") == SUMS)
+    assert sums.group_by("direction").agg(pl.col("bytes").unique()).sort("direction").rows() == [
+        ("down", [16 * width]),
+        ("up", [24 * width]),
+    ]
+    assert sums["client"].n_unique() == 3
+
+
+@pytest.mark.slow
+def test_a_resumed_run_keeps_to_what_was_agreed_on(tmp_path: Path) -> None:
+    asked = experiment(standardise="global")
+    whole = clinics(tmp_path / "whole", tables()).run(asked)
+
+    def back(grid: Faulty, node: int, count: int, message: Message) -> None:
+        if message.body and count > 4:
+            raise KeyboardInterrupt
+
+    place = clinics(tmp_path / "parts", tables())
+    stopped = place.run(asked, back=back)
+    assert RunFolder(stopped).rounds().height == 1
+    assert same(whole, place.run(asked, resume="real"))
+
+
+@pytest.mark.slow
+def test_processes_agree_as_in_a_rehearsal(tmp_path: Path) -> None:
+    held = turned(tables(text=True), "north", ["label", "ward", "marker", "split", "age"])
+    place = clinics(tmp_path, held, **{"tell-levels": True})
+    asked = experiment(4, standardise="global")
+    rehearsed = place.run(asked, name="rehearsed")
+    write_app(tmp_path / "clinics", asked.to_toml())
+    config: dict[str, Scalar] = {"runs": str(place.runs), "name": "real", "wait": LONG, "round-seconds": LONG}
+    nodes = {
+        name: {**node, "state-dir": str(tmp_path / f"{name}-real")}
+        for name, node in zip(NAMES, place.nodes, strict=True)
+    }
+    with deploy(tmp_path / "flower", nodes, seconds=LONG) as deployment:
+        run = deployment.submit(tmp_path / "clinics", config)
+        assert deployment.wait(run, LONG).completed, deployment.output(run)
+    assert same(rehearsed, place.runs / "real")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"columns": "[[1, null]]"}, "must be texts"),
+        ({"columns": json.dumps([["a", None], ["a", None]])}, "every column must be there once"),
+        ({"columns": json.dumps([["a", ["x"] * 20_000]])}, "must be a list of at most 10,000"),
+        ({"sums": "[[1, 2], [1, 2]]"}, "there must be three rows of numbers"),
+        ({"sums": "[[20], [1], [1]]"}, "each must have 2"),
+        ({"sums": "[[20, 20], [1, NaN], [1, 1]]"}, "its sums are not finite"),
+        ({"sums": "[[20, 20], [100, 1], [1, 1]]"}, "no samples have such a sum"),
+        ({"sums": "[[2.5, 20], [1, 1], [1, 1]]"}, "counts and sums of squares are never below 0"),
+        ({"sums": "[[1e300, 20], [0, 1], [0, 1]]"}, "its training samples have 20 values of an input"),
+        ({"sums": "[[20, 20], [0, 1], [1e300, 1]]"}, "every value must be a finite 32-bit number"),
+        ({"sums": f"[[20, 20], [1, {10**400}], [1, 1]]"}, "there must be three rows of numbers"),
+    ],
+)
+def test_a_hello_is_not_trusted(change: dict[str, str], said: str, tmp_path: Path) -> None:
+    def back(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
+        return Message({**message.values, **change}) if node == 1 else None
+
+    with pytest.raises(RuntimeError, match=said):
+        clinics(tmp_path, tables()).run(experiment(standardise="global"), back=back)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "cannot be read"),
+        ("[" * 100_000, r"cannot be read \(maximum recursion depth .*; it must be as the server wrote it"),
+        (f'{{"columns": [], "mean": [{10**400}], "deviation": [1.0]}}', "cannot be read .int too large to convert"),
+        ('{"columns": [], "mean": [1.0], "deviation": []}', "a finite one for each deviation"),
+        ('{"columns": [], "mean": [1.0], "deviation": [0.0]}', "must be finite and above 0"),
+    ],
+)
+def test_an_agreement_is_not_trusted(text: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        Agreement.from_json(text)
+
+
+def test_sums_of_which_no_scale_comes_are_refused() -> None:
+    one = ClientInfo("a", (2, 0, 1), (1,), 2, "", sums=((2.0,), (0.0,), (1.5e308,)))
+    with pytest.raises(BadInput, match="have no finite total"):
+        Agreement().scaled([one, one])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"columns": ["age", "age"]}, "every name must be there once"),
+        ({"columns": ["age", "marker"], "levels": {"ward": ["a"]}}, "data.levels names 'ward'"),
+        ({"levels": {"ward": ["a", "a"]}}, "it must name each value once"),
+        ({"label": "ill", "client": "ill"}, "data.label and data.client are both 'ill'; they must be two columns"),
+        ({"columns": ["age", "ward"], "levels": {"ward": ["a", "b"]}}, r"it must be \[3\]"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused_before_anybody_is_asked(data: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        experiment(**data).check()

@@ -1,0 +1,369 @@
+"""What goes wrong in a federation has a recorded, bounded consequence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="coterie[flower] is not installed")
+
+from flwr.app import Error
+from flwr.app import Message as FlowerMessage
+from safetensors.numpy import load, save
+
+import coterie
+from coterie.clients.data import build
+from coterie.errors import BadInput
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment
+from coterie.runtime.remote.codec import VERSION
+from coterie.runtime.remote.message import Message, Value
+from coterie.shipping.flower.client import answer_message
+from coterie.shipping.flower.parts import write_parts
+from tests.shipping.flower.rehearsal import Faulty, Place, place, same
+
+CLIENTS = 4
+BAD = 1
+ROOT = Path(__file__).parents[3]
+
+
+def experiment(method: str = "fesem", rounds: int = 3, **run: Any) -> Experiment:
+    settings = {"clusters": 2} if method == "fesem" else {}
+    return Experiment(
+        method={"name": method, **settings},
+        data={"name": "digits", "split": "rotated(2)", "clients": CLIENTS, "samples_per_client": 60},
+        training={"epochs": 1, "lr": 0.1},
+        run={"rounds": rounds, "seed": 1, **run},
+    )
+
+
+def failures(run: Path) -> list[tuple[int, int, str]]:
+    return [(row["round"], row["client"], row["reason"]) for row in RunFolder(run).failures().to_dicts()]
+
+
+def in_round(message: Message, round: int) -> bool:
+    """Whether a message is the training order of a round."""
+    return message.values.get("keep") is True and int(message.values["next_state"]) % 10**9 == round * 1000 + 1
+
+
+def answer(change: Callable[[Message], Message]) -> Any:
+    """Change what client 1 answers in round 2."""
+    rounds: list[bool] = []
+
+    def there(grid: Faulty, node: int, count: int, message: Message) -> None:
+        rounds.append(node == BAD and in_round(message, 2))
+
+    def back(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
+        return change(message) if rounds[-1] else None
+
+    return {"there": there, "back": back}
+
+
+def order(change: Callable[[Message], Message]) -> Any:
+    """Change what client 1 is asked in round 2."""
+
+    def there(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
+        return change(message) if node == BAD and in_round(message, 2) else None
+
+    return {"there": there}
+
+
+def tensors(message: Message, change: Callable[[np.ndarray], np.ndarray] | None) -> Message:
+    """A message with other numbers in its body, or with none."""
+    held = {} if change is None else {k: change(v) for k, v in load(message.body).items()}
+    return replace(message, body=save(held, meta(message)))
+
+
+def report(message: Message, name: str, value: object) -> Message:
+    """A message that reports something else."""
+    said = meta(message)
+    inside = json.loads(said["header"])
+    inside["report"][name] = value
+    return replace(message, body=save(load(message.body), {**said, "header": json.dumps(inside)}))
+
+
+def meta(message: Message) -> dict[str, str]:
+    size = int.from_bytes(message.body[:8], "little")
+    found: dict[str, str] = json.loads(message.body[8 : 8 + size])["__metadata__"]
+    return found
+
+
+def header(message: Message, old: str, new: str) -> Message:
+    """A message whose body says something else in its header, which stays as long as it was."""
+    assert len(old) == len(new)
+    assert old.encode() in message.body
+    return replace(message, body=message.body.replace(old.encode(), new.encode(), 1))
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "NaN": (
+        answer(
+            lambda message: tensors(message, lambda v: np.where(np.arange(v.size) == 3, np.nan, v).astype("f4"))
+        ),
+        "sent a model with NaN or infinite values",
+    ),
+    "another shape": (
+        answer(lambda message: tensors(message, lambda v: v[:-1])),
+        "the answer's model has shape (15009,); it must be (15010,)",
+    ),
+    "another type": (
+        answer(lambda message: tensors(message, lambda v: v.astype("f8"))),
+        "a message's model holds torch.float64; it must be torch.float32",
+    ),
+    "damaged": (answer(lambda message: replace(message, body=message.body[:100])), "a message of 100 bytes cannot"),
+    "another version back": (
+        answer(lambda message: replace(message, values={**message.values, "version": "coterie-message/9"})),
+        "the other side speaks 'coterie-message/9' and this one",
+    ),
+    "another version there": (
+        order(lambda message: replace(message, values={**message.values, "version": "coterie-message/9"})),
+        "the other side speaks 'coterie-message/9' and this one",
+    ),
+    "an unknown rule": (
+        order(lambda message: header(message, "local-update", "local-updatx")),
+        "rule 'local-updatx'",
+    ),
+    "no message": (order(lambda message: Message()), "the other side speaks None"),
+    "no model": (answer(lambda message: tensors(message, None)), "sent no model"),
+    "a loss that is a word": (
+        answer(lambda message: report(message, "train_loss", "abc")),
+        "reported train_loss = 'abc', which is not possible",
+    ),
+    "samples that are a list": (
+        answer(lambda message: report(message, "trained_samples", [1])),
+        "reported trained_samples = '[1]', which is not possible",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("what", list(WRONG))
+def test_a_wrong_message_costs_its_client_the_round_and_nothing_else(what: str, tmp_path: Path) -> None:
+    faults, reason = WRONG[what]
+    run = place(tmp_path, CLIENTS).run(experiment(), **faults)
+    ((round, client, said),) = failures(run)
+    assert (round, client) == (2, BAD)
+    assert said.startswith(reason), said
+    rows = RunFolder(run).rounds()
+    assert rows["participants"].to_list() == [CLIENTS, CLIENTS - 1, CLIENTS]
+    assert RunFolder(run).status == "finished"
+    assert RunFolder(run).clients().filter(round=3)["accuracy"].is_not_nan().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "fesem"])
+def test_a_model_of_the_largest_numbers_ends_no_run(method: str, tmp_path: Path) -> None:
+    """It is finite, but its squares are not; the picture of the groups is drawn of the others, in resumes too."""
+    huge = answer(lambda message: tensors(message, lambda v: np.full_like(v, 3.4e38)))
+    asked = experiment(method, rounds=2)
+    here = place(tmp_path, CLIENTS)
+    run = here.run(asked, **huge)
+    assert RunFolder(run).status == "finished"
+    picture = RunFolder(run).picture()
+    assert picture is not None
+    assert picture.clients.tolist() == [0, 2, 3]
+    assert picture.affinity_name.endswith("; too large to draw: 1 left out")
+    longer = (run / "experiment.toml").read_text().replace("rounds = 2", "rounds = 3")
+    (run / "experiment.toml").write_text(longer)
+    here.run(asked, resume="real")
+    assert RunFolder(run).rounds().height == 3
+
+
+@pytest.mark.slow
+def test_a_client_vanishes_in_mid_round_is_away_and_comes_back(tmp_path: Path) -> None:
+    def there(grid: Faulty, node: int, count: int, message: Message) -> FlowerMessage | None:
+        if node == BAD and in_round(message, 2):
+            grid.offline.add(1000 + BAD)
+        if node == 0 and in_round(message, 3):
+            grid.offline.clear()  # it is there again when round 4 begins
+        return None
+
+    run = place(tmp_path, CLIENTS).run(experiment("fedrep", rounds=5), there=there)
+    found = failures(run)
+    assert (2, BAD, "is not connected any more") in found
+    assert (3, BAD, "is not connected") in found
+    assert {(round, client) for round, client, _ in found} == {(2, BAD), (3, BAD)}
+    rows = RunFolder(run).rounds()
+    assert rows["participants"].to_list() == [CLIENTS, CLIENTS - 1, CLIENTS - 1, CLIENTS, CLIENTS]
+    told = json.loads((run / "federation.json").read_text())
+    assert [c["last_round"] for c in told["clients"]] == [5] * CLIENTS
+    assert all(c["online"] and c["problem"] is None for c in told["clients"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedrep", "dcpfl"])
+def test_a_server_that_was_killed_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
+    """Client 1 has its order of round 3; clients 0 and 1 may have kept a state that the server knows nothing of."""
+    asked = experiment(method, rounds=4)
+    if method == "dcpfl":
+        asked = asked.updated({"method.t_start": 2, "method.window": 1, "method.t_obv": 1, "data.public": 40})
+    file = tmp_path / "asked.toml"
+    file.write_text(asked.to_toml(), encoding="utf-8")
+    words = [sys.executable, "-m", "tests.shipping.flower.killed", str(tmp_path), str(file), str(CLIENTS), "6"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=120)
+    assert ended.returncode == -9, ended.stderr.decode()
+    here = place(tmp_path, CLIENTS)
+    progress = RunFolder(here.runs / "real").progress()
+    assert progress is not None
+    assert 1 <= progress.round < 4
+    real, simulated = here.run(asked, resume="real"), here.simulate(asked)
+    assert RunFolder(real).status == "finished"
+    assert same(real, simulated)
+    assert failures(real) == []
+
+
+@pytest.mark.slow
+def test_a_client_that_lost_its_folder_begins_anew_and_that_is_said(tmp_path: Path) -> None:
+    here = place(tmp_path, CLIENTS)
+
+    def there(grid: Faulty, node: int, count: int, message: Message) -> None:
+        if node == BAD and in_round(message, 3):
+            shutil.rmtree(tmp_path / f"client-{BAD}" / "states")
+
+    run = here.run(experiment("fedrep", rounds=5), there=there)
+    assert failures(run) == [(3, BAD, "has lost what it kept in round 2; it will begin anew")]
+    assert RunFolder(run).rounds()["participants"].to_list() == [4, 4, 3, 4, 4]
+
+
+def own(folder: Path, **data: Any) -> tuple[Place, Experiment]:
+    """Clients with data of their own, of which node 1 and 2 can be told what is wrong."""
+    asked = experiment(rounds=1)
+    parts = write_parts(build("digits", "rotated(2)", CLIENTS, 1, samples_per_client=60), folder / "parts")
+    nodes = [
+        {"client": f"clinic-{i}", "data": str(path), "state-dir": str(folder / f"{i}")}
+        for i, path in enumerate(parts)
+    ]
+    schema = {"name": "own", "clients": CLIENTS, "features": [8, 8, 1], "classes": 10, **data}
+    return Place(folder, nodes), asked.updated({"data": schema})
+
+
+@pytest.mark.medium
+def test_what_clients_hold_is_checked_before_the_first_round(tmp_path: Path) -> None:
+    here, asked = own(tmp_path)
+    held = dict(np.load(here.nodes[1]["data"]))
+    np.savez(here.nodes[1]["data"], **{**held, "features": held["features"][:, :6]})
+    np.savez(here.nodes[2]["data"], **{**held, "label": held["label"] + 7})
+    nodes = [*here.nodes[:3], {**here.nodes[3], "client": "clinic-0"}]
+    with pytest.raises(RuntimeError) as caught:
+        Place(tmp_path, nodes).run(asked)
+    text = str(caught.value)
+    assert "4 clients are to take part, and 1 can after 0.1 s (clinic-0)" in text
+    assert "a sample has the shape [6, 8, 1]; it must be [8, 8, 1], as data.features says" in text
+    assert "the classes are 0, 1, 2" in text
+    assert "client clinic-0 cannot take part twice" in text
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.medium
+@pytest.mark.thinned(8)
+@pytest.mark.parametrize(
+    ("node", "sentence"),
+    [
+        ({"client": ""}, "client is missing in the node's configuration"),
+        ({"data": ""}, "data is missing in the node's configuration"),
+        ({"state-dir": ""}, "state-dir is missing in the node's configuration"),
+        ({"data": "nowhere.npz"}, "data = … does not exist"),
+    ],
+)
+def test_a_node_that_is_not_configured_is_told_what_is_missing(
+    node: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    here, asked = own(tmp_path)
+    nodes = [*here.nodes[:3], {**here.nodes[3], **node}]
+    with pytest.raises(RuntimeError, match=sentence):
+        Place(tmp_path, nodes).run(asked)
+
+
+@pytest.mark.slow
+def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) -> None:
+    run = place(tmp_path, CLIENTS).run(experiment("fedrep", rounds=1))
+    longer = (run / "experiment.toml").read_text().replace("rounds = 1", "rounds = 2")
+    (run / "experiment.toml").write_text(longer)
+    with pytest.raises(BadInput, match="run real is one of real clients, who keep their own states"):
+        coterie.resume(run)
+
+
+@pytest.mark.slow
+def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp_path: Path) -> None:
+    here, asked = own(tmp_path)
+    run = here.run(asked)
+    longer = (run / "experiment.toml").read_text().replace("rounds = 1", "rounds = 2")
+    (run / "experiment.toml").write_text(longer)
+    held = dict(np.load(here.nodes[1]["data"]))
+    np.savez(here.nodes[1]["data"], **{**held, "features": held["features"] + 1})
+    here.run(asked, resume="real")
+    assert (2, 1, "is not connected") in failures(run)
+    assert RunFolder(run).rounds()["participants"].to_list() == [4, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize(
+    ("code", "reason", "said"),
+    [
+        (
+            2,
+            "<class 'ValueError'>:<'no electricity'>",
+            "failed in its app: <class 'ValueError'>:<'no electricity'>",
+        ),
+        (3, "Message Unavailable", "did not answer in time"),
+        (8, "ClientApp stopped responding.", "its process died"),
+    ],
+)
+def test_an_error_message_of_flower_is_put_into_words(code: int, reason: str, said: str, tmp_path: Path) -> None:
+    def there(grid: Faulty, node: int, count: int, message: Message) -> FlowerMessage | None:
+        if node == BAD and in_round(message, 2):
+            return FlowerMessage(Error(code=code, reason=reason), reply_to=grid.message)
+        return None
+
+    run = place(tmp_path, CLIENTS).run(experiment(), there=there)
+    assert [failed for failed in failures(run) if not failed[2].startswith("not evaluated")] == [(2, BAD, said)]
+
+
+@pytest.mark.parametrize("name", ["/etc/data.npz", "hub:owner/name", "digits"])
+def test_a_server_cannot_have_a_client_read_something_else(name: str, tmp_path: Path) -> None:
+    """The experiment's word is not taken for it: the client looks at its own configuration."""
+    node = {"client": "clinic", "data": "/data.npz", "state-dir": str(tmp_path / "state")}
+    asked = experiment(rounds=1).updated({"data": {"name": name}})
+    values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello", "run": "0" * 32}
+    said = answer_message(Message(values), node, {"data": "/other.npz", "state-dir": "/"})
+    assert said.refusal is not None
+    assert said.refusal.startswith(f"data.name = {name!r} is not possible here; it must be 'own' for a client that")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_server_cannot_have_a_client_write_elsewhere(tmp_path: Path) -> None:
+    here, asked = own(tmp_path)
+    values: dict[str, Value] = {
+        "version": VERSION,
+        "experiment": asked.to_toml(),
+        "asks": "order",
+        "run": "../../x",
+    }
+    said = answer_message(Message(values), here.nodes[0], {})
+    assert said.refusal == "a message says run = '../../x'; it must be 32 digits from 0 to f"
+    unnamed = {name: value for name, value in here.nodes[0].items() if name != "state-dir"}
+    said = answer_message(Message({**values, "asks": "hello"}), unnamed, {"state-dir": str(tmp_path / "x")})
+    assert said.refusal == "state-dir is missing in the node's configuration; name a folder that this client keeps"
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_client_removes_the_half_written_model_of_a_killed_process(tmp_path: Path) -> None:
+    here, asked = own(tmp_path)
+    node = here.nodes[0]
+    left = Path(node["state-dir"]) / f".model.safetensors.{10**8}.new"
+    left.parent.mkdir()
+    left.write_text("half")
+    values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello"}
+    assert answer_message(Message(values), node, {}).refusal is None
+    assert not left.exists()

@@ -1,0 +1,192 @@
+"""Columns by their names from training to prediction: order, levels, scales, gaps, and each client's model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from coterie.clients.data import build
+from coterie.runs.folder.reading import read_runs
+from coterie.runs.folder.run_folder import RunFolder
+from tests.commandline import Terminal
+
+CLIENTS = ("east", "north", "south", "west")
+
+
+def patients(seed: int, clients: tuple[str, ...] = CLIENTS) -> pl.DataFrame:
+    """Patients of several hospitals; in every other one, what is measured means the opposite."""
+    rng = np.random.default_rng(seed)
+    n = 60
+    frames = []
+    for number, client in enumerate(clients):
+        label = rng.integers(0, 2, n)
+        sign = 1 if number % 2 else -1
+        frames.append(
+            pl.DataFrame(
+                {
+                    "income": rng.normal(40_000 + 9_000 * sign * (2 * label - 1), 5_000),
+                    "age": 50 + 20.0 * sign * (2 * label - 1) + rng.normal(0, 10, n),
+                    "ward": [("a", "b")[value] for value in rng.integers(0, 2, n)],
+                    "client": client,
+                    "label": ["well" if value else "ill" for value in label],
+                }
+            )
+        )
+    return pl.concat(frames)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    return Terminal(capsys)
+
+
+def train(terminal: Terminal, data: str, *words: str) -> str:
+    quick = [
+        "--rounds",
+        "6",
+        "--workers",
+        "1",
+        "--quiet",
+        "--set",
+        "epochs=5",
+        "--set",
+        "lr=0.1",
+        "--name",
+        "first",
+    ]
+    code, out, err = terminal("run", "fesem", "--data", data, "--set", "clusters=2", *quick, *words)
+    assert code == 0, err
+    return out + err
+
+
+def accuracy(terminal: Terminal, *words: str) -> tuple[float, str]:
+    code, out, err = terminal("predict", *words)
+    assert code == 0, err
+    found = next(line for line in out.splitlines() if line.startswith("accuracy "))
+    return float(found.split()[1].rstrip(":")), out
+
+
+@pytest.mark.medium
+def test_training_data_are_told_from_others_and_classes_keep_their_names(terminal: Terminal) -> None:
+    patients(0).write_csv("wards.csv")
+    patients(1).write_csv("fresh.csv")
+    train(terminal, "wards.csv", "--set", "standardise=global")
+    people = RunFolder("runs/first").people()
+    assert people is not None
+    said = (
+        f"run first was trained on {people['train'].sum():,} of these samples; coterie show first has its scores on"
+    )
+    assert said in " ".join(accuracy(terminal, "first", "--data", "wards.csv")[1].split())
+    assert said in " ".join(accuracy(terminal, "first", "--data", "wards.csv", "--client", "east")[1].split())
+    assert "was trained on" not in accuracy(terminal, "first", "--data", "fresh.csv")[1]
+    (run,) = read_runs([RunFolder("runs/first")])
+    assert run.class_names == ("ill", "well")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("standardise", ["global", "client"])
+def test_the_order_of_columns_changes_nothing(terminal: Terminal, standardise: str) -> None:
+    Path("wards").mkdir()
+    whole = patients(0)
+    for number, ((client,), table) in enumerate(whole.group_by("client", maintain_order=True)):
+        table = table.drop("client")
+        table.select(table.columns[:: 1 if number % 2 else -1]).write_csv(f"wards/{client}.csv")
+    train(terminal, "wards", "--set", f"standardise={standardise}")
+    fresh = patients(1)
+    fresh.write_csv("fresh.csv")
+    fresh.select(reversed(fresh.columns)).write_parquet("turned.parquet")
+    each, out = accuracy(terminal, "first", "--data", "fresh.csv")
+    assert "the models of 4 clients, each for its own samples" in out
+    assert each > 0.9  # no one model is right in all hospitals
+    assert accuracy(terminal, "first", "--data", "turned.parquet")[0] == each
+    east = fresh.filter(pl.col("client") == "east").drop("client")
+    east.write_csv("east.csv")
+    east.select(sorted(east.columns)).write_csv("sorted.csv")
+    alone, _ = accuracy(terminal, "first", "--data", "east.csv", "--client", "east")
+    assert alone > 0.9
+    assert terminal("export", "first", "--client", "east", "--to", "m.safetensors").code == 0
+    assert accuracy(terminal, "m.safetensors", "--data", "sorted.csv")[0] == alone
+    assert accuracy(terminal, "first", "--data", "sorted.csv", "--group", "0")[0] > 0.9
+
+
+@pytest.mark.slow
+def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
+    whole = patients(0)
+    whole.write_csv("wards.csv")
+    train(terminal, "wards.csv", "--set", "standardise=global")
+    east = whole.filter(pl.col("client") == "east").drop("client")
+    for table, sentence in (
+        (east.drop("age"), "coterie: a.csv has no column age; it needs the columns income, age, ward"),
+        (east.with_columns(height=pl.lit(1.8)), "coterie: a.csv has column height that training had not; leave it"),
+        (
+            east.with_columns(age=pl.lit("old")),
+            "coterie: a.csv: column age in line 2 is 'old'; in training it held",
+        ),
+        (
+            east.with_columns(pl.when(pl.col("age") > 50).then("age").alias("age")),
+            "coterie: a.csv: column age has no value in line",
+        ),
+    ):
+        table.write_csv("a.csv")
+        code, out, err = terminal("predict", "first", "--data", "a.csv", "--client", "east")
+        assert (code, out) == (2, "")
+        assert err.startswith(sentence), err
+        assert len(err.splitlines()) == 1
+    east.with_columns(ward=pl.Series(["c"] * 5 + ["a"] * 55)).write_csv("a.csv")
+    _, out = accuracy(terminal, "first", "--data", "a.csv", "--client", "east")
+    assert "note: column ward has values that training had not: 'c' (5)" in " ".join(out.split())
+    pl.concat([whole, east.with_columns(client=pl.lit("new")).select(whole.columns)]).write_csv("a.csv")
+    code, _, err = terminal("predict", "first", "--data", "a.csv")
+    assert (code, err.splitlines()[0][:35]) == (2, "coterie: client 'new' is unknown; k")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["drop", "mean", "zero"])
+def test_missing_values_go_by_a_policy(terminal: Terminal, missing: str) -> None:
+    whole = patients(0).with_columns(pl.when(pl.int_range(240) % 10 != 3).then("age").alias("age"))
+    whole.write_csv("wards.csv")
+    words = ("run", "fesem", "--data", "wards.csv", "--rounds", "1", "--workers", "1", "--quiet")
+    code, _, err = terminal(*words)
+    assert code == 2
+    assert "wards.csv: column age has no value in line 5 (client east); every value must be" in err
+    assert "24 of 240 rows lack a value in age (24); data.missing = mean, drop or zero says what to do" in err
+    train(terminal, "wards.csv", "--set", f"missing={missing}", "--set", "standardise=global")
+    whole.write_csv("fresh.csv")
+    if missing == "drop":
+        code, _, err = terminal("predict", "first", "--data", "fresh.csv")
+        assert (code, "column age has no value in line 5" in err) == (2, True)
+    else:
+        assert accuracy(terminal, "first", "--data", "fresh.csv")[0] > 0.8
+
+
+def test_standardising_is_by_training_samples_alone(tmp_path: Path) -> None:
+    patients(0).with_columns(pl.when(pl.int_range(240) % 10 != 3).then("age").alias("age")).write_csv(
+        tmp_path / "wards.csv"
+    )
+    path = str(tmp_path / "wards.csv")
+    plain = build(path, "by-user", None, 0, missing="mean")
+    assert any("income varies" in note and "--set standardise=global" in note for note in plain.notes)
+    training = np.concatenate([plain.slice(client, "train")[0].numpy() for client in range(4)])
+    for standardise in ("global", "client"):
+        found = build(path, "by-user", None, 0, missing="mean", standardise=standardise)
+        assert not any("data.standardise" in note for note in found.notes)
+        for client in range(4):
+            before, after = (federation.slice(client, "test")[0].numpy() for federation in (plain, found))
+            by = training if standardise == "global" else plain.slice(client, "train")[0].numpy()
+            mean, deviation = by.mean(0, dtype=np.float64), by.std(0, dtype=np.float64)
+            assert np.allclose(after, (before - mean) / deviation, atol=1e-4)
+            own = found.preparation_of(client)
+            assert np.allclose(own.mean, mean, rtol=1e-4)
+            assert np.allclose(own.deviation, deviation, rtol=1e-4)
+    turned = found.reordered(np.array([2, 0]))
+    assert turned.preparation_of(0) == found.preparation_of(2)
+
+
+@pytest.mark.slow
+def test_a_named_dataset_is_standardised_for_prediction_too(terminal: Terminal) -> None:
+    train(terminal, "digits", "--clients", "4", "--split", "iid", "--set", "standardise=global")
+    assert accuracy(terminal, "first", "--data", "digits", "--client", "1")[0] > 0.8

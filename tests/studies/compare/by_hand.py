@@ -1,0 +1,103 @@
+"""Comparisons whose numbers are written down by hand: tables of cells, and run folders round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import CLIENTS as RUN_CLIENTS
+from coterie.runs.folder.tables import FAILURES, LEDGER, PEOPLE, ROUNDS
+from coterie.studies.compare.measures import CELLS, CLIENTS, CURVES, Frames
+from coterie.studies.compare.spec import Comparison
+
+
+def comparison(
+    methods: Sequence[str] = ("fedavg", "ifca", "local-only"), seeds: int = 3, **more: Any
+) -> Comparison:
+    """The methods on 6 clients of the synthetic data, labelled as they are written; the first is the baseline.
+
+    There are no rows after adaptation unless they are asked for.
+    """
+    given = {"name": "by-hand", "methods": list(methods), "seeds": seeds, "adapted": {}, **more}
+    return Comparison.from_tables({"experiment": {"data": {"clients": 6}}, **given})
+
+
+def frames(comparison: Comparison, values: Mapping[str, Any], **columns: Mapping[str, Sequence[Any]]) -> Frames:
+    """Cells whose measure has the values, and further columns of `CELLS` likewise; the rest is made up.
+
+    The values are one a seed for each method, or for each setting and method; of None the cell is not finished, of
+    NaN it has no value.
+    """
+    rows = []
+    for cell in comparison.cells():
+        of_setting = values[cell.setting] if cell.setting else values
+        number = comparison.seeds.index(cell.seed)
+        value = of_setting.get(cell.method, [None] * len(comparison.seeds))[number]
+        if value is None:
+            continue
+        row: dict[str, Any] = {name: 0.5 if kind == pl.Float64 else 1 for name, kind in CELLS.items()}
+        row |= dict.fromkeys(name for name in CELLS if name.startswith(("adapted_", "newcomers")))
+        row |= {"setting": cell.setting, "method": cell.method, "seed": cell.seed, "key": cell.key}
+        row |= {comparison.measure: value if value == value else None}
+        row |= {name: of_method[cell.method][number] for name, of_method in columns.items()}
+        rows.append(row)
+    return Frames(pl.DataFrame(rows, CELLS), pl.DataFrame(schema=CURVES), pl.DataFrame(schema=CLIENTS))
+
+
+def folder(
+    parent: Path, name: str, accuracy: Sequence[float | None], *, planted: bool = True, people: bool = True
+) -> RunFolder:
+    """A finished run of two clients with these mean accuracies, None in a round without an evaluation.
+
+    Round r sends 100 r bytes up and 10 r down and takes r simulated seconds; it has r groups.
+    """
+    made = RunFolder.create(parent, name)
+    made.write_experiment('[method]\nname = "fedavg"\n')
+    for number, value in enumerate(accuracy, 1):
+        measured = ("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "spread", "loss")
+        row: dict[str, Any] = dict.fromkeys(measured, value)
+        if value is not None:
+            row |= {"accuracy": value - 0.01, "worst10": value - 0.1, "loss": 1 - value}
+        row |= {"round": number, "groups": number, "moved": 0, "train_loss": None}
+        row |= {"ari": number / 10, "nmi": number / 20} if planted else {"ari": None, "nmi": None}
+        row |= {"up_bytes": 100 * number, "down_bytes": 10 * number, "simulated_seconds": float(number)}
+        row |= {"seconds": 0.25, "participants": 2, "failed": number % 2}
+        clients = [
+            {
+                "round": number,
+                "client": client,
+                "group": client,
+                "took_part": True,
+                "accuracy": value + (0.1 if client else -0.1),
+                "loss": 1 - value,
+                "f1": value,
+                "test_samples": 10 * (client + 1),
+                "train_loss": None,
+                "up_bytes": 50 * number,
+                "down_bytes": 5 * number,
+            }
+            for client in (0, 1)
+            if value is not None
+        ]
+        made.write_round(
+            number,
+            pl.DataFrame([row], ROUNDS),
+            pl.DataFrame(clients, RUN_CLIENTS),
+            pl.DataFrame(schema=LEDGER),
+            pl.DataFrame(schema=FAILURES),
+        )
+    if people:
+        who = {"few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1]}
+        made.write_people(
+            pl.DataFrame(
+                [{"client": i, "name": f"hospital {i}", "planted": i if planted else None, **who} for i in (0, 1)],
+                PEOPLE,
+            )
+        )
+    made.compact()
+    made.write_status("finished", len(accuracy), len(accuracy))
+    return made

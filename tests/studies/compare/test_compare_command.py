@@ -1,0 +1,581 @@
+"""`coterie compare` from start to page: again, killed, interrupted, tuned, and everything that it refuses."""
+
+from __future__ import annotations
+
+import html
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import coterie
+from coterie.errors import BadInput
+from coterie.report.comparison.compare import compare
+from coterie.report.tables import escape_markdown
+from coterie.studies.compare.cells import Outcome, Unwatched
+from coterie.studies.compare.folder import ComparisonFolder, choose_free_name, find_difference
+from coterie.studies.compare.notes import describe_notes, gather_notes
+from coterie.studies.compare.spec import Cell, Comparison
+from tests.commandline import Terminal
+from tests.processes import Processes
+
+SMALL = ["--clients", "4", "--set", "samples_per_client=40", "--network", "mlp", "--set", "network.hidden=[8]"]
+SMALL += ["--baselines", "none"]
+METHODS = ["fedavg", "ifca(clusters=2)"]
+WRITTEN = {"cells", "cells.parquet", "clients.parquet", "comparison.toml", "curves.parquet", "summary.parquet"} | {
+    "table.md",
+    "table.tex",
+    "report.html",
+    ".lock",
+}
+FRAMES = ("cells", "curves", "clients", "summary")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    return Terminal(capsys)
+
+
+def frames(folder: Path) -> dict[str, pl.DataFrame]:
+    """The tables; seconds of the wall are nobody's to repeat."""
+    return {name: pl.read_parquet(folder / f"{name}.parquet").drop("seconds", strict=False) for name in FRAMES}
+
+
+def until(true: Callable[[], bool], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def state_of(pid: int) -> tuple[str, int]:
+    """A process's state, and who started it: Z where it has ended and nobody has asked for its code yet."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z", 0
+    return state, int(parent)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    return state_of(pid)[0] == "Z"
+
+
+@pytest.mark.slow
+def test_from_start_to_page_and_again(terminal: Terminal) -> None:
+    words = [*METHODS, "--rounds", "2", "--seeds", "2", "--set", "clusters=3", *SMALL]
+    first = terminal("compare", *words, "--name", "mine", "--target", "0.1")
+    assert (first.code, first.err) == (0, "")
+    lines = first.out.splitlines()
+    assert lines[0] == "4 cells"
+    assert sorted(line.split("  ")[1] for line in lines[1:5]) == [
+        f"{method}, seed {seed}" for method in METHODS for seed in (0, 1)
+    ]
+    folder = Path("comparisons/mine")
+    assert lines[-3:] == [
+        f"folder  {folder}",
+        f"tables  {folder}/table.md, {folder}/table.tex, {folder}/summary.parquet",
+        f"page    {folder}/report.html",
+    ]
+    assert {path.name for path in folder.iterdir()} == WRITTEN
+    kept = ComparisonFolder(folder)
+    comparison = kept.comparison()
+    assert (comparison.name, comparison.target, comparison.seeds) == ("mine", 0.1, (0, 1))
+    # What a method says itself goes before --set, which goes to those who have such a setting.
+    own = [cell for cell in comparison.cells() if not cell.is_adapted]
+    assert [cell.experiment.method.settings for cell in own[::2]] == [{}, {"clusters": 2}]
+    assert {cell.experiment.data.samples_per_client for cell in comparison.cells()} == {40}
+    measured, summary = kept.read_frames()
+    # An earlier version wrote no intervals of clients.
+    written = (folder / "clients.parquet").read_bytes()
+    measured.clients.drop("low", "high").write_parquet(folder / "clients.parquet")
+    earlier = kept.read_frames()[0].clients
+    assert earlier["low"].is_null().all()
+    assert earlier.drop("low", "high").equals(measured.clients.drop("low", "high"))
+    (folder / "clients.parquet").write_bytes(written)
+    assert measured.cells["key"].to_list() == [cell.key for cell in comparison.cells()]
+    assert summary["method"].to_list() == [METHODS[0], f"{METHODS[0]}+FT", *METHODS[1:]]
+    table = "\n".join(lines[5:-3])
+    assert all(method in table for method in METHODS)
+
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    begun = {path: path.stat().st_mtime_ns for path in (folder / "cells").rglob("*")}
+    again = terminal("compare", *words, "--name", "mine", "--target", "0.1")
+    assert again == (0, "\n".join(lines[5:]) + "\n", "")
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert {path: path.stat().st_mtime_ns for path in (folder / "cells").rglob("*")} == begun
+
+    told = "coterie: 'comparisons/mine' is a comparison; see it with: coterie compare comparisons/mine\n"
+    assert terminal("show", "comparisons/mine") == (2, "", told)
+
+    drawn = terminal("compare", "comparisons/mine", "--charts", "pictures", "-q")
+    assert drawn == (0, "comparisons/mine\n", "")
+    names = {path.stem for path in Path("pictures").iterdir()}
+    assert {path.name for path in Path("pictures").iterdir()} == {
+        f"{n}.{end}" for n in names for end in ("svg", "png")
+    }
+    assert {"accuracy", "clients", "cost"} <= names
+
+    # More seeds in the same folder: what is there is kept.
+    more = terminal("compare", "comparisons/mine", "--seeds", "1,", "-q")
+    assert more == (0, "comparisons/mine\n", "")
+    assert pl.read_parquet(folder / "cells.parquet")["seed"].to_list() == [1, 1, 1]
+
+
+@pytest.mark.medium
+def test_another_comparison_gets_a_folder_of_its_own(terminal: Terminal) -> None:
+    def call(*words: str) -> tuple[int, str, str]:
+        return terminal("compare", "fedavg", *SMALL, "--rounds", "1", "--seeds", "1", "--jobs", "1", "-q", *words)
+
+    assert call() == (0, "comparisons/fedavg\n", "")
+    kept = {path: path.read_bytes() for path in Path("comparisons/fedavg").iterdir() if path.is_file()}
+    other = ("--set", "training.lr=0.2")
+    assert call(*other) == (0, "comparisons/fedavg-2\n", "")
+    assert {path: path.read_bytes() for path in kept} == kept
+    begun = Path("comparisons/fedavg-2/table.md").stat().st_mtime_ns
+    # Each goes on in its own folder, also with another seed.
+    assert call(*other) == (0, "comparisons/fedavg-2\n", "")
+    assert call("--seeds", "2") == (0, "comparisons/fedavg\n", "")
+    assert pl.read_parquet("comparisons/fedavg/cells.parquet").height == 4  # and as many after adaptation
+    assert Path("comparisons/fedavg-2/table.md").stat().st_mtime_ns >= begun
+    # A folder that somebody named is not numbered.
+    code, out, err = call(*other, "--name", "fedavg")
+    assert (code, out) == (2, "")
+    assert err == (
+        "coterie: 'comparisons/fedavg' holds another comparison: training.lr is 0.05 there and 0.2 here; give this "
+        "one another name (--name), or remove that folder\n"
+    )
+
+
+@pytest.mark.medium
+def test_what_runs_say_alike_is_printed_once(terminal: Terminal) -> None:
+    """While they run, by the first that says it, and with the table, of how many runs."""
+    words = ["fedavg", "ditto", *SMALL, "--rounds", "1", "--seeds", "2", "--set", "training.lr=1e4"]
+    live, _, behind = " ".join(terminal("compare", *words).out.split()).partition("rounds to target")
+    assert live.count("training diverged for 4 of 4 clients") == 1
+    assert behind.count("training diverged for 4 of 4 clients") == 1
+    assert "(seed 0; 1 other is alike but for the numbers)" in behind
+    # Printed again it is said with the table alone.
+    again = " ".join(terminal("compare", *words).out.split())
+    assert again.count("training diverged for 4 of 4 clients") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({}, None),
+        ({"seeds": 7, "target": 0.3, "baseline": "ditto"}, None),
+        ({"methods": ["fedavg", "ditto", "fesem"]}, None),
+        ({"experiment": {"run": {"rounds": 9, "workers": 2}}}, None),
+        ({"experiment": {"run": {"rounds": 10}}}, "run.rounds is 9 there and 10 here"),
+        ({"methods": ["fedprox"]}, None),
+        ({"settings": {"few": {"run.participation": 0.5}}}, None),
+        ({"methods": {"ditto": {"method": "ditto", "training.lr": 1.0}}}, "training.lr is 0.05 there and 1.0 here"),
+    ],
+)
+def test_what_goes_on_with_a_comparison(changes: dict[str, Any], difference: str | None) -> None:
+    tables = {"methods": ["fedavg", "ditto"], "seeds": 2, "experiment": {"run": {"rounds": 9}}}
+    kept, given = Comparison.from_tables(tables), Comparison.from_tables({**tables, **changes})
+    assert find_difference(kept, given) == difference
+
+
+def test_a_folder_that_cannot_be_read_ends_no_comparison_that_nobody_named(tmp_path: Path) -> None:
+    given = Comparison.from_tables({"methods": ["fedavg"]})
+    (tmp_path / given.name).mkdir()
+    (tmp_path / given.name / "comparison.toml").touch()
+    with pytest.raises(BadInput) as refused, ComparisonFolder.hold(tmp_path, given.name, given):
+        pass
+    assert all(sentence.startswith(f"{str(tmp_path / given.name)!r}: ") for sentence in refused.value.problems)
+    assert choose_free_name(given, tmp_path).name == f"{given.name}-2"
+
+
+def test_other_methods_grow_a_named_folder_and_are_apart_in_one_nobody_named(tmp_path: Path) -> None:
+    first, other = (Comparison.from_tables({"methods": [method], "name": "mine"}) for method in ("fedavg", "ditto"))
+    for comparison in (first, other):
+        with ComparisonFolder.hold(tmp_path, "mine", comparison) as folder:
+            assert [method.name for method in folder.comparison().methods] == [comparison.methods[0].name]
+    assert choose_free_name(replace(first, is_named=False), tmp_path).name == "mine-2"
+
+
+def cells_of(*methods: str, seeds: int = 3, **more: Any) -> list[list[Cell]]:
+    """The cells of each method, in the order of the seeds."""
+    tables = {"methods": list(methods), "seeds": seeds, "adapted": {}, **more}
+    cells = Comparison.from_tables(tables).cells()
+    return [[cell for cell in cells if cell.method == method] for method in methods]
+
+
+def test_notes_about_other_inputs_are_other_notes() -> None:
+    ((cell, other, *_),) = cells_of("fedavg")
+    texts = ["x1 varies 1,200 times as much as x2", "x3 varies 1,200 times as much as x7", "cifar10", "cifar100"]
+    assert [note.text for note in gather_notes((cell, text) for text in texts)] == texts
+    alike = ["it lost 4 of 4 clients, 1e-5 (a, b)", "it lost 3 of 4 clients, 0.25 (a, c)"]
+    (note,) = gather_notes(zip((cell, other), alike, strict=True))
+    assert note.describe(3) == f"fedavg: {alike[0]} (seed 0; 1 other is alike but for numbers and lists)"
+    # Also where one run says it again and again.
+    (note,) = gather_notes((cell, f"round {number}: it lost a process") for number in (3, 4, 9))
+    assert note.describe(3) == "fedavg: round 3: it lost a process (seed 0; 2 others are alike but for the numbers)"
+
+
+def test_a_number_of_one_run_is_not_said_of_others() -> None:
+    """Of one method it is said how many others there are; of another method it is said with its own numbers."""
+    halves, cfl = cells_of("halves", "cfl")
+    would = "method.alpha = {} would have divided them"
+    values = (
+        (halves[0], 0.459),
+        (halves[1], 0.918),
+        (halves[2], 0.28),
+        (cfl[0], 0.7),
+        (cfl[1], 0.7),
+        (cfl[2], 0.8),
+    )
+    assert describe_notes(((cell, would.format(value)) for cell, value in values), 6) == [
+        "halves: method.alpha = 0.459 would have divided them (seed 0; 2 others are alike but for the numbers)",
+        "cfl: method.alpha = 0.7 would have divided them (2 of 6 runs; 1 other is alike but for the numbers)",
+    ]
+    # What is the same to the letter is said once for all methods.
+    same = [*((cell, "3 samples are left out") for cell in halves), (cfl[0], "3 samples are left out")]
+    assert describe_notes(same, 6) == ["halves, cfl: 3 samples are left out (4 of 6 runs)"]
+    assert describe_notes(same, 4) == ["3 samples are left out (all 4 runs)"]
+    assert describe_notes([*same, (cfl[1], "4 samples are left out")], 6) == [
+        "halves, cfl: 3 samples are left out (4 of 6 runs; 1 other is alike but for the numbers)"
+    ]
+    settings = {name: {"data.split": "iid"} for name in ("β = 1", "β = 2")}
+    ((one, other),) = cells_of("halves", seeds=1, settings=settings)
+    assert describe_notes(((one, "p = 0.1"), (other, "p = 0.2")), 2) == [
+        "halves: p = 0.1 (β = 1, seed 0; 1 other is alike but for the numbers)"
+    ]
+
+
+def test_of_many_notes_the_first_are_listed() -> None:
+    ((cell, *_),) = cells_of("fedavg")
+    said = describe_notes(((cell, f"x{number} is odd") for number in range(12)), 3)
+    assert said[:-1] == [f"fedavg, seed 0: x{number} is odd" for number in range(10)]
+    assert said[-1] == "2 more notes are in the runs' own folders, in warnings.json"
+    assert len(describe_notes(((cell, f"x{number} is odd") for number in range(10)), 3)) == 10
+
+
+@pytest.mark.medium
+def test_what_did_not_come_about_is_said_by_all_that_a_comparison_writes(terminal: Terminal) -> None:
+    words = ["fedavg", "cfl", *SMALL, "--rounds", "2", "--seeds", "2", "--name", "mine"]
+    first = terminal("compare", *words).out
+    comparison = ComparisonFolder(Path("comparisons/mine"))
+    warned = [
+        (cell, sentence)
+        for cell in comparison.comparison().cells()
+        if not cell.is_adapted
+        for sentence in comparison.cell(cell.key).warnings()
+    ]
+    (said,) = describe_notes(warned, 4)
+    assert said.startswith("cfl: no groups came about")
+    assert f"\n- {escape_markdown(said)}\n" in (comparison.path / "table.md").read_text("utf-8")
+    page = " ".join(html.unescape((comparison.path / "report.html").read_text("utf-8")).split())
+    assert "no groups came about" in page
+    assert said.partition(": ")[2] in page.replace("\N{NO-BREAK SPACE}", " ")
+    # It is printed once: as the runs end, and where no run is left, behind the table.
+    assert " ".join(first.split()).count("no groups came about") == 1
+    again = terminal("compare", "comparisons/mine", "--baselines", "none").out
+    assert f"note: {said}" in " ".join(again.split())
+
+
+def test_a_short_key_of_the_task_counts_once_the_task_is_named(terminal: Terminal, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez("wear.npz", x=rng.normal(size=(80, 4)), y=500 * rng.normal(size=80), client=np.arange(80) % 4)
+    words = ["compare", "fedavg", "--data", "wear.npz", "--set", "target_scale=global"]
+    flags = "--set task.name=regression --set task.target_scale=global"
+    _, _, err = terminal(*words)
+    assert err == (
+        "coterie: target_scale is a setting of the tasks regression and forecasting, and task.name = 'auto'; write "
+        f"{flags}\n"
+    )
+    _, _, err = terminal(*words[:-1], "task.target_scale=global")
+    assert err.endswith(
+        f"yet there is task.target_scale; name the task, regression or forecasting, as in {flags}\n"
+    )
+    # With the task it goes on to the next mistake.
+    _, _, err = terminal(*words, "--set", "task.name=regression", "--name", "/")
+    assert err.startswith("coterie: name = '/' is not possible")
+
+
+@pytest.mark.slow
+def test_a_file_with_settings_and_a_cell_that_fails(terminal: Terminal) -> None:
+    Path("paper.toml").write_text(
+        'seeds = 1\n[experiment.run]\nrounds = 3\n[experiment.network]\nname = "mlp"\nhidden = [8]\n'
+        "[experiment.data]\nclients = 4\nsamples_per_client = 40\n"
+        '[methods.good]\nmethod = "fedavg"\n'
+        '[methods.broken]\nmethod = "fedavg"\ntraining.lr = 1e30\nrun.rounds = 5\n'
+        '[settings."β = 0.2"]\ndata.split = "dirichlet(0.2)"\n',
+        "utf-8",
+    )
+    found = terminal("compare", "paper.toml", "--jobs", "1", "--baselines", "none")
+    assert found.code == 1
+    assert found.err.startswith("coterie: β = 0.2, broken, seed 0 failed: nobody answered in rounds 2 to 4, and ")
+    assert Path("comparisons/paper/report.html").is_file()
+    assert "good" in found.out
+    assert pl.read_parquet("comparisons/paper/cells.parquet")["method"].to_list() == ["good", "good+FT"]
+    # Where nothing at all is finished there is no table.
+    text = Path("paper.toml").read_text("utf-8").replace('[methods.good]\nmethod = "fedavg"\n', "")
+    Path("none.toml").write_text(text, "utf-8")
+    none = terminal("compare", "none.toml", "--jobs", "1")
+    assert none.code == 2
+    assert none.err.startswith("coterie: no cell is finished: nobody answered in rounds 2 to 4, and ")
+    assert not Path("comparisons/none/table.md").exists()
+
+
+@pytest.mark.slow
+def test_killed_and_interrupted_it_goes_on_to_the_same_tables(tmp_path: Path) -> None:
+    words = ["compare", *METHODS, "--rounds", "30", "--seeds", "2", "--name", "mine", *SMALL]
+    folder = tmp_path / "comparisons" / "mine"
+    cells = ComparisonFolder(folder)
+
+    def running() -> list[int]:
+        """The processes of cells that are between their first round and their last."""
+        there = [coterie.RunFolder(path).progress() for path in cells.pool.glob("*") if path.is_dir()]
+        return [p.pid for p in there if p is not None and p.state == "running" and p.round]
+
+    with Processes(tmp_path) as processes:
+        killed = processes.start(*words, "--jobs", "2")
+        until(lambda: bool(running()))
+        pids = running()
+        second = processes.start(*words)
+        assert second.wait() == 2
+        assert second.printed.splitlines() == [
+            "coterie: comparison 'comparisons/mine' is still running; wait for it, or stop it first"
+        ]
+        killed.send(signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL
+        until(lambda: all(is_gone(pid) for pid in pids), 10)
+        assert not (folder / "summary.parquet").exists()
+
+        stopped = processes.start(*words, "--jobs", "1")
+
+        def started() -> list[int]:
+            """Its own: one that the killed call had just begun may still be about to notice."""
+            return [pid for pid in running() if state_of(pid)[1] == stopped.pid]
+
+        until(lambda: bool(started()))
+        pids = started()
+        stopped.send(signal.SIGINT)
+        assert stopped.wait() == 130
+        kept = cells.done(cells.comparison().cells())
+        left = [cells.cell(key).progress() for key in {c.key for c in cells.comparison().cells()} - {*kept}]
+        rounds_left = sum(30 - (0 if p is None else p.round) for p in left)
+        assert stopped.printed.splitlines()[-2:] == [
+            f"{len(kept)} of 4 runs are finished; {4 - len(kept)} are left, with {rounds_left} rounds",
+            "interrupted; what is finished is kept, go on with: coterie compare comparisons/mine --baselines none",
+        ]
+        assert all(is_gone(pid) for pid in pids)
+
+        last = processes.start("compare", "comparisons/mine", "-q", "--jobs", "1")
+        assert (last.wait(), last.printed) == (0, "comparisons/mine\n")
+        whole = processes.start(*words[: -len(SMALL)], *SMALL, "--folder", "others", "--jobs", "1", "-q")
+        assert (whole.wait(), whole.printed) == (0, "others/mine\n")
+    ours, theirs = frames(folder), frames(tmp_path / "others" / "mine")
+    assert all(ours[name].equals(theirs[name]) for name in FRAMES)
+    assert ours["cells"]["rounds"].to_list() == [30] * 6  # two methods, and the first after adaptation
+    assert (folder / "table.md").read_bytes() == (tmp_path / "others" / "mine" / "table.md").read_bytes()
+
+
+@pytest.mark.slow
+def test_tuned_first(terminal: Terminal) -> None:
+    words = ["--rounds", "1", "--seeds", "1", "--name", "tuned", "--jobs", "1", *SMALL]
+    found = terminal("compare", "fedavg", "fedprox", *words, "--tune", "2")
+    assert (found.code, found.err) == (0, "")
+    tuning = pl.read_parquet("comparisons/tuned/tuning.parquet")
+    assert tuning["method"].to_list() == ["fedavg"] * 2 + ["fedprox"] * 2
+    comparison = ComparisonFolder(Path("comparisons/tuned")).comparison()
+    picked = {row["method"]: row["changes"] for row in tuning.filter("picked").iter_rows(named=True)}
+    assert {method for method, changes in picked.items() if changes} == set(comparison.tuned.get("", {}))
+    # Tuned again it begins from what was compared, not from what was picked.
+    again = terminal("compare", "comparisons/tuned", "--tune", "2", "-q")
+    assert again == (0, "comparisons/tuned\n", "")
+    assert pl.read_parquet("comparisons/tuned/tuning.parquet").equals(tuning)
+    # Compared without tuning, nothing is left that says what was tried.
+    assert terminal("compare", "fedavg", "fedprox", *words, "-q") == (0, "comparisons/tuned\n", "")
+    assert not Path("comparisons/tuned/tuning.parquet").exists()
+
+
+@pytest.mark.slow
+def test_from_python(tmp_path: Path) -> None:
+    tables = {
+        "methods": METHODS,
+        "seeds": 1,
+        "experiment": {
+            "data": {"clients": 4, "samples_per_client": 40},
+            "network": {"name": "mlp", "hidden": [8]},
+            "run": {"rounds": 1},
+        },
+    }
+    found = compare(tables, folder=tmp_path, jobs=1)
+    assert (found.status, found.failures(), found.comparison) == ("finished", [], Comparison.from_tables(tables))
+    assert found.summary is not None
+    assert found.summary["method"].to_list() == [METHODS[0], f"{METHODS[0]}+FT", *METHODS[1:]]
+    assert repr(found) == f"<Compared '{tmp_path / 'fedavg-ifca-clusters-2'}': finished, 2 of 2 cells finished>"
+
+
+class StopAfterTheFirst(Unwatched):
+    """Interrupts as soon as one cell is finished, as Ctrl-C would."""
+
+    def ended(self, cell: Cell, outcome: Outcome) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_interrupted_it_keeps_a_table_of_what_is_finished(tmp_path: Path) -> None:
+    tables = {
+        "name": "cut",
+        "methods": METHODS,
+        "seeds": 2,
+        "experiment": {
+            "data": {"clients": 4, "samples_per_client": 40},
+            "network": {"name": "mlp", "hidden": [8]},
+            "run": {"rounds": 2},
+        },
+    }
+    cut = compare(tables, folder=tmp_path, jobs=1, observer=StopAfterTheFirst())
+    assert cut.status == "interrupted"
+    assert cut.left == "1 of 4 runs are finished; 3 are left, with 6 rounds"
+    assert cut.summary is not None
+    assert cut.summary.select("method", "finished").rows() == [("fedavg", 1), ("fedavg+FT", 1), (METHODS[1], 0)]
+    assert "fedavg" in (tmp_path / "cut" / "table.md").read_text("utf-8")
+    page = (tmp_path / "cut" / "report.html").read_text("utf-8")
+    assert "1 of 4 runs finished" in page
+    tuned = compare({**tables, "name": "tuned"}, folder=tmp_path, jobs=1, tune=2, observer=StopAfterTheFirst())
+    assert (tuned.status, tuned.summary) == ("interrupted", None)
+    assert tuned.left == "1 of at most 4 trials are finished; 4 runs follow"
+
+
+@pytest.mark.slow
+def test_newcomers_are_scored_and_public_samples_accounted_for(terminal: Terminal) -> None:
+    words = ["--rounds", "2", "--seeds", "1", "--name", "late", "--jobs", "1", "--network", "mlp", "--clients", "6"]
+    found = terminal("compare", "fedavg", "fedtsdp", *words, "--holdout-clients", "0.3")
+    assert (found.code, found.err) == (0, "")
+    folder = Path("comparisons/late")
+    cells = pl.read_parquet(folder / "cells.parquet")
+    for row in cells.filter(~pl.col("method").str.contains("FT")).iter_rows(named=True):
+        joined = coterie.RunFolder(folder / "cells" / row["key"]).newcomers()
+        assert joined is not None
+        assert joined.height == 2
+        assert row["newcomers"] == pytest.approx(joined["arrival"].mean())
+        assert row["newcomers_adapted"] == pytest.approx(joined["adapted"].mean())
+    after = cells.filter(method="fedavg+FT").row(0, named=True)
+    assert (after["newcomers"], after["newcomers_adapted"]) == (None, cells["newcomers_adapted"][0])
+    assert "newcomers on arrival, % | newcomers adapted, %" in (folder / "table.md").read_text("utf-8")
+    page = (folder / "report.html").read_text("utf-8")
+    assert "Newcomers on arrival, %" in page.replace("\N{NO-BREAK SPACE}", " ")
+    assert "Newcomers, who were held out of training, do best on arrival with " in page
+    # Digits have no official test images: what the server looks at was taken from the clients, for both methods.
+    (line,) = [line for line in found.out.splitlines() if "public samples" in line]
+    assert line.startswith("note: fedtsdp looks at 179 public samples on the server; they were taken from the ")
+    assert line.endswith("for all methods alike: 179 of 1,797 samples")
+    assert line.removeprefix("note: ") in html.unescape(page)
+
+
+@pytest.mark.slow
+def test_a_script_that_its_own_processes_read_again_is_told_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    tables = {"name": "mine", "methods": ["fedavg"], "seeds": 1}
+    script.write_text(f"from coterie import compare\n\ncompare({tables!r}, jobs=1)\n", "utf-8")
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "a script must compare under if __name__ == '__main__':, for the processes that run its cells read it again"
+    )
+    assert list((tmp_path / "comparisons" / "mine" / "cells").glob("[!.]*")) == []
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_called_like_a_method(terminal: Terminal) -> None:
+    Path("fedavg").mkdir()
+    found = terminal("compare", "fedavg", "--rounds", "1", "--seeds", "1", *SMALL, "-q")
+    assert found == (0, "comparisons/fedavg\n", "")
+    # One that holds a comparison is gone on with, under whatever name.
+    Path("comparisons/fedavg").rename("fedprox")
+    assert terminal("compare", "fedprox", "-q") == (0, "fedprox\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "problems"),
+    [
+        (["fesme"], ["method 'fesme' is unknown; did you mean fesem?"]),
+        (
+            ["none.toml"],
+            ["comparison file 'none.toml' does not exist; name a file, or the methods to compare themselves"],
+        ),
+        (["empty"], ["'empty' is no comparison: it holds no comparison.toml"]),
+        (["empty", "--folder", "x"], ["--folder 'x' is not possible with a comparison that is in '.'"]),
+        (["fedavg", "--seeds", "x"], ["seeds = 'x' is not possible; it must be how many, at least 1, or a list"]),
+        (["fedavg", "--seeds", "0"], ["seeds = 0 is not possible; "]),
+        (["fedavg", "--jobs", "0"], ["--jobs '0' is not possible; it must be a whole number, at least 1"]),
+        (["fedavg", "--tune", "x"], ["--tune 'x' is not possible; it must be a whole number, at least 1"]),
+        (
+            ["fedavg", "--baseline", "ifca"],
+            ["baseline = 'ifca' is not possible; it must be the label of a method: fedavg"],
+        ),
+        (["fedavg", "--target", "high"], ["target = 'high' is not possible; it must be a number"]),
+        (["fedavg", "--target", "80"], ["target = 80 is not possible; it must be a number from 0 to 1"]),
+        (
+            ["fedavg", "--target", "-3", "--set", "task.name=regression"],
+            ["target = -3 is not possible; it must be a number, at least 0"],
+        ),
+        # An RMSE of 12 may be reached; that only the rounds are refused says so.
+        (
+            ["fedavg", "--target", "12", "--set", "task.name=regression", "--split", "iid", "--rounds", "0"],
+            ["run.rounds = 0 is not possible"],
+        ),
+        (
+            ["errors.toml"],
+            ["measure = 'macro_f1' is not possible; it must be rmse, macro_rmse, worst10, spread, loss, adapted_"],
+        ),
+        (
+            ["fedavg", "--set", 'task.metrics=["auroc"]', "--target", "80"],
+            ["target = 80 is not possible; it must be a number from 0 to 1"],
+        ),
+        (
+            ["fedavg", "--tune", "2", "--set", "validation=0"],
+            ["data.validation = 0 is not possible with evaluation.on = 'validation'; it must be above 0"],
+        ),
+        (["fedavg", "--set", "seed=3"], ["experiment.run.seed is set by the comparison itself; write seeds ="]),
+        (["fedavg", "ifca", "--set", "eps"], ["--set 'eps' is not possible; write --set KEY=VALUE"]),
+        (["fedavg", "ifca", "--set", "clutsers=3"], ["clutsers is not a setting of fedavg or of any section"]),
+        (["fedavg", "ifca", "--set", "name=3"], ["name could be "]),
+        (["fedavg", "ifca", "--set", "method.name=ditto"], ["method.name cannot be set for all; name the methods"]),
+        (
+            ["fedavg", "ifca", "--set", "method.mu=3"],
+            ["method.mu is not a setting of any method here; see: coterie list methods NAME"],
+        ),
+        (
+            ["fedavg", "--rounds", "0", "--participation", "2", "--split", "iidd"],
+            ["run.rounds = 0 is not possible", "run.participation = 2 is not possible", "split 'iidd' is unknown"],
+        ),
+        (
+            ["grid.toml", "--split", "iid"],
+            ["data.split cannot be said for all: the setting split = iid says it itself"],
+        ),
+    ],
+)
+def test_what_is_refused(terminal: Terminal, words: list[str], problems: list[str]) -> None:
+    Path("empty").mkdir()
+    Path("grid.toml").write_text('methods = ["fedavg"]\n[grid]\n"data.split" = ["iid"]\n', "utf-8")
+    Path("errors.toml").write_text(
+        'methods = ["fedavg"]\nmeasure = "macro_f1"\n[experiment]\n'
+        'task = { name = "regression", metrics = ["rmse"] }\n',
+        "utf-8",
+    )
+    found = terminal("compare", *words)
+    assert (found.code, found.out) == (2, "")
+    lines = found.err.splitlines()
+    assert len(lines) == len(problems)
+    for line, problem in zip(lines, problems, strict=True):
+        assert line.startswith(f"coterie: {problem}")
+    assert not Path("comparisons").exists()

@@ -1,0 +1,549 @@
+"""Tuning: the same budget for every method, decided by validation data alone."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+import coterie
+from coterie.clients.data.federation import Federation, build
+from coterie.errors import BadInput
+from coterie.runs import setup
+from coterie.runs.folder.metrics import summary
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.check import catalog
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.registry import section_settings
+from coterie.studies.compare import tuning
+from coterie.studies.compare.cells import Outcome, run_cells
+from coterie.studies.compare.samplers import check_sampler, range_of
+from coterie.studies.compare.spec import Cell, Comparison
+from coterie.studies.compare.tuning import TUNING, describe_shortfalls, grid_of, tune, tuned_settings
+
+pytestmark = pytest.mark.slow  # Trials take a few seconds each.
+
+METHODS = sorted(catalog("methods").names())
+QUICK = {"data": {"clients": 4}, "network": {"name": "mlp", "hidden": [8]}, "run": {"rounds": 2}}
+
+
+def comparison(methods: Any, **more: Any) -> Comparison:
+    return Comparison.from_tables({"methods": methods, "seeds": 2, "experiment": QUICK, **more}, "tuned")
+
+
+def runner(pool: Path) -> Callable[[list[Cell]], Mapping[str, Outcome]]:
+    """Runs cells in this process, one after the other."""
+
+    def run(cells: list[Cell]) -> dict[str, Outcome]:
+        outcomes = {}
+        for cell in cells:
+            if not (pool / cell.key).exists():
+                own = {"run.folder": str(pool), "run.name": cell.key, "run.workers": 1}
+                try:
+                    coterie.run(cell.experiment.updated(own))
+                except BadInput as problem:
+                    outcomes[cell.key] = Outcome("failed", "; ".join(problem.problems))
+                    continue
+            done = RunFolder(pool / cell.key).status == "finished"
+            outcomes[cell.key] = Outcome("finished") if done else Outcome("failed", "it broke off")
+        return outcomes
+
+    return run
+
+
+# ---- the grids
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_grid_around_its_defaults(method: str) -> None:
+    settings = tuned_settings(method)
+    assert settings
+    for key, setting in settings.items():
+        assert len(set(setting.grid)) == len(setting.grid) > 1, key
+        numbers = [value for value in setting.grid if not isinstance(value, str)]
+        assert numbers == sorted(numbers), key
+        if setting.default is not None and setting.default != "auto":
+            assert setting.default in setting.grid, key
+        for value in setting.grid:
+            changed = Experiment(method=method).updated({key: value}).resolved().tables()
+            section, _, name = key.partition(".")
+            assert changed[section][name] == value
+            if section == "method":
+                assert type(catalog("methods")[method].bind({name: value})[name]) is type(value), key
+
+
+def test_the_learning_rate_has_one_grid_for_all() -> None:
+    lr = next(s for s in section_settings("training") if s.name == "lr")
+    rates = {method: tuned_settings(method).get("training.lr") for method in METHODS}
+    assert {method for method, rate in rates.items() if rate is None} == {"fedsgd"}
+    assert all(rate == lr for rate in rates.values() if rate is not None)
+    assert tuned_settings("fedsgd")["method.lr"].grid == lr.grid
+
+
+def test_what_counts_for_nothing_is_left_alone() -> None:
+    assert set(grid_of(Experiment(method="mixed"))) == {
+        "method.after",
+        "method.eps1_frac",
+        "method.ratio",
+        "training.lr",
+    }
+    pulled = grid_of(Experiment(method={"name": "mixed", "local": "proximal", "cluster": "kmeans"}))
+    assert {"method.mu", "method.clusters"} <= set(pulled)
+    assert "method.gamma_max" in grid_of(Experiment(method="layercfl"))
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds", "key", "kept"),
+    [
+        ("fedrep", 20, "private", None),  # 1 of 2 layers is all that is left: 2 would be training alone
+        ("fedper", 20, "private", None),
+        ({"name": "lg-fedavg", "layers": 1}, 20, "pretrain", (0, 5, 10)),
+        ({"name": "lg-fedavg", "layers": 1, "pretrain": 0}, 8, "pretrain", (0, 5)),  # 10 of 8 would be FedAvg
+        ({"name": "lg-fedavg", "layers": 1, "pretrain": 0}, 8, "layers", None),
+        ("cfl", 15, "t_min", (5, 10)),
+        ({"name": "mixed", "after": 1}, 8, "after", (1, 5)),
+    ],
+)
+def test_no_value_makes_another_method_of_one(
+    method: Any, rounds: int, key: str, kept: tuple[int, ...] | None
+) -> None:
+    experiment = Experiment(**{**QUICK, "method": method, "run": {"rounds": rounds}})
+    assert grid_of(experiment).get(f"method.{key}") == kept
+
+
+def test_a_deeper_network_has_a_longer_grid() -> None:
+    deep = Experiment(method="fedrep", network={"name": "mlp", "hidden": [8, 8]}, data={"clients": 4})
+    assert grid_of(deep)["method.private"] == (1, 2)
+    assert grid_of(deep.updated({"network.hidden": [8, 8, 8]}))["method.private"] == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "other"),
+    [
+        ({"name": "fedrep", "private": 2}, "training alone"),
+        ({"name": "fedrep", "private": 1}, ""),
+        ({"name": "lg-fedavg", "layers": 2, "pretrain": 0}, "FedAvg"),
+        ({"name": "lg-fedavg", "layers": 1, "pretrain": 2}, "FedAvg"),
+        ({"name": "lg-fedavg", "layers": 1, "pretrain": 1}, ""),
+        ({"name": "fedcps", "lambda_0": 0.0, "clusters": 1}, "FedAvg"),
+        ({"name": "fedcps", "lambda_0": 0.0, "personal_layers": 2}, "IFCA"),
+        ({"name": "fedcps", "lambda_0": 0.0, "personal_layers": 1}, ""),
+        ({"name": "fedcps", "lambda_0": 0.1, "clusters": 1}, ""),
+        ({"name": "cfl", "t_min": 3}, "FedAvg"),
+        ({"name": "mixed", "after": 3}, "no search for groups"),
+        ("fedprox", ""),
+    ],
+)
+def test_settings_that_are_another_method_are_known(settings: Any, other: str) -> None:
+    assert tuning.other_method(Experiment(**{**QUICK, "method": settings})) == other
+
+
+def test_a_default_that_is_another_method_is_no_trial_either(tmp_path: Path) -> None:
+    given = comparison({"LG": {"method": {"name": "lg-fedavg", "layers": 1}}})
+    (search,) = tuning.plan_searches(given, tmp_path)  # pretrain = 10 of 2 rounds, as it is
+    tried = search.next(1000)
+    assert {cell.experiment.method.settings.get("pretrain", 10) for cell in tried} == {0}
+    assert len(tried) == 6  # one for each learning rate
+
+
+def test_a_grid_is_walked_in_random_order_without_replacement() -> None:
+    grid = {"a": (1, 2, 3), "b": (1, 2, 3, 4), "c": (0,)}
+    points = [tuple(point.values()) for point in tuning.draw_points(grid, 0, "fedavg")]
+    assert sorted(points) == [(a, b, 0) for a in (1, 2, 3) for b in (1, 2, 3, 4)]
+    assert points == [tuple(point.values()) for point in tuning.draw_points(grid, 0, "fedavg")]
+    others = [tuning.draw_points(grid, 1, "fedavg"), tuning.draw_points(grid, 0, "fesem")]
+    assert all(points != [tuple(point.values()) for point in other] for other in others)
+    firsts = [next(tuning.draw_points({"a": (1, 2, 3)}, seed, ""))["a"] for seed in range(300)]
+    assert all(70 < firsts.count(value) < 130 for value in (1, 2, 3))
+    vast = {str(i): tuple(range(10)) for i in range(15)}
+    assert len({tuple(point.values()) for point in islice(tuning.draw_points(vast, 0, ""), 100)}) == 100
+
+
+# ---- the search
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Comparison, pl.DataFrame, Path]:
+    """Three methods in two settings, before and after; the table; the pool."""
+    pool = tmp_path_factory.mktemp("pool")
+    before = comparison(
+        {
+            "FedAvg": {"method": {"name": "fedavg"}},
+            "FedProx": {"method": {"name": "fedprox"}},
+            "FedProx at 0.1": {"method": {"name": "fedprox"}, "training": {"lr": 0.1}},
+        },
+        settings={"iid": {"data": {"split": "iid"}}, "skewed": {"data": {"split": "dirichlet(0.3)"}}},
+    )
+    return before, *tune(before, 4, runner(pool), pool), pool
+
+
+def test_every_method_has_the_same_budget(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
+    before, _, table, pool = tuned
+    assert table.schema == TUNING
+    assert not any("trials, for" in sentence for sentence in describe_shortfalls(before, table, 4))
+    pairs = [(s.name, m.name) for s in before.settings for m in before.methods]
+    assert list(dict.fromkeys(table.select("setting", "method").iter_rows())) == pairs
+    for setting, method in pairs:
+        own = table.filter(setting=setting, method=method)
+        assert own["trial"].to_list() == [1, 2, 3, 4]
+        assert own["changes"][0] == ""
+        assert own["key"].n_unique() == 4
+        assert own["picked"].sum() == 1
+    assert sorted(path.name for path in pool.iterdir()) == sorted(table["key"].unique())
+
+
+def test_the_best_on_validation_data_is_picked(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
+    _, _, table, pool = tuned
+    for row in table.iter_rows(named=True):
+        folder = RunFolder(pool / row["key"])
+        assert folder.experiment()["evaluation"]["on"] == "validation"
+        assert folder.experiment()["run"]["seed"] == 0
+        assert row["value"] == summary(folder.rounds())["macro_accuracy"]
+    for own in table.partition_by("setting", "method"):
+        assert own["picked"].arg_true().to_list() == [own["value"].arg_max()]
+
+
+def test_the_picks_are_in_the_comparison(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
+    before, after, table, _ = tuned
+    assert replace(after, tuned=before.tuned) == before
+    assert Comparison.from_toml(after.to_toml()) == after
+    assert any(after.tuned.values())
+    picked = table.filter("picked")
+    for cell in after.cells():
+        if cell.is_adapted:  # read from the runs of another row
+            continue
+        row = picked.row(
+            by_predicate=(pl.col("setting") == cell.setting) & (pl.col("method") == cell.method), named=True
+        )
+        tables = cell.experiment.tables()
+        for change in filter(None, row["changes"].split(", ")):
+            key, _, value = change.partition(" = ")
+            section, _, name = key.partition(".")
+            assert tables[section][name] == float(value)
+        assert cell.experiment.evaluation.on == "test"
+
+
+def test_what_a_table_says_itself_stays(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
+    _, after, table, _ = tuned
+    own = table.filter(method="FedProx at 0.1")
+    assert not any("training.lr" in changes for changes in own["changes"])
+    assert own["points"].unique().to_list() == [4]
+    assert {c.experiment.training.lr for c in after.cells() if c.method == "FedProx at 0.1"} == {0.1}
+
+
+def test_the_same_points_in_every_setting(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
+    table = tuned[2]
+    for method in ("FedAvg", "FedProx"):
+        first, second = (table.filter(setting=s, method=method)["changes"].to_list() for s in ("iid", "skewed"))
+        assert first == second
+
+
+def test_what_ties_with_the_pick_is_said(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
+    before, _, table, pool = tuned
+    tied = 0
+    for own in table.partition_by("setting", "method"):
+        (best,) = own.filter("picked")["key"]
+        for row in own.filter(~pl.col("picked")).iter_rows(named=True):
+            both = (RunFolder(pool / key).clients().filter(round=2).sort("client") for key in (row["key"], best))
+            one, other = (frame["accuracy"].to_numpy() for frame in both)
+            half = stats.t.ppf(0.975, len(one) - 1) * (one - other).std(ddof=1) / np.sqrt(len(one))
+            assert row["tied"] == (abs((one - other).mean()) <= half)
+            tied += row["tied"]
+    assert table.filter("picked")["tied"].null_count() == 6
+    said = describe_shortfalls(before, table, 4)
+    assert tied
+    assert sum(int(sentence.split(": ")[1].split()[0]) for sentence in said) == tied
+    assert all("of 3 other trials tie with the pick within noise" in sentence for sentence in said)
+
+
+def test_the_metric_of_the_task_decides(tmp_path: Path) -> None:
+    """Of a regression's settings the one with the lowest RMSE is picked, not the highest."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(240, 3)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", inputs=inputs, labels=(inputs @ [1.0, -2.0, 0.5]).astype(np.float32))
+    data = {"name": str(tmp_path / "own.npz"), "clients": 4, "split": "iid"}
+    given = comparison(["fedavg"], experiment={**QUICK, "data": data, "task": {"name": "regression"}})
+    _, table = tune(given, 3, runner(tmp_path), tmp_path)
+    assert table["picked"].arg_true().to_list() == [table["value"].arg_min()]
+    folder = RunFolder(tmp_path / table.filter("picked")["key"][0])
+    assert table["value"].min() == summary(folder.rounds(), folder.metrics)["macro_rmse"]
+    assert table["value"].n_unique() == 3
+
+
+def test_a_small_grid_ends_early_and_says_so(tmp_path: Path) -> None:
+    given = comparison(["fedavg"])
+    _, table = tune(given, 9, runner(tmp_path), tmp_path)
+    assert table.height == 6
+    assert describe_shortfalls(given, table, 9)[0] == (
+        "fedavg: 6 of 9 trials, for no other settings of its grid can run"
+    )
+
+
+def test_less_is_better_where_it_is(tmp_path: Path) -> None:
+    _, table = tune(comparison(["fedavg"], measure="loss"), 3, runner(tmp_path), tmp_path)
+    assert table["picked"].arg_true().to_list() == [table["value"].arg_min()]
+
+
+def test_settings_that_cannot_run_do_not_count(tmp_path: Path) -> None:
+    """The network has two layers, and says so only when it is built."""
+    fixed = {"name": "fedcps", "clusters": 2, "lambda_0": 0.1}
+    given = comparison({"FedCPS": {"method": fixed, "training": {"lr": 0.1}}})
+    asked: list[str] = []
+
+    def run(cells: list[Cell]) -> Mapping[str, Outcome]:
+        asked.extend(cell.key for cell in cells)
+        return runner(tmp_path)(cells)
+
+    _, table = tune(given, 3, run, tmp_path)
+    assert grid_of(given.cells()[0].experiment)["method.personal_layers"] == (1, 2, 3)
+    assert not any("personal_layers = 3" in changes for changes in table["changes"])
+    assert (table.height, len(asked)) == (2, 3)
+
+
+def test_values_that_a_method_refuses_only_together_are_no_trials(tmp_path: Path) -> None:
+    """A threshold of gamma_max is one of cosines, and AdaCFL's distance is another."""
+    given = comparison({"AdaCFL": {"method": {"name": "adacfl", "t_min": 1}}})
+    assert 0.13 in grid_of(given.cells()[0].experiment)["method.gamma_max"]
+    _, trials = tune(given, 6, runner(tmp_path), tmp_path)
+    assert trials.height == 6
+    assert not any("gamma_max = 0.13" in row for row in trials["changes"])
+
+
+def test_a_method_that_is_another_one_whatever_its_settings_is_said_to_be(tmp_path: Path) -> None:
+    """No leaf is tested within two rounds, so that every trial would be of FedAvg."""
+    given = comparison(["adacfl"])
+    _, trials = tune(given, 3, runner(tmp_path), tmp_path)
+    assert describe_shortfalls(given, trials, 3) == [
+        "adacfl: not tuned; with its settings, and with all others that were tried, it is FedAvg"
+    ]
+
+
+def test_settings_that_do_not_go_together_are_never_asked_for(tmp_path: Path) -> None:
+    common = {**QUICK, "data": {"clients": 3}, "method": {"name": "fesem", "clusters": 2}}
+    given = comparison({"FeSEM": {"method": {"name": "fesem"}}}, experiment=common)
+    (search,) = tuning.plan_searches(given, tmp_path)
+    assert search.points == 3 * 4 * 6
+    possible = [cell.experiment for cell in search.next(1000)]
+    tables = [(e.method.settings["clusters"], e.method.settings.get("mu", 0.1), e.training.lr) for e in possible]
+    assert tables[0] == (2, 0.1, 0.05)
+    assert len(set(tables)) == len(tables) == 2 * 4 * 6
+    assert {clusters for clusters, _, _ in tables} == {2, 3}
+
+
+def test_a_run_that_breaks_off_is_a_trial_without_a_value(tmp_path: Path) -> None:
+    given = comparison(["fedavg"], experiment={**QUICK, "run": {"rounds": 4}, "training": {"lr": 1e30}})
+    after, table = tune(given, 3, runner(tmp_path), tmp_path)
+    assert table["value"].is_null().to_list() == [True, False, False]
+    assert table["picked"].sum() == 1
+    assert after.tuned
+    after, table = tune(given, 1, runner(tmp_path), tmp_path)
+    assert not after.tuned
+    assert describe_shortfalls(given, table, 1) == [
+        "fedavg: no trial has a value, and the settings stay as they are"
+    ]
+
+
+def test_a_method_that_cannot_begin_is_not_searched_for_ever(tmp_path: Path) -> None:
+    given = comparison(["fedcps(personal_layers=9)", "fedavg"])
+    asked: list[str] = []
+
+    def run(cells: list[Cell]) -> Mapping[str, Outcome]:
+        asked.extend(cell.method for cell in cells)
+        return runner(tmp_path)(cells)
+
+    after, table = tune(given, 2, run, tmp_path)
+    assert asked.count("fedcps(personal_layers=9)") == 2
+    assert table["method"].unique().to_list() == ["fedavg"]
+    assert "fedcps(personal_layers=9)" not in after.tuned.get("", {})
+    assert describe_shortfalls(given, table, 2)[0].startswith("fedcps(personal_layers=9): 0 of 2 trials")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
+def test_interrupted_trials_are_gone_on_with(sampler: str, tmp_path: Path) -> None:
+    """Also in the second batch, which a sampler draws by what the first came to."""
+    given, left = comparison(["fedavg", "fedprox"]), 9
+
+    def cut(cells: list[Cell]) -> Mapping[str, Outcome]:
+        nonlocal left
+        now, left = cells[:left], max(0, left - len(cells))
+        later = {cell.key: Outcome("interrupted") for cell in cells[len(now) :]}
+        return {**runner(tmp_path)(now), **later}
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(given, 6, cut, tmp_path, sampler)
+    resumed = tune(given, 6, runner(tmp_path), tmp_path, sampler)
+    (tmp_path / "other").mkdir()
+    straight = tune(given, 6, runner(tmp_path / "other"), tmp_path / "other", sampler)
+    assert resumed[0] == straight[0]
+    assert resumed[1].equals(straight[1])
+    assert resumed[1]["changes"].n_unique() > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sampler", "prune"), [("grid", False), ("tpe", True)])
+def test_processes_give_the_same(sampler: str, prune: bool, tmp_path: Path) -> None:
+    """And a trial that is stopped at a quarter of its rounds goes on to the bits of one that is not."""
+    given = comparison(["fedavg"], experiment={**QUICK, "run": {"rounds": 4}})
+    pools = [tmp_path / name for name in ("here", "one", "two")]
+    for pool in pools:
+        pool.mkdir()
+    here = tune(given, 4, runner(pools[0]), pools[0], sampler, prune)
+    for jobs, pool in enumerate(pools[1:], start=1):
+        run = partial(run_cells, pool=pool, jobs=jobs)
+        there = tune(given, 4, run, pool, sampler, prune)
+        assert here[0] == there[0]
+        assert here[1].equals(there[1])
+        for key, rounds in here[1].select("key", "rounds").iter_rows():
+            assert RunFolder(pool / key).rounds().height == rounds  # no round more than it is judged by
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sampler", "trials"), [("grid", 4), ("random", 8), ("tpe", 8)])
+def test_pruned_trials_take_the_same_rounds_of_every_method(sampler: str, trials: int, tmp_path: Path) -> None:
+    given = comparison(["fedavg", "fedprox", "ditto"], experiment={**QUICK, "run": {"rounds": 8}})
+    after, table = tune(given, trials, runner(tmp_path), tmp_path, sampler, prune=True)
+    for method in ("fedavg", "fedprox", "ditto"):
+        own = table.filter(method=method)
+        # Of each four trials two play 2 rounds, one plays 4 and one all 8.
+        assert sorted(own["rounds"].to_list()) == sorted([2, 2, 4, 8] * (trials // 4))
+        assert own.filter(pl.col("rounds") < 8)["pruned"].all()
+        assert own.filter("picked")["rounds"].to_list() == [8]
+    assert not any("trials, for" in sentence for sentence in describe_shortfalls(given, table, trials))
+    assert set(after.tuned.get("", {})) <= {"fedavg", "fedprox", "ditto"}
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_samplers_leave_the_grid_and_stay_within_its_ends(sampler: str, tmp_path: Path) -> None:
+    given = comparison(["fedprox"])
+    _, table = tune(given, 8, runner(tmp_path), tmp_path, sampler)
+    rates = [RunFolder(tmp_path / key).experiment()["training"]["lr"] for key in table["key"]]
+    grid = next(s for s in section_settings("training") if s.name == "lr").grid
+    assert all(min(grid) <= rate <= max(grid) for rate in rates)
+    assert sum(rate not in grid for rate in rates) >= 5
+    assert table["changes"][0] == ""
+    assert table["points"].is_null().all()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((0.01, 0.03, 0.1, 0.3), "0.01 to 0.3 (log)"),
+        ((0, 0.001, 0.1), "0.001 to 0.1 (log)"),
+        ((0.1, 0.5, 0.9), "0.1 to 0.9"),
+        ((1, 2, 4), "1 to 4"),
+        (("uniform", "samples"), 'in "uniform", "samples"'),
+        ((True, False), "in true, false"),
+    ],
+)
+def test_a_range_is_what_a_grid_spans(values: tuple[Any, ...], said: str) -> None:
+    assert str(range_of(values)) == said
+    assert all(range_of(values).holds(value) for value in values if value or len(values) < 3)
+
+
+def test_an_unknown_sampler_and_a_missing_library_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="sampler 'bayes' is unknown"):
+        check_sampler("bayes")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_sampler("grid")
+    with pytest.raises(BadInput, match=r"sampler = 'tpe' needs optuna; install coterie\[tune\]"):
+        check_sampler("tpe")
+
+
+@pytest.mark.parametrize(
+    ("trials", "more", "sentence"),
+    [
+        (0, {}, "tune = 0 is not possible; it must be at least 1"),
+        (
+            2,
+            {"experiment": {**QUICK, "data": {"clients": 4, "validation": 0}}},
+            "data.validation = 0 is not possible with evaluation.on = 'validation'; it must be above 0",
+        ),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(tmp_path: Path, trials: int, more: Any, sentence: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        tune(comparison(["fedavg", "fedprox"], **more), trials, runner(tmp_path), tmp_path)
+    assert caught.value.problems == [sentence]
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- no test data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sampler", "prune"), [("grid", False), ("grid", True), ("random", False), ("tpe", True)])
+def test_tuning_never_looks_at_test_data(tmp_path: Path, sampler: str, prune: bool) -> None:
+    """With other labels on all test samples the picks are the same to the bit, and the final accuracies are not."""
+    data = tmp_path / "own.npz"
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 400)
+    inputs = (rng.normal(size=(4, 6))[labels] + rng.normal(size=(400, 6))).astype(np.float32)
+    np.savez(data, inputs=inputs, labels=labels)
+    federation = build(str(data), "iid", 4, 0)
+    tested = np.concatenate([federation.slice(client, "test")[0].numpy() for client in range(4)])
+    held = (inputs[:, None] == tested[None]).all(axis=2).any(axis=1)
+    assert held.sum() == len(tested) == federation.test_samples.sum()
+
+    given = comparison(
+        ["fedavg", "fesem", "ditto"], experiment={**QUICK, "data": {"name": str(data), "clients": 4}}
+    )
+    found, finals = [], []
+    for name, written in (("true", labels), ("false", np.where(held, (labels + 1) % 4, labels))):
+        np.savez(data, inputs=inputs, labels=written)
+        pool = tmp_path / name
+        pool.mkdir()
+        found.append(tune(given, 4, runner(pool), pool, sampler, prune))
+        cells = found[-1][0].cells()
+        runner(pool)(cells)
+        finals.append([RunFolder(pool / cell.key).clients()["accuracy"].to_list() for cell in cells])
+    (picks, table), (other_picks, other_table) = found
+    assert picks == other_picks
+    assert any(picks.tuned.values())
+    assert table.equals(other_table)
+    assert table["value"].is_not_null().all()
+    assert table["pruned"].any() == prune
+    assert all(final != other for final, other in zip(*finals, strict=True))
+
+
+@pytest.mark.thinned(8)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_measures_test_data_where_validation_data_count(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scrambled(*arguments: Any, **keys: Any) -> Federation:
+        federation = build(*arguments, **keys)
+        inputs, labels = federation.inputs.clone(), federation.labels.clone()
+        for client in range(federation.n):
+            first, last = federation.bounds[client, 2:]
+            inputs[first:last] = inputs[first:last].flip(0) * -1
+            labels[first:last] = (labels[first:last] + 1) % federation.classes
+        return replace(federation, inputs=inputs, labels=labels)
+
+    network: Any = {"name": "mlp", "hidden": [8]}
+    if method in ("fedcr", "fedsr"):
+        network = "auto"
+    experiment = Experiment(
+        data={"clients": 4, "samples_per_client": 60},
+        method=method,
+        network=network,
+        run={"rounds": 2},
+    )
+
+    def measured(on: str) -> list[str]:
+        rounds = coterie.rounds(experiment.updated({"evaluation.on": on}))
+        return [repr({**round.metrics, "seconds": 0}) for round in rounds]
+
+    validated, tested = measured("validation"), measured("test")
+    monkeypatch.setattr(setup, "build", scrambled)
+    assert measured("validation") == validated != tested
+    assert measured("test") != tested

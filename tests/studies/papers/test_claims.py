@@ -1,0 +1,373 @@
+"""Claims over seeds, each verdict by numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.errors import BadInput
+from coterie.studies.papers.claims import (
+    Floats,
+    JudgedClaim,
+    Lookup,
+    Reference,
+    Span,
+    correct,
+    judge_claim,
+    judge_printed,
+    parse_claim,
+    references,
+)
+
+NAN = math.nan
+
+VALUES = {
+    # Differences 10, 11, 12: mean 11, standard error 1 / sqrt(3), t(2) = 4.302653, so 11 -+ 2.4841.
+    ("q", "high", "s"): [60.0, 62.0, 64.0],
+    ("q", "low", "s"): [50.0, 51.0, 52.0],
+    # Differences to high: 2, -1, 2; mean 1, sd sqrt(3), half width 4.302653.
+    ("q", "close", "s"): [58.0, 63.0, 62.0],
+    ("q", "same", "s"): [50.0, 51.0, 52.0],
+    ("q", "partly", "s"): [40.0, NAN, 44.0],
+    ("q", "once", "s"): [NAN, 70.0, NAN],
+    ("q", "never", "s"): [NAN, NAN, NAN],
+    ("q", "zero", "s"): [0.0, 0.0, 0.0],
+    ("mb", "low", "s"): [100.0, 100.0, 100.0],
+    ("mb", "high", "s"): [38.0, 38.0, 38.0],
+}
+
+
+def lookup(reference: Reference) -> Floats | None:
+    values = VALUES.get((reference.quantity, reference.method, reference.setting or "s"))
+    return None if values is None else np.array(values)
+
+
+def judge(text: str, *, exact: bool = False) -> JudgedClaim:
+    return judge_claim(parse_claim(text), lookup, exact=exact)
+
+
+def test_the_interval_is_that_of_the_paired_differences() -> None:
+    found = judge("q['high', 's'] > q['low', 's']")
+    assert found.verdict == "holds"
+    (link,) = found.links
+    assert link.link == "q['high', 's'] > q['low', 's']"
+    assert (link.mean, link.n) == (11.0, 3)
+    assert link.low == pytest.approx(8.51586, abs=1e-5)
+    assert link.high == pytest.approx(13.48414, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("q['low'] > q['high']", "does not hold"),
+        ("q['low'] < q['high']", "holds"),
+        ("q['high'] > q['close']", "undecided"),
+        ("q['high'] < q['close']", "undecided"),
+        ("q['high'] - q['low'] > 8.5", "holds"),
+        ("q['high'] - q['low'] > 8.6", "undecided"),
+        ("q['high'] - q['low'] > 13.4", "undecided"),
+        ("q['high'] - q['low'] > 13.5", "does not hold"),
+        ("q['high'] - q['low'] < 13.5", "holds"),
+        ("q['high'] - q['low'] < 8.5", "does not hold"),
+        # A difference that is the same in every seed decides nothing, whatever the margin.
+        ("q['same'] > q['low']", "vacuous"),
+        ("q['same'] <= q['low']", "vacuous"),
+        ("q['same'] - q['low'] >= 0", "vacuous"),
+        ("q['same'] - q['low'] < 2", "vacuous"),
+        # A single number is no such difference.
+        ("q['zero'] <= 0", "holds"),
+        ("q['zero'] > 0", "does not hold"),
+        ("1 - mb['high'] / mb['low'] > 0.5", "vacuous"),
+        ("-1 < q['same'] - q['low'] < 1", "vacuous"),
+        ("-1 < q['high'] - q['low'] < 1", "does not hold"),
+    ],
+)
+def test_a_link_against_the_interval(text: str, verdict: str) -> None:
+    assert judge(text).verdict == verdict
+
+
+def test_seeds_that_coincide_bear_a_claim_out_and_are_no_test_of_it() -> None:
+    found = judge("q['zero'] <= 0")
+    assert (found.verdict, found.p) == ("holds", None)
+    tested = judge("q['high'] > q['low']")
+    assert tested.p is not None
+    assert [claim.corrected for claim in correct([found, tested, found])] == ["undecided", "holds", "undecided"]
+    assert judge("q['zero'] <= 0", exact=True).p == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "links"),
+    [
+        ("q['high'] > q['low'] > 10", "holds", ["holds", "holds"]),
+        ("q['high'] > q['close'] > q['low']", "undecided", ["undecided", "holds"]),
+        ("q['high'] > q['close'] > 90", "does not hold", ["undecided", "does not hold"]),
+        ("q['low'] > q['high'] > q['absent']", "not run", ["does not hold", "not run"]),
+        ("q['high'] > q['once'] > 0", "undecided", ["undecided", "undecided"]),
+        ("q['high'] > q['same'] >= q['low']", "vacuous", ["holds", "vacuous"]),
+        ("q['high'] > q['close'] > q['low'] >= q['same']", "undecided", ["undecided", "holds", "vacuous"]),
+    ],
+)
+def test_a_chain(text: str, verdict: str, links: list[str]) -> None:
+    found = judge(text)
+    assert found.verdict == verdict
+    assert [link.verdict for link in found.links] == links
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        # A count or bytes may be the same in every seed; against a number the interval may be the point 0.
+        ("q['zero'] <= 0", "holds"),
+        ("q['zero'] >= 0", "holds"),
+        ("q['zero'] > 0", "does not hold"),
+        ("q['zero'] < 0", "does not hold"),
+        ("1 - mb['high'] / mb['low'] > 0.5", "holds"),
+        ("1 - mb['high'] / mb['low'] > 0.7", "does not hold"),
+        # Two methods that are the same run bear no claim out, but a difference that was claimed is not there.
+        ("q['same'] - q['low'] < 2", "vacuous"),
+        ("q['same'] >= q['low']", "vacuous"),
+        ("q['same'] > q['low']", "does not hold"),
+        ("1 - q['same'] / q['low'] > 0.6", "does not hold"),
+    ],
+)
+def test_an_exact_claim(text: str, verdict: str) -> None:
+    assert judge(text, exact=True).verdict == verdict
+
+
+@given(
+    values=st.lists(st.floats(-100, 100), min_size=2, max_size=5),
+    margin=st.floats(-50, 50),
+    order=st.sampled_from(["<", "<=", ">", ">="]),
+)
+def test_two_methods_that_are_the_same_run_decide_nothing(values: list[float], margin: float, order: str) -> None:
+    links = parse_claim(f"q['a'] - q['b'] {order} {margin!r}")
+    found = judge_claim(links, lambda _: np.array(values))
+    assert (found.verdict, found.corrected, found.p) == ("vacuous", "vacuous", None)
+    # That bytes are equal bears no claim on them out.
+    assert judge_claim(links, lambda _: np.array(values), exact=True).verdict != "holds"
+
+
+def beyond(values: list[float], bound: float) -> Span:
+    """Values of which those above the bound are known only to be beyond it."""
+    low = np.minimum(np.array(values), bound)
+    return Span(low, np.where(np.array(values) > bound, np.inf, low))
+
+
+def methods(**values: Span | Floats) -> Lookup:
+    return lambda reference: values[reference.method]
+
+
+NEVER = beyond([99.0] * 3, 21)
+"""Never within 20 rounds, in three seeds."""
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "bound", "n"),
+    [
+        # Rounds 12, 14 and 13 against never: at least 7 to 9 rounds fewer.
+        ("r['quick'] < r['never']", "holds", "at most", 3),
+        ("r['never'] > r['quick']", "holds", "at least", 3),
+        ("r['never'] < r['quick']", "does not hold", "at least", 3),
+        # Twice as many could be so, and need not.
+        ("r['never'] > 2 * r['quick']", "undecided", "at least", 3),
+        ("r['never'] < 2 * r['quick']", "undecided", "at least", 3),
+        # Both sides are beyond what was run.
+        ("r['never'] < r['never_too']", "vacuous", "", 0),
+        ("r['never'] - r['never_too'] < 5", "vacuous", "", 0),
+        ("1 - r['never'] / r['never_too'] > 0.1", "vacuous", "", 0),
+        # Against a number a bound decides what it can.
+        ("r['never'] < 15", "does not hold", "at least", 3),
+        ("r['never'] > 15", "holds", "at least", 3),
+        ("r['never'] < 50", "undecided", "at least", 3),
+        # Within one seed both sides are never reached: it counts as missing.
+        ("r['once_never'] > r['last_never']", "undecided", "", 2),
+        ("1 - r['quick'] / r['never'] > 0.2", "holds", "at least", 3),
+        ("1 - r['quick'] / r['never'] > 0.6", "undecided", "at least", 3),
+    ],
+)
+def test_rounds_never_reached(text: str, verdict: str, bound: str, n: int) -> None:
+    known = methods(
+        quick=np.array([12.0, 14.0, 13.0]),
+        never=NEVER,
+        never_too=NEVER,
+        once_never=Span(np.array([10.0, 12.0, 21.0]), np.array([10.0, 12.0, np.inf])),
+        last_never=Span(np.array([9.0, 13.0, 21.0]), np.array([9.0, 13.0, np.inf])),
+    )
+    found = judge_claim(parse_claim(text), known)
+    (link,) = found.links
+    assert (found.verdict, link.bound, link.n) == (verdict, bound, n)
+
+
+@given(
+    left=st.lists(st.floats(1, 60), min_size=4, max_size=4),
+    right=st.lists(st.floats(1, 60), min_size=4, max_size=4),
+    text=st.sampled_from(
+        ["r['a'] > r['b']", "r['a'] < r['b']", "2 * r['a'] - r['b'] > 3", "r['a'] / r['b'] < 0.7"]
+    ),
+)
+def test_a_bound_decides_only_what_the_true_rounds_bear_out(
+    left: list[float], right: list[float], text: str
+) -> None:
+    links = parse_claim(text)
+    hidden = judge_claim(links, methods(a=beyond(left, 20), b=beyond(right, 20)))
+    seen = [not (a > 20 and b > 20) for a, b in zip(left, right, strict=True)]
+    true = judge_claim(links, methods(a=np.array(left)[seen], b=np.array(right)[seen]))
+    (link,) = true.links
+    if hidden.verdict in ("holds", "does not hold"):
+        assert link.mean is not None
+        assert (link.mean > 0) == ((hidden.verdict == "holds") == (">" in text))
+
+
+def test_a_pool_is_the_mean_over_settings_seed_by_seed() -> None:
+    def level(*gains: float) -> Lookup:
+        base = np.array([50.0, 52.0, 54.0])
+        return lambda reference: base + (np.array(gains) if reference.method == "new" else 0.0)
+
+    links = parse_claim("q['new'] > q['old']")
+    low, mid, high = level(1, -0.5, 1), level(-0.5, 1.5, 0.5), level(2, 2, 1)
+    assert [judge_claim(links, one).verdict for one in (low, mid, high)] == ["undecided", "undecided", "holds"]
+    pooled = judge_claim(links, low, mid)
+    # Per seed 0.25, 0.5 and 0.75: mean 0.5, standard error 0.25 / sqrt(3), t(2) = 4.302653.
+    (link,) = pooled.links
+    assert link.mean == pytest.approx(0.5)
+    assert (link.n, pooled.verdict) == (3, "undecided")
+    assert link.low == pytest.approx(0.5 - 4.302653 * 0.25 / math.sqrt(3), abs=1e-5)
+    assert judge_claim(links, low, mid, high).verdict == "holds"
+    # A setting in which the methods are the same run is left out of the mean, and two settings are needed.
+    same = level(0, 0, 0)
+    assert judge_claim(links, same, high).links[0].mean == pytest.approx(5 / 3)
+    assert judge_claim(links, same, same).verdict == "vacuous"
+    assert judge_claim(links, high, lambda _: None).verdict == "not run"
+    assert judge_claim(links, high, low, lambda _: None).links[0].mean == pytest.approx(13 / 12)
+
+
+def judged_by(p_values: list[float]) -> list[JudgedClaim]:
+    """Claims of one link over three seeds, with these two-sided p values."""
+    from scipy.special import stdtrit
+
+    spread = np.array([-1.0, 0.0, 1.0])
+    links = parse_claim("q['a'] > 0")
+    means = [-float(stdtrit(2, p / 2)) / math.sqrt(3) for p in p_values]
+    return [judge_claim(links, methods(a=mean + spread)) for mean in means]
+
+
+def test_corrected_for_the_number_of_claims() -> None:
+    judged = judged_by([0.04, 0.011, 0.2, 0.016])
+    assert [found.p for found in judged] == pytest.approx([0.04, 0.011, 0.2, 0.016])
+    assert [found.verdict for found in judged] == ["holds", "holds", "undecided", "holds"]
+    # 0.011 <= 0.05 / 4 and 0.016 <= 0.05 / 3, but 0.04 > 0.05 / 2.
+    assert [found.corrected for found in correct(judged)] == ["undecided", "holds", "undecided", "holds"]
+    # One that is not significant stops all that follow, even where these would pass alone.
+    judged = judged_by([0.02, 0.02, 0.024])
+    assert [found.corrected for found in correct(judged)] == ["undecided"] * 3
+    # What is vacuous or was not run does not count.
+    others = [judge("q['same'] > q['low']"), judge("q['absent'] > 0")]
+    assert [found.corrected for found in correct([*judged_by([0.04]), *others])] == ["holds", "vacuous", "not run"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_the_level_of_an_item(seeds: int) -> None:
+    """Six claims, some of two links, on methods that do not differ: at most 5 % of items get any verdict."""
+    rng = np.random.default_rng(0)
+    pairs = [("a", "b"), ("a", "c"), ("a", "d"), ("c", "b"), ("d", "c")]
+    claims = [parse_claim(f"q['{x}'] > q['{y}']") for x, y in pairs] + [parse_claim("0 < q['a'] - q['d'] > 0")]
+    plain, any_, holds, items = 0, 0, 0, 400
+    values: dict[str, Span | Floats]
+    for _ in range(items):
+        common = rng.normal(size=seeds)  # what a seed does to every method
+        values = {name: common + rng.normal(size=seeds) for name in "abcd"}
+        judged = correct([judge_claim(links, methods(**values)) for links in claims])
+        plain += any(found.verdict in ("holds", "does not hold") for found in judged)
+        any_ += any(found.corrected in ("holds", "does not hold") for found in judged)
+        holds += any(found.corrected == "holds" for found in judged)
+    slack = 2 * math.sqrt(0.05 * 0.95 / items)
+    assert plain / items > 0.10
+    assert any_ / items <= 0.05 + slack
+    assert holds / items <= 0.05
+
+
+def test_a_pair_needs_both() -> None:
+    (link,) = judge("q['low'] > q['partly']").links
+    # Seeds 0 and 2: 10 and 8; mean 9, standard error 1, t(1) = 12.7062.
+    assert (link.n, link.mean, link.verdict) == (2, 9.0, "undecided")
+    assert link.low == pytest.approx(9 - 12.7062, abs=1e-4)
+
+
+def test_one_seed_decides_nothing() -> None:
+    (link,) = judge("q['once'] > q['low']").links
+    assert (link.verdict, link.mean, link.low, link.high, link.n) == ("undecided", 19.0, None, None, 1)
+
+
+def test_no_value_decides_nothing() -> None:
+    (link,) = judge("q['never'] > q['low']").links
+    assert (link.verdict, link.mean, link.n) == ("undecided", None, 0)
+    assert judge("1 / q['zero'] > 0").links[0].n == 0
+
+
+def test_what_was_left_out_is_not_run() -> None:
+    assert judge("q['absent'] > q['never']").verdict == "not run"
+
+
+@pytest.mark.parametrize(
+    ("text", "mean"),
+    [
+        ("q['high'] > 0", 62.0),
+        ("1 - mb['high'] / mb['low'] > 0", 0.62),
+        ("-q['low'] * 2 < 0", -102.0),
+        ("(q['high'] + q['low']) / 2 > 0", 56.5),
+        ("abs(q['low'] - q['high']) > 0", 11.0),
+        ("max(q['high'], q['close']) > 0", (60 + 63 + 64) / 3),
+        ("min(q['high'], q['close'], 61) > 0", (58 + 61 + 61) / 3),
+        ("0 < q['low']", -51.0),
+    ],
+)
+def test_expressions(text: str, mean: float) -> None:
+    assert judge(text).links[0].mean == pytest.approx(mean)
+
+
+def test_references_in_the_order_written() -> None:
+    links = parse_claim("max(a['x', 's'], b['y']) > a['x', 's'] > 2 * c['β = 0.2', 't']")
+    assert references(links) == [Reference("a", "x", "s"), Reference("b", "y", ""), Reference("c", "β = 0.2", "t")]
+
+
+def test_on_printed_numbers() -> None:
+    numbers = {Reference("q", "a", ""): 70.0, Reference("q", "b", ""): 68.5, Reference("q", "c", ""): 68.5}
+    assert judge_printed(parse_claim("q['a'] > q['b'] > q['c']"), numbers) == [(1.5, True), (0.0, False)]
+    assert judge_printed(parse_claim("q['a'] > q['b'] >= q['c']"), numbers) == [(1.5, True), (0.0, True)]
+    assert judge_printed(parse_claim("q['b'] <= q['a'] < 70"), numbers) == [(-1.5, True), (0.0, False)]
+    assert judge_printed(parse_claim("q['a'] > q['unprinted']"), numbers) is None
+    other = {Reference("q", "a", ""): 60.0, Reference("q", "b", ""): 61.0}
+    assert judge_printed(parse_claim("q['a'] > q['b']"), numbers, other, {}) == [(0.25, True)]
+    assert judge_printed(parse_claim("q['a'] > q['b']"), numbers, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("q['a'] >", "it cannot be read: invalid syntax"),
+        ("q['a'] + 1", "it compares nothing; write a chain of <, <=, > or >="),
+        ("q['a'] == q['b']", "== is not possible; write <, <=, > or >=, and equality within 1 as -1 < x - y < 1"),
+        ("1 < 2", "it names no quantity; write one as quantity['method', 'setting']"),
+        ("q > 1", "q is not possible; write numbers, quantity['method', 'setting'], + - * /, parentheses, abs, "),
+        ("q['a'] ** 2 > 1", "q['a'] ** 2 is not possible; write numbers"),
+        ("q[0] > 1", "q[0] is no quantity; write quantity['method', 'setting']"),
+        ("q['a', 'b', 'c'] > 1", "q['a', 'b', 'c'] is no quantity"),
+        ("abs(q['a'], 1) > 1", "abs(q['a'], 1) is not possible; abs takes one argument"),
+        ("max(q['a']) > 1", "max(q['a']) is not possible; max takes two arguments or more"),
+        ("mean(q['a'], 1) > 1", "mean(q['a'], 1) is not possible"),
+        ("__import__('os').system('true') > q['a']", "__import__('os').system('true') is not possible"),
+        ("q['a'] > True", "True is not possible"),
+        ("q['a'] > 'b'", "'b' is not possible"),
+        ("q['a'] > 1e999", "1e309 is not possible"),
+    ],
+)
+def test_what_is_no_claim(text: str, sentence: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_claim(text)
+    (problem,) = caught.value.problems
+    assert problem.startswith(sentence)

@@ -1,0 +1,279 @@
+"""Items read from TOML: what each scale runs, and a sentence for each mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from coterie.errors import BadInput
+from coterie.studies.papers.claims import Reference
+from coterie.studies.papers.item import list_items, load_item, read_item
+
+from .items import ITEM
+
+
+def test_what_stands_at_the_top_is_the_full_scale() -> None:
+    item = read_item("a-table1", ITEM)
+    assert list(item.scales) == ["small", "medium", "full"]
+    comparison = item.comparison("full")
+    assert comparison.name == "a-table1-full"
+    assert comparison.seeds == (0, 1, 2, 3, 4)
+    assert [variant.name for variant in comparison.methods] == ["FedAvg", "IFCA", "FedTSDP"]
+    assert [variant.name for variant in comparison.settings] == ["IID", "β = 0.2"]
+    assert (comparison.measure, comparison.baseline) == ("accuracy", "FedAvg")
+
+
+def test_a_scale_is_merged_key_by_key_over_the_top() -> None:
+    item = read_item("a-table1", ITEM)
+    cells = item.comparison("small").cells()
+    assert [cell.method for cell in cells if (cell.setting, cell.seed) == ("IID", 0)] == [
+        "FedAvg",
+        "FedAvg+FT",
+        "IFCA",
+    ]
+    assert {cell.seed for cell in cells} == {0, 1}
+    experiment = next(cell.experiment for cell in cells if cell.method == "IFCA" and cell.setting == "β = 0.2")
+    assert (experiment.data.name, experiment.data.clients) == ("digits", 6)
+    assert (experiment.data.split, experiment.run.rounds) == ("dirichlet(0.2)", 2)
+    assert (experiment.network.name, experiment.method.settings) == ("mlp", {"clusters": 2})
+    medium = item.comparison("medium")
+    assert (medium.experiment["data"]["name"], medium.experiment["network"]["name"]) == ("mnist", "cnn")
+    assert len(medium.seeds) == 5
+
+
+def test_a_method_may_have_a_learning_rate_of_its_own() -> None:
+    text = ITEM + "\n[methods.IFCA.training]\nlr = 0.005\n[scales.small.methods.FedAvg.training]\nlr = 0.3\n"
+    cells = read_item("x", text).comparison("small").cells()
+    rates = {cell.method: cell.experiment.training.lr for cell in cells}
+    assert rates == {"FedAvg": 0.3, "FedAvg+FT": 0.3, "IFCA": 0.005}
+
+
+def test_fedavg_after_adaptation_is_a_row_that_an_item_may_leave_out() -> None:
+    assert read_item("x", ITEM).methods == ("FedAvg", "FedAvg+FT", "IFCA", "FedTSDP")
+    without = read_item("x", ITEM.replace("seeds = 5", "seeds = 5\nadapted = {}"))
+    assert without.methods == ("FedAvg", "IFCA", "FedTSDP")
+    assert without.comparison("small").rows == ("FedAvg", "IFCA")
+
+
+def test_another_network_at_a_scale_drops_the_former_ones_settings() -> None:
+    text = ITEM.replace('name = "cnn"', 'name = "cnn"\nchannels = [8, 8]')
+    assert read_item("x", text).tables["full"]["experiment"]["network"] == {"name": "cnn", "channels": [8, 8]}
+    assert read_item("x", text).tables["small"]["experiment"]["network"] == {"name": "mlp"}
+
+
+def test_a_scale_may_say_zero() -> None:
+    """What it says is its own, and nothing that stands for the top's."""
+    item = read_item(
+        "x", ITEM.replace("seeds = 5", "seeds = 5\ntarget = 0.5").replace("seeds = 2", "seeds = 0\ntarget = 0.0")
+    )
+    assert (item.tables["small"]["seeds"], item.tables["small"]["target"]) == (0, 0.0)
+    assert (item.tables["medium"]["seeds"], item.tables["medium"]["target"]) == (5, 0.5)
+
+
+def test_published_numbers_and_what_is_wanted() -> None:
+    item = read_item("x", ITEM)
+    assert item.published == {
+        Reference("accuracy", "FedAvg", "IID"): 67.35,
+        Reference("accuracy", "IFCA", "IID"): 70.1,
+        Reference("accuracy", "FedAvg", "β = 0.2"): 60.0,
+    }
+    assert item.wanted_quantities() == ("accuracy", "hop")
+    assert (item.unit("accuracy"), item.unit("hop")) == ("%", "")
+
+
+def test_an_item_without_settings_of_its_own() -> None:
+    text = """
+paper = "P"
+place = "Figure 3"
+title = "Rounds"
+says = "Fewer rounds"
+shows = ["rounds_to_target"]
+[methods.A]
+method.name = "fedavg"
+[methods.B]
+method.name = "ifca"
+[published.rounds_to_target]
+A = 20
+B = 10
+[[claims]]
+text = "Fewer"
+where = "Figure 3"
+holds = "rounds_to_target['B'] < rounds_to_target['A']"
+"""
+    item = read_item("p-fig3", text)
+    assert item.settings == ("",)
+    assert list(item.scales) == ["full"]
+    assert item.published == {
+        Reference("rounds_to_target", "A", ""): 20,
+        Reference("rounds_to_target", "B", ""): 10,
+    }
+    assert {cell.setting for cell in item.comparison("full").cells()} == {""}
+
+
+def test_the_digest_is_of_settings_and_not_of_words() -> None:
+    item = read_item("x", ITEM)
+    same = read_item(
+        "y", ITEM.replace("Few rounds.", "Too few rounds.").replace("IFCA is above", "IFCA lies above")
+    )
+    assert [same.digest(scale) for scale in same.scales] == [item.digest(scale) for scale in item.scales]
+    for old, new, changed in [
+        ("experiment.run.rounds = 2", "experiment.run.rounds = 3", ["small"]),
+        ('data.split = "iid"', 'data.split = "primary-secondary"', ["small", "medium", "full"]),
+        ('at = "max"', 'at = "min"', ["small", "medium", "full"]),
+        ('measure = "accuracy"', 'measure = "macro_accuracy"', ["small", "medium", "full"]),
+        ("seeds = 2", "seeds = [0, 2]", ["small"]),
+    ]:
+        other = read_item("x", ITEM.replace(old, new))
+        assert [scale for scale in item.scales if item.digest(scale) != other.digest(scale)] == changed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('place = "Table 1"', 'plaec = "Table 1"', "place is missing; give it a value"),
+        ('place = "Table 1"', 'plaec = "Table 1"', "plaec is not a setting of an item; did you mean place?"),
+        ('place = "Table 1"', 'place = ""', "place = '' is not possible; "),
+        ('place = "Table 1"', "place = 1", "place = 1 is not possible; it must be a valid string"),
+        ('baseline = "FedAvg"', 'baseline = "FedAv"', "baseline 'FedAv' is unknown; did you mean FedAvg?"),
+        ('"hop"]', '"hopp"]', "shows: quantity 'hopp' is unknown; did you mean hop?"),
+        (
+            "accuracy['IFCA', 'IID'] >",
+            "accuracy['IFC', 'IID'] >",
+            "claims[1].holds: method 'IFC' is unknown; did you",
+        ),
+        (
+            "accuracy['IFCA', 'IID'] >",
+            "accuracy['IFCA', 'II'] >",
+            "claims[1].holds: setting 'II' is unknown; did you ",
+        ),
+        (
+            "accuracy['IFCA', 'IID'] >",
+            "acuracy['IFCA', 'IID'] >",
+            "claims[1].holds: quantity 'acuracy' is unknown; ",
+        ),
+        (
+            "accuracy['IFCA', 'IID'] >",
+            "accuracy['IFCA'] >",
+            "claims[1].holds: accuracy['IFCA'] names no setting; it could be IID, β = 0.2",
+        ),
+        (
+            "accuracy['IFCA', 'IID'] > accuracy['FedAvg', 'IID']",
+            "accuracy['IFCA', 'IID']",
+            "claims[1].holds = \"accuracy['IFCA', 'IID']\" is not possible; it compares nothing",
+        ),
+        ('where = "Figure 2"', "", "claims[3].where is missing; give it a value"),
+        ("finding.small", "finding.smal", "claims[2].finding: scale 'smal' is unknown; did you mean small?"),
+        ("IFCA = 70.1", "IFC = 70.1", "published.accuracy.IID: method 'IFC' is unknown; did you mean IFCA?"),
+        (
+            "IFCA = 70.1",
+            "IFCA = '70.1'",
+            "published.accuracy.IID.IFCA = '70.1' is not possible; it must be a finite number",
+        ),
+        (
+            "IFCA = 70.1",
+            "IFCA = nan",
+            "published.accuracy.IID.IFCA = nan is not possible; it must be a finite number",
+        ),
+        (
+            "published.accuracy.IID",
+            "published.accuracy.II",
+            "published.accuracy: setting 'II' is unknown; did you ",
+        ),
+        (
+            "published.accuracy.IID",
+            "published.acuracy.IID",
+            "published: quantity 'acuracy' is unknown; did you mean ",
+        ),
+        ('at = "max"', 'at = "most"', "quantities.hop.at = 'most' is not possible; it must be 'last', 'first', "),
+        ('at = "max"', "", "quantities.hop has none of them; it must have exactly one of at, round, "),
+        ("quantities.hop]", "quantities.mb]", "quantities.mb is there already; give it another name"),
+        ("scales.medium", "scales.big", "scales.big is no scale; it must be small, medium or large"),
+        ("seeds = 2", "sedes = 2", "scales.small.sedes is not a setting; did you mean seeds?"),
+        ('"IFCA"]', '"IFC"]', "scales.small.keep_methods: method 'IFC' is unknown; did you mean IFCA?"),
+        ('["FedAvg", "IFCA"]', '["IFCA"]', "scales.small.keep_methods leaves out the baseline, FedAvg; keep it"),
+        ('["FedAvg", "IFCA"]', "[]", "scales.small.keep_methods is empty; name at least one, or leave it out to "),
+        (
+            '["FedAvg", "IFCA"]',
+            '["FedAvg"]',
+            "scales.small.methods changes IFCA, which keep_methods leaves out; remove one of the two",
+        ),
+        ("methods.IFCA.method", "methods.IFAC.method", "scales.small.methods: method 'IFAC' is unknown; did you "),
+        (
+            "experiment.run.rounds = 2",
+            "settings.ID.run.rounds = 2",
+            "scales.small.settings: setting 'ID' is unknown",
+        ),
+        (
+            "experiment.run.rounds = 2",
+            "quantities.ho.at = 'min'",
+            "scales.small.quantities: quantity 'ho' is unknown",
+        ),
+        (
+            'where = "Figure 2"',
+            'where = "Figure 2"\npool = ["IID", "II"]',
+            "claims[3].pool: setting 'II' is unknown; did",
+        ),
+        (
+            'where = "Figure 2"',
+            'where = "Figure 2"\npool = ["IID"]',
+            "claims[3].pool = ['IID'] is not possible; name at ",
+        ),
+        (
+            'where = "Figure 2"',
+            'where = "Figure 2"\npool = ["IID", "β = 0.2"]',
+            "claims[3].holds: hop['FedTSDP'] names a setting; pool names them all",
+        ),
+        (
+            'where = "Figure 2"',
+            'where = "Figure 2"\nheadline = true',
+            "claims[3].why is missing; a headline claim ",
+        ),
+        ('where = "Figure 2"', 'where = "Figure 2"\nwhy = "So"', "claims[3].why is for headline claims; "),
+        (
+            'stand_in = "MNIST for the images"\nreduces = "20 clients instead of 100"\n',
+            "",
+            "scales.medium.reduces is missing; say what is less than in the paper, or replaced in stand_in",
+        ),
+    ],
+)
+def test_a_sentence_for_each_mistake(old: str, new: str, sentence: str) -> None:
+    assert old in ITEM
+    with pytest.raises(BadInput) as caught:
+        read_item("a-table1", ITEM.replace(old, new))
+    found = [problem for problem in caught.value.problems if problem.startswith(f"a-table1: {sentence}")]
+    assert len(found) == 1, caught.value.problems
+
+
+def test_all_mistakes_at_once() -> None:
+    text = ITEM.replace('"hop"]', '"hopp"]').replace("IFCA = 70.1", "IFC = 70.1").replace("seeds = 2", "sedes = 2")
+    with pytest.raises(BadInput) as caught:
+        read_item("x", text)
+    assert len(caught.value.problems) == 3
+
+
+def test_what_is_no_toml_names_the_line() -> None:
+    with pytest.raises(BadInput, match=r"x: .*line 3: no valid TOML"):
+        read_item("x", 'paper = "P"\nplace = "Q"\ntitle = \n')
+
+
+def test_large_stands_between_medium_and_full() -> None:
+    large = '[scales.large]\nreduces = "3 seeds instead of 5"\nseeds = 3\n\n[scales.medium]'
+    text = ITEM.replace("[scales.medium]", large).replace(
+        "findings.small", 'findings.large = "Flat"\nfindings.small'
+    )
+    item = read_item("a-table1", text)
+    assert list(item.scales) == ["small", "medium", "large", "full"]
+    assert item.findings["large"] == "Flat"
+    comparison = item.comparison("large")
+    assert (comparison.name, len(comparison.seeds)) == ("a-table1-large", 3)
+    assert comparison.experiment["data"]["clients"] == 100
+    with pytest.raises(BadInput, match=r"a-table1 has no scale large; it has small, medium, full"):
+        read_item("a-table1", ITEM).require_scale("large")
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(BadInput, match="scale 'tiny' is unknown; known: full, large, medium, small"):
+        read_item("a-table1", ITEM).comparison("tiny")
+    with pytest.raises(
+        BadInput, match=f"item {list_items()[0] + 'x'!r} is unknown; did you mean {list_items()[0]}"
+    ):
+        load_item(list_items()[0] + "x")

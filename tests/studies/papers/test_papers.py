@@ -1,0 +1,62 @@
+"""The items that come with the package: each can be run, and their claims are those of the printed numbers."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from coterie.errors import BadInput
+from coterie.grouping.layers import candidates
+from coterie.models.networks import build
+from coterie.studies.papers.item import FULL, list_items, load_item
+from coterie.studies.papers.result import judge_published
+
+
+def test_there_are_items_of_five_papers() -> None:
+    assert {load_item(name).paper for name in list_items()} == {"FedTSDP", "FeSEM", "FedCPS", "LayerCFL", "DC-PFL"}
+    assert len(list_items()) == sum(
+        path.name.endswith(".toml") for path in files("coterie.studies.papers.items").iterdir()
+    )
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", list_items())
+def test_an_item_can_be_run_at_every_scale(name: str, data_folder: Path, tmp_path: Path) -> None:
+    item = load_item(name)
+    assert {"small", "medium"} <= set(item.scales)
+    for scale in item.scales:
+        comparison, problems = item.comparison(scale), []
+        try:
+            comparison.check(tmp_path)
+        except BadInput as error:
+            problems = error.problems
+        # Data that are fetched from a hub may be missing for the paper's own setting, and that alone.
+        assert [problem for problem in problems if scale != FULL or "'hub:" not in problem] == []
+
+
+@pytest.mark.parametrize("name", list_items())
+def test_claims_hold_on_the_printed_numbers(name: str) -> None:
+    item = load_item(name)
+    for claim, links in zip(item.claims, judge_published(item), strict=True):
+        if links is None:
+            assert claim.published_exception is None, claim.text
+        else:
+            assert all(holds for _, holds in links) != bool(claim.published_exception), (claim.holds, links)
+
+
+def test_what_comparing_a_layer_of_vgg16_saves_is_what_is_said() -> None:
+    """Which decides LayerCFL's claim of 6.47 times less computing, whatever is trained."""
+    layout = build("vgg16", {"head": "full"}, (32, 32, 3), 10, 0)[1]
+    sizes = {}
+    for layers in ("feature_skew", "label_skew", "conv"):
+        selections, chosen = candidates(layout, layers)
+        sizes[layers] = list(selections.values())[chosen].size
+    saved = {layers: layout.trainable.size / size for layers, size in sizes.items()}
+    (claim,) = [claim for claim in load_item("layercfl-computing").claims if "6.47" in claim.text]
+    said = claim.finding["large"]
+    assert f"{sizes['feature_skew']:,} of {layout.trainable.size:,} parameters" in said
+    assert f"has {sizes['label_skew']:,} and would save {saved['label_skew']:.0f} times" in said
+    assert f"All convolutions together would save {saved['conv']:.1f} times" in " ".join(said.split())
+    assert f"{saved['feature_skew']:.0f} times for the fourth convolution" in " ".join(claim.why.split())
