@@ -18,9 +18,9 @@ import pytest
 
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.leftovers import remove_half_written
-from coterie.shipping.flower.supervisor import command, family
 from tests.commandline import COTERIE
 from tests.interrupted import assert_same_run
+from tests.process_table import command, family
 from tests.shipping.flower.outside import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are imitated on Linux alone")

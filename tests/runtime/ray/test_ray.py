@@ -28,8 +28,8 @@ from coterie.runtime.leftovers import remove_rays
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
 from coterie.runtime.tensor_file import Stacked
-from coterie.shipping.flower.supervisor import command
 from tests.federated import TRAINING, planted
+from tests.process_table import command
 from tests.runtime.test_faults import BAD, CLIENTS, REASONS, Keeping
 
 MISSING = importlib.util.find_spec("ray") is None

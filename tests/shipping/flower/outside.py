@@ -1,20 +1,20 @@
-"""What befalls a running federation from outside: nodes and processes that are stopped, killed and come back."""
+"""Processes of a test that run beside it: begun, waited for, and ended with all that they have begun."""
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from coterie.shipping.flower import supervisor
-from coterie.shipping.flower.deployment import SUPERLINK, Deployment
-
-CLIENT_APP = "flwr-clientapp"
-"""The program that Flower runs a client's part of an app in."""
+from coterie.shipping.flower.deployment import kill_group
 
 LONG = 300.0
 """Seconds that a machine with much else to do may take for anything."""
+
+Begin = Callable[[str, Sequence[str], Path, Mapping[str, str]], None]
+"""Starts a process: its name, under which its log is found, its command, its folder and its environment."""
 
 
 def until(condition: Callable[[], object], seconds: float = LONG) -> None:
@@ -25,51 +25,26 @@ def until(condition: Callable[[], object], seconds: float = LONG) -> None:
         time.sleep(0.1)
 
 
-def alive(pid: int) -> bool:
-    return pid in {each for each, _ in supervisor.parents()}
+@contextmanager
+def beginning(logs: Path) -> Iterator[Begin]:
+    """Have processes begin, each with a log `NAME.log`, which are ended afterwards with all that they began."""
+    begun: list[subprocess.Popen[bytes]] = []
 
+    def begin(name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        with (logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        begun.append(process)
 
-def about(word: str) -> list[int]:
-    """Processes whose command lines have a word."""
-    return [
-        pid for pid, _ in supervisor.parents() if pid != os.getpid() and word in " ".join(supervisor.command(pid))
-    ]
-
-
-def main_process(deployment: Deployment, name: str) -> int:
-    """The process of a node or of the SuperLink, above all that it runs."""
-    return deployment.find("flower-superlink" if name == SUPERLINK else "flower-supernode", name)[0]
-
-
-def stop(deployment: Deployment, name: str) -> int:
-    """Ask a node or the SuperLink to end, and wait until it has; the length of its log then."""
-    pid = main_process(deployment, name)
-    os.kill(pid, signal.SIGTERM)
-    until(lambda: not alive(pid))
-    return deployment.log(name).stat().st_size
-
-
-def kill(deployment: Deployment, name: str) -> int:
-    """Kill a node or the SuperLink as a power cut would, with all that it runs; the length of its log then."""
-    pid = main_process(deployment, name)
-    for each in (pid, *supervisor.family(pid)):
-        os.kill(each, signal.SIGKILL)
-    until(lambda: not alive(pid))
-    return deployment.log(name).stat().st_size
-
-
-def wait_for_return(deployment: Deployment, name: str, since: int) -> str:
-    """Wait until the SuperLink has accepted a node again; what the node has logged since."""
-
-    def logged() -> str:
-        return deployment.log(name).read_bytes()[since:].decode("utf-8", "replace")
-
-    until(lambda: deployment.nodes[name] in logged())
-    return logged()
-
-
-def online(deployment: Deployment) -> list[str]:
-    """The nodes that the SuperLink takes to be there; one that was killed is missed after up to 60 s."""
-    listed = deployment.command("supernode", "list", "local")["nodes"]
-    there = {node["node-id"] for node in listed if node["status"] == "online"}
-    return sorted(name for name, number in deployment.nodes.items() if number in there)
+    try:
+        yield begin
+    finally:
+        for process in begun:
+            kill_group(process)

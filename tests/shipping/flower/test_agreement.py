@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 
-from coterie.cli.flower_new import write_app
 from coterie.clients.data.agree.agreement import Agreement, propose_columns
 from coterie.clients.data.agree.own import load_own, public_inputs
 from coterie.clients.data.agree.population import ClientInfo
@@ -27,9 +26,7 @@ from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.ledger import SUMS
 from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.message import Message, Value
-from coterie.shipping.flower.client import Client, answer_message, find_client
-from coterie.shipping.flower.command_line import Scalar
-from coterie.shipping.flower.deployment import deploy
+from coterie.shipping.flower.client import Client, Node, answer_message, find_client
 from coterie.shipping.flower.registration import Registration
 from coterie.shipping.model.served import trained_model
 from coterie.shipping.model.trained import MODEL, read_model
@@ -38,8 +35,6 @@ from tests.shipping.flower.rehearsal import Faulty, Place, same
 NAMES = ["east", "north", "south"]
 EACH = 30
 HELD_OUT: dict[str, Any] = {"validation": 0.1, "test": 0.2, "min_samples": 1, "seed": 0}
-LONG = 900.0
-"""Seconds that a run may take on a machine with much else to do."""
 
 
 def tables(text: bool = False) -> dict[str, pl.DataFrame]:
@@ -90,7 +85,8 @@ def test_a_process_keeps_the_newest_of_a_client_alone(tmp_path: Path) -> None:
 
     def find(agreed: Agreement | None, name: str = "east") -> Client:
         text = None if agreed is None else agreed.to_json()
-        return find_client(asked, text, name, "east.csv", str(tmp_path / name), False, ())
+        node = {"client": name, "data": "east.csv", "state-dir": str(tmp_path / name)}
+        return find_client(asked, text, Node.read(node, {}))
 
     other = find(None, "north")
     for agreed in (None, Agreement(), Agreement((), (0.0,), (1.0,))):
@@ -323,24 +319,6 @@ def test_a_resumed_run_keeps_to_what_was_agreed_on(tmp_path: Path) -> None:
     stopped = place.run(asked, back=back)
     assert RunFolder(stopped).rounds().height == 1
     assert same(whole, place.run(asked, resume="real"))
-
-
-@pytest.mark.slow
-def test_processes_agree_as_in_a_rehearsal(tmp_path: Path) -> None:
-    held = turned(tables(text=True), "north", ["label", "ward", "marker", "split", "age"])
-    place = clinics(tmp_path, held, **{"tell-levels": True})
-    asked = experiment(4, standardise="global")
-    rehearsed = place.run(asked, name="rehearsed")
-    write_app(tmp_path / "clinics", asked.to_toml())
-    config: dict[str, Scalar] = {"runs": str(place.runs), "name": "real", "wait": LONG, "round-seconds": LONG}
-    nodes = {
-        name: {**node, "state-dir": str(tmp_path / f"{name}-real")}
-        for name, node in zip(NAMES, place.nodes, strict=True)
-    }
-    with deploy(tmp_path / "flower", nodes, seconds=LONG) as deployment:
-        run = deployment.submit(tmp_path / "clinics", config)
-        assert deployment.wait(run, LONG).completed, deployment.output(run)
-    assert same(rehearsed, place.runs / "real")
 
 
 @pytest.mark.medium

@@ -19,20 +19,13 @@ pytest.importorskip("yaml", reason="PyYAML comes with the extra docs")
 
 import yaml
 
-from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.schema.check import build_method
-from coterie.runs.schema.experiment import Experiment
-from coterie.runs.setup import load_federation
 from coterie.shipping.flower.command_line import make_environment
-from coterie.shipping.flower.deployment import SERVER_APP, free_ports
-from coterie.shipping.flower.parts import write_parts
-from coterie.shipping.flower.status import FederationStatus
-from tests.shipping.flower.outside import until
-from tests.shipping.flower.test_deployment import supervising
+from coterie.shipping.flower.deployment import free_ports
+from tests.shipping.flower.outside import beginning, until
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/deploy.md"
-WARDS = ("ward-1", "ward-2", "ward-3")
+WARD = "ward-1"
 
 
 @dataclass(frozen=True)
@@ -102,87 +95,52 @@ def test_the_server_starts_as_the_page_says() -> None:
 
 
 @pytest.mark.slow
-def test_the_federation_of_compose_trains(tmp_path: Path) -> None:
-    own: dict[str, Any] = {"name": "own", "clients": 3, "features": [8, 8, 1], "classes": 10}
-    experiment = Experiment(
-        data=own,
-        method={"name": "fesem", "clusters": 2},
-        network={"name": "mlp", "hidden": [16]},
-        training={"epochs": 1},
-        run={"rounds": 1},
-    )
-    server, ports = tmp_path / "server", free_ports(4)
-    port = dict(zip(("superlink", *WARDS), ports, strict=True))
-    server.mkdir()
+def test_the_server_and_a_client_of_compose_are_healthy(tmp_path: Path) -> None:
+    """Its key registered, a client is let in; what runs then is that of `test_real.py`."""
+    machines = {name: tmp_path / name for name in ("superlink", WARD)}
+    port = dict(zip(machines, free_ports(2), strict=True))
+    server = machines["superlink"]
+    (server / "superlink").mkdir(parents=True)
+    (server / "operator").mkdir()
     operator = make_environment(server / "operator")
 
-    def do(script: str) -> str:
-        done = subprocess.run(
-            ["sh", "-ec", script], cwd=server, env=operator, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def do(*words: str) -> bool:
+        return subprocess.run(words, cwd=server, env=operator, capture_output=True, check=False).returncode == 0
 
     def here(name: str, words: list[str]) -> list[str]:
         """The words of a container for a process on this machine."""
-        machine = server if name == "superlink" else tmp_path / name
         pairs = (
             ("superlink:8443", f"127.0.0.1:{port['superlink']}"),
             ("8000", str(port["superlink"])),
             ("9094", str(port[name])),
-            ("/federation", str(machine)),
+            ("/federation", str(machines[name])),
         )
         for before, after in pairs:
             words = [word.replace(before, after) for word in words]
         return words
 
-    def begin(name: str) -> None:
-        service = services()[name]
-        stage = stages()[service["build"]["target"]]
-        machine = server if name == "superlink" else tmp_path / name
-        words = here(name, [*stage.entry, *service.get("command", [])])
+    def stage(name: str) -> Stage:
+        return stages()[services()[name]["build"]["target"]]
+
+    def start(name: str) -> None:
+        words = here(name, [*stage(name).entry, *services()[name].get("command", [])])
         words += [] if name == "superlink" else ["--port", str(port[name])]
-        own = {key: value for key, value in stage.environment.items() if key != "PATH"}
-        environment = {**make_environment(machine), **dict(zip(own, here(name, list(own.values())), strict=True))}
-        supervised.ask(
-            "start", name, command=words, folder=str(machine), environment=environment, log=f"{tmp_path}/{name}.log"
-        )
+        own = {key: value for key, value in stage(name).environment.items() if key != "PATH"}
+        told = dict(zip(own, here(name, list(own.values())), strict=True))
+        begin(name, words, machines[name], {**make_environment(machines[name]), **told})
 
-    def is_healthy(name: str) -> bool:
-        words = here(name, stages()[services()[name]["build"]["target"]].check)
-        machine = server if name == "superlink" else tmp_path / name
-        return subprocess.run(words, cwd=machine, env=operator, capture_output=True, check=False).returncode == 0
-
-    do(
-        "coterie flower new wards; coterie flower keys keys --host superlink "
-        + " ".join(f"--client {w}" for w in WARDS)
-    )
-    (server / "wards/experiment.toml").write_text(experiment.to_toml(), "utf-8")
-    simulated = experiment.updated({"data": {"name": "digits", "clients": 3, "split": "iid"}})
-    parts = write_parts(load_federation(simulated, build_method(simulated.method)), tmp_path / "parts")
-    for ward, part in zip(WARDS, parts, strict=True):
-        (tmp_path / ward).mkdir()
-        (server / "keys" / ward).rename(tmp_path / ward / ward)
-        shutil.copy(server / "keys/ca.crt", tmp_path / ward)
-        part.rename(tmp_path / ward / "data.npz")
-    for folder in (server / "superlink", server / "operator"):
-        folder.mkdir(exist_ok=True)
+    assert do("coterie", "flower", "keys", "keys", "--host", "superlink", "--client", WARD)
+    machines[WARD].mkdir()
+    (server / "keys" / WARD).rename(machines[WARD] / WARD)
+    shutil.copy(server / "keys/ca.crt", machines[WARD])
     (server / "operator/config.toml").write_text(
         f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "127.0.0.1:{port["superlink"]}"\n'
         f'root-certificates = "{server}/keys/ca.crt"\n',
         "utf-8",
     )
-    with supervising(tmp_path) as supervised:
-        begin("superlink")
-        until(lambda: is_healthy("superlink"), 120)
-        for ward in WARDS:
-            do(f"flwr supernode register keys/{ward}.pub local --name {ward}")
-            begin(ward)
-        until(lambda: all(is_healthy(ward) for ward in WARDS), 120)
-        do(f"flwr run wards local --run-config \"name='first' runs='{server}/runs'\"")
-        first = RunFolder(server / "runs/first")
-        until(lambda: (first.path / "federation.json").exists() and first.status == "finished", 240)
-        until(lambda: not supervised.ask("find", "superlink", program=SERVER_APP), 60)
-    status = FederationStatus.read(first)
-    assert [(member.name, member.problem) for member in status.clients] == [(ward, None) for ward in WARDS]
-    assert all((tmp_path / ward / "state/model.safetensors").exists() for ward in WARDS)
+    with beginning(tmp_path) as begin:
+        start("superlink")
+        until(lambda: do(*here("superlink", stage("superlink").check)), 120)
+        assert do("flwr", "supernode", "register", f"keys/{WARD}.pub", "local", "--name", WARD)
+        start(WARD)
+        until(lambda: do(*here(WARD, stage(WARD).check)), 120)

@@ -21,12 +21,11 @@ from coterie.runs.schema.check import build_method
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.setup import load_federation
 from coterie.shipping.flower.command_line import make_environment
-from coterie.shipping.flower.deployment import SERVER_APP, free_ports
+from coterie.shipping.flower.deployment import free_ports
 from coterie.shipping.flower.parts import write_parts
 from coterie.shipping.flower.status import FederationStatus
 from tests.guide import blocks
-from tests.shipping.flower.outside import until
-from tests.shipping.flower.test_deployment import Supervised, supervising
+from tests.shipping.flower.outside import Begin, beginning, until
 
 PAGE = Path(__file__).parents[3] / "docs/deploy.md"
 WARDS = ("ward-1", "ward-2")
@@ -43,7 +42,7 @@ class Site:
     """The machines of the guide, each a folder, and what runs on them."""
 
     folder: Path
-    supervised: Supervised
+    start: Begin
     ports: list[int]
 
     @property
@@ -76,45 +75,41 @@ class Site:
 
     def begin(self, name: str, folder: Path, script: str) -> None:
         """Start what runs on."""
-        how = {"command": ["sh", "-ec", script], "folder": str(folder), "environment": self.environment}
-        self.supervised.ask("start", name, **how, log=str(self.folder / f"{name}.log"))
+        self.start(name, ["sh", "-ec", script], folder, self.environment)
 
     @property
     def environment(self) -> dict[str, str]:
         return make_environment(self.server / "operator")
 
-    def status(self, run: str) -> str:
+    def ask(self, *words: str) -> Any:
+        """What Flower answers."""
         listed = subprocess.run(
-            ["flwr", "list", "local", "--run-id", run, "--format", "json"],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=True,
+            ["flwr", *words, "--format", "json"], env=self.environment, capture_output=True, text=True, check=True
         )
-        return str(json.loads(listed.stdout)["runs"][0]["status"])
+        return json.loads(listed.stdout)
+
+    def wait(self, run: str) -> str:
+        """What has become of a run."""
+        found: list[str] = []
+
+        def is_finished() -> bool:
+            found[:] = [str(self.ask("list", "local", "--run-id", run)["runs"][0]["status"])]
+            return found[0].startswith("finished")
+
+        until(is_finished)
+        return found[0]
 
     def keys(self) -> list[str]:
         """The numbers of the keys that may take part, in the order in which they were registered."""
-        listed = subprocess.run(
-            ["flwr", "supernode", "list", "local", "--format", "json"],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        nodes: list[dict[str, str]] = json.loads(listed.stdout)["nodes"]
+        nodes: list[dict[str, str]] = self.ask("supernode", "list", "local")["nodes"]
         return [node["node-id"] for node in nodes if node["status"] != "unregistered"]
-
-    def log(self, name: str) -> str:
-        path = self.folder / f"{name}.log"
-        return path.read_text("utf-8", "replace") if path.exists() else ""
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     (tmp_path / "server").mkdir()
-    with supervising(tmp_path) as supervised:
-        yield Site(tmp_path, supervised, free_ports(1 + len(WARDS)))
+    with beginning(tmp_path) as start:
+        yield Site(tmp_path, start, free_ports(1 + len(WARDS)))
 
 
 def _experiment() -> Experiment:
@@ -124,8 +119,8 @@ def _experiment() -> Experiment:
         method={"name": "fesem", "clusters": 2},
         network={"name": "mlp", "hidden": [16]},
         training={"epochs": 1},
-        evaluation={"every": 3},
-        run={"rounds": 3, "checkpoint_every": 1},
+        evaluation={"every": 2},
+        run={"rounds": 2, "checkpoint_every": 1},
     )
 
 
@@ -134,13 +129,6 @@ def _started(output: str) -> str:
     numbers = [word.strip(".") for word in output.split() if word.strip(".").isdigit() and len(word) > 10]
     assert len(set(numbers)) == 1, output
     return numbers[0]
-
-
-def _finished(site: Site, run: str) -> str:
-    """What has become of a run whose server app has been seen; asking Flower takes a second of computing."""
-    until(lambda: not site.supervised.ask("find", "superlink", program=SERVER_APP))
-    until(lambda: site.status(run).startswith("finished"))
-    return site.status(run)
 
 
 @pytest.mark.slow
@@ -175,20 +163,19 @@ def test_the_guide_leads_to_a_federation_that_can_be_stopped_and_resumed(site: S
     folder = RunFolder(site.server / "runs/first")
     until(lambda: (folder.path / "federation.json").exists() and FederationStatus.read(folder).round >= 1)
     site.do("stop", NUMBER=run)
-    assert _finished(site, run) == "finished:stopped"
+    assert site.wait(run) == "finished:stopped"
     stopped_after = FederationStatus.read(folder).round
-    assert 1 <= stopped_after <= 3
+    assert 1 <= stopped_after <= 2
 
     run = _started(site.do("resume"))
-    until(lambda: site.supervised.ask("find", "superlink", program=SERVER_APP))
-    assert _finished(site, run) == "finished:completed"
+    assert site.wait(run) == "finished:completed"
     status = FederationStatus.read(folder)
-    assert (status.round, status.of) == (3, 3)
+    assert (status.round, status.of) == (2, 2)
     assert [(member.name, member.online, member.problem) for member in status.clients] == [
         (ward, True, None) for ward in WARDS
     ]
     shown = site.do("watch")
-    assert "first: finished, round 3 of 3" in shown
+    assert "first: finished, round 2 of 2" in shown
     assert all(ward in shown for ward in WARDS)
     for ward in WARDS:
         assert (site.folder / ward / "state/model.safetensors").exists()

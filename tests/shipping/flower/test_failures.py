@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,26 +55,14 @@ def in_round(message: Message, round: int) -> bool:
     return message.values.get("keep") is True and int(message.values["next_state"]) % 10**9 == round * 1000 + 1
 
 
-def answer(change: Callable[[Message], Message]) -> Any:
-    """Change what client 1 answers in round 2."""
-    rounds: list[bool] = []
+@dataclass(frozen=True)
+class Wrong:
+    """What is changed of the order of client 1, or of its answer, and the reason that is recorded."""
 
-    def there(grid: Faulty, node: int, count: int, message: Message) -> None:
-        rounds.append(node == BAD and in_round(message, 2))
-
-    def back(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
-        return change(message) if rounds[-1] else None
-
-    return {"there": there, "back": back}
-
-
-def order(change: Callable[[Message], Message]) -> Any:
-    """Change what client 1 is asked in round 2."""
-
-    def there(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
-        return change(message) if node == BAD and in_round(message, 2) else None
-
-    return {"there": there}
+    change: Callable[[Message], Message]
+    reason: str
+    there: bool = False
+    """Whether on the way to the client."""
 
 
 def tensors(message: Message, change: Callable[[np.ndarray], np.ndarray] | None) -> Message:
@@ -104,70 +92,82 @@ def header(message: Message, old: str, new: str) -> Message:
     return replace(message, body=message.body.replace(old.encode(), new.encode(), 1))
 
 
-WRONG: dict[str, tuple[Any, str]] = {
-    "NaN": (
-        answer(
-            lambda message: tensors(message, lambda v: np.where(np.arange(v.size) == 3, np.nan, v).astype("f4"))
-        ),
+WRONG = (
+    Wrong(
+        lambda message: tensors(message, lambda v: np.where(np.arange(v.size) == 3, np.nan, v).astype("f4")),
         "sent a model with NaN or infinite values",
     ),
-    "another shape": (
-        answer(lambda message: tensors(message, lambda v: v[:-1])),
+    Wrong(
+        lambda message: tensors(message, lambda v: v[:-1]),
         "the answer's model has shape (15009,); it must be (15010,)",
     ),
-    "another type": (
-        answer(lambda message: tensors(message, lambda v: v.astype("f8"))),
+    Wrong(
+        lambda message: tensors(message, lambda v: v.astype("f8")),
         "a message's model holds torch.float64; it must be torch.float32",
     ),
-    "damaged": (answer(lambda message: replace(message, body=message.body[:100])), "a message of 100 bytes cannot"),
-    "another version back": (
-        answer(lambda message: replace(message, values={**message.values, "version": "coterie-message/9"})),
+    Wrong(lambda message: replace(message, body=message.body[:100]), "a message of 100 bytes cannot"),
+    Wrong(
+        lambda message: replace(message, values={**message.values, "version": "coterie-message/9"}),
         "the other side speaks 'coterie-message/9' and this one",
     ),
-    "another version there": (
-        order(lambda message: replace(message, values={**message.values, "version": "coterie-message/9"})),
+    Wrong(
+        lambda message: replace(message, values={**message.values, "version": "coterie-message/9"}),
         "the other side speaks 'coterie-message/9' and this one",
+        there=True,
     ),
-    "an unknown rule": (
-        order(lambda message: header(message, "local-update", "local-updatx")),
-        "rule 'local-updatx'",
+    Wrong(lambda message: header(message, "local-update", "local-updatx"), "rule 'local-updatx'", there=True),
+    Wrong(lambda message: Message(), "the other side speaks None", there=True),
+    Wrong(lambda message: tensors(message, None), "sent no model"),
+    Wrong(
+        lambda message: report(message, "train_loss", "abc"), "reported train_loss = 'abc', which is not possible"
     ),
-    "no message": (order(lambda message: Message()), "the other side speaks None"),
-    "no model": (answer(lambda message: tensors(message, None)), "sent no model"),
-    "a loss that is a word": (
-        answer(lambda message: report(message, "train_loss", "abc")),
-        "reported train_loss = 'abc', which is not possible",
-    ),
-    "samples that are a list": (
-        answer(lambda message: report(message, "trained_samples", [1])),
+    Wrong(
+        lambda message: report(message, "trained_samples", [1]),
         "reported trained_samples = '[1]', which is not possible",
     ),
-}
+)
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize("what", list(WRONG))
-def test_a_wrong_message_costs_its_client_the_round_and_nothing_else(what: str, tmp_path: Path) -> None:
-    faults, reason = WRONG[what]
-    run = place(tmp_path, CLIENTS).run(experiment(), **faults)
-    ((round, client, said),) = failures(run)
-    assert (round, client) == (2, BAD)
-    assert said.startswith(reason), said
-    rows = RunFolder(run).rounds()
-    assert rows["participants"].to_list() == [CLIENTS, CLIENTS - 1, CLIENTS]
+@pytest.mark.medium
+def test_a_wrong_message_costs_its_client_the_round_and_nothing_else(tmp_path: Path) -> None:
+    """In every round but the first and the last client 1 is asked, or answers, something else that is wrong."""
+    rounds, training = len(WRONG) + 2, [0]
+
+    def there(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
+        training[:] = [r for r in range(2, rounds) if node == BAD and in_round(message, r)]
+        wrong = [WRONG[r - 2] for r in training if WRONG[r - 2].there]
+        return wrong[0].change(message) if wrong else None
+
+    def back(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
+        wrong = [WRONG[r - 2] for r in training if not WRONG[r - 2].there]
+        return wrong[0].change(message) if wrong else None
+
+    asked = experiment(rounds=rounds).updated({"evaluation.every": rounds})
+    run = place(tmp_path, CLIENTS).run(asked, there=there, back=back)
+    found = failures(run)
+    assert [(round, client) for round, client, _ in found] == [(r, BAD) for r in range(2, rounds)]
+    for (_, _, said), wrong in zip(found, WRONG, strict=True):
+        assert said.startswith(wrong.reason), said
+    there_were = [CLIENTS, *[CLIENTS - 1] * len(WRONG), CLIENTS]
+    assert RunFolder(run).rounds()["participants"].to_list() == there_were
     assert RunFolder(run).status == "finished"
-    assert RunFolder(run).clients().filter(round=3)["accuracy"].is_not_nan().all()
+    assert RunFolder(run).clients().filter(round=rounds)["accuracy"].is_not_nan().all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "fesem"])
-def test_a_model_of_the_largest_numbers_ends_no_run(method: str, tmp_path: Path) -> None:
+@pytest.mark.medium
+def test_a_model_of_the_largest_numbers_ends_no_run(tmp_path: Path) -> None:
     """It is finite, but its squares are not; the picture of the groups is drawn of the others, in resumes too."""
-    huge = answer(lambda message: tensors(message, lambda v: np.full_like(v, 3.4e38)))
-    asked = experiment(method, rounds=2)
+    last: list[bool] = []
+
+    def there(grid: Faulty, node: int, count: int, message: Message) -> None:
+        last.append(node == BAD and in_round(message, 2))
+
+    def back(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
+        return tensors(message, lambda v: np.full_like(v, 3.4e38)) if last[-1] else None
+
+    asked = experiment(rounds=2)
     here = place(tmp_path, CLIENTS)
-    run = here.run(asked, **huge)
+    run = here.run(asked, there=there, back=back)
     assert RunFolder(run).status == "finished"
     picture = RunFolder(run).picture()
     assert picture is not None
@@ -179,7 +179,7 @@ def test_a_model_of_the_largest_numbers_ends_no_run(method: str, tmp_path: Path)
     assert RunFolder(run).rounds().height == 3
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_client_vanishes_in_mid_round_is_away_and_comes_back(tmp_path: Path) -> None:
     def there(grid: Faulty, node: int, count: int, message: Message) -> FlowerMessage | None:
         if node == BAD and in_round(message, 2):
@@ -201,12 +201,9 @@ def test_a_client_vanishes_in_mid_round_is_away_and_comes_back(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedrep", "dcpfl"])
-def test_a_server_that_was_killed_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
+def test_a_server_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Client 1 has its order of round 3; clients 0 and 1 may have kept a state that the server knows nothing of."""
-    asked = experiment(method, rounds=4)
-    if method == "dcpfl":
-        asked = asked.updated({"method.t_start": 2, "method.window": 1, "method.t_obv": 1, "data.public": 40})
+    asked = experiment("fedrep", rounds=4)
     file = tmp_path / "asked.toml"
     file.write_text(asked.to_toml(), encoding="utf-8")
     words = [sys.executable, "-m", "tests.shipping.flower.killed", str(tmp_path), str(file), str(CLIENTS), "6"]
@@ -222,7 +219,7 @@ def test_a_server_that_was_killed_goes_on_to_the_same_bits(method: str, tmp_path
     assert failures(real) == []
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_client_that_lost_its_folder_begins_anew_and_that_is_said(tmp_path: Path) -> None:
     here = place(tmp_path, CLIENTS)
 
@@ -265,7 +262,6 @@ def test_what_clients_hold_is_checked_before_the_first_round(tmp_path: Path) -> 
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     ("node", "sentence"),
     [
@@ -284,7 +280,7 @@ def test_a_node_that_is_not_configured_is_told_what_is_missing(
         Place(tmp_path, nodes).run(asked)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) -> None:
     run = place(tmp_path, CLIENTS).run(experiment("fedrep", rounds=1))
     longer = (run / "experiment.toml").read_text().replace("rounds = 1", "rounds = 2")
@@ -293,7 +289,7 @@ def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) ->
         coterie.resume(run)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp_path: Path) -> None:
     here, asked = own(tmp_path)
     run = here.run(asked)
@@ -306,28 +302,24 @@ def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp
     assert RunFolder(run).rounds()["participants"].to_list() == [4, 3]
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize(
-    ("code", "reason", "said"),
-    [
-        (
-            2,
-            "<class 'ValueError'>:<'no electricity'>",
-            "failed in its app: <class 'ValueError'>:<'no electricity'>",
-        ),
-        (3, "Message Unavailable", "did not answer in time"),
-        (8, "ClientApp stopped responding.", "its process died"),
-    ],
-)
-def test_an_error_message_of_flower_is_put_into_words(code: int, reason: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.medium
+def test_an_error_message_of_flower_is_put_into_words(tmp_path: Path) -> None:
+    error = "<class 'ValueError'>:<'no electricity'>"
+    told = {
+        2: (2, error, f"failed in its app: {error}"),
+        3: (3, "Message Unavailable", "did not answer in time"),
+        4: (8, "ClientApp stopped responding.", "its process died"),
+    }
+
     def there(grid: Faulty, node: int, count: int, message: Message) -> FlowerMessage | None:
-        if node == BAD and in_round(message, 2):
-            return FlowerMessage(Error(code=code, reason=reason), reply_to=grid.message)
+        for round, (code, reason, _) in told.items():
+            if node == BAD and in_round(message, round):
+                return FlowerMessage(Error(code=code, reason=reason), reply_to=grid.message)
         return None
 
-    run = place(tmp_path, CLIENTS).run(experiment(), there=there)
-    assert [failed for failed in failures(run) if not failed[2].startswith("not evaluated")] == [(2, BAD, said)]
+    run = place(tmp_path, CLIENTS).run(experiment(rounds=5), there=there)
+    found = [failed for failed in failures(run) if not failed[2].startswith("not evaluated")]
+    assert found == [(round, BAD, said) for round, (_, _, said) in told.items()]
 
 
 @pytest.mark.parametrize("name", ["/etc/data.npz", "hub:owner/name", "digits"])

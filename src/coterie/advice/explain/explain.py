@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -10,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from coterie.advice.explain import footprint
-from coterie.advice.explain.calibration import OutOfMemory, SampledRuntime
+from coterie.advice.explain.sampled import OutOfMemory, SampledRuntime
 from coterie.clients.data.federation import Federation
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
 from coterie.runs.loop import Session
@@ -65,10 +64,8 @@ class Stored:
 
     memory_bytes: int
     disk_bytes: int
-    how: str
-    """`in memory`, `shared` by processes, or `mapped`."""
     where: str
-    """The same in a few words."""
+    """In a few words."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class Explanation:
     later: Cost | None
     """The second round, which stands for all later ones; None where there is none."""
     end_seconds: float
-    """After the last round: a last evaluation that differs, the picture of the groups, clients who join."""
+    """After the last round: the picture of the groups, clients who join."""
     notes: tuple[str, ...]
     """What the method says of these settings, what will be approximate, and who failed."""
 
@@ -149,10 +146,11 @@ class Explanation:
 
     def tables(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""
-        plain = {k: v for k, v in vars(self).items() if k != "experiment"}
-        plain |= {k: None if plain[k] is None else {**asdict(plain[k]), "seconds": plain[k].seconds} for k in COSTS}
-        plain["data"] = asdict(self.data)
-        plain["memory"] = [asdict(part) for part in self.memory]
+        plain = asdict(self)
+        del plain["experiment"]
+        for name, cost in (("first", self.first), ("later", self.later)):
+            if cost is not None:
+                plain[name]["seconds"] = cost.seconds
         names = ("bytes", "fits", "evaluations", "seconds", "up_bytes", "down_bytes", "simulated_seconds")
         return {
             "experiment": self.experiment.tables(),
@@ -161,16 +159,13 @@ class Explanation:
         }
 
 
-COSTS = ("first", "later")
-
-
 def explain(experiment: Experiment) -> Explanation:
     """Predict what a run will take, from the real work of a few clients in its first two rounds.
 
-    The data are loaded and the workers started as for a run. Of each exchange a few clients of different sizes
-    work, and the others' answers are copies of theirs, so that messages and the server's matrices have their true
-    number and size. Nothing is written. A method whose course depends on what clients learn, as in trial rounds,
-    may take another one in the run.
+    The data are loaded and the workers started as for a run. A few clients of different sizes work, and the others'
+    answers are copies of theirs, so that messages and the server's matrices have their true number and size.
+    Nothing is written. A method whose course depends on what clients learn, as in trial rounds, may take another
+    one in the run.
 
     Raises:
         BadInput: the experiment cannot run.
@@ -185,8 +180,7 @@ def explain(experiment: Experiment) -> Explanation:
         run = session.experiment.run
         workers = cores() if run.workers is None else run.workers
         assert isinstance(session.runtime, LocalRuntime)
-        sample = SampledRuntime(session.runtime, workers, free)
-        session.runtime = sample
+        sample = session.runtime = SampledRuntime(session.runtime, workers, free)
         notes = session.find_warnings()
         if elsewhere:
             notes.append("all is said of this machine alone, with run.runtime = 'local'")
@@ -195,7 +189,7 @@ def explain(experiment: Experiment) -> Explanation:
         try:
             first = _round(session, sample, 1)
             later = _round(session, sample, 2) if run.rounds > 1 else None
-            end = _ending(session, sample)
+            end = sum(_phase(sample, lambda: (session.picture(), session.receive_newcomers()))[1:])
         except OutOfMemory:
             first = later = None
             notes.append("the messages of one exchange do not fit in this machine's memory; no round was tried")
@@ -209,7 +203,7 @@ def explain(experiment: Experiment) -> Explanation:
             (*session.describe(), _describe_head(session.layout)),
             session.engine,
             session.engine_reason,
-            sample.chunk,
+            sample.together,
             workers,
             _stored(session, workers),
             tuple(_memory(session, sample, before)),
@@ -234,90 +228,65 @@ def _round(session: Session, sample: SampledRuntime, number: int) -> Cost:
     last = number == session.experiment.run.rounds
     result, training, serving = _phase(sample, lambda: session.play_round(number))
     result.scores, evaluating, counting = _phase(sample, lambda: session.evaluate(result.state, last))
-    begun = time.perf_counter()
-    row = session.record(result)
-    whole = session.population
-    assert isinstance(whole, Federation)
+    row, _, recording = _phase(sample, lambda: session.record(result))
     return Cost(
         training,
-        serving + time.perf_counter() - begun,
+        serving + recording,
         evaluating + counting,
         row["participants"],
         row["up_bytes"],
         row["down_bytes"],
         row["simulated_seconds"],
-        int(sum(result.trained_samples.values())) * whole.inputs[:1].nbytes,
+        int(sum(result.trained_samples.values())) * _clients(session).inputs[:1].nbytes,
     )
-
-
-def _ending(session: Session, sample: SampledRuntime) -> float:
-    """Return the seconds after the rounds, and those that the last evaluation takes beyond the others."""
-    rounds = session.experiment.run.rounds
-    found = sum(_phase(sample, lambda: (session.picture(), session.receive_newcomers()))[1:])
-    everyone, state, on = session.server.everyone, session.state, session.experiment.evaluation.on
-    usual, last = (
-        session.method.evaluation(state, session.server, everyone, on, last).rule for last in (False, True)
-    )
-    if rounds > 2 and last != usual:  # of two rounds the second was the last one
-        found += sum(_phase(sample, lambda: session.evaluate(state, last=True))[1:])
-        found -= sum(_phase(sample, lambda: session.evaluate(state, last=False))[1:])
-    return max(0.0, found)
 
 
 def _phase(sample: SampledRuntime, do: Callable[[], T]) -> tuple[T, float, float]:
     """Return what `do` returns, the seconds that all clients would take in it, and those of everything else."""
-    sample.take_times()
+    sample.predicted = sample.spent = 0.0
     begun = time.perf_counter()
     found = do()
-    took = time.perf_counter() - begun
-    times = sample.take_times()
-    return found, times.predicted, max(0.0, took - times.spent)
+    return found, sample.predicted, max(0.0, time.perf_counter() - begun - sample.spent)
+
+
+def _clients(session: Session) -> Federation:
+    assert isinstance(session.population, Federation)  # all is simulated
+    return session.population
 
 
 def _stored(session: Session, workers: int) -> Stored:
     """Return where the inputs lie."""
-    whole = session.population
-    assert isinstance(whole, Federation)
-    size, users = whole.inputs.nbytes, f"{workers} worker processes" if workers > 1 else "one process"
-    if whole.file is not None:
-        return Stored(0, size, "mapped", f"in a file in {whole.file.folder}, mapped by {users}")
-    if workers > 1:
-        return Stored(size, 0, "shared", f"in memory, shared by {users}")
-    return Stored(size, 0, "in memory", "in memory")
+    inputs, file = _clients(session).inputs, _clients(session).file
+    users = f"{workers} worker processes" if workers > 1 else "one process"
+    if file is not None:
+        return Stored(0, inputs.nbytes, f"in a file in {file.folder}, mapped by {users}")
+    return Stored(inputs.nbytes, 0, f"in memory, shared by {users}" if workers > 1 else "in memory")
 
 
 def _memory(session: Session, sample: SampledRuntime, before: int) -> list[Part]:
     """Return the parts of a run's memory at its peak."""
-    whole, n = session.population, session.server.n
-    assert isinstance(whole, Federation)
+    whole, n = _clients(session), session.server.n
     public = 0 if whole.public is None else whole.public.nbytes
     data = (whole.inputs.nbytes if whole.file is None else 0) + whole.labels.nbytes + public
     mapped = "" if whole.file is None else ", without the inputs, which are mapped"
-    peak, limit = sample.peak, session.experiment.scale.states_mb
+    peak, seen, width = sample.peak, min(n, MAX_SKETCHED), sample.sketcher.width
     parts = [
         Part("Python and libraries", before),
         Part("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),
         Part("models sent", peak.sent, "in the largest exchange, each once"),
         Part("answers", peak.answers, f"in the largest exchange, of {peak.clients:,} clients"),
     ]
-    if sample.states.scalars:
+    if scalars := sample.largest_state:
         # What is replaced stays until the round is whole.
-        rows = n + min(n, peak.clients)
-        kept = rows * sample.states.scalars * BYTES_PER_SCALAR
+        rows, limit = n + min(n, peak.clients), session.experiment.scale.states_mb
+        kept = rows * scalars * BYTES_PER_SCALAR
         spill = f"; beyond {limit:,} MB in a mapped file (scale.states_mb)" if kept > limit * 1e6 else ""
-        parts.append(Part("client states", kept, f"{rows:,} x {sample.states.scalars:,} numbers{spill}"))
-    seen, width = min(n, MAX_SKETCHED), sample.sketcher.width
+        parts.append(Part("client states", kept, f"{rows:,} x {scalars:,} numbers{spill}"))
     parts += [
         Part("server state", 2 * footprint.tensor_bytes(session.state), "before and after a round"),
         Part("sketches of models", seen * width * BYTES_PER_SCALAR, f"{seen:,} x {width:,} numbers"),
     ]
-    processes = [p for p in multiprocessing.active_children() if p.name == "coterie worker"]
-    sizes = [size for size in map(footprint.private_bytes, processes) if size is not None]
-    if processes and not sizes:
-        parts.append(Part("worker processes", 0, f"{len(processes)}, whose size this system does not say"))
-    elif sizes:
-        each = sum(sizes) // len(sizes)
-        parts.append(
-            Part("worker processes", sum(sizes), f"{len(sizes)} of {each / 1e6:,.0f} MB each, as measured")
-        )
+    if sizes := footprint.worker_bytes():
+        each = f"{len(sizes)} of {sum(sizes) / len(sizes) / 1e6:,.0f} MB each, as measured"
+        parts.append(Part("worker processes", sum(sizes), each))
     return parts

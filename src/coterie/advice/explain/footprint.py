@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
+import multiprocessing
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -42,49 +41,26 @@ def _container_bytes() -> int | None:
 
 
 def resident_bytes() -> int:
-    """Return this process's bytes in memory now; where the system does not say, the most there ever were."""
+    """Return this process's bytes in memory now; on macOS the most there ever were, 0 where nothing is said."""
     try:
         return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * mmap.PAGESIZE
     except OSError:
-        if sys.platform == "win32":
-            return _working_set()
+        if sys.platform != "darwin":
+            return 0
         import resource
 
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * KIB
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-class _MemoryCounters(ctypes.Structure):
-    """Windows' PROCESS_MEMORY_COUNTERS, as `GetProcessMemoryInfo` fills it."""
-
-    _fields_ = (
-        ("cb", ctypes.c_ulong),
-        ("PageFaultCount", ctypes.c_ulong),
-        ("PeakWorkingSetSize", ctypes.c_size_t),
-        ("WorkingSetSize", ctypes.c_size_t),
-        ("quotas and files", ctypes.c_size_t * 6),
-    )
-
-
-def _working_set() -> int:
-    """Return the bytes of this process that Windows holds in memory."""
-    if sys.platform != "win32":
-        raise OSError("this is not Windows")
-    counters = _MemoryCounters(cb=ctypes.sizeof(_MemoryCounters))
-    this_process = ctypes.c_void_p(-1)
-    if not ctypes.windll.psapi.GetProcessMemoryInfo(this_process, ctypes.byref(counters), counters.cb):
-        raise OSError("Windows does not say how much memory this process has")
-    return int(counters.WorkingSetSize)
-
-
-def private_bytes(process: BaseProcess) -> int | None:
-    """Return the bytes that a process shares with no other; None where the system does not say."""
-    try:
-        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text("ascii").splitlines()
-    except OSError:
-        return None
-    sizes = {name: rest for name, _, rest in (line.partition(":") for line in lines[1:])}
-    return sum(int(sizes[name].split()[0]) * KIB for name in ("Private_Clean", "Private_Dirty") if name in sizes)
+def worker_bytes() -> list[int]:
+    """Return what each worker process shares with no other, in bytes; none where the system does not say."""
+    found = []
+    for process in multiprocessing.active_children():
+        path = Path(f"/proc/{process.pid}/smaps_rollup")
+        if process.name == "coterie worker" and path.exists():
+            lines = [line.split() for line in path.read_text("ascii").splitlines()]
+            found.append(sum(int(words[1]) * KIB for words in lines if words[0].startswith("Private_")))
+    return found
 
 
 def tensor_bytes(value: Any) -> int:

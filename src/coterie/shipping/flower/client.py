@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -52,16 +52,57 @@ CACHED_CLIENTS = 64
 """Clients whose data and engines a process keeps in memory; where each has a machine of its own there is one."""
 
 
+@dataclass(frozen=True)
+class Node:
+    """What the operator of a node says of it.
+
+    Attributes:
+        client: the client's name or, in a rehearsal, its number.
+        data: path of its data; empty in a rehearsal.
+        folder: path of a folder for what it keeps.
+        tell_levels: whether the server may be told which values the client's columns of text have.
+        tell_profiles: whether it may be told how often each class is and what inputs sum to.
+        allowed: the modules and `package.module:object` that an experiment may name.
+    """
+
+    client: str
+    data: str
+    folder: str
+    tell_levels: bool
+    tell_profiles: bool
+    allowed: tuple[str, ...]
+
+    @classmethod
+    def read(cls, node: Settings, run: Settings) -> Node:
+        """Read the configuration of a node, as `answer_message` takes it; the environment allows names, too.
+
+        Raises:
+            BadInput: the client has no name, or what must be true or false is something else.
+        """
+        name = str(node.get("client", node.get("partition-id", "")))
+        if not name.strip():
+            raise BadInput(
+                "client is missing in the node's configuration; start the node with --node-config 'client=…'"
+            )
+        for key in ("tell-levels", "tell-profiles"):
+            if not isinstance(node.get(key, False), bool):
+                raise BadInput(f"{key} = {node[key]!r} is not possible; it must be true or false")
+        given = {**run, **node} if "partition-id" in node else node
+        data, folder = (str(given.get(key) or "").replace("{client}", name) for key in ("data", "state-dir"))
+        tells = bool(node.get("tell-levels")), bool(node.get("tell-profiles"))
+        allowed = {*str(node.get("allow") or "").split(), *allowed_by_environment()}
+        return cls(name, data, folder, *tells, tuple(sorted(allowed)))
+
+
 def answer_message(message: Message, node: Settings, run: Settings) -> Message:
     """Answer a message of the server. Any error becomes a refusal of one sentence, which is logged too.
 
     Args:
         message: asks who the client is, or holds an order.
         node: the configuration of this node: `client`, its name, or in a rehearsal its number; `data`, the path of
-            its data; `state-dir`, a folder for what it keeps; `tell-levels`, whether the server may be told which
-            values the client's columns of text have; `tell-profiles`, whether it may be told how often each class
-            is and what inputs sum to; `allow`, the modules and `package.module:object` that
-            an experiment may name, apart by spaces, without which it can name what Coterie has alone.
+            its data; `state-dir`, a folder for what it keeps; `tell-levels` and `tell-profiles`, true or false;
+            `allow`, the modules and `package.module:object` that an experiment may name, apart by spaces, without
+            which it can name what Coterie has alone.
         run: the configuration of the run. To the nodes of Flower's simulation, which have a `partition-id`, it may
             say `data` and `state-dir`, with `{client}` for the number; no other node is told by the server what to
             read or where to write. No node at all is told what to import.
@@ -69,15 +110,19 @@ def answer_message(message: Message, node: Settings, run: Settings) -> Message:
     try:
         message.check_version()
         agreed = message.text("agreed") if "agreed" in message.values else None
-        client = find_client(message.text("experiment"), agreed, *_read_config(node, run), _read_allowed(node))
+        client = find_client(message.text("experiment"), agreed, Node.read(node, run))
         if message.text("asks") == HELLO:
-            _check_name(str(node.get("client", "")), message)
+            name = str(node.get("client", ""))
+            if REGISTERED in message.values and message.text(REGISTERED) != name:
+                raise BadInput(
+                    f"client = {name!r} is not this node's name; start it with the name that its key was "
+                    "registered with"
+                )
             return client.hello()
-        tells = _read_flag(node, "tell-profiles")
         run_key = message.text("run")
         if not RUN_KEY.fullmatch(run_key):
             raise BadInput(f"a message says run = {run_key!r}; it must be 32 digits from 0 to f")
-        return client.runner(run_key, message.text("digest"), None if tells else _check_telling).answer(message)
+        return client.runner(run_key, message.text("digest")).answer(message)
     except BadInput as error:
         problem, refusal = "; ".join(error.problems), Message.refuse("; ".join(error.told))
     except Exception as error:  # noqa: BLE001  # it is shown to the server and in this node's log
@@ -91,18 +136,6 @@ def answer_message(message: Message, node: Settings, run: Settings) -> Message:
     return Message({**refusal.values, "name": name})
 
 
-def _check_name(name: str, message: Message) -> None:
-    """Check that the name in this node's configuration is the one that its key was registered with, if any.
-
-    Raises:
-        BadInput: it is another one.
-    """
-    if REGISTERED in message.values and message.text(REGISTERED) != name:
-        raise BadInput(
-            f"client = {name!r} is not this node's name; start it with the name that its key was registered with"
-        )
-
-
 def _check_telling(order: Order) -> None:
     """Check that an order does not ask what a client tells of its data only where its operator lets it.
 
@@ -114,11 +147,6 @@ def _check_telling(order: Order) -> None:
             "the server asks how often each class is and what inputs sum to, which this client does not tell; its "
             "operator may let it, with --node-config 'tell-profiles=true'"
         )
-
-
-def _read_allowed(node: Settings) -> tuple[str, ...]:
-    """Return what the operator of this node allows an experiment to name; the environment counts for all nodes."""
-    return tuple(sorted({*str(node.get("allow") or "").split(), *allowed_by_environment()}))
 
 
 def _take_names(experiment: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
@@ -154,34 +182,6 @@ def _packages(module: str) -> set[str]:
     return {".".join(parts[: i + 1]) for i in range(len(parts))}
 
 
-def _read_config(node: Settings, run: Settings) -> tuple[str, str, str, bool]:
-    """Return the client's name, the path of its data, its folder, and whether it tells the values of text.
-
-    Raises:
-        BadInput: the client has no name, or `tell-levels` is neither true nor false.
-    """
-    name = node.get("client", node.get("partition-id"))
-    if name is None or not str(name).strip():
-        raise BadInput(
-            "client is missing in the node's configuration; start the node with --node-config 'client=…'"
-        )
-    given = {**run, **node} if "partition-id" in node else node
-    data, folder = (str(given.get(key) or "").replace("{client}", str(name)) for key in ("data", "state-dir"))
-    return str(name), data, folder, _read_flag(node, "tell-levels")
-
-
-def _read_flag(node: Settings, key: str) -> bool:
-    """Return what a node's configuration says by true or false; false where it says nothing.
-
-    Raises:
-        BadInput: it says something else.
-    """
-    flag = node.get(key, False)
-    if not isinstance(flag, bool):
-        raise BadInput(f"{key} = {flag!r} is not possible; it must be true or false")
-    return flag
-
-
 def _refuse_files(experiment: Experiment) -> None:
     """Refuse an experiment of a message by which this node would read a file that the server names.
 
@@ -199,36 +199,23 @@ def _refuse_files(experiment: Experiment) -> None:
 
 
 class Client:
-    """One client, as a message and the configuration describe it.
+    """One client, as a message and its node's configuration describe it.
 
     Args:
         experiment: the text of its experiment.
         agreed: what all clients do alike, as text; None as long as they have not agreed on it, or need not.
-        name: of the client.
-        data: path of its data; empty in a rehearsal.
-        folder: path of a folder for what it keeps.
-        tell_levels: whether the server may be told the values of its columns of text.
-        allowed: what its operator lets the experiment name.
+        node: the configuration.
 
     Raises:
         BadInput: the experiment is not possible here.
     """
 
-    def __init__(
-        self,
-        experiment: str,
-        agreed: str | None,
-        name: str,
-        data: str,
-        folder: str,
-        tell_levels: bool,
-        allowed: tuple[str, ...],
-    ) -> None:
-        _take_names(toml.load(experiment + "\n"), allowed)
+    def __init__(self, experiment: str, agreed: str | None, node: Node) -> None:
+        _take_names(toml.load(experiment + "\n"), node.allowed)
         self._experiment = Experiment.from_toml(experiment + "\n")
         _refuse_files(self._experiment)
         self._agreed = None if agreed is None else Agreement.from_json(agreed)
-        self._name, self._data, self._folder, self._tell_levels = name, data, folder, tell_levels
+        self._node = node
 
     def hello(self) -> Message:
         """Say who this is and how much it holds; and what the clients agree on next, which is columns or sums."""
@@ -242,10 +229,10 @@ class Client:
 
     def _censor(self, column: Column) -> Column:
         """Return a column without the values of its text, unless these may be told."""
-        return column if self._tell_levels or column.levels is None else replace(column, levels=())
+        return column if self._node.tell_levels or column.levels is None else replace(column, levels=())
 
-    def runner(self, run: str, digest: str, check: Callable[[Order], None] | None = None) -> ClientRunner:
-        """Return what carries out this client's orders in a run, as far as they pass `check`.
+    def runner(self, run: str, digest: str) -> ClientRunner:
+        """Return what carries out this client's orders in a run.
 
         Raises:
             BadInput: its data are not those that it had when it joined.
@@ -253,6 +240,7 @@ class Client:
         if self._holding.digest != digest:
             raise BadInput("its data have changed since it joined the run; put them back as they were")
         store = FileStateStore(self._make_folder() / "states" / run)
+        check = None if self._node.tell_profiles else _check_telling
         return ClientRunner(self._engine, store, self._save_model, check)
 
     @cached_property
@@ -262,18 +250,18 @@ class Client:
         Raises:
             BadInput: it cannot be read, is not as the experiment says, or there is no such client in a rehearsal.
         """
-        data, name = self._experiment.data, self._name
+        data, node = self._experiment.data, self._node
         if data.own:
-            if not self._data:
+            if not node.data:
                 raise BadInput(
                     "data is missing in the node's configuration; name a .csv, .npz or .parquet file or a folder"
                 )
             assert data.features is not None
             assert data.classes is not None
-            path = Path(self._data).absolute()
+            path = Path(node.data).absolute()
             with path_withheld(path):
                 holding = load_own(
-                    name,
+                    node.client,
                     path,
                     data.features,
                     data.classes,
@@ -289,18 +277,18 @@ class Client:
                     declared=data.levels or (),
                 )
             return replace(holding, augment=make_augmentation(data, holding.parts[0][0]))
-        if self._data or data.name not in DATASETS:
+        if node.data or data.name not in DATASETS:
             raise BadInput(
                 DATASETS.problem(data.name)
                 or f"data.name = {data.name!r} is not possible here; it must be 'own' for a client that has data, "
                 f"or in a rehearsal one of {', '.join(DATASETS.names())}"
             )
         federation = load_federation(self._experiment, build_method(self._experiment.method))
-        if not name.isdecimal() or int(name) >= federation.n:
+        if not node.client.isdecimal() or int(node.client) >= federation.n:
             raise BadInput(
-                f"client = {name!r} is not possible; {data.name} has the clients 0 to {federation.n - 1}"
+                f"client = {node.client!r} is not possible; {data.name} has the clients 0 to {federation.n - 1}"
             )
-        return Holding.of(federation, int(name))
+        return Holding.of(federation, int(node.client))
 
     @cached_property
     def _engine(self) -> Engine:
@@ -317,7 +305,7 @@ class Client:
             holding.outputs,
             classes if isinstance(classes, tuple) else None,
             "" if experiment.data.own else experiment.data.name,
-            f"client {self._name}",
+            f"client {self._node.client}",
             preparation=holding.preparation if experiment.data.own else None,
             output=experiment.network.output,
             head=layout.head,
@@ -332,55 +320,45 @@ class Client:
         Raises:
             BadInput: the configuration names none, it cannot be made, or it belongs to another client.
         """
-        if not self._folder:
+        named, name = self._node.folder, self._node.client
+        if not named:
             raise BadInput("state-dir is missing in the node's configuration; name a folder that this client keeps")
-        folder = Path(self._folder)
+        folder = Path(named)
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise BadInput(
-                f"state-dir = {self._folder!r} is not possible ({error.strerror}); name another folder",
+                f"state-dir = {named!r} is not possible ({error.strerror}); name another folder",
                 told=f"its state-dir is not possible ({error.strerror}); it must name another folder",
             ) from None
         remove_half_written(folder)
-        owner = _claim_folder(folder, self._name)
-        if owner != self._name:
-            raise BadInput(
-                f"state-dir = {self._folder!r} is that of client {owner}; give each client a folder of its own",
-                told=f"its state-dir is that of client {owner}; give each client a folder of its own",
-            )
+        owner = _claim_folder(folder, name)
+        if owner != name:
+            problem = f"is that of client {owner}; give each client a folder of its own"
+            raise BadInput(f"state-dir = {named!r} {problem}", told=f"its state-dir {problem}")
         return folder
 
 
-NEWEST_CLIENTS: dict[tuple[str, str, str], tuple[tuple[Any, ...], Client]] = {}
-"""By name, data and folder the newest client and what described it; the one asked for last comes last."""
+NEWEST_CLIENTS: dict[Node, tuple[str, str | None, Client]] = {}
+"""By node the newest client and what a message said of it; the one asked for last comes last."""
 
 _clients_lock = Lock()
 
 
-def find_client(
-    experiment: str,
-    agreed: str | None,
-    name: str,
-    data: str,
-    folder: str,
-    tell_levels: bool,
-    allowed: tuple[str, ...],
-) -> Client:
+def find_client(experiment: str, agreed: str | None, node: Node) -> Client:
     """Return the client that these describe, with its data and engine where it was asked last with the same.
 
-    Of a client only the newest is kept: an older one, which had agreed on less, would hold its data once more.
+    Of a node only the newest client is kept: an older one, which had agreed on less, would hold its data once more.
     """
-    place, described = (name, data, folder), (experiment, agreed, tell_levels, allowed)
     with _clients_lock:
-        known = NEWEST_CLIENTS.get(place)
-        if known is None or known[0] != described:
-            known = described, Client(experiment, agreed, name, data, folder, tell_levels, allowed)
-        NEWEST_CLIENTS.pop(place, None)
-        NEWEST_CLIENTS[place] = known
+        known = NEWEST_CLIENTS.get(node)
+        if known is None or known[:2] != (experiment, agreed):
+            known = experiment, agreed, Client(experiment, agreed, node)
+        NEWEST_CLIENTS.pop(node, None)
+        NEWEST_CLIENTS[node] = known
         if len(NEWEST_CLIENTS) > CACHED_CLIENTS:
             del NEWEST_CLIENTS[next(iter(NEWEST_CLIENTS))]
-    return known[1]
+    return known[2]
 
 
 def _claim_folder(folder: Path, name: str) -> str:

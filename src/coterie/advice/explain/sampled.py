@@ -1,0 +1,154 @@
+"""A runtime in which a few clients really work, and the others repeat the answer of one of about their size.
+
+Messages, the clients asked and the matrices on the server are as in a run. The time of all clients is scaled from
+that of the few.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.clients.rules.rule import Order
+from coterie.methods.exchange import Exchange
+from coterie.models.layout import BYTES_PER_SCALAR
+from coterie.runtime.local.runtime import LocalRuntime
+from coterie.runtime.rows import Outcome, Rows, vector_shapes
+from coterie.runtime.runtime import Failure
+
+REPRESENTATIVES = 32
+"""Clients that work for all others, where they are quick."""
+
+QUICK_SECONDS = 0.5
+"""Clients are quick if one for each process takes no longer, its start included."""
+
+
+class OutOfMemory(Exception):
+    """The messages of an exchange do not fit in this machine's memory."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The largest exchange so far."""
+
+    sent: int = 0
+    """Bytes that the server sends, each model once."""
+    answers: int = 0
+    """Bytes of the matrices of what comes back, a row for each client."""
+    clients: int = 0
+    """Clients that are asked for a vector, or to keep one."""
+
+
+class SampledRuntime(LocalRuntime):
+    """Takes the place of a local runtime, with its processes and states.
+
+    Args:
+        whole: the runtime that a run would use. Close this one instead of it.
+        workers: its processes.
+        room: bytes that one exchange may take; None where that is not known.
+    """
+
+    def __init__(self, whole: LocalRuntime, workers: int, room: int | None = None) -> None:
+        vars(self).update(vars(whole))
+        self.workers = workers
+        self.predicted = 0.0
+        """Seconds that all clients would have taken so far."""
+        self.spent = 0.0
+        """Seconds that the few have taken here."""
+        self.peak = Peak()
+        self.lost: dict[str, None] = {}
+        """Reasons why clients that really worked gave no answer, in order and each once."""
+        self._room = room
+        self._stand_in: NDArray[np.int64] | None = None
+
+    @property
+    def largest_state(self) -> int:
+        """The most scalars that a client keeps."""
+        clients = range(len(self.samples))
+        return max(sum(values.numel() for values in self.states.of(client).values()) for client in clients)
+
+    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[Outcome | Failure], Rows[torch.Tensor]]:
+        """Have the representatives of the clients answer in their place."""
+        if self._stand_in is None:  # a first try says how many clients can be tried
+            self._stand_in = choose_stand_ins(self.samples, max(2, self.workers))
+            begun = time.perf_counter()
+            found = self._deliver_few(orders, keep, self._stand_in)
+            self.spent = time.perf_counter() - begun
+            if self.spent > QUICK_SECONDS:
+                return found
+            self.states.roll_back()
+            self.predicted = 0.0
+            self._stand_in = choose_stand_ins(self.samples, REPRESENTATIVES)
+        begun = time.perf_counter()
+        found = self._deliver_few(orders, keep, self._stand_in)
+        self.spent += time.perf_counter() - begun
+        return found
+
+    def _deliver_few(
+        self, orders: Sequence[Order], keep: bool, stand_in: NDArray[np.int64]
+    ) -> tuple[list[Outcome | Failure], Rows[torch.Tensor]]:
+        """Carry out one order for each representative and form of a message; the answer to it is everybody's."""
+        few: dict[tuple[object, ...], int] = {}
+        places, asked = [], []
+        for order in orders:
+            client = int(stand_in[order.client])
+            shapes = frozenset((name, tuple(item.values.shape)) for name, item in order.items.items())
+            form = client, shapes, frozenset(order.upload_part.items())
+            if form not in few:
+                few[form] = len(asked)
+                asked.append(replace(order, client=client))
+            places.append(few[form])
+        begun = time.perf_counter()
+        answers, rows = super().deliver(asked, keep)
+        seconds = time.perf_counter() - begun
+        sizes = np.maximum(self.samples[[order.client for order in orders]], 1).astype(np.float64)
+        sizes_of_few = np.maximum(self.samples[[order.client for order in asked]], 1).astype(np.float64)
+        self.predicted += seconds * makespan(sizes, self.workers) / makespan(sizes_of_few, self.workers)
+        self.lost.update((answer.reason, None) for answer in answers if isinstance(answer, Failure))
+        ratios = sizes / sizes_of_few[places]
+        found = [_scale_samples(answers[at], ratio) for at, ratio in zip(places, ratios.tolist(), strict=True)]
+        return found, rows
+
+    def _orders(self, exchange: Exchange) -> list[Order]:
+        """Note how much memory an exchange takes, if it is the largest so far.
+
+        Raises:
+            OutOfMemory: it is more than there is.
+        """
+        orders = super()._orders(exchange)
+        shapes = {name: torch.Size(s).numel() for name, s in vector_shapes(exchange.rule, self.layout).items()}
+        items = {id(i.values) if i.key is None else i.key: i for order in orders for i in order.items.values()}
+        sent = sum(item.values.numel() for item in items.values()) * BYTES_PER_SCALAR
+        answers = len(orders) * sum(shapes[name] for name in exchange.rule.uploads) * BYTES_PER_SCALAR
+        asked, before = len(orders) if shapes else 0, self.peak
+        self.peak = Peak(max(before.sent, sent), max(before.answers, answers), max(before.clients, asked))
+        if self._room is not None and sent + answers > self._room:
+            raise OutOfMemory
+        return orders
+
+
+def choose_stand_ins(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Choose who works for each client `[n]`: of `count` clients of all sizes the one nearest in size."""
+    order = np.argsort(sizes, kind="stable")
+    few = order[np.linspace(0, len(sizes) - 1, min(count, len(sizes))).round().astype(np.int64)]
+    between = (sizes[few][1:] + sizes[few][:-1]) / 2
+    stand_in = few[np.searchsorted(between, sizes)]
+    stand_in[few] = few
+    return stand_in
+
+
+def makespan(sizes: NDArray[np.float64], workers: int) -> float:
+    """Return how long `workers` take for clients of these sizes, in units of a client of size 1."""
+    return max(float(sizes.sum()) / workers, float(sizes.max()))
+
+
+def _scale_samples(answer: Outcome | Failure, ratio: float) -> Outcome | Failure:
+    """Return the answer of a client that has `ratio` times the samples."""
+    if isinstance(answer, Failure) or answer.report.get("trained_samples") is None:
+        return answer
+    return answer._replace(report={**answer.report, "trained_samples": answer.report["trained_samples"] * ratio})
