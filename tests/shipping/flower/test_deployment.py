@@ -14,7 +14,7 @@ from coterie.errors import BadInput
 from coterie.shipping.flower import deployment as deploying
 from coterie.shipping.flower.command_line import DeploymentFailed, Scalar, format_settings
 from coterie.shipping.flower.deployment import SUPERLINK, Deployment, deploy
-from tests.process_table import about
+from tests.process_table import about, command
 from tests.shipping.flower.outside import until
 
 pytest.importorskip("flwr")
@@ -39,13 +39,14 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @linux
 def test_all_is_ended_also_what_will_not_listen_and_what_it_has_started(programs: Path) -> None:
-    program(programs, "flower-superlink", f"trap '' TERM; sleep 611 {programs} & while :; do sleep 1; done")
-    program(programs, "flower-supernode", f"sleep 612 {programs} & exec sleep 613")
+    program(programs, "flower-superlink", f"trap '' TERM; tail -f {programs}/flwr & while :; do sleep 1; done")
+    program(programs, "flower-supernode", f"tail -f {programs}/flwr & exec tail -f {programs}/flwr")
+    program(programs, "flwr", "exit 1")
     federation = Deployment(programs, {"a": {}})
     try:
         federation.start(SUPERLINK)
         federation.start("a")
-        until(lambda: len(about(str(programs))) >= 2)
+        until(lambda: sum("tail" in command(pid)[0] for pid in about(str(programs))) == 3, 30)
     finally:
         federation.end()
     assert [each.poll() is None for each in federation.processes.values()] == [False, False]
@@ -67,7 +68,7 @@ time.sleep(600)
     begun = programs / SUPERLINK / "begun"
     with subprocess.Popen([sys.executable, "-c", script]) as owner:
         try:
-            until(lambda: begun.exists() and begun.read_text("utf-8").strip())
+            until(lambda: begun.exists() and begun.read_text("utf-8").strip(), 60)
             there = Path(f"/proc/{begun.read_text('utf-8').strip()}")
             assert there.exists()
         finally:

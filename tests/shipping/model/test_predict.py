@@ -143,7 +143,7 @@ def test_predictions_are_the_networks_own() -> None:
 
 def test_the_tables_say_what_was_predicted(tmp_path: Path) -> None:
     probabilities = np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.75, 0.25, 0]], np.float32)
-    found = Predicted(PETS, probabilities, np.array([0, 2, 2]))
+    found = Predicted(PETS, probabilities, labels=np.array([0, 2, 2]))
     assert found.correct == 1
     assert found.by_class().rows() == [("cat", 2, 0.625, 1, 1), ("dog", 1, 0.75, 0, 0), ("eel", 0, None, 2, 0)]
     table = found.table()
@@ -155,7 +155,7 @@ def test_the_tables_say_what_was_predicted(tmp_path: Path) -> None:
         found.write(tmp_path / name)
         assert (tmp_path / name).read_bytes() == content
     assert pl.read_csv(tmp_path / "a.csv").rows() == pl.read_parquet(tmp_path / "a.parquet").rows() == table.rows()
-    numbered = Predicted(About("mlp", {}, (5,), 3), probabilities, None)
+    numbered = Predicted(About("mlp", {}, (5,), 3), probabilities, labels=None)
     assert numbered.table()["predicted"].to_list() == [0, 1, 0]
     assert numbered.by_class().rows() == [("0", 2, 0.625, None, None), ("1", 1, 0.75, None, None)]
     with pytest.raises(BadInput, match=r"a\.txt' ends in '\.txt'; it must be a \.parquet or \.csv file"):
@@ -164,7 +164,7 @@ def test_the_tables_say_what_was_predicted(tmp_path: Path) -> None:
 
 def test_a_class_that_is_called_like_a_formula_is_quoted_in_a_csv(tmp_path: Path) -> None:
     names = ("=cmd|' /C calc'!A0", "@SUM(A1)", "-5")
-    found = Predicted(About("mlp", {}, (5,), 3, names), np.eye(3, dtype=np.float32), None)
+    found = Predicted(About("mlp", {}, (5,), 3, names), np.eye(3, dtype=np.float32), labels=None)
     for ending in ("csv", "parquet"):
         found.write(tmp_path / f"a.{ending}")
     quoted = pl.read_csv(tmp_path / "a.csv", infer_schema=False)["predicted"].to_list()

@@ -59,7 +59,6 @@ class ClientGain:
         samples: on which it was scored.
         scores: by option.
         gain: by the option that is weighed, over one model for all; from its own samples.
-        over_local: by the same, over training alone.
     """
 
     client: str
@@ -67,7 +66,6 @@ class ClientGain:
     samples: int
     scores: dict[str, float]
     gain: Estimate
-    over_local: Estimate
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,6 @@ class Pay:
         weighed: the option whose gains are told client by client: `best`, or the best of the others where that is
             one model for all.
         chosen: the gain over one model for all where the option is chosen on other samples than those scored.
-        over_tuned: of the option that is weighed over the fine-tuned model for all.
-        over_local: of the same over training alone.
         clients: those who were scored.
         groups: their groups.
         unscored: names of clients without a sound answer, or with too few samples for one.
@@ -106,8 +102,6 @@ class Pay:
     best: str
     weighed: str
     chosen: Estimate
-    over_tuned: Estimate
-    over_local: Estimate
     clients: tuple[ClientGain, ...]
     groups: tuple[GroupGain, ...]
     unscored: tuple[str, ...]
@@ -265,8 +259,6 @@ def weigh(fit: CrossFit, kind: Kind, names: NDArray[np.object_], labels: NDArray
         fit.options[best],
         fit.options[weighed],
         mean_gain(chosen),
-        mean_gain(sign * (scores[:, weighed] - scores[:, at["tuned"]])),
-        mean_gain(sign * (scores[:, weighed] - scores[:, at["local"]])),
         tuple(
             ClientGain(
                 str(who[i]),
@@ -274,7 +266,6 @@ def weigh(fit: CrossFit, kind: Kind, names: NDArray[np.object_], labels: NDArray
                 int(pooled[i, 0, 0]),
                 {name: float(scores[i, k]) for name, k in at.items()},
                 client_gain(pooled[i], weighed, 0, sign, share),
-                client_gain(pooled[i], weighed, at["local"], sign, share),
             )
             for i in range(len(who))
         ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from coterie.clients.data.agree.agreement import Agreement
 from coterie.clients.data.agree.population import ClientInfo
 from coterie.errors import BadInput
@@ -38,17 +40,11 @@ class Registration:
                 "on with a simulation by: coterie resume"
             )
         try:
-            clients = []
-            for entry in content["clients"]:
-                train, validation, test = map(int, entry["sizes"])
-                features = tuple(map(int, entry["features"]))
-                sizes = (train, validation, test)
-                classes, outputs = int(entry["classes"]), int(entry.get("outputs", 0))
-                clients.append(ClientInfo(entry["name"], sizes, features, classes, entry["digest"], outputs))
+            clients = TypeAdapter(tuple[ClientInfo, ...]).validate_python(content["clients"])
             agreed = content.get("agreed")
             agreement = None if agreed is None else Agreement.from_json(agreed)
-            return cls(str(content["key"]), tuple(clients), agreement)
-        except (KeyError, TypeError, ValueError):  # a BadInput is a ValueError
+            return cls(str(content["key"]), clients, agreement)
+        except (KeyError, TypeError, ValueError):  # a BadInput is a ValueError, and pydantic's too
             raise BadInput(f"{folder / REGISTER} is damaged; restore it, or start a new run") from None
 
     def write(self, folder: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -71,7 +69,9 @@ def onnx_bytes(trained: Trained) -> bytes:
     # Two samples: PyTorch takes a length of one for a constant.
     network = trained.network()
     sample = torch.zeros(2, *about.features, dtype=torch.int64 if takes_whole_numbers(network) else torch.float32)
-    with _quiet():
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of libraries that it does not find
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own use of old names
         try:
             program: Any = torch.onnx.export(
                 _AsStored(network, task).eval(),
@@ -115,17 +115,3 @@ class _AsStored(nn.Module):
         """`[B, *features]` to outputs `[B, ...]`."""
         outputs: Tensor = self.network(channels_first(batch))
         return self.task.in_own_units(outputs)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the exporter says of itself: libraries it does not find, and its own use of old names."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)

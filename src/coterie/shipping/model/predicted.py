@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,18 +26,55 @@ ENDINGS = (".parquet", ".csv", ".npz")
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
-    """The predictions of a model for `N` samples.
-
-    `probabilities` is `[N, classes]`, `labels` `[N]` where the truth is known. `metrics` are those of the task, by
-    name; none where accuracy alone counts.
-    """
+class Predictions(ABC):
+    """The predictions of a model for `N` samples."""
 
     about: About
     """Whose predictions they are."""
+    labels: NDArray[Any] | None = field(kw_only=True)
+    """The truth `[N, ...]`, in the form of the task's targets, where it is known."""
+    metrics: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    """Those of the task, by name; none where accuracy alone counts."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return `predicted` `[N, …]`, and `label` and `probability` where there are any."""
+
+    @abstractmethod
+    def table(self) -> pl.DataFrame:
+        """Return one row a sample.
+
+        Raises:
+            BadInput: a prediction is an array.
+        """
+
+    def write(self, path: Path) -> None:
+        """Write the table to a .parquet or .csv file, or the arrays to an .npz file, whole or not at all.
+
+        Raises:
+            BadInput: the name has another ending, or there is no table.
+        """
+        if problems := check_out(path):
+            raise BadInput(problems)
+        buffer = BytesIO()
+        if path.suffix == ".csv":
+            _without_formulas(self.table()).write_csv(buffer)
+        elif path.suffix == ".parquet":
+            self.table().write_parquet(buffer)
+        else:
+            arrays: dict[str, Any] = {
+                name: values.astype(str) if values.dtype.kind == "O" else values
+                for name, values in self.arrays().items()
+            }
+            np.savez(buffer, **arrays)
+        write_whole(path, buffer.getvalue())
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted(Predictions):
+    """The classes of `N` samples: `probabilities` is `[N, classes]`, `labels` `[N]`."""
+
     probabilities: NDArray[np.float32]
-    labels: NDArray[np.int64] | None
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def classes(self) -> NDArray[np.int64]:
@@ -60,68 +98,45 @@ class Predicted:
 
         Classes are called by their names where they have any.
         """
-        columns: dict[str, object] = {
-            "row": np.arange(len(self.classes)),
-            "predicted": self._name_classes(self.classes),
-        }
-        if self.labels is not None:
-            columns["label"] = self._name_classes(self.labels)
-        for number, column in enumerate(self.probabilities.T):
-            columns[f"probability_{self.about.name_of(number)}"] = column
-        return pl.DataFrame(columns)
+        named = {k: v for k, v in self.arrays().items() if k != "probability"}
+        probabilities = {f"probability_{n}": p for n, p in zip(self._names, self.probabilities.T, strict=True)}
+        return pl.DataFrame({"row": np.arange(len(self.classes)), **named, **probabilities})
 
     def by_class(self) -> pl.DataFrame:
         """One row a class that occurs: how often predicted and how surely; how many there are, how many found."""
-        rows = []
-        for number in range(self.probabilities.shape[1]):
-            predicted = self.classes == number
-            true = None if self.labels is None else self.labels == number
-            if predicted.any() or (true is not None and true.any()):
-                rows.append(
-                    {
-                        "class": self.about.name_of(number),
-                        "predicted": int(predicted.sum()),
-                        "confidence": float(self.confidence[predicted].mean()) if predicted.any() else None,
-                        "samples": None if true is None else int(true.sum()),
-                        "correct": None if true is None else int((true & predicted).sum()),
-                    }
-                )
-        kinds = {"class": pl.String, "predicted": pl.Int64, "confidence": pl.Float64}
-        return pl.DataFrame(rows, schema={**kinds, "samples": pl.Int64, "correct": pl.Int64})
+        count, right = self.probabilities.shape[1], self.classes == self.labels
+        predicted = np.bincount(self.classes, minlength=count)
+        samples = None if self.labels is None else np.bincount(self.labels, minlength=count)
+        found = None if self.labels is None else np.bincount(self.classes[right], minlength=count)
+        sure = np.bincount(self.classes, self.confidence, count) / np.maximum(predicted, 1)
+        table = pl.DataFrame(
+            {"class": self._names, "predicted": predicted, "confidence": sure, "samples": samples, "correct": found}
+        )
+        sure_of = pl.when(pl.col("predicted") > 0).then("confidence")
+        return table.with_columns(confidence=sure_of).filter((pl.col("predicted") > 0) | (pl.col("samples") > 0))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return `predicted` `[N]`, `label` `[N]` where it is known, and `probability` `[N, classes]`."""
-        found = {"predicted": self._name_classes(self.classes).to_numpy(), "probability": self.probabilities}
-        return found if self.labels is None else found | {"label": self._name_classes(self.labels).to_numpy()}
+        label = {} if self.labels is None else {"label": self._name_classes(self.labels)}
+        return {"predicted": self._name_classes(self.classes), **label, "probability": self.probabilities}
 
-    def write(self, path: Path) -> None:
-        """Write the table to a .parquet or .csv file, or the arrays to an .npz file, whole or not at all.
+    @property
+    def _names(self) -> list[str]:
+        return [self.about.name_of(number) for number in range(self.probabilities.shape[1])]
 
-        Raises:
-            BadInput: the name has another ending.
-        """
-        _write(path, self)
-
-    def _name_classes(self, classes: NDArray[np.int64]) -> pl.Series:
-        numbers = pl.Series(classes)
-        names = self.about.labels
-        return numbers if names is None else pl.Series([names[number] for number in classes])
+    def _name_classes(self, classes: NDArray[np.int64]) -> NDArray[Any]:
+        return classes if self.about.labels is None else np.array(self.about.labels, object)[classes]
 
 
 @dataclass(frozen=True, eq=False)
-class PredictedValues:
-    """The predictions of a model for `N` samples that are not of one class each.
+class PredictedValues(Predictions):
+    """Predictions for `N` samples that are not of one class each: `predicted` `[N, ...]` as the task's targets.
 
-    `predicted` and `labels`, where they are known, are in the form of the task's targets, `[N, ...]`;
-    `probabilities` are those of each label, in the same form. `metrics` are those of the task, by name.
+    `probabilities` are those of each label, in the same form; None where the task has none.
     """
 
-    about: About
-    """Whose predictions they are."""
     predicted: NDArray[Any]
     probabilities: NDArray[np.float32] | None
-    labels: NDArray[Any] | None
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_table(self) -> bool:
@@ -152,38 +167,24 @@ class PredictedValues:
     def by_output(self) -> pl.DataFrame:
         """One row an output: mean, least and greatest prediction, and the mean of the labels that are known."""
         values = self.predicted if self.probabilities is None else self.probabilities
-        rows = []
-        for number, name in enumerate(self.names):
-            column = values.reshape(len(values), -1)[:, number]
-            label = None if self.labels is None else self.labels.reshape(len(values), -1)[:, number]
-            there = label is not None and not np.isnan(label).all()
-            rows.append(
-                {
-                    "output": name.removeprefix("_") or "predicted",
-                    "mean": float(column.mean()),
-                    "least": float(column.min()),
-                    "greatest": float(column.max()),
-                    "label": float(np.nanmean(label)) if label is not None and there else None,
-                }
-            )
-        kinds = {"output": pl.String, "mean": pl.Float64, "least": pl.Float64, "greatest": pl.Float64}
-        return pl.DataFrame(rows, schema={**kinds, "label": pl.Float64})
+        columns = values.reshape(len(values), -1)
+        label = None
+        if self.labels is not None:
+            label = pl.DataFrame(self.labels.reshape(columns.shape)).fill_nan(None).mean().row(0)
+        return pl.DataFrame(
+            {
+                "output": [name.removeprefix("_") or "predicted" for name in self.names],
+                "mean": columns.mean(0, dtype=np.float64),
+                "least": columns.min(0),
+                "greatest": columns.max(0),
+                "label": label,
+            }
+        )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return `predicted` `[N, …]`, and `label` and `probability` where there are any, all of one shape."""
         found = {"predicted": self.predicted, "label": self.labels, "probability": self.probabilities}
         return {name: values for name, values in found.items() if values is not None}
-
-    def write(self, path: Path) -> None:
-        """Write the table to a .parquet or .csv file, or the arrays to an .npz file, whole or not at all.
-
-        Raises:
-            BadInput: the name has another ending, or there is no table.
-        """
-        _write(path, self)
-
-
-Predictions = Predicted | PredictedValues
 
 
 def conclude(about: About, task: Task, outputs: Tensor, labels: NDArray[Any] | None) -> Predictions:
@@ -201,31 +202,14 @@ def conclude(about: About, task: Task, outputs: Tensor, labels: NDArray[Any] | N
     if labels is not None and about.task:  # of plain classification the accuracy is said, which needs none
         metrics = compute_metrics(task, task.metrics, outputs, torch.from_numpy(labels))
     if task.one_class:
-        return Predicted(about, found, labels, metrics)
+        return Predicted(about, found, labels=labels, metrics=metrics)
     scores = task.scores(outputs).numpy() if task.probable else None
-    return PredictedValues(about, task.predict(outputs).numpy(), scores, labels, metrics)
+    return PredictedValues(about, task.predict(outputs).numpy(), scores, labels=labels, metrics=metrics)
 
 
 def has_columns(about: About, shape: tuple[int, ...]) -> bool:
     """Return whether predictions `[N, ...]` of this shape are a number for each output, not an array."""
     return shape[1:] in ((), (about.classes,)) and not about.build_task().tokens
-
-
-def _write(path: Path, predictions: Predictions) -> None:
-    if problems := check_out(path):
-        raise BadInput(problems)
-    buffer = BytesIO()
-    if path.suffix == ".csv":
-        _without_formulas(predictions.table()).write_csv(buffer)
-    elif path.suffix == ".parquet":
-        predictions.table().write_parquet(buffer)
-    else:
-        arrays: dict[str, Any] = {
-            name: values.astype(str) if values.dtype.kind == "O" else values
-            for name, values in predictions.arrays().items()
-        }
-        np.savez(buffer, **arrays)
-    write_whole(path, buffer.getvalue())
 
 
 def _without_formulas(table: pl.DataFrame) -> pl.DataFrame:
