@@ -16,18 +16,7 @@ from tests.commandline import COTERIE
 from tests.guide import blocks
 
 TEMPLATE = Path(__file__).parents[1] / "examples" / "plugin"
-RUN = (
-    "--data",
-    "two-dialects",
-    "--network",
-    "two-layers",
-    "--set",
-    "gamma=1.0",
-    "--rounds",
-    "2",
-    "--set",
-    "width=8",
-)
+RUN = "--data two-dialects --network two-layers --set gamma=1.0 --rounds 2 --set width=8"
 FEW = {"run": ("--rounds", "2"), "compare": ("--rounds", "1", "--seeds", "1", "--baselines", "none")}
 """What makes commands of the README small."""
 SOURCE = Path(__file__).parents[1] / "src"
@@ -91,7 +80,18 @@ def test_it_is_listed_run_predicted_with_and_exported(shell: Shell) -> None:
     assert "gamma = 2.0" in shell("list", "methods", "fedavgm-focal")
     shell("new", "a.toml", "--method", "fedavgm-focal")
     assert "gamma = 2.0" in (shell.folder / "a.toml").read_text("utf-8")
-    shell("run", "fedavgm-focal", *RUN, "--workers", "1", "--name", "first", "-q", "--observer", "diary(every=2)")
+    shell(
+        "run",
+        "fedavgm-focal",
+        *RUN.split(),
+        "--workers",
+        "1",
+        "--name",
+        "first",
+        "-q",
+        "--observer",
+        "diary(every=2)",
+    )
     first, last = (shell.folder / "diary.txt").read_text("utf-8").splitlines()
     assert first.startswith("round 2 of 2: ")
     assert last.startswith("finished: ")
@@ -136,14 +136,6 @@ def test_a_run_that_was_interrupted_goes_on(shell: Shell) -> None:
     shell("resume", "stopped", "-q")
     shell.python(AS_IF)
     assert (shell.folder / "diary.txt").read_text("utf-8").count("round 3 of 3") == 2
-
-
-def test_it_is_compared(shell: Shell) -> None:
-    """The cells run in processes of their own."""
-    options = ("--data", "two-dialects", "--rounds", "1", "--seeds", "1", "--jobs", "1", "--network", "two-layers")
-    table = shell("compare", "fedavg", "fedavgm-focal(gamma=0.5)", *options, "--name", "both")
-    assert "fedavgm-focal" in table
-    assert "failed" not in table
 
 
 EVERYWHERE = """

@@ -113,7 +113,7 @@ def test_clients_that_are_reached_by_bytes_say_the_same() -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("kind", ["sign-flip", "scale", "nan", "zero"])
+@pytest.mark.parametrize("kind", ["sign-flip", "scale", "nan"])
 def test_a_fifth_of_the_clients_does_not_turn_the_answer(kind: str) -> None:
     found = diagnose(experiment("rotated(2)", 20, attack={"kind": kind, "share": 0.2}), starts=3, gains=False)
     out = {*found.turned_round, *found.missing}

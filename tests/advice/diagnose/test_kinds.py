@@ -53,9 +53,8 @@ def test_planted_kinds_are_named(split: str, found: tuple[str, ...]) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("kind", ["sign-flip", "scale", "label-flip"])
-def test_a_fifth_of_the_clients_does_not_turn_the_kind(kind: str) -> None:
-    attack = {"kind": kind, "share": 0.2}
+def test_a_fifth_of_the_clients_does_not_turn_the_kind() -> None:
+    attack = {"kind": "label-flip", "share": 0.2}
     assert kinds("permuted-labels(2)", attack=attack).found == ("concept",)
     assert kinds("iid", attack=attack).found == ()
 
@@ -70,13 +69,7 @@ def test_a_few_clients_whose_labels_mean_something_else_may_be_hostile() -> None
         assert found.tables()["maybe_hostile"] == [group.number]
         assert f"without them the others are {others}" in " ".join(found.sentences())
     # Labels alone that are skewed, other inputs, and groups of one size are none of that.
-    for split in (
-        "permuted-labels(2)",
-        "permuted-labels(5)",
-        "rotated(2, sizes=[17, 3])",
-        "label-groups(8, share=0.8)",
-        "iid",
-    ):
+    for split in ("permuted-labels(2)", "rotated(2, sizes=[17, 3])", "label-groups(8, share=0.8)"):
         assert diagnosed(split).maybe_hostile == (), split
 
 

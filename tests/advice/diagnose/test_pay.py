@@ -68,9 +68,8 @@ def test_one_population_is_told_that_one_model_is_best() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sign-flip", "scale", "label-flip"])
-def test_a_fifth_of_the_clients_does_not_turn_what_pays(kind: str) -> None:
-    pay = found("rotated(2)", 20, attack={"kind": kind, "share": 0.2})
+def test_a_fifth_of_the_clients_does_not_turn_what_pays() -> None:
+    pay = found("rotated(2)", 20, attack={"kind": "label-flip", "share": 0.2})
     assert pay.best == "group"
     assert pay.chosen.is_above
 

@@ -30,9 +30,8 @@ def test_losses_and_predictions_tell_planted_groups_and_change_no_other_answer()
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("kind", ["sign-flip", "scale"])
-def test_a_fifth_of_the_clients_turns_no_signal(kind: str) -> None:
-    attack = {"kind": kind, "share": 0.2}
+def test_a_fifth_of_the_clients_turns_no_signal() -> None:
+    attack = {"kind": "sign-flip", "share": 0.2}
     for split, there in (("permuted-labels(2)", True), ("iid", False)):
         asked = experiment(split, 20, attack=attack, data={"public": 100}, run={"seed": 3})
         found = diagnose(asked, starts=1, gains=False, losses=True)

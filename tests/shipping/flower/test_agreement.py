@@ -25,6 +25,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.ledger import SUMS
 from coterie.runtime.remote.codec import VERSION
+from coterie.runtime.remote.handshake import pack_hello, unpack_hello
 from coterie.runtime.remote.message import Message, Value
 from coterie.shipping.flower.client import Client, Node, answer_message, find_client
 from coterie.shipping.flower.registration import Registration
@@ -98,7 +99,7 @@ def test_a_process_keeps_the_newest_of_a_client_alone(tmp_path: Path) -> None:
     assert find(None, "north") is other
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_columns_are_matched_by_name(tmp_path: Path) -> None:
     held = tables()
     straight = clinics(tmp_path / "straight", held).run(experiment())
@@ -160,7 +161,7 @@ def test_features_without_names_cannot_be_matched(tmp_path: Path) -> None:
         place.run(experiment())
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_values_of_text_are_told_only_where_they_may_be(tmp_path: Path) -> None:
     held, told = tables(text=True), []
 
@@ -286,13 +287,11 @@ def test_public_samples_are_read_like_those_of_clients(
     assert found[0, 1] == 7
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("text", [False, True])
-def test_standardised_alike_a_federation_gives_the_bits_of_a_simulation(text: bool, tmp_path: Path) -> None:
-    held = tables(text)
+@pytest.mark.medium
+def test_standardised_alike_a_federation_gives_the_bits_of_a_simulation(tmp_path: Path) -> None:
+    held, width = tables(text=True), 4
     place = clinics(tmp_path, held)
-    width, levels = (4, {"ward": ["day", "icu"]}) if text else (2, None)
-    asked = experiment(width, standardise="global", levels=levels)
+    asked = experiment(width, standardise="global", levels={"ward": ["day", "icu"]})
     real = place.run(asked)
     folder = tmp_path / "simulation"
     clinics(folder, held)
@@ -306,7 +305,7 @@ def test_standardised_alike_a_federation_gives_the_bits_of_a_simulation(text: bo
     assert sums["client"].n_unique() == 3
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_resumed_run_keeps_to_what_was_agreed_on(tmp_path: Path) -> None:
     asked = experiment(standardise="global")
     whole = clinics(tmp_path / "whole", tables()).run(asked)
@@ -321,7 +320,6 @@ def test_a_resumed_run_keeps_to_what_was_agreed_on(tmp_path: Path) -> None:
     assert same(whole, place.run(asked, resume="real"))
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -338,12 +336,12 @@ def test_a_resumed_run_keeps_to_what_was_agreed_on(tmp_path: Path) -> None:
         ({"sums": f"[[20, 20], [1, {10**400}], [1, 1]]"}, "there must be three rows of numbers"),
     ],
 )
-def test_a_hello_is_not_trusted(change: dict[str, str], said: str, tmp_path: Path) -> None:
-    def back(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
-        return Message({**message.values, **change}) if node == 1 else None
-
-    with pytest.raises(RuntimeError, match=said):
-        clinics(tmp_path, tables()).run(experiment(standardise="global"), back=back)
+def test_a_hello_is_not_trusted(change: dict[str, str], said: str) -> None:
+    sums = ((20.0, 20.0), (0.0, 1.0), (1.0, 1.0))
+    told = pack_hello(ClientInfo("north", (20, 4, 6), (2,), 2, "", columns=(Column("age"),), sums=sums))
+    assert unpack_hello(told).sums == sums
+    with pytest.raises(BadInput, match=said):
+        unpack_hello(Message({**told.values, **change}))
 
 
 @pytest.mark.parametrize(

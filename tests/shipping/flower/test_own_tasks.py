@@ -37,7 +37,7 @@ def run(folder: Path, task: str, declared: int) -> Path:
     return Place(folder, nodes).run(asked)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize(("task", "declared", "metric"), [("regression", 1, "rmse"), ("binary", 2, "auroc")])
 def test_real_clients_learn_a_task(task: str, declared: int, metric: str, tmp_path: Path) -> None:
     """The network has one output in either case."""

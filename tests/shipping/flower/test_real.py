@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 def experiment(method: str, rounds: int) -> Experiment:
     """Tables of numbers and text, whose columns and scales the clients agree on first."""
     asked = tables.experiment(4, standardise="global").updated({"data.clients": len(NAMES), "run.rounds": rounds})
-    # Clients say their loss, train, send what is due, keep the rest, and try two branches.
+    # Clients say their loss, train, send what is due, and keep the rest.
     settings = {"t_start": 2, "window": 1, "t_obv": 1} if method == "dcpfl" else {}
     return asked.updated({"method": {"name": method, **settings}, "data.test": 0.2})
 
@@ -71,7 +71,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
 
 def test_a_real_federation_ends_in_the_bits_of_a_rehearsal(real: Real) -> None:
     """A process for each message finds what the client kept and agreed on, as one process does."""
-    asked = experiment("dcpfl", rounds=3)
+    asked = experiment("dcpfl", rounds=2)
     run = real.submit(asked, "real")
     assert real.deployment.wait(run, LONG).completed, real.deployment.output(run)
     rehearsed, folder = RunFolder(real.place.run(asked, name="rehearsed")), RunFolder(real.place.runs / "real")
@@ -81,9 +81,9 @@ def test_a_real_federation_ends_in_the_bits_of_a_rehearsal(real: Real) -> None:
     assert folder.ledger().equals(rehearsed.ledger())
     assert folder.failures().is_empty()
     status = FederationStatus.read(folder)
-    assert (status.round, status.of) == (3, 3)
+    assert (status.round, status.of) == (2, 2)
     assert [(m.client, m.name, m.online, m.last_round, m.problem) for m in status.clients] == [
-        (client, name, True, 3, None) for client, name in enumerate(NAMES)
+        (client, name, True, 2, None) for client, name in enumerate(NAMES)
     ]
     assert {m.name: m.node for m in status.clients} == real.deployment.nodes
     assert (folder.path / "report.html").stat().st_size > 0

@@ -13,6 +13,7 @@ from coterie.runs.folder.reading import read_runs
 from coterie.runs.folder.run_folder import RunFolder
 from tests.commandline import Terminal
 
+QUICK = "--rounds 6 --workers 1 --quiet --set epochs=5 --set lr=0.1 --name first"
 CLIENTS = ("east", "north", "south", "west")
 
 
@@ -45,20 +46,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def train(terminal: Terminal, data: str, *words: str) -> str:
-    quick = [
-        "--rounds",
-        "6",
-        "--workers",
-        "1",
-        "--quiet",
-        "--set",
-        "epochs=5",
-        "--set",
-        "lr=0.1",
-        "--name",
-        "first",
-    ]
-    code, out, err = terminal("run", "fesem", "--data", data, "--set", "clusters=2", *quick, *words)
+    code, out, err = terminal("run", "fesem", "--data", data, "--set", "clusters=2", *QUICK.split(), *words)
     assert code == 0, err
     return out + err
 
@@ -87,15 +75,14 @@ def test_training_data_are_told_from_others_and_classes_keep_their_names(termina
     assert run.class_names == ("ill", "well")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("standardise", ["global", "client"])
-def test_the_order_of_columns_changes_nothing(terminal: Terminal, standardise: str) -> None:
+@pytest.mark.medium
+def test_the_order_of_columns_changes_nothing(terminal: Terminal) -> None:
     Path("wards").mkdir()
     whole = patients(0)
     for number, ((client,), table) in enumerate(whole.group_by("client", maintain_order=True)):
         table = table.drop("client")
         table.select(table.columns[:: 1 if number % 2 else -1]).write_csv(f"wards/{client}.csv")
-    train(terminal, "wards", "--set", f"standardise={standardise}")
+    train(terminal, "wards", "--set", "standardise=client")
     fresh = patients(1)
     fresh.write_csv("fresh.csv")
     fresh.select(reversed(fresh.columns)).write_parquet("turned.parquet")
@@ -113,7 +100,7 @@ def test_the_order_of_columns_changes_nothing(terminal: Terminal, standardise: s
     assert accuracy(terminal, "first", "--data", "sorted.csv", "--group", "0")[0] > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     whole = patients(0)
     whole.write_csv("wards.csv")
@@ -144,8 +131,8 @@ def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     assert (code, err.splitlines()[0][:35]) == (2, "coterie: client 'new' is unknown; k")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("missing", ["drop", "mean", "zero"])
+@pytest.mark.medium
+@pytest.mark.parametrize("missing", ["drop", "mean"])
 def test_missing_values_go_by_a_policy(terminal: Terminal, missing: str) -> None:
     whole = patients(0).with_columns(pl.when(pl.int_range(240) % 10 != 3).then("age").alias("age"))
     whole.write_csv("wards.csv")
@@ -186,7 +173,7 @@ def test_standardising_is_by_training_samples_alone(tmp_path: Path) -> None:
     assert turned.preparation_of(0) == found.preparation_of(2)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_named_dataset_is_standardised_for_prediction_too(terminal: Terminal) -> None:
     train(terminal, "digits", "--clients", "4", "--split", "iid", "--set", "standardise=global")
     assert accuracy(terminal, "first", "--data", "digits", "--client", "1")[0] > 0.8

@@ -211,7 +211,7 @@ def terminal(
     return Terminal(capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_predict_says_how_a_run_does(terminal: Terminal) -> None:
     code, out, err = terminal("predict", "one", "--data", "labelled.npz", "--out", "p.parquet")
     assert (code, err) == (0, "")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.commandline import Terminal
 
+QUICK = "--rounds 6 --workers 1 --set lr=0.1 --set epochs=8 --name solid --quiet"
 SHAPE = (5, 6, 7, 1)
 
 
@@ -29,27 +30,12 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     return Terminal(capsys)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("network", ["mlp", "tests.own_networks:Solid"])
-def test_a_model_of_volumes_predicts_them(terminal: Terminal, network: str) -> None:
-    words = (
-        "--network",
-        network,
-        "--rounds",
-        "6",
-        "--workers",
-        "1",
-        "--set",
-        "lr=0.1",
-        "--set",
-        "epochs=8",
-        "--name",
-        "solid",
-        "--quiet",
-    )
-    run = terminal("run", "fedavg", "--data", "volumes.npz", *words)
+@pytest.mark.medium
+def test_a_model_of_volumes_predicts_them(terminal: Terminal) -> None:
+    network = "tests.own_networks:Solid"
+    run = terminal("run", "fedavg", "--data", "volumes.npz", "--network", network, *QUICK.split())
     assert run.code == 0, run.err
-    allow = ["--allow", network] if ":" in network else []
+    allow = ["--allow", network]
     for data in ("volumes.npz", "flat.npz", "floats.npz"):
         found = terminal("predict", "solid", "--data", data, "--out", "each.csv", *allow)
         assert found.code == 0, found.err

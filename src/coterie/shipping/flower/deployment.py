@@ -43,7 +43,7 @@ SUPERLINK = "superlink"
 ANSWER_SECONDS = 120.0
 """For Flower's command line to answer; it computes for one or two."""
 
-ASK_SECONDS = 3.0
+ASK_SECONDS = 5.0
 """Between two questions whether a run has finished."""
 
 END_SECONDS = 5.0
@@ -118,16 +118,17 @@ class Deployment:
         """Wait until a run has finished, well or not; `look` is called several times a second meanwhile.
 
         Raises:
-            DeploymentFailed: it has not after so many seconds, or Flower does not say; the message ends with the
-                last lines of the SuperLink's log.
+            DeploymentFailed: it has not after so many seconds, or the SuperLink has ended; the message ends with
+                the last lines of its log.
         """
         deadline, asked = time.monotonic() + seconds, time.monotonic()
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self.processes[SUPERLINK].poll() is None:
             look()
             if time.monotonic() > asked + ASK_SECONDS:  # to ask takes a second of computing
-                if (status := self.status(run)).finished:
-                    look()
-                    return status
+                with suppress(DeploymentFailed):  # on a busy machine the SuperLink may be too late
+                    if (status := self.status(run)).finished:
+                        look()
+                        return status
                 asked = time.monotonic()
             time.sleep(0.2)
         raise DeploymentFailed(f"run {run} has not finished after {seconds:g} s; {self._ending(SUPERLINK)}")

@@ -32,9 +32,7 @@ HOSTS = ("localhost", "127.0.0.1")
 DAYS = 3650
 """For which the certificates are valid. None can be renewed alone, because the authority's key is not stored."""
 
-_HOST = re.compile(
-    r"(?=.{1,253}$)(\*\.)?([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z][A-Za-z0-9-]{0,62}"
-)
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
 _CLIENT = re.compile(rf"(?!{RESERVED})[A-Za-z0-9][A-Za-z0-9_.-]{{0,79}}")
 
 
@@ -59,6 +57,7 @@ def make_keys(folder: Path, hosts: Sequence[str] = (), clients: Sequence[str] = 
     require("making keys")
     certify = bool(hosts) or not (folder / AUTHORITY).exists()
     names = [AUTHORITY, CERTIFICATE, SERVER_KEY] if certify else []
+    clients = list(dict.fromkeys(clients))
     names += [file for client in clients for file in (client, f"{client}.pub")]
     if problems := _find_problems(folder, hosts, clients, names):
         raise BadInput(problems)
@@ -83,9 +82,7 @@ def _find_problems(folder: Path, hosts: Sequence[str], clients: Sequence[str], n
         for client in clients
         if not _CLIENT.fullmatch(client) or client in taken or client.endswith(".pub")
     ]
-    twice = sorted({client for client in clients if clients.count(client) > 1})
-    problems += [f"client = {client!r} is named {clients.count(client)} times; name it once" for client in twice]
-    there = [name for name in dict.fromkeys(names) if (folder / name).exists()]
+    there = [name for name in names if (folder / name).exists()]
     if there:
         problems.append(
             f"{str(folder)!r} has {', '.join(there)} already, and keys are never overwritten; name another folder, "
