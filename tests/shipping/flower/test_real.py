@@ -14,7 +14,7 @@ from coterie.cli.flower_new import write_app
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
 from coterie.shipping.flower.command_line import DeploymentFailed, Scalar
-from coterie.shipping.flower.deployment import Deployment, Status, deploy, kill_group
+from coterie.shipping.flower.deployment import Deployment, deploy, kill_group
 from coterie.shipping.flower.status import FederationStatus
 from coterie.shipping.model.trained import MODEL, read_model
 from tests.shipping.flower import test_agreement as tables
@@ -45,14 +45,12 @@ class Real:
     place: Place
     deployment: Deployment
 
-    def submit(self, asked: Experiment, name: str, seconds: float = LONG) -> str:
+    def submit(self, asked: Experiment, name: str) -> str:
         """Start a run, whose folder has this name; its number at Flower."""
         file = self.place.folder / f"{name}.toml"
         file.write_text(asked.to_toml(), "utf-8")
         where: dict[str, Scalar] = {"experiment": str(file), "runs": str(self.place.runs), "name": name}
-        return self.deployment.submit(
-            self.place.folder / "clinics", {**where, "wait": LONG, "round-seconds": seconds}
-        )
+        return self.deployment.submit(self.place.folder / "clinics", {**where, "wait": LONG, "round-seconds": LONG})
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +96,16 @@ def test_an_app_that_is_refused_is_said_to_be(real: Real, tmp_path: Path) -> Non
 
 def test_a_run_outlives_a_node_that_is_killed(real: Real) -> None:
     """The last test: the node does not come back."""
-    run = real.submit(experiment("fedavg", rounds=2), "outlived", seconds=30)
+    run = real.submit(experiment("fedavg", rounds=3), "outlived")
     folder = RunFolder(real.place.runs / "outlived")
 
     def kill_after_a_round() -> None:
         there = (folder.path / "federation.json").exists()
-        if there and real.deployment.processes[AWAY].poll() is None and FederationStatus.read(folder).round == 1:
+        if there and real.deployment.processes[AWAY].poll() is None and FederationStatus.read(folder).round:
             kill_group(real.deployment.processes[AWAY])
 
     status = real.deployment.wait(run, LONG, look=kill_after_a_round)
-    assert status == Status("finished:completed", status.details), real.deployment.output(run)
-    failed = folder.failures().to_dicts()[0]
-    assert (failed["round"], failed["client"]) == (2, NAMES.index(AWAY))
-    assert folder.rounds()["participants"].to_list() == [2, 1]
+    assert status.completed, real.deployment.output(run)
+    assert {row["client"] for row in folder.failures().to_dicts()} == {NAMES.index(AWAY)}
+    participants = folder.rounds()["participants"].to_list()
+    assert (participants[0], participants[-1]) == (2, 1)
