@@ -39,6 +39,7 @@ from coterie.runs.folder.files import write_whole
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.setup import World, engine_spec, load_federation
 from coterie.runtime.local.runtime import LocalRuntime
+from coterie.studies.rows import write_rows
 
 PAGE = Path(__file__).parents[1] / "docs" / "diagnose.md"
 KEPT = PAGE.parent / "diagnose" / "calibration.json"
@@ -276,8 +277,8 @@ def fill(kept: Path, cases: Sequence[C], row_of: Callable[[C, int], Row], second
 def keep(kept: Path, found: Mapping[str, Any]) -> None:
     """Write the rows, in the order of their places, with the machine they were made on last."""
     kept.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({**found, "machine": machine(), "rows": dict(sorted(found["rows"].items()))}, indent=1)
-    write_whole(kept, f"{text}\n".encode())
+    whole = {**found, "machine": machine(), "rows": dict(sorted(found["rows"].items()))}
+    write_whole(kept, write_rows(whole, {"rows": 1}).encode())
 
 
 if __name__ == "__main__":

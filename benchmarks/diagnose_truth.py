@@ -39,6 +39,7 @@ from coterie.grouping.gains import mean_gain
 from coterie.runs.folder.files import write_whole
 from coterie.runs.schema.experiment import Experiment
 from coterie.studies.compare.spec import key_of
+from coterie.studies.rows import write_rows
 
 PAGE = Path(__file__).parents[1] / "docs" / "diagnose.md"
 KEPT = PAGE.parent / "diagnose" / "truth.json"
@@ -363,9 +364,9 @@ def main(words: Sequence[str]) -> int:
         experiment = shrink(cell.experiment()) if asked.smoke else cell.experiment()
         rows[cell.place] = row = see_truth(experiment) if isinstance(cell, Case) else see_place(experiment)
         print(f"{number}/{len(todo)} {cell.place}: {row}", flush=True)
-        text = json.dumps({"benchmark": "diagnose_truth", "machine": machine(), "rows": rows}, indent=1)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, f"{text}\n".encode())
+        found = {"benchmark": "diagnose_truth", "machine": machine(), "rows": rows}
+        write_whole(kept, write_rows(found, {"rows": 1}).encode())
     if asked.write is None:
         print(f"{truth_table(rows)}\n\n{say_truth(rows)}\n\n{map_table(rows)}")
     else:

@@ -17,6 +17,7 @@ from coterie.runs.events import Round
 from coterie.runs.folder.files import write_whole
 from coterie.runs.schema.experiment import Experiment
 from coterie.studies.compare.spec import key_of
+from coterie.studies.rows import write_rows
 
 Row = Mapping[str, Any]
 
@@ -94,9 +95,9 @@ def fill(
         if asked.smoke and "failed" in rows[cell.place]:
             raise BadInput(rows[cell.place]["failed"])
         print(f"{number}/{len(todo)} {cell.place}: {rows[cell.place]['accuracy']:.3f}", flush=True)
-        text = json.dumps({"benchmark": name, "machine": machine(), "rows": rows}, indent=1)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, f"{text}\n".encode())
+        found = {"benchmark": name, "machine": machine(), "rows": rows}
+        write_whole(kept, write_rows(found, {"rows": 1}).encode())
     write: Path | None = asked.write
     return rows, write
 

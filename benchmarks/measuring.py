@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
@@ -61,12 +60,13 @@ def ratios(base: Sequence[float], other: Sequence[float]) -> tuple[float, float,
 
 def write(path: Path | str | None, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Keep a benchmark's rows as JSON, with the machine they were measured on; nothing where there is no path."""
+    from coterie.studies.rows import write_rows
+
     if path is None:
         return
     found = {"benchmark": name, "machine": machine(), "rows": [dict(row) for row in rows]}
-    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(text, encoding="utf-8")
+    Path(path).write_text(write_rows(found, {"rows": 1}), encoding="utf-8")
 
 
 def arguments(name: str, doc: str | None, smoke: Mapping[str, Any], repeats: int | None = 5) -> Arguments:

@@ -43,6 +43,7 @@ from coterie.report.numbers import count_of
 from coterie.runs.folder.files import write_whole
 from coterie.runs.schema.experiment import Experiment
 from coterie.studies.compare.spec import key_of
+from coterie.studies.rows import write_rows
 
 KEPT = Path(__file__).parents[1] / "docs" / "planted"
 """The rows of each method, in a file of its name."""
@@ -274,9 +275,9 @@ class Kept:
 
     def _write(self, method: str) -> None:
         own = sorted((row for row in self.rows if row["method"] == method), key=place_of)
-        text = json.dumps({"benchmark": "planted", "machine": machine(), "rows": own}, indent=1, allow_nan=False)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / f"{method}.json", f"{text}\n".encode())
+        found = {"benchmark": "planted", "machine": machine(), "rows": own}
+        write_whole(self.folder / f"{method}.json", write_rows(found, {"rows": 1}).encode())
 
 
 def place_of(row: Row) -> tuple[Any, ...]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from coterie.studies.compare.spec import Comparison
     from coterie.studies.papers.item import Item
     from coterie.studies.papers.result import Result
-    from coterie.studies.papers.standing import Standing
 
 HELP = """
 Run a published table or figure again, and hold it against what was printed, claim by claim.
@@ -77,7 +76,7 @@ def reproduce(
     ] = None,
     list_: Annotated[
         bool,
-        typer.Option("--list", help="List what there is, what --folder and --keep hold of it, and minutes."),
+        typer.Option("--list", help="List what there is, and what --folder and --keep hold of it."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print where the results are, and no more.")] = False,
 ) -> None:
@@ -130,6 +129,7 @@ def _print_items(folder: Path, keep: Path | None) -> None:
     """Print a line on each item, with how it stands at each scale; then refuse those whose files have mistakes."""
     from coterie.cli.printing import say
     from coterie.report.reproduction.one_result import heading
+    from coterie.report.reproduction.words import duration
     from coterie.studies.papers.item import list_items, load_item
     from coterie.studies.papers.standing import assess, read_last_results
 
@@ -144,9 +144,12 @@ def _print_items(folder: Path, keep: Path | None) -> None:
     margin = max(map(len, names), default=0)
     results = read_last_results(items, folder, keep)
     for item in items:
-        standings = {scale: assess(item, scale, results, items) for scale in item.scales}
-        told = ", ".join(f"{scale} {_in_words(standing)}" for scale, standing in standings.items())
-        say(f"{item.id:<{margin}}  {heading(item)} ({told})")
+        told = []
+        for scale in item.scales:
+            found = results.get((item.id, scale))
+            took = f": {duration(found.seconds)}" if found else ""
+            told.append(f"{scale} {assess(item, found)}{took}")
+        say(f"{item.id:<{margin}}  {heading(item)} ({', '.join(told)})")
     if problems:
         raise BadInput(problems)
     if keep is None:
@@ -154,18 +157,6 @@ def _print_items(folder: Path, keep: Path | None) -> None:
     else:
         say(f"results are those in {keep} and {folder}")
     say(f"run one with: coterie reproduce ITEM --scale {DEFAULT_SCALE}")
-
-
-def _in_words(standing: Standing) -> str:
-    """How an item stands at a scale, and how long its runs take."""
-    if standing.seconds is None:
-        return standing.state
-    return f"{standing.state}: {'' if standing.measured else 'about '}{_duration(standing.seconds)}"
-
-
-def _duration(seconds: float) -> str:
-    """Whole minutes, at least one; from two hours on, hours."""
-    return f"{max(1, round(seconds / 60))} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _choose_items(names: Sequence[str], scale: str) -> list[Item]:
@@ -204,6 +195,8 @@ def _run_items(
 
     Runs that two items have in common are run once.
     """
+    from rich.markdown import Markdown
+
     from coterie.cli.printing import make_console, say
     from coterie.report.reproduction import one_result
     from coterie.runs.folder.files import refuse_links
@@ -214,7 +207,7 @@ def _run_items(
             directory.mkdir(parents=True, exist_ok=True)  # if it cannot be made, nothing runs
     refuse_links(folder, [folder / "cells", *(folder / f"{item.id}-{scale}" for item in items)])
     if len(items) > 1 and not quiet:
-        _print_plan(items, scale, comparisons, jobs, folder, keep)
+        _print_plan(items, comparisons, folder)
     failed = 0
     for item, comparison in zip(items, comparisons, strict=True):
         try:
@@ -232,7 +225,7 @@ def _run_items(
         if quiet:
             print_escaped(paths["result"])
             continue
-        make_console().print(one_result.to_rich(item, result))
+        make_console().print(Markdown(one_result.to_markdown(item, result)))
         for name, path in paths.items():
             say(f"{name:<8}{path}")
     return failed
@@ -246,45 +239,27 @@ def _leave_out_kept(items: Sequence[Item], scale: str, keep: Path | None) -> lis
     if keep is None:
         return list(items)
     results = read_last_results(items, None, keep)
-    left = [item for item in items if assess(item, scale, results, items).state != "up to date"]
+    left = [item for item in items if assess(item, results.get((item.id, scale))) != "up to date"]
     if len(left) < len(items):
         say(f"{len(items) - len(left)} of {len(items)} items are up to date at scale {scale} in {keep}")
     return left
 
 
-def _print_plan(
-    items: Sequence[Item],
-    scale: str,
-    comparisons: Sequence[Comparison],
-    jobs: int | None,
-    folder: Path,
-    keep: Path | None,
-) -> None:
-    """Print what is to be run, and how long that takes at a guess."""
+def _print_plan(items: Sequence[Item], comparisons: Sequence[Comparison], folder: Path) -> None:
+    """Print how many runs are to be done."""
     from coterie.cli.printing import say
-    from coterie.runtime.threads import cores
     from coterie.studies.compare.folder import find_finished
-    from coterie.studies.papers.standing import assess, read_last_results
 
-    results = read_last_results(items, folder, keep)
     seen: set[str] = set()
-    left, seconds, unknown_time = 0, 0.0, []
+    left = 0
     for item, comparison in zip(items, comparisons, strict=True):
         cells = {cell.key: cell for cell in comparison.cells()}
         mine = [cell for key, cell in cells.items() if key not in seen]
         todo = len(mine) - len(find_finished(mine, folder / "cells"))
         seen |= set(cells)
-        took = assess(item, scale, results, items).seconds
-        share = None if took is None else took * todo / len(cells)
-        say(f"{item.id}: {todo} of {len(cells)} runs to do" + (f", {_duration(share)} in all" if share else ""))
+        say(f"{item.id}: {todo} of {len(cells)} runs to do")
         left += todo
-        if share is None and todo:
-            unknown_time.append(item.id)
-        seconds += share or 0.0
-    at_once = jobs or cores()
-    about = f", about {_duration(seconds / at_once)} with {at_once} at a time" if seconds else ""
-    without = f"; without {', '.join(unknown_time)}, of which no time is known" if unknown_time and seconds else ""
-    say(f"{left} runs to do in all{about}{without}")
+    say(f"{left} runs to do in all")
 
 
 def _make_comparisons(items: Sequence[Item], scale: str, folder: Path) -> list[Comparison]:

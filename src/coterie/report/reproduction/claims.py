@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from coterie.report.numbers import MISSING, join_words, signed
 from coterie.report.reproduction.words import mean_and_interval, sentence
 from coterie.report.tables import Markdown, Table, escape_markdown
-from coterie.studies.papers.claims import JudgedClaim, JudgedLink, Link, Verdict, references
+from coterie.studies.papers.claims import JudgedClaim, JudgedLink, Link, Verdict, named_in, references
 from coterie.studies.papers.item import Item
 from coterie.studies.papers.result import Result, judge_claims, judge_published
 
@@ -146,23 +146,22 @@ def _margin(link: Link, judged: JudgedLink) -> list[float]:
 
 def turn_to_claim(link: Link, difference: float) -> float:
     """Left minus right turned so that it is above zero where the link holds."""
-    return difference if ">" in link.order else 0.0 - difference
+    return difference if link.sign > 0 else 0.0 - difference
 
 
 def turn_bound(link: Link, bound: str) -> str:
     """What is known of left minus right, turned like it."""
     turned = {"at least": "at most", "at most": "at least"}
-    return bound if ">" in link.order else turned.get(bound, "")
+    return bound if link.sign > 0 else turned.get(bound, "")
 
 
 def _name(link: Link) -> str:
     """A link in few words, by what its sides differ in; empty where that takes more than two names."""
-    left, right = (_number(side) for side in (link.left, link.right))
-    if right is not None:
-        return f"{link.order} {right}"
-    if left is not None:
-        return f"{link.order.translate(str.maketrans('<>', '><'))} {left}"
-    if not isinstance(link.left, ast.Subscript) or not isinstance(link.right, ast.Subscript):
+    if not named_in(link.right):
+        return f"{link.order} {link.right}"
+    if not named_in(link.left):
+        return f"{link.order.translate(str.maketrans('<>', '><'))} {link.left}"
+    if not all(_ONE_QUANTITY.fullmatch(side) for side in (link.left, link.right)):
         return ""
     for field in ("method", "setting", "quantity"):
         names = dict.fromkeys(getattr(reference, field) for reference in references([link]))
@@ -171,6 +170,5 @@ def _name(link: Link) -> str:
     return ""
 
 
-def _number(side: ast.expr) -> str | None:
-    """The text of a side that names no quantity."""
-    return None if any(isinstance(node, ast.Subscript) for node in ast.walk(side)) else ast.unparse(side)
+_ONE_QUANTITY = re.compile(r"\w+\[[^\[\]]*\]")
+"""A side that is a quantity and nothing else."""

@@ -1,23 +1,18 @@
-"""One result of an item, published beside measured: for a terminal, as Markdown, and for its comparison's page."""
+"""One result of an item, published beside measured: as Markdown, and in a few notes for its comparison's page."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-from coterie.report import tables
 from coterie.report.numbers import MISSING, count_of, join_words, signed
 from coterie.report.rendering import render_document
-from coterie.report.reproduction.claims import in_words, turn_bound, turn_to_claim
+from coterie.report.reproduction.claims import count_verdicts, in_words, turn_bound, turn_to_claim
 from coterie.report.reproduction.words import duration, mean_and_sd, sentence
 from coterie.report.tables import Table
-from coterie.studies.papers.claims import VERDICTS, JudgedClaim, JudgedLink, Link, Reference, Verdict
-from coterie.studies.papers.item import FULL, Claim, Item
+from coterie.studies.papers.claims import VERDICTS, JudgedLink, Link, Reference
+from coterie.studies.papers.item import Item
 from coterie.studies.papers.result import Result, judge_claims, judge_published
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 NAMED = ("coterie", "torch", "numpy")
 """Packages whose versions the documents name; a result holds all."""
@@ -36,24 +31,6 @@ class Run(NamedTuple):
     command: str
 
 
-class ClaimText(NamedTuple):
-    """A claim and what became of it, in words."""
-
-    text: str
-    where: str
-    verdict: Verdict
-    corrected: str
-    """What becomes of a verdict that is decided, when it is corrected for the number of claims."""
-    links: list[tuple[str, str]]
-    """Each comparison of the claim as it is written, and the difference of its two sides."""
-    printed: str
-    """What the printed numbers say of it; nothing where they are not complete."""
-    exception: str
-    """Why the printed numbers do not bear the claim out, where somebody has found out."""
-    why: str
-    """Why the measured ones do not."""
-
-
 def to_markdown(item: Item, found: Result) -> str:
     """Write one result as Markdown, with every number and every comparison of its claims."""
     return render_document(
@@ -66,55 +43,20 @@ def to_markdown(item: Item, found: Result) -> str:
         tables=[
             (title_of(item, q, [found.scale]), table) for q in item.shows if (table := table_of(item, found, q))
         ],
-        claims=_claims(item, found),
+        claims=_describe_claims(item, found),
+        counts=_count(item, found),
         finding=sentence(item.findings[found.scale]) if found.scale in item.findings else "",
     )
 
 
-def to_rich(item: Item, found: Result) -> Group:
-    """Lay out one result for a terminal: what the paper says, what was run, the tables, the claims."""
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    parts: list[Text | RichTable | Padding] = [
-        Text(heading(item), style="bold"),
-        Text(f"The paper: {sentence(item.says)}"),
-        *(Text(line) for line in _origin(item, found)),
-    ]
-    for quantity in item.shows:
-        drawn = tables.to_rich(table_of(item, found, quantity))
-        drawn.title, drawn.title_justify = title_of(item, quantity, [found.scale]), "left"
-        parts.append(drawn)
-    styles = dict(zip(VERDICTS, ("green", "red", "yellow", "dim", "dim"), strict=True))
-    claims = _claims(item, found)
-    for claim, given in zip(claims, item.claims, strict=True):
-        head = Text(claim.verdict + claim.corrected, style=f"bold {styles[claim.verdict]}")
-        parts.append(head.append(f"  {given.text} ({given.where})", style="not bold default"))
-        lines = [f"{link}: {difference}" for link, difference in claim.links]
-        lines += [claim.printed] if claim.printed else []
-        lines += [f"why: {given.finding[found.scale]}"] if found.scale in given.finding else []
-        parts += [Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines]
-    if finding := item.findings.get(found.scale):
-        parts.append(Text(f"What we make of it: {sentence(finding)}"))
-    counts = Counter(claim.verdict for claim in claims)
-    parts.append(Text(f"Claims: {', '.join(f'{v} {counts[v]}' for v in VERDICTS if counts[v])}."))
-    return Group(*parts)
-
-
 def notes(item: Item, found: Result) -> list[str]:
-    """Describe one result for its comparison's page, a sentence each: the item, what was run, and the claims."""
-    said = []
-    for claim in _claims(item, found):
-        parts = [f"{link}: {difference}" for link, difference in claim.links]
-        parts += [claim.printed] if claim.printed else []
-        said.append(f"Claim, {claim.verdict}{claim.corrected}: {claim.text} ({claim.where}) {'; '.join(parts)}.")
+    """Describe one result for its comparison's page, a sentence each: the item, what was run, and the verdicts."""
+    run = describe_run(item, found, len(found.failed))
     return [
         f"{heading(item)}. The paper: {sentence(item.says)}",
-        *_origin(item, found),
-        *said,
-        "What was printed and what was measured, side by side, is in table.md beside this page.",
+        f"Run here at scale {run.scale}: {run.what}",
+        f"Claims: {_count(item, found)}.",
+        "What was printed and what was measured, claim by claim, is in table.md beside this page.",
     ]
 
 
@@ -180,29 +122,27 @@ def title_of(item: Item, quantity: str, scales: Sequence[str]) -> str:
     return f"{quantity}: {said}" + (f", {unit}" if unit and not said.startswith(unit) else "")
 
 
-def _claims(item: Item, found: Result) -> list[ClaimText]:
-    def describe(claim: Claim, judged: JudgedClaim, printed: Sequence[tuple[float, bool]] | None) -> ClaimText:
-        return ClaimText(
-            sentence(claim.text),
-            claim.where,
-            judged.verdict,
-            in_words(judged).replace("*", "").removeprefix(judged.verdict),
-            [(one.link, _describe_margin(link, one)) for link, one in zip(claim.links, judged.links, strict=True)],
-            "" if printed is None else _describe_printed(claim.links, printed),
-            sentence(claim.published_exception) if claim.published_exception else "",
-            sentence(claim.finding[found.scale]) if found.scale in claim.finding else "",
-        )
+def _describe_claims(item: Item, found: Result) -> Iterator[dict[str, Any]]:
+    """Yield each claim and what became of it, in words: its verdict, and the difference of each comparison."""
+    for claim, judged, printed in zip(item.claims, judge_claims(item, found), judge_published(item), strict=True):
+        yield {
+            "text": sentence(claim.text),
+            "where": claim.where,
+            "verdict": judged.verdict,
+            "corrected": in_words(judged).replace("*", "").removeprefix(judged.verdict),
+            "links": [
+                (one.link, _describe_margin(link, one)) for link, one in zip(claim.links, judged.links, strict=True)
+            ],
+            "printed": "" if printed is None else _describe_printed(claim.links, printed),
+            "exception": sentence(claim.published_exception) if claim.published_exception else "",
+            "why": sentence(claim.finding[found.scale]) if found.scale in claim.finding else "",
+        }
 
-    every = zip(item.claims, judge_claims(item, found), judge_published(item), strict=True)
-    return [describe(*claim) for claim in every]
 
-
-def _origin(item: Item, found: Result) -> Iterator[str]:
-    """What a result comes from, a sentence a line: the runs, what was replaced and reduced, what failed."""
-    name = "the paper's own setting" if found.scale == FULL else f"scale {found.scale}"
-    yield f"Run here: {name}, {_runs(found)}."
-    yield from _differences(item, found.scale)
-    yield from _trouble(found, len(found.failed))
+def _count(item: Item, found: Result) -> str:
+    """Say how many claims have which verdict."""
+    counts = count_verdicts(item, found)
+    return ", ".join(f"{verdict} {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
 
 
 def _runs(found: Result) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +10,14 @@ from functools import cache
 from hashlib import blake2b
 from importlib.metadata import version
 from itertools import product
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.catalogue import is_value, plain
-from coterie.errors import BadInput, unknown
+from coterie.errors import BadInput, sentences, unknown
 from coterie.plugins import allow as allow_names
 from coterie.plugins import find_refusal, give
 from coterie.runs.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, RunMetrics, known_metrics
@@ -23,16 +25,12 @@ from coterie.runs.schema import toml
 from coterie.runs.schema.check import CHOICES, absolute_data, find_failed_imports
 from coterie.runs.schema.check import find_paths as find_experiment_paths
 from coterie.runs.schema.experiment import Experiment
-from coterie.runs.schema.registry import SECTIONS, field_names, keys_deciding, name_given
+from coterie.runs.schema.registry import SECTIONS, as_table, field_names, keys_deciding
 from coterie.runs.schema.sections import LONGEST_NAME, NAME, NAME_RULES, Data, TaskChoice, make_name
 
 Part = Mapping[str, Mapping[str, Any]]
 """A part of an experiment: keys by section."""
 
-KEYS = (
-    *("name", "seeds", "baseline", "measure", "target", "methods", "adapted", "experiment", "settings", "grid"),
-    "tuned",
-)
 DEFAULT_SEEDS = 3
 
 SET_BY_THE_COMPARISON = {
@@ -46,6 +44,52 @@ EVEN = {"data": "have the same data", "evaluation": "are evaluated alike"}
 """Sections that no method may have for itself, and why."""
 
 _METHOD = re.compile(r"(?P<name>[A-Za-z_][\w.:-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
+
+
+def _check_name(name: str) -> str:
+    if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        raise ValueError(f"write up to {LONGEST_NAME} {NAME_RULES}")
+    return name
+
+
+def _check_label(label: str) -> str:
+    if not label.strip() or not label.isprintable():
+        raise ValueError("a label must be a text in one line")
+    return label
+
+
+def _check_different(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(seeds)) < len(seeds):
+        raise ValueError("seeds must be different numbers")
+    return seeds
+
+
+_Label = Annotated[str, AfterValidator(_check_label)]
+_Table = dict[str, Any]
+
+
+class _Given(BaseModel):
+    """The keys of a comparison as they are given; `_read_part` reads the parts of experiments among them."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    name: Annotated[str, AfterValidator(_check_name)] | None = None
+    seeds: (
+        Annotated[int, Field(strict=True, ge=1)]
+        | Annotated[
+            tuple[Annotated[int, Field(strict=True, ge=0)], ...],
+            Field(min_length=1),
+            AfterValidator(_check_different),
+        ]
+    ) = DEFAULT_SEEDS
+    baseline: str | None = None
+    measure: str | None = None
+    target: Annotated[float, Field(strict=True)] | None = None
+    methods: Annotated[list[str] | dict[_Label, str | _Table], Field(min_length=1)]
+    adapted: dict[_Label, str] | None = None
+    experiment: _Table = {}
+    settings: dict[_Label, _Table] = {}
+    grid: _Table = {}
+    tuned: dict[str, dict[str, _Table]] = {}
 
 
 @dataclass(frozen=True)
@@ -136,55 +180,71 @@ class Comparison:
         give(named.values() if given else ())
         if refusal := find_refusal(named):
             raise BadInput(refusal)
+        if sections := [key for key in tables if key in SECTIONS]:
+            raise BadInput(
+                [f"{key} is not a key of a comparison; write it as experiment.{key}, for all" for key in sections]
+            )
+        try:
+            known = _Given.model_validate(dict(tables))
+        except ValidationError as error:
+            raise BadInput(sentences(error, known=[*_Given.model_fields], owner="a comparison")) from None
         problems: list[str] = []
-        for key in tables:
-            if key in SECTIONS:
-                problems.append(
-                    f"{key} is not a key of a comparison; write it as experiment.{key}, for all its cells"
-                )
-            elif key not in KEYS:
-                problems.append(unknown("key", str(key), KEYS, where="in a comparison"))
-        experiment = _read_part("experiment", tables.get("experiment", {}), problems)
+        experiment = _read_part("experiment", known.experiment, problems)
         if lost := find_failed_imports(experiment):  # and with it the names that it registers
             raise BadInput([*problems, *(f"experiment.{sentence}" for sentence in lost)])
-        methods = _read_methods(tables.get("methods"), experiment, problems)
-        settings = _read_settings(tables, problems)
-        tuned = _read_tuned(tables.get("tuned", {}), list(settings) or [""], list(methods), problems)
+        methods = _read_methods(known.methods, experiment, problems)
+        settings = _read_settings(known.settings, known.grid, problems)
+        tuned = {
+            setting: {
+                label: _read_part(f"tuned.{setting}.{label}", part, problems, of_method=True)
+                for label, part in parts.items()
+            }
+            for setting, parts in known.tuned.items()
+        }
         labels = list(methods)
-        adapted = _read_adapted(tables.get("adapted", default_adapted(methods, experiment)), labels, problems)
-        baseline = tables.get("baseline", labels[0] if labels else "")
-        if labels and baseline not in (*labels, *adapted):
-            problems.append(
-                f"baseline = {baseline!r} is not possible; it must be the label of a method: "
-                f"{_join_or([*labels, *adapted])}"
-            )
-        metrics = _expected_metrics(experiment, settings, problems)
-        measure = CLASSIFICATION.headline if metrics is None else metrics.headline
-        if is_measure_named := "measure" in tables:
-            measure = _check_measure(tables["measure"], metrics, problems)
-        target = _check_target(
-            tables.get("target"), measure if is_measure_named or metrics else None, metrics, problems
-        )
-        seeds = _read_seeds(tables.get("seeds", DEFAULT_SEEDS), problems)
-        is_named = "name" in tables or name is not None
-        data = experiment.get("data", {})
-        words = [Path(str(data.get("name", ""))).stem, str(data.get("split", "")), *labels]
-        name = _check_name(tables.get("name", name or make_name("-".join(words), otherwise="comparison")), problems)
+        adapted = default_adapted(methods, experiment) if known.adapted is None else known.adapted
+        problems += [
+            f"adapted.{label} is not possible; a method has that label already"
+            for label in adapted
+            if label in methods
+        ]
+        baseline = labels[0] if known.baseline is None else known.baseline
+        wanted = {
+            "method": [*adapted.values(), *(label for parts in tuned.values() for label in parts)],
+            "setting": list(tuned),
+            "baseline": [baseline],
+        }
+        there = {"method": labels, "setting": [*settings] or [""], "baseline": [*labels, *adapted]}
+        problems += [
+            unknown(what, name, there[what])
+            for what, names in wanted.items()
+            for name in names
+            if name not in there[what]
+        ]
+        metrics = None
+        try:
+            metrics = _expected_metrics(experiment, settings)
+        except BadInput as error:
+            problems += error.problems
+        measure = known.measure or (metrics or CLASSIFICATION).headline
+        problems += _find_misfits(measure, known.target, metrics)
         if problems:
             raise BadInput(list(dict.fromkeys(problems)))
+        data = experiment.get("data", {})
+        words = [Path(str(data.get("name", ""))).stem, str(data.get("split", "")), *labels]
         return cls(
-            name,
-            seeds,
+            known.name or name or make_name("-".join(words), otherwise="comparison"),
+            tuple(range(known.seeds)) if isinstance(known.seeds, int) else known.seeds,
             baseline,
             measure,
-            target,
+            known.target,
             experiment,
             tuple(Variant(label, part) for label, part in methods.items()),
             tuple(Variant(label, part) for label, part in settings.items()) or (Variant("", {}),),
             tuned,
             adapted,
-            is_measure_named,
-            is_named,
+            known.measure is not None,
+            (known.name or name) is not None,
         )
 
     @classmethod
@@ -238,10 +298,7 @@ class Comparison:
             BadInput: the runs do not have its measure, or the target is none of it.
         """
         found = self if self.is_measure_named else replace(self, measure=metrics.headline)
-        problems: list[str] = []
-        _check_measure(found.measure, metrics, problems)
-        _check_target(found.target, found.measure, metrics, problems)
-        if problems:
+        if problems := _find_misfits(found.measure, found.target, metrics):
             raise BadInput(problems)
         return found
 
@@ -424,50 +481,27 @@ def parse_method(text: str) -> Part:
     return part
 
 
-def _read_seeds(given: Any, problems: list[str]) -> tuple[int, ...]:
-    """Return the seeds that a number or a list means; this and all below add what is wrong to `problems`."""
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
-        return tuple(range(given))
-    seeds = tuple(given) if isinstance(given, list | tuple) else ()
-    whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
-    if seeds and whole and len(set(seeds)) == len(seeds):
-        return seeds
-    problems.append(
-        f"seeds = {given!r} is not possible; it must be how many, at least 1, or a list of different numbers from "
-        "0 on, as in [0, 3, 7]"
-    )
-    return ()
-
-
-def _read_methods(given: Any, experiment: Part, problems: list[str]) -> dict[str, Part]:
-    """Return the methods by label."""
-    if isinstance(given, str) or not isinstance(given, list | tuple | Mapping) or not given:
-        problems.append(
-            'methods is missing; give a list of methods, as in methods = ["fedavg", "fesem"], or a table for each'
-        )
-        return {}
-    if not isinstance(given, Mapping):
-        texts = [str(text) for text in given]
+def _read_methods(
+    given: list[str] | dict[str, str | _Table], experiment: Part, problems: list[str]
+) -> dict[str, Part]:
+    """Return the methods by label; this and all below add what is wrong to `problems`."""
+    if isinstance(given, list):
         problems += [
-            f"methods has {text!r} {texts.count(text)} times; name each once"
-            for text in texts
-            if texts.count(text) > 1
+            f"methods has {text!r} {given.count(text)} times; name each once"
+            for text in given
+            if given.count(text) > 1
         ]
-        given = dict(zip(texts, given, strict=True))
     methods: dict[str, Part] = {}
-    for label, part in given.items():
+    for label, part in given.items() if isinstance(given, dict) else zip(given, given, strict=True):
+        try:
+            read = parse_method(part) if isinstance(part, str) else part
+        except BadInput as error:
+            problems += error.problems
+            methods[label] = {}
+            continue
         where = f"methods.{label}"
-        _check_label(where, label, problems)
-        if isinstance(part, str):
-            try:
-                part = parse_method(part)
-            except BadInput as error:
-                problems += error.problems
-                methods[label] = {}
-                continue
-        methods[label] = part = _read_part(where, part, problems)
-        _refuse_uneven(where, part, problems)
-        if not any("name" in p.get("method", {}) for p in (part, experiment)):
+        methods[label] = _read_part(where, read, problems, of_method=True)
+        if not any("name" in p.get("method", {}) for p in (methods[label], experiment)):
             problems.append(
                 f"{where} names no method; write {where}.method.name = a method of: coterie list methods"
             )
@@ -488,156 +522,86 @@ def default_adapted(methods: Mapping[str, Any], experiment: Mapping[str, Any]) -
     return {}
 
 
-def _read_adapted(given: Any, methods: Sequence[str], problems: list[str]) -> dict[str, str]:
-    """Return the rows after adaptation by label."""
-    if not isinstance(given, Mapping):
-        problems.append(
-            f"adapted = {given!r} is not possible; it must be a table of rows, as in "
-            '{"FedAvg+FT" = "FedAvg"}, or {} for none'
-        )
-        return {}
-    for label, method in given.items():
-        _check_label(f"adapted.{label}", label, problems)
-        if label in methods:
-            problems.append(f"adapted.{label} is not possible; a method has that label already")
-        if method not in methods:
-            problems.append(f"adapted.{label}: {unknown('method', str(method), methods)}")
-    return {str(label): str(method) for label, method in given.items()}
-
-
-def _read_settings(tables: Mapping[str, Any], problems: list[str]) -> dict[str, Part]:
+def _read_settings(given: dict[str, _Table], grid: _Table, problems: list[str]) -> dict[str, Part]:
     """Return the settings by label; a grid multiplies them."""
-    given = tables.get("settings", {})
-    if not isinstance(given, Mapping):
-        problems.append(
-            f"settings = {given!r} is not possible; it must be a table of parts of an experiment by label"
-        )
-        given = {}
-    settings: dict[str, Part] = {}
-    for label, part in given.items():
-        _check_label(f"settings.{label}", label, problems)
-        settings[label] = _read_part(f"settings.{label}", part, problems)
-    grid = tables.get("grid", {})
-    if not isinstance(grid, Mapping):
-        problems.append(f"grid = {grid!r} is not possible; it must be a table of lists by key of an experiment")
-        return settings
-    axes = dict(_read_axes(grid, problems))
-    if not axes:
-        return settings
+    settings: dict[str, Part] = {
+        label: _read_part(f"settings.{label}", part, problems) for label, part in given.items()
+    }
+    axes: dict[str, Any] = {}
+    for key, values in grid.items():
+        axes |= {f"{key}.{k}": v for k, v in values.items()} if isinstance(values, dict) else {key: values}
+    for key, values in axes.items():
+        if not isinstance(values, list | tuple) or not values:
+            problems.append(
+                f"grid.{key} = {values!r} is not possible; write a key of an experiment and a list of values, as "
+                'in "data.split" = ["iid", "dirichlet(0.5)"]'
+            )
+            return settings
     short = [key.rpartition(".")[2] for key in axes]
     names = [s if short.count(s) == 1 else key for key, s in zip(axes, short, strict=True)]
     multiplied: dict[str, Part] = {}
     for (label, part), values in product((settings or {"": {}}).items(), product(*axes.values())):
+        point = _read_part("grid", dict(zip(axes, values, strict=True)), problems)
+        if twice := [f"{s}.{key}" for s, table in point.items() for key in table if key in part.get(s, {})]:
+            problems.append(f"grid has {twice[0]}, and so has settings.{label}; keep one of them")
         written = [
             f"{n} = {v if isinstance(v, str) else toml.literal(v)}" for n, v in zip(names, values, strict=True)
         ]
-        whole = {section: dict(table) for section, table in part.items()}
-        for key, value in zip(axes, values, strict=True):
-            section, _, name = key.partition(".")
-            if name in whole.get(section, {}):
-                problems.append(f"grid has {key}, and so has settings.{label}; keep one of them")
-            whole.setdefault(section, {})[name] = value
+        whole = {section: {**part.get(section, {}), **point.get(section, {})} for section in {**part, **point}}
         multiplied[", ".join([*filter(None, [label]), *written])] = whole
-    return multiplied
+    return multiplied if axes else settings
 
 
-def _read_tuned(
-    given: Any, settings: list[str], methods: list[str], problems: list[str]
-) -> dict[str, dict[str, Part]]:
-    """Return the picked settings by the labels of setting and method."""
-    tuned: dict[str, dict[str, Part]] = {}
-    for setting, parts in given.items() if isinstance(given, Mapping) else [("", given)]:
-        if (
-            setting not in settings
-            or not isinstance(parts, Mapping)
-            or any(label not in methods for label in parts)
-        ):
-            problems.append(
-                f"tuned.{setting} is not possible; write parts of an experiment by the labels of a setting and of "
-                f"a method: {_join_or(methods)}"
-            )
-            continue
-        tuned[setting] = {
-            label: _read_part(f"tuned.{setting}.{label}", part, problems) for label, part in parts.items()
-        }
-        for label, part in tuned[setting].items():
-            _refuse_uneven(f"tuned.{setting}.{label}", part, problems)
-    return tuned
-
-
-def _read_axes(
-    grid: Mapping[str, Any], problems: list[str], before: str = ""
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the lists of a grid by dotted key; a table in it is a section."""
-    for key, values in grid.items():
-        whole = f"{before}{key}"
-        section, _, name = whole.partition(".")
-        if isinstance(values, Mapping) and not before and not name:
-            yield from _read_axes(values, problems, f"{whole}.")
-        elif not name or section not in SECTIONS or not isinstance(values, list | tuple) or not values:
-            problems.append(
-                f"grid.{whole} = {values!r} is not possible; write a key of an experiment and a list of values, as "
-                'in "data.split" = ["iid", "dirichlet(0.5)"]'
-            )
-        else:
-            tried = plain(values)
-            if any(value in tried[:i] for i, value in enumerate(tried)):
-                problems.append(f"grid.{whole} has a value twice; give each once")
-            _refuse_set_here(f"grid.{whole}", section, [name], problems)
-            if whole == "data.name":
-                tried = tuple(_make_absolute(v) if isinstance(v, str) else v for v in tried)
-            yield whole, tried
-
-
-def _read_part(where: str, given: Any, problems: list[str]) -> dict[str, dict[str, Any]]:
+def _read_part(
+    where: str, given: Mapping[str, Any], problems: list[str], *, of_method: bool = False
+) -> dict[str, dict[str, Any]]:
     """Return a part of an experiment, given by sections or by dotted keys; a name alone stands for a section."""
-    if not isinstance(given, Mapping):
-        problems.append(f"{where} = {given!r} is not possible; it must be a table of sections of an experiment")
-        return {}
     part: dict[str, dict[str, Any]] = {}
     for dotted, value in given.items():
         section, _, key = str(dotted).partition(".")
-        if section == "network":
-            if (local := _find_local(value)) is not None:
-                problems.append(
-                    f"{where}.network = {local} is not possible, for the runs of a comparison are processes "
-                    "of their own, which cannot find it; define it at the top of a module or script"
-                )
-                continue
-            try:
-                value = name_given(value)
-            except BadInput as problem:
-                problems += [f"{where}.{sentence}" for sentence in problem.problems]
-                continue
+        if section not in SECTIONS:
+            problems.append(unknown("section", section, SECTIONS, where=f"in {where}"))
+            continue
+        if section == "network" and (local := _find_local(value)) is not None:
+            problems.append(
+                f"{where}.network = {local} is not possible, for the runs of a comparison are processes "
+                "of their own, which cannot find it; define it at the top of a module or script"
+            )
+            continue
         if _holds_data(section, key, value):
             problems.append(
                 f"{where}.data was given in Python, and the runs of a comparison are processes of their own; write "
                 "it to a file, .npz, .parquet or .csv, and give its path"
             )
-        elif section not in SECTIONS:
-            problems.append(unknown("section", section, SECTIONS, where=f"in {where}"))
-        elif key:
-            part.setdefault(section, {})[key] = plain(value)
-        elif isinstance(value, str) and "name" in field_names(section):
-            part.setdefault(section, {})["name"] = value
-        elif isinstance(value, Mapping):
-            part.setdefault(section, {}).update({str(k): plain(v) for k, v in value.items()})
-        else:
-            problems.append(
-                f"{where}.{section} = {value!r} is not possible; it must be a table of "
-                f"{', '.join(field_names(section))}"
-            )
+            continue
+        try:
+            table = as_table(section, {key: value} if key else value)
+        except BadInput as problem:
+            problems += [f"{where}.{sentence}" for sentence in problem.problems]
+            continue
+        if table is None:
+            keys = ", ".join(field_names(section))
+            problems.append(f"{where}.{section} = {value!r} is not possible; it must be a table of {keys}")
+            continue
+        part.setdefault(section, {}).update({k: plain(v) for k, v in table.items()})
     for key in ("name", "test_path"):
         if isinstance(place := part.get("data", {}).get(key), str):
             part["data"][key] = _make_absolute(place)
     for section, table in part.items():
-        _refuse_set_here(f"{where}.{section}", section, list(table), problems)
-        problems += [
-            f"{where}.{section}.{key} = {value!r} is not possible; it must be a finite number, a string, true, "
-            "false, or a list or table of these"
-            for key, value in table.items()
-            if not is_value(value)
-        ]
+        for key, value in table.items():
+            place = f"{where}.{section}.{key}"
+            if section == "run" and key in SET_BY_THE_COMPARISON:
+                problems.append(f"{place} is set by the comparison itself; {SET_BY_THE_COMPARISON[key]}")
+            elif of_method and section in EVEN:
+                problems.append(
+                    f"{place} is not possible, for all methods of a comparison {EVEN[section]}; write it under "
+                    "experiment or settings"
+                )
+            elif not is_value(value):
+                problems.append(
+                    f"{place} = {value!r} is not possible; it must be a finite number, a string, true, false, or a "
+                    "list or table of these"
+                )
     return part
 
 
@@ -669,107 +633,53 @@ def _make_absolute(data: str) -> str:
         return data
 
 
-def _refuse_uneven(where: str, part: Part, problems: list[str]) -> None:
-    """Refuse keys that must be the same for all methods, so that their numbers can be compared."""
-    for section, shared in EVEN.items():
-        if section in part:
-            keys = ", ".join(f"{section}.{key}" for key in part[section])
-            problems.append(
-                f"{where} has {keys}, and all methods of a comparison {shared}; write it under experiment or "
-                "settings"
-            )
+def _expected_metrics(experiment: Part, settings: Mapping[str, Part]) -> RunMetrics | None:
+    """Return the metrics that all cells will have; None where they differ, or only the data say what they are.
 
-
-def _refuse_set_here(where: str, section: str, keys: list[str], problems: list[str]) -> None:
-    """Refuse keys that the comparison sets itself."""
-    for key in keys if section == "run" else []:
-        if key in SET_BY_THE_COMPARISON:
-            place = where if where.endswith(f".{key}") else f"{where}.{key}"
-            problems.append(f"{place} is set by the comparison itself; {SET_BY_THE_COMPARISON[key]}")
-
-
-def _expected_metrics(experiment: Part, settings: Mapping[str, Part], problems: list[str]) -> RunMetrics | None:
-    """Return the metrics that all cells will have; None where only their data say what they are."""
-    from coterie.runs.schema.check import AUTO, build_task
-
-    tasks = [{**experiment.get("task", {}), **part.get("task", {})} for part in settings.values() or [{}]]
-    data = [
-        {**experiment.get("data", {}), **part.get("data", {})}.get("name", "") for part in settings.values() or [{}]
-    ]
-    named = tasks[0].get("metrics") or ()
-    name = tasks[0].get("name", AUTO)
-    if any(task != tasks[0] for task in tasks):
-        return None
-    if not named and name == AUTO:
-        name = _task_of_all([text or Data().name for text in data])
-    try:
-        names = (named,) if isinstance(named, str) else tuple(named)
-        if names:
-            return RunMetrics.named(names)
-        task = None if name is None else build_task(TaskChoice(**{**tasks[0], "name": name}))
-        return None if task is None else RunMetrics.named(task.metrics)
-    except BadInput as error:
-        problems += error.problems
-        return None
-
-
-def _task_of_all(data: Sequence[str]) -> str | None:
-    """Return what datasets are for; None where they differ, or only the data themselves say it."""
+    Raises:
+        BadInput: there is no such metric, or no such task.
+    """
     from coterie.clients.data.read.datasets import usual_task
-    from coterie.runs.schema.check import catalog
+    from coterie.runs.schema.check import AUTO, build_task, catalog
 
-    found = {usual_task(text) if text in catalog("dataset") else None for text in data}
+    found = set()
+    for part in settings.values() or [{}]:
+        task, data = ({**experiment.get(title, {}), **part.get(title, {})} for title in ("task", "data"))
+        names = task.get("metrics")
+        if not names:
+            if task.get("name", AUTO) == AUTO:
+                dataset = data.get("name") or Data().name
+                task["name"] = usual_task(dataset) if dataset in catalog("dataset") else None
+            built = None if task["name"] is None else build_task(TaskChoice(**task))
+            if built is None:
+                return None
+            names = built.metrics
+        found.add(RunMetrics.named((names,) if isinstance(names, str) else tuple(names)))
     return found.pop() if len(found) == 1 else None
 
 
-def _check_measure(given: Any, metrics: RunMetrics | None, problems: list[str]) -> str:
-    if metrics is not None and given not in list(metrics.measures):
-        problems.append(f"measure = {given!r} is not possible; it must be {_join_or(metrics.measures)}")
-    elif metrics is None and given not in _every_measure():
-        problems.append(
-            f"measure = {given!r} is not possible; it must be {_join_or(CLASSIFICATION.measures)}, or so "
-            "of another metric of the task, as macro_rmse"
-        )
-    return str(given)
+def _find_misfits(measure: str, target: float | None, metrics: RunMetrics | None) -> list[str]:
+    """Say whether runs with these metrics have the measure, and whether the target is one of it.
 
-
-def _every_measure() -> list[str]:
-    """Return the names of the measures of all metrics."""
-    columns = [
-        *CLASSIFICATION.columns,
-        *(name for metric in known_metrics() for name in (metric, f"{MACRO}{metric}")),
-    ]
-    return [f"{before}{name}" for name in columns for before in ("", ADAPTED)]
-
-
-def _check_target(given: Any, measure: str | None, metrics: RunMetrics | None, problems: list[str]) -> float | None:
-    """Return the target; where the measure or its unit is not known yet, any finite number is one."""
-    if given is None:
-        return None
-    unit = None if measure is None or metrics is None else metrics.measures.get(measure)
-    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
-    least, most, wanted = -math.inf, math.inf, "a number"
-    if metrics is not None and (unit is None or unit.is_share):
+    Where the metrics are not known yet, a measure of any metric will do, and any target.
+    """
+    if metrics is None:
+        columns = [*CLASSIFICATION.columns, *(f"{of}{name}" for name in known_metrics() for of in ("", MACRO))]
+        every = [*columns, *(f"{ADAPTED}{name}" for name in columns)]
+        return [] if measure in every else [unknown("measure", measure, every)]
+    if measure not in metrics.measures:
+        return [f"measure = {measure!r} is not possible; it must be {_join_or(metrics.measures)}"]
+    unit = metrics.measures[measure]
+    least, most, wanted = -inf, inf, "a number"
+    if unit.is_share:
         least, most, wanted = 0, 1, "a number from 0 to 1"
-    elif unit is not None and (unit.is_size or unit.less_is_better):
+    elif unit.is_size or unit.less_is_better:
         least, wanted = 0, "a number, at least 0"
-    if not number or not least <= given <= most:
-        problems.append(f"target = {given!r} is not possible; it must be {wanted}")
-        return None
-    return float(given)
+    if target is None or least <= target <= most:
+        return []
+    return [f"target = {target!r} is not possible; it must be {wanted}"]
 
 
-def _check_name(given: Any, problems: list[str]) -> str:
-    if not isinstance(given, str) or not NAME.fullmatch(given) or len(given) > LONGEST_NAME:
-        problems.append(f"name = {given!r} is not possible; write up to {LONGEST_NAME} {NAME_RULES}")
-    return str(given)
-
-
-def _check_label(where: str, label: Any, problems: list[str]) -> None:
-    if not isinstance(label, str) or not label.strip() or not label.isprintable():
-        problems.append(f"{where} is not possible; a label must be a text in one line")
-
-
-def _join_or(names: Any) -> str:
+def _join_or(names: Iterable[str]) -> str:
     *some, last = names
     return f"{', '.join(some)} or {last}" if some else str(last)

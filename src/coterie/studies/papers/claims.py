@@ -1,25 +1,32 @@
 """Claims of a paper as comparisons between quantities, and whether they hold over the seeds.
 
-A claim is a chain of `<`, `<=`, `>` or `>=` over expressions of quantities and numbers:
-`accuracy['FedTSDP', 'IID'] - 1 > accuracy['FedAvg', 'IID'] > 50`. It is read, never executed.
+A claim is a chain of `<`, `<=`, `>` or `>=`: `accuracy['FedTSDP', 'IID'] - 1 > accuracy['FedAvg', 'IID'] > 50`. Its
+sides are Python, each a function of the numbers that one seed measured, so that every link of the chain has one
+difference a seed, left minus right. The 95 % interval of their mean decides it. A margin is a number on one side;
+that two methods are equal within 1 is `-1 < x - y < 1`, decided by both ends of the interval. More seeds may decide
+what is undecided.
 
-A value may be known from one side only: a round that was never reached lies beyond the last one. Expressions are
-therefore of intervals, and a claim is decided where the bounds that are known decide it.
+A number may be known from one side only: a round that was never reached lies beyond the last one. A difference is
+then taken at both ends, and a claim is decided where the bounds that are known decide it.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from functools import cache
+from itertools import product
+from statistics import median
+from types import CodeType
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import BadInput
+from coterie.studies.compare.table import interval
 
 Floats = NDArray[np.float64]
 Verdict = Literal["holds", "does not hold", "undecided", "vacuous", "not run"]
@@ -29,9 +36,14 @@ VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "undecided", "vacuous
 LEVEL = 0.05
 """Two-sided error of a verdict; of all verdicts of an item together where they are corrected."""
 
-_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
-_FUNCTIONS = ("abs", "min", "max")
-_ORDERS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+_FUNCTIONS: dict[str, Any] = {
+    "__builtins__": {},
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "median": lambda *v: median(v),
+}
+_ORDER = re.compile(r"(<=?|>=?)")
 
 
 @dataclass(frozen=True)
@@ -56,17 +68,37 @@ class Span(NamedTuple):
 Lookup = Callable[[Reference], Floats | Span | None]
 """Returns the values of a quantity, one per seed, NaN for a missing one; None if it was not run."""
 
+Numbers = Callable[[Reference], float]
+"""Returns what one seed measured."""
+
 
 @dataclass(frozen=True)
 class Link:
-    """One comparison of a chain: `left`, `order` (one of < <= > >=) and `right`."""
+    """One comparison of a chain: `left`, `order` (one of < <= > >=) and `right`, the sides in Python."""
 
-    left: ast.expr
+    left: str
     order: str
-    right: ast.expr
+    right: str
 
     def __str__(self) -> str:
-        return f"{_format_expression(self.left)} {self.order} {_format_expression(self.right)}"
+        return f"{self.left} {self.order} {self.right}"
+
+    @property
+    def sign(self) -> int:
+        """1 where left is claimed to be above right, else -1."""
+        return 1 if ">" in self.order else -1
+
+    @property
+    def counts_equal(self) -> bool:
+        """Whether it holds where both sides are equal."""
+        return "=" in self.order
+
+    def subtract(self, numbers: Numbers) -> float:
+        """Return left minus right; NaN where that is no number."""
+        try:
+            return evaluate(self.left, numbers) - evaluate(self.right, numbers)
+        except ZeroDivisionError:
+            return np.nan
 
 
 @dataclass(frozen=True)
@@ -112,37 +144,62 @@ class JudgedClaim:
         return {"holds": all_hold, "does not hold": one_fails}.get(self.verdict, min(all_hold, one_fails))
 
 
+class _Quantity:
+    """What `accuracy` is in `accuracy['FedAvg', 'IID']`."""
+
+    def __init__(self, name: str, numbers: Numbers) -> None:
+        self._name, self._numbers = name, numbers
+
+    def __getitem__(self, place: str | tuple[str, str]) -> float:
+        method, setting = (place, "") if isinstance(place, str) else place
+        return self._numbers(Reference(self._name, method, setting))
+
+
+def evaluate(side: str, numbers: Numbers) -> float:
+    """Return what a side of a comparison is with these numbers."""
+    code = _compile(side)
+    names = {name: _Quantity(name, numbers) for name in code.co_names if name not in _FUNCTIONS}
+    return float(eval(code, _FUNCTIONS, names))  # a claim is written in a file of this package
+
+
+@cache
+def _compile(side: str) -> CodeType:
+    return compile(side, "<claim>", "eval")
+
+
+@cache
 def parse_claim(text: str) -> tuple[Link, ...]:
-    """Parse a claim into its links.
+    """Return the links of a claim.
 
     Raises:
         BadInput: the text is no chain of comparisons between quantities; one sentence says why.
     """
+    sides = [" ".join(part.split()) for part in _ORDER.split(text)]
+    links = tuple(Link(*sides[i : i + 3]) for i in range(0, len(sides) - 2, 2))
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise BadInput(f"it cannot be read: {reason}") from None
-    if not isinstance(tree, ast.Compare):
-        raise BadInput("it compares nothing; write a chain of <, <=, > or >=")
-    if wrong := [order for order in tree.ops if type(order) not in _ORDERS]:
-        sign = "==" if isinstance(wrong[0], ast.Eq) else type(wrong[0]).__name__
-        raise BadInput(f"{sign} is not possible; write <, <=, > or >=, and equality within 1 as -1 < x - y < 1")
-    sides = [tree.left, *tree.comparators]
-    for side in sides:
-        _check_expression(side)
-    if not any(isinstance(node, ast.Subscript) for side in sides for node in ast.walk(side)):
-        raise BadInput("it names no quantity; write one as quantity['method', 'setting']")
-    return tuple(
-        Link(left, _ORDERS[type(order)], right)
-        for left, order, right in zip(sides[:-1], tree.ops, sides[1:], strict=True)
-    )
+        named = references(links)
+    except (SyntaxError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"it cannot be read: {error}") from None
+    if not named or not all(references([link]) for link in links):
+        raise BadInput("it compares no quantities; write quantity['method', 'setting'] and <, <=, > or >=")
+    return links
 
 
 def references(links: Sequence[Link]) -> list[Reference]:
     """Return every quantity that a claim names, in the order written, each once."""
-    nodes = [node for link in links for side in (link.left, link.right) for node in ast.walk(side)]
-    return list(dict.fromkeys(_parse_reference(node) for node in nodes if isinstance(node, ast.Subscript)))
+    return list(dict.fromkeys(r for link in links for side in (link.left, link.right) for r in named_in(side)))
+
+
+def named_in(side: str) -> list[Reference]:
+    """Return the quantities that one side of a comparison names."""
+    found: list[Reference] = []
+
+    def note(reference: Reference) -> float:
+        found.append(reference)
+        return np.nan
+
+    evaluate(side, note)
+    return found
 
 
 def judge_claim(links: Sequence[Link], *lookups: Lookup, exact: bool = False) -> JudgedClaim:
@@ -209,9 +266,8 @@ def judge_printed(links: Sequence[Link], *settings: Mapping[Reference, float]) -
         return None
     found = []
     for link in links:
-        each = [_subtract(link, {r: _one(numbers[r]) for r in meant}).low[0] for numbers in complete]
-        difference = float(np.mean(each))
-        found.append((difference, _sign(link) * difference > 0 or ("=" in link.order and difference == 0)))
+        difference = float(np.mean([link.subtract(numbers.__getitem__) for numbers in complete]))
+        found.append((difference, link.sign * difference > 0 or (link.counts_equal and difference == 0)))
     return found
 
 
@@ -229,10 +285,11 @@ class _Compared(NamedTuple):
 
 def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLink:
     meant = references([link])
-    run = [spans for lookup in lookups if len(spans := _spans(lookup, meant)) == len(meant)]
+    run = [{r: found for r in meant if (found := lookup(r)) is not None} for lookup in lookups]
+    run = [values for values in run if len(values) == len(meant)]
     if len(run) < min(2, len(lookups)):
         return JudgedLink(str(link), "not run")
-    compared = [_compare(link, spans) for spans in run]
+    compared = [_compare(link, values) for values in run]
     alone = len(meant) == 1 and not exact
     exact = exact or alone
     telling = [c for c in compared if exact or not c.constant]
@@ -242,38 +299,28 @@ def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLin
         return _describe(link, "vacuous", low, high)
     if low.size < 2:
         return _describe(link, "undecided", low, high)
-    least, most = (low, high) if _sign(link) > 0 else (-high, -low)
-    zero = "=" in link.order
-    p_holds, p_fails = _p_above(least, zero), _p_above(-most, not zero)
-    lowest, highest = _interval(least)[1], _interval(most)[2]
+    least, most = (low, high) if link.sign > 0 else (-high, -low)
+    lowest, highest = interval(least)[1], interval(most)[2]
     verdict: Verdict = "undecided"
-    if lowest > 0 or (zero and lowest == 0):
+    if lowest > 0 or (link.counts_equal and lowest == 0):
         verdict = "vacuous" if all(c.constant and c.equal for c in telling) else "holds"
-    elif highest < 0 or (not zero and highest == 0):
+    elif highest < 0 or (not link.counts_equal and highest == 0):
         verdict = "does not hold"
     found = _describe(link, verdict, low, high)
     if verdict == "vacuous" or (alone and all(c.constant for c in telling)):
         return found
+    p_holds, p_fails = _p_above(least, link.counts_equal), _p_above(-most, not link.counts_equal)
     return replace(found, p_holds=p_holds, p_fails=p_fails)
 
 
-def _one(number: float) -> Span:
-    return Span(np.array([number]), np.array([number]))
-
-
-def _spans(lookup: Lookup, meant: Sequence[Reference]) -> dict[Reference, Span]:
-    """Return what is there of the quantities."""
-    found = {reference: lookup(reference) for reference in meant}
-    return {r: v if isinstance(v, Span) else Span(v, v) for r, v in found.items() if v is not None}
-
-
-def _compare(link: Link, spans: Mapping[Reference, Span]) -> _Compared:
-    low, high = _subtract(link, spans)
-    unknown = ~(np.isfinite(low) | np.isfinite(high))
-    beyond = np.zeros(low.shape, bool)
-    if len(spans) > 1:
-        beyond = np.logical_and.reduce([np.isfinite(span.low) & np.isinf(span.high) for span in spans.values()])
-    low, high = (np.where(unknown | beyond, np.nan, bound) for bound in (low, high))
+def _compare(link: Link, values: Mapping[Reference, Floats | Span]) -> _Compared:
+    spans = {r: value if isinstance(value, Span) else Span(value, value) for r, value in values.items()}
+    lows, highs = (np.array([getattr(span, end) for span in spans.values()]) for end in Span._fields)
+    unreached = np.isfinite(lows) & np.isinf(highs)
+    beyond = unreached.all(axis=0) & (len(spans) > 1)
+    low, high = np.array([_bound(link, [*spans], *ends) for ends in zip(lows.T, highs.T, strict=True)]).T
+    unknown = ~(np.isfinite(low) | np.isfinite(high)) | beyond
+    low, high = (np.where(unknown, np.nan, bound) for bound in (low, high))
     known = ~np.isnan(low)
     measured = bool((low[known] == high[known]).all()) and known.sum() > 1
     constant = measured and bool(np.ptp(low[known]) <= 1e-9 * np.abs(low[known]).max())
@@ -283,6 +330,18 @@ def _compare(link: Link, spans: Mapping[Reference, Span]) -> _Compared:
     several = [values for values in by_quantity.values() if len(values) > 1]
     equal = bool(several) and all((value == values[0]).all() for values in several for value in values[1:])
     return _Compared(Span(low, high), constant, equal, bool(beyond.any()))
+
+
+def _bound(link: Link, named: Sequence[Reference], low: Floats, high: Floats) -> tuple[float, float]:
+    """Return between what one seed's left minus right lies; NaN where a number is missing.
+
+    The ends are those at the ends of the numbers, for every claim grows or falls all along with each of them.
+    """
+    if np.isnan(low).any():
+        return np.nan, np.nan
+    corners = product(*(dict.fromkeys(ends) for ends in zip(low.tolist(), high.tolist(), strict=True)))
+    found = [link.subtract(dict(zip(named, corner, strict=True)).__getitem__) for corner in corners]
+    return float(np.fmin.reduce(found)), float(np.fmax.reduce(found))
 
 
 def _average(spans: Sequence[Span]) -> Span:
@@ -297,24 +356,16 @@ def _average(spans: Sequence[Span]) -> Span:
 
 def _describe(link: Link, verdict: Verdict, low: Floats, high: Floats) -> JudgedLink:
     """Return a link with the mean and the interval of what is known of left minus right."""
+    bound: Literal["", "at least", "at most"] = "at most"
+    values = high
     if np.isfinite(low).all():
-        values = low
-        bound: Literal["", "at least", "at most"] = "" if np.array_equal(low, high) else "at least"
-    else:
-        values, bound = high, "at most"
+        values, bound = low, "" if np.array_equal(low, high) else "at least"
     if not values.size or not np.isfinite(values).all():
         return JudgedLink(str(link), verdict, n=int(low.size))
     if values.size == 1:
         return JudgedLink(str(link), verdict, float(values[0]), n=1, bound=bound)
-    mean, least, most = _interval(values)
+    mean, least, most = interval(values)
     return JudgedLink(str(link), verdict, mean, least, most, int(values.size), bound)
-
-
-def _interval(values: Floats) -> tuple[float, float, float]:
-    """Return mean and 95 % interval of values that may be infinite: nothing is known then."""
-    from coterie.studies.compare.table import interval
-
-    return interval(values) if np.isfinite(values).all() else (np.nan, np.nan, np.nan)
 
 
 def _p_above(values: Floats, zero_counts: bool) -> float:
@@ -327,96 +378,3 @@ def _p_above(values: Floats, zero_counts: bool) -> float:
     if error <= 1e-12 * abs(mean):
         return 0.0 if mean > 0 or (zero_counts and mean == 0) else 1.0
     return min(1.0, 2 * float(stdtr(values.size - 1, -mean / error)))
-
-
-def _sign(link: Link) -> int:
-    return 1 if ">" in link.order else -1
-
-
-def _subtract(link: Link, spans: Mapping[Reference, Span]) -> Span:
-    with np.errstate(all="ignore"):  # a division by zero gives no finite number, and the seed counts as missing
-        (a, b), (c, d) = _evaluate(link.left, spans), _evaluate(link.right, spans)
-        return Span(np.atleast_1d(a - d), np.atleast_1d(b - c))
-
-
-def _evaluate(node: ast.expr, spans: Mapping[Reference, Span]) -> Span:
-    """Return the bounds of an expression, by the arithmetic of intervals."""
-    if isinstance(node, ast.Subscript):
-        return spans[_parse_reference(node)]
-    if isinstance(node, ast.Constant):
-        assert isinstance(node.value, int | float)
-        return Span(np.asarray(node.value, np.float64), np.asarray(node.value, np.float64))
-    if isinstance(node, ast.UnaryOp):
-        value = _evaluate(node.operand, spans)
-        return Span(-value.high, -value.low) if isinstance(node.op, ast.USub) else value
-    if isinstance(node, ast.BinOp):
-        (a, b), (c, d) = _evaluate(node.left, spans), _evaluate(node.right, spans)
-        if isinstance(node.op, ast.Add):
-            return Span(a + c, b + d)
-        if isinstance(node.op, ast.Sub):
-            return Span(a - d, b - c)
-        return _multiply(a, b, c, d) if isinstance(node.op, ast.Mult) else _divide(a, b, c, d)
-    assert isinstance(node, ast.Call)
-    values = [_evaluate(argument, spans) for argument in node.args]
-    if (name := ast.unparse(node.func)) == "abs":
-        low, high = values[0]
-        inside = (low <= 0) & (high >= 0)
-        ends = np.abs(low), np.abs(high)
-        return Span(np.where(inside, 0.0, np.minimum(*ends)), np.maximum(*ends))
-    reduce = np.minimum if name == "min" else np.maximum
-    lows, highs = (np.broadcast_arrays(*(value[end] for value in values)) for end in (0, 1))
-    return Span(reduce.reduce(lows), reduce.reduce(highs))
-
-
-def _multiply(a: Floats, b: Floats, c: Floats, d: Floats) -> Span:
-    corners = np.array(np.broadcast_arrays(a * c, a * d, b * c, b * d))
-    return Span(np.fmin.reduce(corners), np.fmax.reduce(corners))  # 0 times infinity counts as nothing known
-
-
-def _divide(a: Floats, b: Floats, c: Floats, d: Floats) -> Span:
-    corners = np.array(np.broadcast_arrays(a / c, a / d, b / c, b / d))
-    corners[:, np.broadcast_to((c <= 0) & (d >= 0), corners.shape[1:])] = np.nan
-    return Span(np.fmin.reduce(corners), np.fmax.reduce(corners))
-
-
-def _check_expression(node: ast.expr) -> None:
-    """Refuse everything but expressions of quantities and numbers."""
-    if isinstance(node, ast.Subscript):
-        _parse_reference(node)
-        return
-    if (
-        isinstance(node, ast.Constant)
-        and isinstance(node.value, int | float)
-        and type(node.value) is not bool
-        and abs(node.value) < np.inf
-    ):
-        return
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        parts = [node.operand]
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS):
-        parts = [node.left, node.right]
-    elif isinstance(node, ast.Call) and not node.keywords and (name := ast.unparse(node.func)) in _FUNCTIONS:
-        least, most = (1, 1) if name == "abs" else (2, None)
-        if len(node.args) < least or (most is not None and len(node.args) > most):
-            wanted = "one argument" if most else "two arguments or more"
-            raise BadInput(f"{ast.unparse(node)} is not possible; {name} takes {wanted}")
-        parts = node.args
-    else:
-        raise BadInput(
-            f"{ast.unparse(node)} is not possible; write numbers, quantity['method', 'setting'], + - * /, "
-            "parentheses, abs, min and max"
-        )
-    for part in parts:
-        _check_expression(part)
-
-
-def _parse_reference(node: ast.Subscript) -> Reference:
-    names = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    words = [name.value for name in names if isinstance(name, ast.Constant) and isinstance(name.value, str)]
-    if not isinstance(node.value, ast.Name) or len(words) != len(names) or len(words) not in (1, 2):
-        raise BadInput(f"{ast.unparse(node)} is no quantity; write quantity['method', 'setting']")
-    return Reference(node.value.id, words[0], words[1] if len(words) == 2 else "")
-
-
-def _format_expression(node: ast.expr) -> str:
-    return re.sub(r"\s+", " ", ast.unparse(node))

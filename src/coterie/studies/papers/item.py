@@ -7,23 +7,22 @@ An item is a TOML file of `items/`. What stands at its top is the paper's own se
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.errors import BadInput, sentences, unknown
 from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
 from coterie.runs.schema import toml
 from coterie.runs.schema.experiment import apply_changes
 from coterie.studies.papers.claims import Link, Reference, parse_claim, references
-from coterie.studies.papers.quantities import Quantity, built_in
+from coterie.studies.papers.quantities import Quantity, built_in, known_measures
 
 if TYPE_CHECKING:
     from coterie.studies.compare.spec import Comparison
@@ -34,6 +33,8 @@ FULL = "full"
 SCALES = ("small", "medium", "large", FULL)
 """How much of a paper's setting is run, the least first."""
 
+ScaleName = Literal["small", "medium", "large", "full"]
+
 Parts = dict[str, dict[str, Any]]
 
 
@@ -41,7 +42,9 @@ class _Closed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-T = TypeVar("T", bound=_Closed)
+def _check_claim(text: str) -> str:
+    parse_claim(text)
+    return text
 
 
 class Claim(_Closed):
@@ -50,8 +53,8 @@ class Claim(_Closed):
     text: str = Field(min_length=1)
     where: str = Field(min_length=1)
     """The place in the paper that says so."""
-    holds: str
-    finding: dict[str, str] = {}
+    holds: Annotated[str, AfterValidator(_check_claim)]
+    finding: dict[ScaleName, str] = {}
     """By scale: why it came out as it did, and which experiment would decide it."""
     published_exception: str | None = None
     """Why the printed numbers themselves do not bear the claim out, where they do not."""
@@ -85,13 +88,13 @@ class Scale(_Closed):
 
 
 class _Top(_Closed):
-    """The keys at the top of an item's file; tables inside are read one by one, for better sentences."""
+    """The keys at the top of an item's file."""
 
     paper: str = Field(min_length=1)
     place: str = Field(min_length=1)
     title: str = Field(min_length=1)
     says: str = Field(min_length=1)
-    findings: dict[Literal["small", "medium", "large", "full"], str] = {}
+    findings: dict[ScaleName, str] = {}
     seeds: int | list[int] = 5
     measure: str = DEFAULT_MEASURE
     baseline: str | None = None
@@ -102,10 +105,11 @@ class _Top(_Closed):
     adapted: dict[str, str] | None = None
     """Rows after adaptation by label, as in a comparison; without it, FedAvg's."""
     settings: Parts = {}
-    published: dict[str, dict[str, Any]] = {}
-    quantities: Parts = {}
-    claims: list[dict[str, Any]] = Field(min_length=1)
-    scales: dict[str, dict[str, Any]] = {}
+    published: dict[str, dict[str, float | dict[str, float]]] = {}
+    """Printed numbers by quantity, setting and method; without the setting where the item has none."""
+    quantities: dict[str, Quantity] = {}
+    claims: list[Claim] = Field(min_length=1)
+    scales: dict[Literal["small", "medium", "large"], Scale] = {}
 
 
 @dataclass(frozen=True)
@@ -254,26 +258,17 @@ def read_item(id: str, source: Path | str) -> Item:
     """
     try:
         return _make_item(id, toml.load(source))
+    except ValidationError as error:
+        problems = sentences(error, known=list(_Top.model_fields), owner="an item")
     except BadInput as error:
-        raise BadInput([f"{id}: {problem}" for problem in error.problems]) from None
+        problems = error.problems
+    raise BadInput([f"{id}: {problem}" for problem in problems])
 
 
 def _make_item(id: str, tables: Mapping[str, Any]) -> Item:
-    found: list[str] = []
-    top = _validate(_Top, tables, "", found)
-    if top is None:
-        raise BadInput(found)
-    scales = {FULL: Scale()}
-    for name, table in top.scales.items():
-        if name not in SCALES or name == FULL:
-            found.append(f"scales.{name} is no scale; it must be small, medium or large")
-        elif (scale := _validate(Scale, table, f"scales.{name}", found)) is not None:
-            found += _find_misfits(scale, f"scales.{name}", top)
-            scales[name] = scale
-    if top.baseline is not None and top.baseline not in top.methods:
-        found.append(unknown("baseline", top.baseline, top.methods))
-    own = _read_quantities(top, scales, found)
-    claims = [_validate(Claim, table, f"claims[{i}]", found) for i, table in enumerate(top.claims, 1)]
+    top = _Top.model_validate(tables)
+    defined = {**{str(name): scale for name, scale in top.scales.items()}, FULL: Scale()}
+    scales = {name: defined[name] for name in SCALES if name in defined}
     item = Item(
         id=id,
         paper=top.paper,
@@ -284,87 +279,64 @@ def _make_item(id: str, tables: Mapping[str, Any]) -> Item:
         shows=tuple(top.shows),
         methods=_list_rows(top),
         settings=tuple(top.settings) or ("",),
-        claims=tuple(claim for claim in claims if claim is not None),
-        published=_read_published(top, found),
-        scales={name: scales[name] for name in SCALES if name in scales},
-        tables={} if found else {name: _merge_scale(top, scale) for name, scale in scales.items()},
-        quantities=own,
+        claims=tuple(top.claims),
+        published=dict(_list_published(top)),
+        scales=scales,
+        tables={name: _merge_scale(top, scale) for name, scale in scales.items()},
+        quantities={
+            name: {
+                own: Quantity.model_validate({**quantity.model_dump(), **scale.quantities.get(own, {})})
+                for own, quantity in top.quantities.items()
+            }
+            for name, scale in scales.items()
+        },
         measure=top.measure,
-        metrics=_measured_by(top, []),
+        metrics=_measured_by(top),
     )
-    names = [*built_in(item.metrics), *top.quantities]
-    found += [f"shows: {unknown('quantity', q, names)}" for q in top.shows if q not in names]
-    for i, claim in enumerate(claims, 1):
-        found += [] if claim is None else [f"claims[{i}]{p}" for p in _find_claim_problems(claim, item, names)]
-    if found:
-        raise BadInput(found)
+    if unknown_names := list(dict.fromkeys(_find_unknown(item, top))):
+        raise BadInput(unknown_names)
     return item
 
 
-def _validate(kind: type[T], table: Mapping[str, Any], prefix: str, found: list[str]) -> T | None:
-    try:
-        return kind.model_validate(table)
-    except ValidationError as error:
-        found += sentences(error, prefix, list(kind.model_fields), "an item" if kind is _Top else "")
-        return None
-
-
-def _read_quantities(top: _Top, scales: Mapping[str, Scale], found: list[str]) -> dict[str, dict[str, Quantity]]:
-    """Return the item's own quantities, scale by scale; problems go to `found`."""
-    own: dict[str, dict[str, Quantity]] = {name: {} for name in scales}
-    metrics = _measured_by(top, found)
-    taken = [name for name in top.quantities if name in built_in(metrics)]
-    found += [f"quantities.{name} is there already; give it another name" for name in taken]
-    for scale, changes in scales.items():
-        for name, table in top.quantities.items():
-            key = f"quantities.{name}" if scale == FULL else f"scales.{scale}.quantities.{name}"
-            if scale != FULL and name not in changes.quantities:
-                if name in own[FULL]:
-                    own[scale][name] = own[FULL][name]
-                continue
-            try:
-                quantity = Quantity.model_validate({**table, **changes.quantities.get(name, {})})
-            except ValidationError as error:
-                found += sentences(error, key, list(Quantity.model_fields))
-                continue
-            found += [f"{key} {problem}" for problem in quantity.problems(metrics)]
-            own[scale][name] = quantity
-    return own
-
-
-def _measured_by(top: _Top, found: list[str]) -> RunMetrics:
-    """Return the metrics of an item's runs; a problem goes to `found`."""
+def _measured_by(top: _Top) -> RunMetrics:
+    """Return the metrics of an item's runs."""
     named = top.experiment.get("task.metrics", top.experiment.get("task", {}).get("metrics"))
     if not named:
         return CLASSIFICATION
-    try:
-        return RunMetrics.named([named] if isinstance(named, str) else named)
-    except BadInput as error:
-        found += error.problems
-        return CLASSIFICATION
+    return RunMetrics.named([named] if isinstance(named, str) else named)
 
 
-def _find_misfits(scale: Scale, key: str, top: _Top) -> Iterator[str]:
-    """Yield a sentence for each name in a scale that is not at the top of the file."""
-    for kind, kept in (("methods", scale.keep_methods), ("settings", scale.keep_settings)):
-        there: Parts = getattr(top, kind)
-        changes: Parts = getattr(scale, kind)
-        one = kind.removesuffix("s")
-        for name in dict.fromkeys([*(kept or []), *changes]):
-            if name not in there:
-                where = f"{key}.keep_{kind}" if name in (kept or []) else f"{key}.{kind}"
-                yield f"{where}: {unknown(one, name, there)}"
-        if kept is not None and not kept:
-            yield f"{key}.keep_{kind} is empty; name at least one, or leave it out to keep all"
-        if kept is not None and (idle := [name for name in changes if name in there and name not in kept]):
-            yield f"{key}.{kind} changes {', '.join(idle)}, which keep_{kind} leaves out; remove one of the two"
-    if scale.keep_methods and top.baseline is not None and top.baseline not in scale.keep_methods:
-        yield f"{key}.keep_methods leaves out the baseline, {top.baseline}; keep it"
-    for name in scale.quantities:
-        if name not in top.quantities:
-            yield f"{key}.quantities: {unknown('quantity', name, top.quantities)}"
-    if not scale.reduces and not scale.stand_in:
-        yield f"{key}.reduces is missing; say what is less than in the paper, or replaced in stand_in"
+def _list_published(top: _Top) -> Iterator[tuple[Reference, float]]:
+    for quantity, table in top.published.items():
+        for name, given in table.items():
+            if isinstance(given, float):
+                yield Reference(quantity, name, ""), given
+            else:
+                yield from ((Reference(quantity, method, name), number) for method, number in given.items())
+
+
+def _find_unknown(item: Item, top: _Top) -> Iterator[str]:
+    """Yield a sentence for each name of a method, a setting or a quantity that is nowhere defined."""
+    known = {
+        "quantity": [*built_in(item.metrics), *top.quantities],
+        "method": item.methods,
+        "setting": item.settings,
+        "measure": known_measures(item.metrics),
+    }
+    own = [quantity for by_name in item.quantities.values() for quantity in by_name.values()]
+    named = {
+        "measure": [quantity.measure for quantity in own if quantity.measure is not None],
+        "quantity": [*item.shows, *(name for scale in item.scales.values() for name in scale.quantities)],
+        "method": [m for scale in item.scales.values() for m in (*(scale.keep_methods or ()), *scale.methods)],
+        "setting": [s for scale in item.scales.values() for s in (*(scale.keep_settings or ()), *scale.settings)],
+    }
+    named["setting"] += [name for claim in item.claims for name in claim.pool]
+    claimed = [item.with_setting(r, *claim.pool[:1]) for claim in item.claims for r in references(claim.links)]
+    for reference in (*item.published, *claimed):
+        for kind in ("quantity", "method", "setting"):
+            named[kind].append(getattr(reference, kind))
+    for kind, names in named.items():
+        yield from (unknown(kind, name, known[kind]) for name in names if name not in known[kind])
 
 
 def _list_rows(top: _Top) -> tuple[str, ...]:
@@ -411,64 +383,6 @@ def _apply(part: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
             {f"{section}.{k}": v for k, v in table.items()} if isinstance(table, Mapping) else {section: table}
         )
     return apply_changes(part, dotted)
-
-
-def _read_published(top: _Top, found: list[str]) -> dict[Reference, float]:
-    numbers: dict[Reference, float] = {}
-    names = [*built_in(_measured_by(top, [])), *top.quantities]
-    for quantity, by_setting in top.published.items():
-        if quantity not in names:
-            found.append(f"published: {unknown('quantity', quantity, names)}")
-        for setting, by_method in (by_setting if top.settings else {"": by_setting}).items():
-            key = ".".join(filter(None, ["published", quantity, setting]))
-            if setting and setting not in top.settings:
-                found.append(f"published.{quantity}: {unknown('setting', setting, top.settings)}")
-            if not isinstance(by_method, Mapping):
-                found.append(f"{key} = {by_method!r} is not possible; it must be a table: method = number")
-                continue
-            for method, number in by_method.items():
-                if method not in _list_rows(top):
-                    found.append(f"{key}: {unknown('method', method, _list_rows(top))}")
-                elif isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-                    found.append(f"{key}.{method} = {number!r} is not possible; it must be a finite number")
-                else:
-                    numbers[Reference(quantity, method, setting)] = float(number)
-    return numbers
-
-
-def _find_claim_problems(claim: Claim, item: Item, names: list[str]) -> Iterator[str]:
-    """Yield a sentence for each problem with a claim: its expression, and the names in it."""
-    for scale in claim.finding:
-        if scale not in SCALES:
-            yield f".finding: {unknown('scale', scale, SCALES)}"
-    for name in claim.pool:
-        if name not in item.settings:
-            yield f".pool: {unknown('setting', name, item.settings)}"
-    if claim.pool and len(set(claim.pool)) < max(2, len(claim.pool)):
-        yield f".pool = {claim.pool} is not possible; name at least two settings, each once"
-    if claim.headline != bool(claim.why):
-        missing = ".why is missing; a headline claim needs one sentence"
-        yield (
-            missing if claim.headline else ".why is for headline claims; set headline = true, or make it a finding"
-        )
-    try:
-        meant = references(claim.links)
-    except BadInput as error:
-        yield f".holds = {claim.holds!r} is not possible; {error.problems[0]}"
-        return
-    if claim.pool and (placed := next((r for r in meant if r.setting), None)):
-        yield f".holds: {placed.quantity}[{placed.method!r}] names a setting; pool names them all"
-    for reference in meant:
-        if reference.quantity not in names:
-            yield f".holds: {unknown('quantity', reference.quantity, names)}"
-        if reference.method not in item.methods:
-            yield f".holds: {unknown('method', reference.method, item.methods)}"
-        if item.with_setting(reference, *claim.pool[:1]).setting not in item.settings:
-            if reference.setting:
-                yield f".holds: {unknown('setting', reference.setting, item.settings)}"
-            else:
-                hint = f"it could be {', '.join(item.settings)}"
-                yield f".holds: {reference.quantity}[{reference.method!r}] names no setting; {hint}"
 
 
 def _sorted(value: Any) -> Any:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from coterie.errors import unknown
-from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
+from coterie.runs.folder.metrics import RunMetrics
 
 if TYPE_CHECKING:
     import polars as pl
@@ -94,8 +93,14 @@ _OF_EVERY_RUN: dict[str, BuiltIn] = {
         _until_target("seconds_to_target", lambda row: row["simulated_seconds"]),
     ),
 }
-BUILT_IN = built_in(CLASSIFICATION)
-"""Those of a classification that names no metrics."""
+
+
+def known_measures(metrics: RunMetrics) -> list[str]:
+    """Return the columns of the table of rounds that a quantity may name."""
+    from coterie.runs.folder.tables import adapted_columns, rounds_schema
+
+    schema = rounds_schema(metrics)
+    return [name for name in (*schema, *adapted_columns(schema)) if name != "round"]
 
 
 PLACES = ("at", "round", "first_above", "first_below", "share_above", "drop_at")
@@ -130,39 +135,19 @@ class Quantity(BaseModel):
     unit: Literal["%"] | None = None
     """% multiplies by 100."""
 
-    def problems(self, metrics: RunMetrics = CLASSIFICATION) -> list[str]:
-        """One sentence for each way in which the keys do not go together, of runs with these metrics."""
-        from coterie.runs.folder.tables import adapted_columns, rounds_schema
-
+    @model_validator(mode="after")
+    def _find_misfits(self) -> Self:
         sources = [k for k in ("log", "measure", "rounds_to", "correlation") if getattr(self, k) is not None]
         places = [k for k in PLACES if getattr(self, k) is not None]
         if len(sources) != 1:
-            given = ", ".join(sources) or "none of them"
-            return [f"has {given}; it must have exactly one of log, measure, rounds_to and correlation"]
-        found, source = [], sources[0]
-        if source in ("log", "measure") and len(places) != 1:
-            given = ", ".join(places) or "none of them"
-            found.append(f"has {given}; it must have exactly one of {', '.join(PLACES[:-1])} and {PLACES[-1]}")
-        if source == "log" and self.drop_at is not None:
-            found.append("has drop_at, which log does not take; give a measure")
-        if source in ("rounds_to", "correlation") and places:
-            found.append(f"has {', '.join(places)}, which {source} does not take; remove it")
-        if self.of and source != "log":
-            found.append(f"has of, which {source} does not take; remove it")
-        if self.of.startswith("@") and self.of not in ("@few_shot", "@others"):
-            found.append(f"has of = {self.of!r}; clients are @few_shot or @others")
-        if self.unit and (source == "rounds_to" or {"first_above", "first_below"} & set(places)):
-            found.append("has unit = '%', yet it is a round; remove it")
-        schema = rounds_schema(metrics)
-        columns = [name for name in (*schema, *adapted_columns(schema)) if name != "round"]
-        if self.measure is not None and self.measure not in columns:
-            found.append(unknown("measure", self.measure, columns))
-        return found
-
-    @property
-    def meaning(self) -> str:
-        """The definition in a few words, for a measure of which more is better."""
-        return self.describe(CLASSIFICATION.falling, CLASSIFICATION.headline)
+            raise ValueError("it must have exactly one of log, measure, rounds_to and correlation")
+        if len(places) != (sources[0] in ("log", "measure")) or (self.drop_at is not None and self.log is not None):
+            raise ValueError(
+                f"log and measure take exactly one of {', '.join(PLACES)}, and log no drop_at; others none"
+            )
+        if self.of and self.log is None:
+            raise ValueError("of is for parts of a log")
+        return self
 
     def describe(self, falling: Collection[str], measure: str) -> str:
         """Return the definition in a few words.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -19,6 +17,7 @@ from coterie.studies.papers import claims
 from coterie.studies.papers.claims import JudgedClaim, Reference, Span
 from coterie.studies.papers.item import Claim, Item
 from coterie.studies.papers.quantities import AtLeast, built_in
+from coterie.studies.rows import write_rows
 
 if TYPE_CHECKING:
     from coterie.runs.folder.run_folder import RunFolder
@@ -30,9 +29,6 @@ DIGITS = 6
 
 BEYOND = ">="
 """Stands in the file before the bound of a number that lies beyond what was run."""
-
-MOST_PARTS = 8
-"""Parts of a log that a note names at most."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +94,13 @@ class Result:
     def changed(self, item: Item) -> list[str]:
         """Return the rows whose methods have other settings now, by other defaults too.
 
-        A setting that a method did not have is none of these: its default keeps what there was.
+        A setting that a method did not have, or has no more, is none of these: its default keeps what there was.
         """
         if not self.methods:
             return []
         now = item.method_settings(self.scale)
         both = {name: (was, now[name]) for name, was in self.methods.items() if name in now}
-        return [name for name, (was, there) in both.items() if any(there.get(k) != v for k, v in was.items())]
+        return [name for name, (was, there) in both.items() if any(there.get(k, v) != v for k, v in was.items())]
 
     def missing(self, item: Item) -> list[str]:
         """Return the names of methods, settings and quantities that the item has at this scale and these lack."""
@@ -155,7 +151,7 @@ def measure_item(
                 rounds = cell.experiment.run.rounds
                 there.append(_round(own.read(finished[cell.key], comparison.measure, rounds, cell.is_adapted)))
         if finished and not any(value is not None for seeds in numbers.values() for value in seeds):
-            notes.append(_describe_missing(item, scale, quantity, finished.values()))
+            notes.append(f"no run has {quantity}")
         values |= {reference: tuple(numbers[reference]) for reference in numbers}
     return Result(
         item.id,
@@ -221,11 +217,8 @@ def write(path: Path, item: Item, result: Result) -> None:
             )
         ],
     }
-    text = json.dumps(table, indent=1, ensure_ascii=False, allow_nan=False)
-    # Put lists of numbers on one line. A text in JSON holds no line break, so the pattern matches none.
-    text = re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, f"{text}\n".encode())
+    write_whole(path, write_rows(table, {"methods": 1, "values": 2, "published": 2, "claims": 1}).encode())
 
 
 def read(path: Path) -> Result:
@@ -294,20 +287,3 @@ def _collect_versions(folders: Iterable[RunFolder]) -> dict[str, str]:
         for name, version in {"python": environment["python"], **environment["packages"]}.items():
             found.setdefault(name, set()).add(version)
     return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
-
-
-def _describe_missing(item: Item, scale: str, quantity: str, folders: Iterable[RunFolder]) -> str:
-    """Return the sentence for a quantity that no run has."""
-    sentence = f"no run has {quantity}"
-    own = item.quantities[scale].get(quantity)
-    if own is None or own.log is None:
-        return sentence
-    import polars as pl
-
-    logs = pl.concat([folder.log().select("name", "of").unique() for folder in folders]).unique()
-    parts = sorted(logs.filter(pl.col("name") == own.log)["of"].to_list())
-    if parts:
-        there = ", ".join(repr(part) for part in parts[:MOST_PARTS])
-        return f"{sentence}; log {own.log!r} is there of {there}, and of = {own.of!r} meets none of them"
-    names = sorted(set(logs["name"].to_list()))
-    return f"{sentence}; no method logs {own.log!r}, logged is {', '.join(names) or 'nothing'}"
