@@ -82,10 +82,11 @@ def test_one_item() -> None:
     assert f"  - small: **holds**, also corrected. {compared}" in lines
     assert "  - small, why: Few rounds." in lines
     assert "Stand-in: digits for the images. Reduced: 6 clients instead of 100, 2 rounds instead of 100." in text
+    assert "Claims: holds 1, undecided 1, not run 1." in lines
     assert "What we make of it (small): Two seeds decide little." in lines
     assert "Finished: 7 of 8 runs. Failed: β = 0.2, FedAvg, seed 1 failed: too few samples." in text
     assert "Again: `coterie reproduce a-table1 --scale small`" in text
-    assert lines[-3].endswith("was not run")
+    assert any(line.endswith("was not run") for line in lines)
 
 
 def test_without_results_every_item_is_to_be_run(tmp_path: Path) -> None:
@@ -350,7 +351,7 @@ def test_rounds_that_were_never_reached(own: Callable[..., Item], tmp_path: Path
     assert "| β = 0.2 | IFCA | – | 12.0, 1 of 2 never |" in lines
     # The file says it too.
     written = (tmp_path / "a-table1-small.json").read_text("utf-8")
-    assert '"FedAvg": [\n     ">=21.0",' in written
+    assert '"FedAvg": [">=21.0",' in written
     assert result.read(tmp_path / "a-table1-small.json").values.items() >= values.items()
 
 

@@ -520,9 +520,9 @@ def test_a_folder_that_is_called_like_a_method(terminal: Terminal) -> None:
         (["fedavg", "--tune", "x"], ["--tune 'x' is not possible; it must be a whole number, at least 1"]),
         (
             ["fedavg", "--baseline", "ifca"],
-            ["baseline = 'ifca' is not possible; it must be the label of a method: fedavg"],
+            ["baseline 'ifca' is unknown; known: fedavg, fedavg+FT"],
         ),
-        (["fedavg", "--target", "high"], ["target = 'high' is not possible; it must be a number"]),
+        (["fedavg", "--target", "high"], ["target = 'high' is not possible; it must be a valid number"]),
         (["fedavg", "--target", "80"], ["target = 80 is not possible; it must be a number from 0 to 1"]),
         (
             ["fedavg", "--target", "-3", "--set", "task.name=regression"],

@@ -10,7 +10,9 @@ import pytest
 from coterie.errors import BadInput
 from coterie.grouping.layers import candidates
 from coterie.models.networks import build
+from coterie.studies.papers.claims import references
 from coterie.studies.papers.item import FULL, list_items, load_item
+from coterie.studies.papers.quantities import built_in
 from coterie.studies.papers.result import judge_published
 
 
@@ -44,6 +46,19 @@ def test_claims_hold_on_the_printed_numbers(name: str) -> None:
             assert claim.published_exception is None, claim.text
         else:
             assert all(holds for _, holds in links) != bool(claim.published_exception), (claim.holds, links)
+
+
+@pytest.mark.parametrize("name", list_items())
+def test_a_file_says_what_a_reader_of_its_claims_needs(name: str) -> None:
+    item = load_item(name)
+    assert all(scale.reduces or scale.stand_in for key, scale in item.scales.items() if key != FULL)
+    assert not {*item.quantities[FULL]} & {*built_in(item.metrics)}
+    for claim in item.claims:
+        assert claim.headline == bool(claim.why), claim.text
+        assert len({*claim.pool}) == len(claim.pool) != 1, claim.text
+        # Without a setting of its own, a quantity is of the pooled settings or of the only one there is.
+        named = {reference.setting for reference in references(claim.links)}
+        assert "" not in named if len(item.settings) > 1 and not claim.pool else not (claim.pool and named - {""})
 
 
 def test_what_comparing_a_layer_of_vgg16_saves_is_what_is_said() -> None:

@@ -58,9 +58,16 @@ def _check_label(label: str) -> str:
     return label
 
 
-def _check_different(seeds: tuple[int, ...]) -> tuple[int, ...]:
-    if len(set(seeds)) < len(seeds):
-        raise ValueError("seeds must be different numbers")
+def _read_seeds(given: Any) -> tuple[int, ...]:
+    """Return the seeds that a number or a list means."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
+        return tuple(range(given))
+    seeds = tuple(given) if isinstance(given, list | tuple) else ()
+    whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
+    if not seeds or not whole or len(set(seeds)) < len(seeds):
+        raise ValueError(
+            "it must be how many, at least 1, or a list of different numbers from 0 on, as in [0, 3, 7]"
+        )
     return seeds
 
 
@@ -73,14 +80,7 @@ class _Given(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     name: Annotated[str, AfterValidator(_check_name)] | None = None
-    seeds: (
-        Annotated[int, Field(strict=True, ge=1)]
-        | Annotated[
-            tuple[Annotated[int, Field(strict=True, ge=0)], ...],
-            Field(min_length=1),
-            AfterValidator(_check_different),
-        ]
-    ) = DEFAULT_SEEDS
+    seeds: Annotated[Any, AfterValidator(_read_seeds)] = tuple(range(DEFAULT_SEEDS))
     baseline: str | None = None
     measure: str | None = None
     target: Annotated[float, Field(strict=True)] | None = None
@@ -182,7 +182,7 @@ class Comparison:
             raise BadInput(refusal)
         if sections := [key for key in tables if key in SECTIONS]:
             raise BadInput(
-                [f"{key} is not a key of a comparison; write it as experiment.{key}, for all" for key in sections]
+                [f"{key} is not a key of a comparison; write it as experiment.{key}" for key in sections]
             )
         try:
             known = _Given.model_validate(dict(tables))
@@ -234,7 +234,7 @@ class Comparison:
         words = [Path(str(data.get("name", ""))).stem, str(data.get("split", "")), *labels]
         return cls(
             known.name or name or make_name("-".join(words), otherwise="comparison"),
-            tuple(range(known.seeds)) if isinstance(known.seeds, int) else known.seeds,
+            known.seeds,
             baseline,
             measure,
             known.target,
@@ -545,7 +545,8 @@ def _read_settings(given: dict[str, _Table], grid: _Table, problems: list[str]) 
         if twice := [f"{s}.{key}" for s, table in point.items() for key in table if key in part.get(s, {})]:
             problems.append(f"grid has {twice[0]}, and so has settings.{label}; keep one of them")
         written = [
-            f"{n} = {v if isinstance(v, str) else toml.literal(v)}" for n, v in zip(names, values, strict=True)
+            f"{n} = {v if isinstance(v, str) else toml.literal(plain(v))}"
+            for n, v in zip(names, values, strict=True)
         ]
         whole = {section: {**part.get(section, {}), **point.get(section, {})} for section in {**part, **point}}
         multiplied[", ".join([*filter(None, [label]), *written])] = whole
@@ -677,7 +678,7 @@ def _find_misfits(measure: str, target: float | None, metrics: RunMetrics | None
         least, wanted = 0, "a number, at least 0"
     if target is None or least <= target <= most:
         return []
-    return [f"target = {target!r} is not possible; it must be {wanted}"]
+    return [f"target = {target:g} is not possible; it must be {wanted}"]
 
 
 def _join_or(names: Iterable[str]) -> str:

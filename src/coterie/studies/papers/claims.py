@@ -318,7 +318,8 @@ def _compare(link: Link, values: Mapping[Reference, Floats | Span]) -> _Compared
     lows, highs = (np.array([getattr(span, end) for span in spans.values()]) for end in Span._fields)
     unreached = np.isfinite(lows) & np.isinf(highs)
     beyond = unreached.all(axis=0) & (len(spans) > 1)
-    low, high = np.array([_bound(link, [*spans], *ends) for ends in zip(lows.T, highs.T, strict=True)]).T
+    bounds = [_bound(link, [*spans], *ends) for ends in zip(lows.T, highs.T, strict=True)]
+    low, high = np.array(bounds, np.float64).reshape(-1, 2).T
     unknown = ~(np.isfinite(low) | np.isfinite(high)) | beyond
     low, high = (np.where(unknown, np.nan, bound) for bound in (low, high))
     known = ~np.isnan(low)
