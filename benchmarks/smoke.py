@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from coterie.runs.schema.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGES = 4_000
+IMAGES = 1_500
 """In each half of a made dataset."""
-CLIENTS, SAMPLES, ROUNDS = 8, 60, 2
+CLIENTS, SAMPLES, ROUNDS = 6, 40, 2
 """The most that an experiment has of each after `shrink`; samples are of each client."""
 
 T = TypeVar("T")

@@ -25,8 +25,6 @@ from coterie.studies.compare.cells import Outcome, Unwatched, run_cells, tell_se
 from coterie.studies.compare.folder import ComparisonFolder, find_finished
 from coterie.studies.compare.spec import Cell, Comparison
 
-pytestmark = pytest.mark.slow  # Cells run in processes of their own.
-
 SMALL = {
     "data": {"clients": 4, "samples_per_client": 40},
     "network": {"name": "mlp", "hidden": [8]},
@@ -96,7 +94,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[pl.DataFrame]:
     return found
 
 
-@pytest.mark.parametrize("methods", [["fedavg", "ifca(clusters=2)"], ["fedavg", "clusterfl", "fedtsdp"]])
+@pytest.mark.medium
+@pytest.mark.parametrize("methods", [["fedavg", "ifca(clusters=2)", "clusterfl", "fedtsdp"]])
 def test_methods_begin_alike(methods: list[str]) -> None:
     tables = {
         **SMALL,
@@ -169,6 +168,7 @@ def test_interrupted_cells_are_gone_on_with(tmp_path: Path, whole: list[pl.DataF
     assert equal(frames(COMPARISON, tmp_path), whole)
 
 
+@pytest.mark.medium
 def test_a_cell_that_fails_keeps_none_from_running(tmp_path: Path) -> None:
     comparison = Comparison.from_tables(
         {
@@ -202,6 +202,7 @@ def test_a_cell_that_fails_keeps_none_from_running(tmp_path: Path) -> None:
     assert found.cells["method"].to_list() == ["good", "same", "crowded"]
 
 
+@pytest.mark.slow
 def test_few_cells_get_the_workers_that_are_left(tmp_path: Path, whole: list[pl.DataFrame]) -> None:
     (cell,) = COMPARISON.cells()[:1]
     assert run_cells([cell], tmp_path, 3) == {cell.key: DONE}
@@ -209,6 +210,7 @@ def test_few_cells_get_the_workers_that_are_left(tmp_path: Path, whole: list[pl.
     assert equal(frames(COMPARISON, tmp_path), [w.filter(method="fedavg", seed=0) for w in whole])
 
 
+@pytest.mark.medium
 def test_one_process_alone_writes_into_a_pool(tmp_path: Path) -> None:
     holds = (
         "import sys; from pathlib import Path; from coterie.runs.folder.lock import lock_folder\n"

@@ -109,23 +109,6 @@ class ComparisonFolder:
         for name, schema in _schemas(frames.metrics).items():
             write_whole(self.path / f"{name}.parquet", encode(tables[name], schema))
 
-    def read_frames(self) -> tuple[Frames, pl.DataFrame]:
-        """Read the tables: those of the cells, and the summary.
-
-        Raises:
-            BadInput: a file is damaged.
-            FileNotFoundError: there are none.
-        """
-        from coterie.studies.compare.measures import LATER, Frames, shared_metrics
-
-        metrics = shared_metrics(self.done(self.comparison().cells()).values())
-        kept = {
-            name: decode(self.path / f"{name}.parquet", schema, later=LATER)
-            for name, schema in _schemas(metrics).items()
-        }
-        summary = kept.pop("summary")
-        return Frames(**kept, metrics=metrics), summary
-
     def tuning(self) -> pl.DataFrame | None:
         """Read the trials by which settings were picked; None where there are none that can be read."""
         from coterie.studies.compare.tuning import TUNING

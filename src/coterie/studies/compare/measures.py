@@ -101,9 +101,6 @@ def clients_schema(metrics: RunMetrics) -> pl.Schema:
     )
 
 
-LATER = ("low", "high")
-"""Columns that the tables of an earlier version lack."""
-
 CELLS, CURVES, CLIENTS = (make(CLASSIFICATION) for make in (cells_schema, curves_schema, clients_schema))
 """The tables of a comparison of classifications that name no metrics."""
 

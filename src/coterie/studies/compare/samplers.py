@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coterie.errors import BadInput, unknown
@@ -41,46 +40,42 @@ def check_sampler(sampler: str) -> None:
         raise BadInput(f"sampler = {sampler!r} needs optuna; install coterie[tune], or take sampler = 'grid'")
 
 
-@dataclass(frozen=True)
-class Range:
-    """What a setting may be: numbers from `low` to `high`, or one of `choices`."""
-
-    low: float = 0
-    high: float = 0
-    is_log: bool = False
-    is_whole: bool = False
-    choices: tuple[Any, ...] = ()
-
-    def holds(self, value: Any) -> bool:
-        """Whether a value lies in the range."""
-        if self.choices:
-            return value in self.choices
-        is_number = isinstance(value, int if self.is_whole else int | float) and not isinstance(value, bool)
-        return bool(is_number and self.low <= value <= self.high)
-
-    def __str__(self) -> str:
-        if self.choices:
-            return f"in {', '.join(map(literal, self.choices))}"
-        return f"{literal(self.low)} to {literal(self.high)}{' (log)' * self.is_log}"
-
-
-def range_of(values: tuple[Any, ...]) -> Range:
+def range_of(values: tuple[Any, ...]) -> BaseDistribution:
     """Return the range that the values of a grid span.
 
     Where the positive ones are ten times apart or more, the scale is logarithmic, and a 0 beside them is left out.
     Values that are not all numbers are choices.
     """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return Range(choices=values)
+        return CategoricalDistribution(values)
     positive = [value for value in values if value > 0]
     is_log = min(values) >= 0 and len(positive) > 1 and max(positive) >= LOG_FROM * min(positive)
-    is_whole = all(isinstance(value, int) for value in values)
-    return Range(min(positive) if is_log else min(values), max(values), is_log, is_whole)
+    low, high = min(positive) if is_log else min(values), max(values)
+    kind = IntDistribution if all(isinstance(value, int) for value in values) else FloatDistribution
+    return kind(low, high, log=is_log)
 
 
-def describe_ranges(ranges: Mapping[str, Range]) -> str:
-    """Say what is searched."""
-    return "; ".join(f"{key} {span}" for key, span in ranges.items())
+def holds(span: BaseDistribution, value: Any) -> bool:
+    """Whether a setting lies in a range."""
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    if isinstance(span, CategoricalDistribution):
+        return value in span.choices
+    numbers = int if isinstance(span, IntDistribution) else int | float
+    low, high = _ends(span)
+    return isinstance(value, numbers) and not isinstance(value, bool) and low <= value <= high
+
+
+def describe_range(span: BaseDistribution) -> str:
+    """Say what a setting may be."""
+    from optuna.distributions import CategoricalDistribution
+
+    if isinstance(span, CategoricalDistribution):
+        return f"in {', '.join(map(literal, span.choices))}"
+    low, high = _ends(span)
+    return f"{literal(low)} to {literal(high)}{' (log)' * getattr(span, 'log', False)}"
 
 
 def describe_grid(grid: Mapping[str, tuple[Any, ...]]) -> str:
@@ -99,10 +94,10 @@ class Proposals:
         seed: of the sampler.
     """
 
-    def __init__(self, ranges: Mapping[str, Range], sampler: str, seed: int) -> None:
+    def __init__(self, ranges: Mapping[str, BaseDistribution], sampler: str, seed: int) -> None:
         import optuna
 
-        self.ranges = ranges
+        self.ranges = dict(ranges)
         chosen: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=seed)
         if sampler == "tpe":
             chosen = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
@@ -114,25 +109,21 @@ class Proposals:
             )
         finally:
             optuna.logging.set_verbosity(former)
-        self._distributions = {key: _distribution(span) for key, span in ranges.items()}
 
-    def start_with(self, now: Mapping[str, Any]) -> Proposal | None:
-        """Return the proposal of the settings as they are; None where a range does not hold them."""
-        if not self.ranges or not all(span.holds(now[key]) for key, span in self.ranges.items()):
+    def start_with(self, now: Mapping[str, Any]) -> Trial | None:
+        """Return the trial of the settings as they are; None where a range does not hold them."""
+        if not self.ranges or not all(holds(span, now[key]) for key, span in self.ranges.items()):
             return None
-        given = {
-            key: span.choices.index(now[key]) if span.choices else now[key] for key, span in self.ranges.items()
-        }
-        self._study.enqueue_trial(given)
-        return Proposal(self, self._study.ask(self._distributions), {})
+        self._study.enqueue_trial({key: now[key] for key in self.ranges})
+        return self._study.ask(self.ranges)
 
-    def ask(self) -> Proposal:
-        """Return the next point."""
-        trial = self._study.ask(self._distributions)
-        return Proposal(self, trial, {key: _value(span, trial.params[key]) for key, span in self.ranges.items()})
+    def ask(self) -> tuple[Trial, dict[str, Any]]:
+        """Return the next trial, and its settings by dotted key."""
+        trial = self._study.ask(self.ranges)
+        return trial, {key: _shorten(span, trial.params[key]) for key, span in self.ranges.items()}
 
     def tell(self, trial: Trial, value: float | None, is_pruned: bool) -> None:
-        """Tell what a point came to."""
+        """Tell what a trial came to; None for one that broke off."""
         from optuna.trial import TrialState
 
         if value is None:
@@ -143,38 +134,16 @@ class Proposals:
             self._study.tell(trial, value)
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """A point that is to be tried."""
+def _ends(span: BaseDistribution) -> tuple[float, float]:
+    from optuna.distributions import FloatDistribution, IntDistribution
 
-    study: Proposals
-    trial: Trial
-    changes: dict[str, Any]
-    """Settings by dotted key."""
-
-    def report(self, value: float, round: int) -> None:
-        """Say what it has come to after a round."""
-        self.trial.report(value, round)
-
-    def tell(self, value: float | None, is_pruned: bool) -> None:
-        """Say what it came to in the end; None for a run that broke off."""
-        self.study.tell(self.trial, value, is_pruned)
+    assert isinstance(span, IntDistribution | FloatDistribution)
+    return span.low, span.high
 
 
-def _distribution(span: Range) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if span.choices:
-        return CategoricalDistribution(range(len(span.choices)))
-    if span.is_whole:
-        return IntDistribution(int(span.low), int(span.high), log=span.is_log)
-    return FloatDistribution(span.low, span.high, log=span.is_log)
-
-
-def _value(span: Range, drawn: Any) -> Any:
-    """Return the setting that is drawn; a number keeps as many digits as a reader wants to copy."""
-    if span.choices:
-        return span.choices[drawn]
-    if span.is_whole:
-        return int(drawn)
-    return min(max(float(f"{drawn:.{DIGITS}g}"), float(span.low)), float(span.high))
+def _shorten(span: BaseDistribution, drawn: Any) -> Any:
+    """Return what is drawn; a number with no more digits than a reader wants to copy."""
+    if not isinstance(drawn, float):
+        return drawn
+    low, high = _ends(span)
+    return min(max(float(f"{drawn:.{DIGITS}g}"), low), high)

@@ -48,17 +48,18 @@ from coterie.runs.setup import engine_spec, load_federation
 from coterie.studies.compare.measures import shared_metrics
 from coterie.studies.compare.samplers import (
     GRID,
-    Proposal,
     Proposals,
     check_sampler,
     describe_grid,
-    describe_ranges,
+    describe_range,
     range_of,
 )
 from coterie.studies.compare.spec import Cell, Comparison, key_of
 from coterie.studies.compare.table import interval
 
 if TYPE_CHECKING:
+    from optuna.trial import Trial as OptunaTrial
+
     from coterie.studies.compare.cells import Outcome
 
 Grid = dict[str, tuple[Any, ...]]
@@ -301,7 +302,7 @@ class _Trial:
 
     cell: Cell
     changes: dict[str, Any]
-    proposal: Proposal | None = None
+    proposal: OptunaTrial | None = None
     """What a sampler of ranges proposed; None for a point of the grid."""
     value: float | None = None
     rounds: int = 0
@@ -339,13 +340,11 @@ class _Search:
             self._left = self._points_of_grid(grid)
         else:
             ranges = {key: range_of(values) for key, values in grid.items()}
-            self.points, self.space = None, describe_ranges(ranges)
+            self.points = None
+            self.space = "; ".join(f"{key} {describe_range(span)}" for key, span in ranges.items())
             seed = int(stream(experiment.run.seed, f"tuning {experiment.method.name}").integers(2**32))
-            self._left = self._proposals(Proposals(ranges, self.sampler, seed))
-
-    def next(self, count: int) -> list[Cell]:
-        """Return the cells of up to so many more trials."""
-        return [trial.cell for trial in islice(self._left, max(0, count))]
+            self._study = Proposals(ranges, self.sampler, seed)
+            self._left = self._proposals()
 
     def begin(self, trials: int) -> int:
         """Ask for the next trials of `trials` in all; return how many there are."""
@@ -400,7 +399,7 @@ class _Search:
         for trial in self._open:
             if trial.proposal is not None:
                 value = None if trial.value is None else self._sign * trial.value
-                trial.proposal.tell(value, trial.is_pruned)
+                self._study.tell(trial.proposal, value, trial.is_pruned)
             if trial.rounds:
                 self.trials.append(trial)
         self._open = []
@@ -457,19 +456,20 @@ class _Search:
             if trial := self._try(changes):
                 yield trial
 
-    def _proposals(self, proposals: Proposals) -> Iterator[_Trial]:
+    def _proposals(self) -> Iterator[_Trial]:
         """Yield the trials that a sampler of ranges proposes, each once; the settings as they are come first."""
         tables = self.cell.experiment.resolved().tables()
+        study = self._study
         if first := self._try({}):
-            now = {key: tables[key.partition(".")[0]].get(key.partition(".")[2]) for key in proposals.ranges}
-            first.proposal = proposals.start_with(now)
+            now = {key: tables[key.partition(".")[0]].get(key.partition(".")[2]) for key in study.ranges}
+            first.proposal = study.start_with(now)
             yield first
         refused = 0
-        while proposals.ranges and refused < ATTEMPTS:
-            proposal = proposals.ask()
-            trial = self._try(proposal.changes)
+        while study.ranges and refused < ATTEMPTS:
+            proposal, changes = study.ask()
+            trial = self._try(changes)
             if trial is None:
-                proposal.tell(None, False)
+                study.tell(proposal, None, False)
                 refused += 1
                 continue
             trial.proposal, refused = proposal, 0
