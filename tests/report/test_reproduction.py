@@ -25,10 +25,14 @@ from tests.studies.papers.test_result import made
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_the_committed_page_is_that_of_the_committed_results() -> None:
     written = (DOCS / "reproduction.md").read_text("utf-8")
     assert written == document.render(DOCS / "reproduction")
+    lines = written.splitlines()
+    headings = {anchor(line.lstrip("# ")) for line in lines if line.startswith("#")}
+    links = {link for line in lines for link in re.findall(r"\]\(#([^)]*)\)", line)}
+    assert set(list_items()) <= links <= headings
 
 
 @pytest.mark.medium
@@ -314,16 +318,6 @@ def test_failed_runs_beyond_the_first_are_counted(own: Callable[..., Item], tmp_
     assert one_result.to_markdown(item, found).count("failed: no.") == 5
 
 
-@pytest.mark.slow
-def test_links_lead_to_headings() -> None:
-    lines = document.render(DOCS / "reproduction").splitlines()
-    headings = {anchor(line.lstrip("# ")) for line in lines if line.startswith("#")}
-    links = {link for line in lines for link in re.findall(r"\]\(#([^)]*)\)", line)}
-    assert set(list_items()) <= links <= headings
-    assert anchor("DC-PFL") == "dc-pfl"
-    assert anchor("A (second) Paper, 2.0: β_1") == "a-second-paper-20-β_1"
-
-
 def test_tables_have_as_many_cells_as_columns(own: Callable[..., Item], tmp_path: Path) -> None:
     item = own(ITEM.replace('text = "IFCA is above FedAvg"', 'text = "IFCA | a_b *c* [d] is above"'))
     lines = _kept(tmp_path, item, made(item), _medium(item))
@@ -353,6 +347,11 @@ def test_rounds_that_were_never_reached(own: Callable[..., Item], tmp_path: Path
     written = (tmp_path / "a-table1-small.json").read_text("utf-8")
     assert '"FedAvg": [">=21.0",' in written
     assert result.read(tmp_path / "a-table1-small.json").values.items() >= values.items()
+
+
+def test_the_anchor_of_a_heading() -> None:
+    assert anchor("DC-PFL") == "dc-pfl"
+    assert anchor("A (second) Paper, 2.0: β_1") == "a-second-paper-20-β_1"
 
 
 def test_margins() -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from coterie.cli.options import (
-    MOST_DIGITS,
     Allow,
     Baselines,
     Charts,
@@ -133,7 +132,10 @@ def compare(
         holdout_clients=holdout_clients,
     )
     top: dict[str, Any] = {"name": name, "baseline": baseline}
-    top |= {"seeds": seeds and _parse_seeds(seeds), "target": target and toml.value_of(target)}
+    top |= {
+        "seeds": seeds and toml.value_of(f"[{seeds}]" if "," in seeds else seeds),
+        "target": target and toml.value_of(target),
+    }
     with exit_on_interrupt("interrupted before the first run; nothing was written"):
         check_baselines(baselines)
         trials, count = parse_whole_number("tune", tune), parse_whole_number("jobs", jobs)
@@ -349,13 +351,3 @@ def _print_results(compared: Compared, unmet: Sequence[str], quiet: bool) -> Non
     say(f"folder  {path}")
     say(f"tables  {path / 'table.md'}, {path / 'table.tex'}, {path / 'summary.parquet'}")
     say(f"page    {path / 'report.html'}")
-
-
-def _parse_seeds(text: str) -> Any:
-    """Return a number of seeds or a list of them; any other text unchanged, for the comparison to refuse."""
-    numbers = [part.strip() for part in text.split(",")]
-    if len(numbers) > 1 and not numbers[-1]:
-        numbers.pop()  # "3," is the seed 3 alone
-    if not all(part.isascii() and part.isdigit() and len(part) <= MOST_DIGITS for part in numbers):
-        return text
-    return [int(part) for part in numbers] if "," in text else int(text)

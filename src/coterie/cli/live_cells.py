@@ -16,7 +16,7 @@ from coterie.cli.live import format_clock
 from coterie.cli.printing import EscapingConsole
 from coterie.report.numbers import count_of, measured
 from coterie.runs.folder.metrics import RunMetric
-from coterie.studies.compare.cells import Outcome, Unwatched, Watcher
+from coterie.studies.compare.cells import Outcome, Watcher
 from coterie.studies.compare.notes import gather_notes
 from coterie.studies.compare.spec import Cell
 
@@ -31,7 +31,7 @@ def watch_cells(quiet: bool = False, console: Console | None = None) -> Iterator
     """
     console = console or EscapingConsole(highlight=False)
     if quiet:
-        yield Unwatched()
+        yield Watcher()
     elif console.is_terminal:
         bars = LiveCells(console)
         try:
@@ -46,7 +46,7 @@ def watch_cells(quiet: bool = False, console: Console | None = None) -> Iterator
             lines.tell_notes()
 
 
-class CellLines:
+class CellLines(Watcher):
     """One line per cell that ended. One observer may watch several series of cells, one after the other."""
 
     def __init__(self, console: Console) -> None:

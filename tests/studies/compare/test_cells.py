@@ -21,7 +21,7 @@ from coterie.runs.folder.metrics import ACCURACY, RunMetric
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.loop import Session
 from coterie.studies.compare import measures
-from coterie.studies.compare.cells import Outcome, Unwatched, run_cells, tell_second_death
+from coterie.studies.compare.cells import Outcome, Watcher, run_cells, tell_second_death
 from coterie.studies.compare.folder import ComparisonFolder, find_finished
 from coterie.studies.compare.spec import Cell, Comparison
 
@@ -36,7 +36,7 @@ COMPARISON = Comparison.from_tables(
 DONE = Outcome("finished")
 
 
-class Seen(Unwatched):
+class Seen(Watcher):
     """Keeps what it is told, and does something at the end of each round."""
 
     def __init__(self, at_round: Callable[[Cell, int], None] = lambda cell, number: None) -> None:

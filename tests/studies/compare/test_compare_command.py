@@ -20,7 +20,7 @@ import coterie
 from coterie.errors import BadInput
 from coterie.report.comparison.compare import compare
 from coterie.report.tables import escape_markdown
-from coterie.studies.compare.cells import Outcome, Unwatched
+from coterie.studies.compare.cells import Outcome, Watcher
 from coterie.studies.compare.folder import ComparisonFolder, choose_free_name, find_difference
 from coterie.studies.compare.notes import describe_notes, gather_notes
 from coterie.studies.compare.spec import Cell, Comparison
@@ -397,25 +397,7 @@ def test_tuned_first(terminal: Terminal) -> None:
     assert not Path("comparisons/tuned/tuning.parquet").exists()
 
 
-@pytest.mark.slow
-def test_from_python(tmp_path: Path) -> None:
-    tables = {
-        "methods": METHODS,
-        "seeds": 1,
-        "experiment": {
-            "data": {"clients": 4, "samples_per_client": 40},
-            "network": {"name": "mlp", "hidden": [8]},
-            "run": {"rounds": 1},
-        },
-    }
-    found = compare(tables, folder=tmp_path, jobs=1)
-    assert (found.status, found.failures(), found.comparison) == ("finished", [], Comparison.from_tables(tables))
-    assert found.summary is not None
-    assert found.summary["method"].to_list() == [METHODS[0], f"{METHODS[0]}+FT", *METHODS[1:]]
-    assert repr(found) == f"<Compared '{tmp_path / 'fedavg-ifca-clusters-2'}': finished, 2 of 2 cells finished>"
-
-
-class StopAfterTheFirst(Unwatched):
+class StopAfterTheFirst(Watcher):
     """Interrupts as soon as one cell is finished, as Ctrl-C would."""
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
@@ -436,6 +418,7 @@ def test_interrupted_it_keeps_a_table_of_what_is_finished(tmp_path: Path) -> Non
     }
     cut = compare(tables, folder=tmp_path, jobs=1, observer=StopAfterTheFirst())
     assert cut.status == "interrupted"
+    assert repr(cut) == f"<Compared '{tmp_path / 'cut'}': interrupted, 1 of 4 cells finished>"
     assert cut.left == "1 of 4 runs are finished; 3 are left, with 6 rounds"
     assert cut.summary is not None
     assert cut.summary.select("method", "finished").rows() == [("fedavg", 1), ("fedavg+FT", 1), (METHODS[1], 0)]
@@ -507,7 +490,7 @@ def test_a_folder_that_is_called_like_a_method(terminal: Terminal) -> None:
         ),
         (["empty"], ["'empty' is no comparison: it holds no comparison.toml"]),
         (["empty", "--folder", "x"], ["--folder 'x' is not possible with a comparison that is in '.'"]),
-        (["fedavg", "--seeds", "x"], ["seeds = 'x' is not possible; it must be how many, at least 1, or a list"]),
+        (["fedavg", "--seeds", "x"], ["seeds = 'x' is not possible; it must be how many, 1 to 10000, or a list"]),
         (["fedavg", "--seeds", "0"], ["seeds = 0 is not possible; "]),
         (["fedavg", "--jobs", "0"], ["--jobs '0' is not possible; it must be a whole number, at least 1"]),
         (["fedavg", "--tune", "x"], ["--tune 'x' is not possible; it must be a whole number, at least 1"]),

@@ -19,7 +19,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from coterie.errors import BadInput
 from coterie.plugins import consent, current_folder_last, give
@@ -53,8 +53,8 @@ class Outcome:
     """Why it failed."""
 
 
-class Watcher(Protocol):
-    """Watches cells being run. Called in the parent process."""
+class Watcher:
+    """Watches cells being run; this one does nothing. Called in the parent process."""
 
     def started(self, todo: Sequence[Cell], done: int) -> None:
         """Before the first cell: each that is to be run, and how many are finished already."""
@@ -70,16 +70,6 @@ class Watcher(Protocol):
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
         """A cell is finished, or has failed."""
-
-
-class Unwatched:
-    """Watches nothing."""
-
-    def started(self, todo: Sequence[Cell], done: int) -> None: ...
-    def begun(self, cell: Cell) -> None: ...
-    def round(self, cell: Cell, number: int, value: float | None, metric: RunMetric) -> None: ...
-    def note(self, cell: Cell, text: str) -> None: ...
-    def ended(self, cell: Cell, outcome: Outcome) -> None: ...
 
 
 def run_cells(
@@ -112,7 +102,7 @@ def run_cells(
     ordered = [each[key] for key in dict.fromkeys(cell.key for cell in cells)]
     done = find_finished(ordered, pool)
     outcomes = {key: Outcome("finished") for key in done}
-    watcher = observer or Unwatched()
+    watcher = observer or Watcher()
     todo = [cell for cell in ordered if cell.key not in done]
     for data in dict.fromkeys(cell.experiment.data.name for cell in todo):
         download(data)  # once, and what fails is said once

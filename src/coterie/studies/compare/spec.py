@@ -32,6 +32,7 @@ Part = Mapping[str, Mapping[str, Any]]
 """A part of an experiment: keys by section."""
 
 DEFAULT_SEEDS = 3
+MOST_SEEDS = 10_000
 
 SET_BY_THE_COMPARISON = {
     "seed": "write seeds = [0, 1, 2] at the top of the comparison",
@@ -60,13 +61,13 @@ def _check_label(label: str) -> str:
 
 def _read_seeds(given: Any) -> tuple[int, ...]:
     """Return the seeds that a number or a list means."""
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
+    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= MOST_SEEDS:
         return tuple(range(given))
     seeds = tuple(given) if isinstance(given, list | tuple) else ()
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
     if not seeds or not whole or len(set(seeds)) < len(seeds):
         raise ValueError(
-            "it must be how many, at least 1, or a list of different numbers from 0 on, as in [0, 3, 7]"
+            f"it must be how many, 1 to {MOST_SEEDS}, or a list of different numbers from 0 on, as in [0, 3, 7]"
         )
     return seeds
 

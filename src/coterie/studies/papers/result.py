@@ -237,20 +237,10 @@ def read(path: Path) -> Result:
             for setting, by_method in by_setting.items()
             for method, numbers in by_method.items()
         }
-        return Result(
-            str(table["item"]),
-            str(table["scale"]),
-            str(table["digest"]),
-            tuple(table["seeds"]),
-            values,
-            int(table["runs"]),
-            int(table["finished"]),
-            float(table["seconds"]),
-            tuple(table["failed"]),
-            tuple(table["notes"]),
-            dict(table["versions"]),
-            dict(table.get("methods", {})),
-        )
+        lists = {name: tuple(table[name]) for name in ("seeds", "failed", "notes")}
+        alone = ("item", "scale", "digest", "runs", "finished", "seconds", "versions")
+        kept = {name: table[name] for name in alone}
+        return Result(**kept, **lists, values=values, methods=table.get("methods", {}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged_file(path, error) from None
 
