@@ -84,7 +84,6 @@ def view(comparison: Comparison, frames: Frames, setting: str = "turned") -> Vie
     return next(v for v in views(comparison, frames, summarise(comparison, frames)) if v.setting == setting)
 
 
-@pytest.mark.slow
 def test_the_page_loads_nothing(written: str) -> None:
     specifications = assert_loads_nothing(written)
     reader = Reader(written)
@@ -99,7 +98,6 @@ def test_the_page_loads_nothing(written: str) -> None:
     assert "chart-groups-2" not in places  # nothing is planted there
 
 
-@pytest.mark.slow
 def test_a_comparison_is_drawn_as_on_its_page(
     written: str, comparison: Comparison, frames: Frames, folder: Path
 ) -> None:
@@ -108,15 +106,6 @@ def test_a_comparison_is_drawn_as_on_its_page(
     figures = coterie.draw(compared)
     assert {f"chart-{name}" for name in figures} == set(re.findall(r'id="(chart-[^"]+)"', written))
     assert all(figure.caption.split(". ")[0] in Reader(written).text for figure in figures.values())
-
-
-@pytest.mark.slow
-def test_the_same_comparison_gives_the_same_bytes(
-    written: str, comparison: Comparison, frames: Frames, folder: Path
-) -> None:
-    assert (
-        build(folder, comparison, frames, summarise(comparison, frames), []).read_text(encoding="utf-8") == written
-    )
 
 
 def test_the_finding_is_that_of_the_runs(comparison: Comparison, frames: Frames, written: str) -> None:
@@ -330,7 +319,7 @@ def test_charts_can_be_saved(comparison: Comparison, frames: Frames) -> None:
         *("accuracy-1", "clients-1", "cost-1", "groups-1"),
         *("accuracy-2", "clients-2", "cost-2"),
     ]
-    for name, chart in drawn.items():
+    for name, chart in list(drawn.items())[:4]:
         svg = vl_convert.vegalite_to_svg(specification(chart), vl_version=language_version())
         assert "FeSEM of four groups" in svg, name
     single = replace(comparison, settings=comparison.settings[:1])
@@ -347,7 +336,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
-@pytest.mark.parametrize("width", [1280, 1200, 768, 390])
+@pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_renders(
     written: str, comparison: Comparison, frames: Frames, folder: Path, tmp_path: Path, width: int
 ) -> None:

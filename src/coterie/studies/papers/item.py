@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -87,57 +87,89 @@ class Scale(_Closed):
     quantities: Parts = {}
 
 
-class _Top(_Closed):
-    """The keys at the top of an item's file."""
+class Item(_Closed):
+    """A checked item: the keys of its file, and what follows from them."""
 
+    id: str
     paper: str = Field(min_length=1)
     place: str = Field(min_length=1)
     title: str = Field(min_length=1)
     says: str = Field(min_length=1)
     findings: dict[ScaleName, str] = {}
+    """By scale: why claims came out as they did, and what would decide them. A claim may have its own."""
     seeds: int | list[int] = 5
     measure: str = DEFAULT_MEASURE
+    """The column of the table of rounds that is compared."""
     baseline: str | None = None
     target: float | None = None
     shows: list[str] = Field(min_length=1)
     experiment: dict[str, Any] = {}
-    methods: Parts = Field(min_length=1)
+    own_methods: Parts = Field(alias="methods", min_length=1)
     adapted: dict[str, str] | None = None
     """Rows after adaptation by label, as in a comparison; without it, FedAvg's."""
-    settings: Parts = {}
-    published: dict[str, dict[str, float | dict[str, float]]] = {}
+    own_settings: Parts = Field({}, alias="settings")
+    printed: dict[str, dict[str, float | dict[str, float]]] = Field({}, alias="published")
     """Printed numbers by quantity, setting and method; without the setting where the item has none."""
-    quantities: dict[str, Quantity] = {}
+    own_quantities: dict[str, Quantity] = Field({}, alias="quantities")
     claims: list[Claim] = Field(min_length=1)
-    scales: dict[Literal["small", "medium", "large"], Scale] = {}
+    reduced: dict[ScaleName, Scale] = Field({}, alias="scales")
 
+    @cached_property
+    def scales(self) -> dict[str, Scale]:
+        """The scales by name, the least first."""
+        there = {**{str(name): scale for name, scale in self.reduced.items()}, FULL: Scale()}
+        return {name: there[name] for name in SCALES if name in there}
 
-@dataclass(frozen=True)
-class Item:
-    """A checked item. `tables` holds for each scale what `Comparison.from_tables` takes."""
+    @cached_property
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """For each scale what `Comparison.from_tables` takes."""
+        return {name: self._merge(scale) for name, scale in self.scales.items()}
 
-    id: str
-    paper: str
-    place: str
-    title: str
-    says: str
-    findings: Mapping[str, str]
-    """By scale: why claims came out as they did, and what would decide them. A claim may have its own."""
-    shows: tuple[str, ...]
-    methods: tuple[str, ...]
-    settings: tuple[str, ...]
-    """The settings' labels; one that is "" where the item has none of its own."""
-    claims: tuple[Claim, ...]
-    published: Mapping[Reference, float]
-    scales: Mapping[str, Scale]
-    tables: Mapping[str, Mapping[str, Any]]
-    quantities: Mapping[str, Mapping[str, Quantity]]
-    """By scale, those that the item defines itself."""
-    measure: str = DEFAULT_MEASURE
-    """The column of the table of rounds that is compared."""
-    metrics: RunMetrics = CLASSIFICATION
-    """Of its runs: those that the experiment names (`task.metrics`), else a classification's."""
-    _method_settings: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict, repr=False, compare=False)
+    @cached_property
+    def quantities(self) -> dict[str, dict[str, Quantity]]:
+        """By scale, the quantities that the item defines itself."""
+        return {
+            name: {
+                own: Quantity.model_validate({**quantity.model_dump(), **scale.quantities.get(own, {})})
+                for own, quantity in self.own_quantities.items()
+            }
+            for name, scale in self.scales.items()
+        }
+
+    @cached_property
+    def methods(self) -> tuple[str, ...]:
+        """The methods' labels, and behind each the rows that are the same method after adaptation."""
+        from coterie.studies.compare.spec import default_adapted
+
+        adapted = default_adapted(self.own_methods, self.experiment) if self.adapted is None else self.adapted
+        return tuple(
+            row
+            for name in self.own_methods
+            for row in (name, *(row for row, base in adapted.items() if base == name))
+        )
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings' labels; one that is "" where the item has none of its own."""
+        return tuple(self.own_settings) or ("",)
+
+    @cached_property
+    def published(self) -> dict[Reference, float]:
+        """What was printed."""
+        return dict(self._list_published())
+
+    @cached_property
+    def metrics(self) -> RunMetrics:
+        """Of its runs: those that the experiment names (`task.metrics`), else a classification's."""
+        named = self.experiment.get("task.metrics", self.experiment.get("task", {}).get("metrics"))
+        if not named:
+            return CLASSIFICATION
+        return RunMetrics.named([named] if isinstance(named, str) else named)
+
+    @cached_property
+    def _resolved(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """What `method_settings` has found, by scale."""
+        return {}
 
     def comparison(self, scale: str) -> Comparison:
         """Return what is run at a scale.
@@ -181,13 +213,13 @@ class Item:
 
     def method_settings(self, scale: str) -> dict[str, dict[str, Any]]:
         """Return for each row its method's name and settings, the defaults written out, in the first setting."""
-        if scale not in self._method_settings:
+        if scale not in self._resolved:
             comparison = self.comparison(scale)
             first, seed = comparison.settings[0], comparison.seeds[0]
             found = {m.name: comparison.experiment_of(first, m, seed).resolved() for m in comparison.methods}
             tables = {name: dict(experiment.tables()["method"]) for name, experiment in found.items()}
-            self._method_settings[scale] = json.loads(json.dumps(tables))  # as a result's file has them
-        return self._method_settings[scale]
+            self._resolved[scale] = json.loads(json.dumps(tables))  # as a result's file has them
+        return self._resolved[scale]
 
     def wanted_numbers(self, scale: str) -> Iterator[Reference]:
         """Yield every number that a result of the scale has."""
@@ -200,6 +232,40 @@ class Item:
         """Return the quantities that the item shows, defines, or claims something about, each once."""
         named = [reference.quantity for claim in self.claims for reference in references(claim.links)]
         return tuple(dict.fromkeys([*self.shows, *self.quantities[FULL], *named]))
+
+    def _list_published(self) -> Iterator[tuple[Reference, float]]:
+        for quantity, table in self.printed.items():
+            for name, given in table.items():
+                if isinstance(given, float):
+                    yield Reference(quantity, name, ""), given
+                else:
+                    yield from ((Reference(quantity, method, name), number) for method, number in given.items())
+
+    def _merge(self, scale: Scale) -> dict[str, Any]:
+        """Return the tables of the comparison at a scale."""
+
+        def select(there: Parts, names: list[str] | None, changes: Parts) -> Parts:
+            return {
+                name: _apply(part, changes.get(name, {}))
+                for name, part in there.items()
+                if names is None or name in names
+            }
+
+        methods = select(self.own_methods, scale.keep_methods, scale.methods)
+        settings = select(self.own_settings, scale.keep_settings, scale.settings)
+        target = self.target if scale.target is None else scale.target
+        return {
+            "seeds": self.seeds if scale.seeds is None else scale.seeds,
+            "measure": self.measure,
+            **({} if self.baseline is None else {"baseline": self.baseline}),
+            **({} if target is None else {"target": target}),
+            "experiment": _apply(self.experiment, scale.experiment),
+            "methods": methods,
+            **(
+                {} if self.adapted is None else {"adapted": {k: v for k, v in self.adapted.items() if v in methods}}
+            ),
+            **({"settings": settings} if self.own_settings else {}),
+        }
 
     def with_setting(self, reference: Reference, pooled: str = "") -> Reference:
         """Return the reference with its setting: its own, else the pooled one, else the only one of the item."""
@@ -257,68 +323,22 @@ def read_item(id: str, source: Path | str) -> Item:
         BadInput: one sentence for each mistake in it, each beginning with `id`.
     """
     try:
-        return _make_item(id, toml.load(source))
+        item = Item.model_validate({**toml.load(source), "id": id})
+        problems = list(dict.fromkeys(_find_unknown(item)))
     except ValidationError as error:
-        problems = sentences(error, known=list(_Top.model_fields), owner="an item")
+        keys = [field.alias or name for name, field in Item.model_fields.items()]
+        problems = sentences(error, known=keys, owner="an item")
     except BadInput as error:
         problems = error.problems
+    if not problems:
+        return item
     raise BadInput([f"{id}: {problem}" for problem in problems])
 
 
-def _make_item(id: str, tables: Mapping[str, Any]) -> Item:
-    top = _Top.model_validate(tables)
-    defined = {**{str(name): scale for name, scale in top.scales.items()}, FULL: Scale()}
-    scales = {name: defined[name] for name in SCALES if name in defined}
-    item = Item(
-        id=id,
-        paper=top.paper,
-        place=top.place,
-        title=top.title,
-        says=top.says,
-        findings={str(scale): text for scale, text in top.findings.items()},
-        shows=tuple(top.shows),
-        methods=_list_rows(top),
-        settings=tuple(top.settings) or ("",),
-        claims=tuple(top.claims),
-        published=dict(_list_published(top)),
-        scales=scales,
-        tables={name: _merge_scale(top, scale) for name, scale in scales.items()},
-        quantities={
-            name: {
-                own: Quantity.model_validate({**quantity.model_dump(), **scale.quantities.get(own, {})})
-                for own, quantity in top.quantities.items()
-            }
-            for name, scale in scales.items()
-        },
-        measure=top.measure,
-        metrics=_measured_by(top),
-    )
-    if unknown_names := list(dict.fromkeys(_find_unknown(item, top))):
-        raise BadInput(unknown_names)
-    return item
-
-
-def _measured_by(top: _Top) -> RunMetrics:
-    """Return the metrics of an item's runs."""
-    named = top.experiment.get("task.metrics", top.experiment.get("task", {}).get("metrics"))
-    if not named:
-        return CLASSIFICATION
-    return RunMetrics.named([named] if isinstance(named, str) else named)
-
-
-def _list_published(top: _Top) -> Iterator[tuple[Reference, float]]:
-    for quantity, table in top.published.items():
-        for name, given in table.items():
-            if isinstance(given, float):
-                yield Reference(quantity, name, ""), given
-            else:
-                yield from ((Reference(quantity, method, name), number) for method, number in given.items())
-
-
-def _find_unknown(item: Item, top: _Top) -> Iterator[str]:
+def _find_unknown(item: Item) -> Iterator[str]:
     """Yield a sentence for each name of a method, a setting or a quantity that is nowhere defined."""
     known = {
-        "quantity": [*built_in(item.metrics), *top.quantities],
+        "quantity": [*built_in(item.metrics), *item.own_quantities],
         "method": item.methods,
         "setting": item.settings,
         "measure": known_measures(item.metrics),
@@ -337,42 +357,6 @@ def _find_unknown(item: Item, top: _Top) -> Iterator[str]:
             named[kind].append(getattr(reference, kind))
     for kind, names in named.items():
         yield from (unknown(kind, name, known[kind]) for name in names if name not in known[kind])
-
-
-def _list_rows(top: _Top) -> tuple[str, ...]:
-    """Return the methods' labels, and behind each the rows that are the same method after adaptation."""
-    from coterie.studies.compare.spec import default_adapted
-
-    adapted = default_adapted(top.methods, top.experiment) if top.adapted is None else top.adapted
-    return tuple(
-        row for name in top.methods for row in (name, *(row for row, base in adapted.items() if base == name))
-    )
-
-
-def _merge_scale(top: _Top, scale: Scale) -> dict[str, Any]:
-    """Return the tables of the comparison at a scale."""
-
-    def select(kind: str) -> Parts:
-        there, names = getattr(top, kind), getattr(scale, f"keep_{kind}")
-        changes = getattr(scale, kind)
-        return {
-            name: _apply(part, changes.get(name, {}))
-            for name, part in there.items()
-            if names is None or name in names
-        }
-
-    seeds = top.seeds if scale.seeds is None else scale.seeds
-    target = top.target if scale.target is None else scale.target
-    return {
-        "seeds": seeds,
-        "measure": top.measure,
-        **({} if top.baseline is None else {"baseline": top.baseline}),
-        **({} if target is None else {"target": target}),
-        "experiment": _apply(top.experiment, scale.experiment),
-        "methods": (methods := select("methods")),
-        **({} if top.adapted is None else {"adapted": {k: v for k, v in top.adapted.items() if v in methods}}),
-        **({"settings": select("settings")} if top.settings else {}),
-    }
 
 
 def _apply(part: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

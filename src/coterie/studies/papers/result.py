@@ -94,13 +94,14 @@ class Result:
     def changed(self, item: Item) -> list[str]:
         """Return the rows whose methods have other settings now, by other defaults too.
 
-        A setting that a method did not have, or has no more, is none of these: its default keeps what there was.
+        A setting that a method did not have is none of these: its default keeps what there was. Nor is one that it
+        has no more and that was off, false or 0.
         """
         if not self.methods:
             return []
         now = item.method_settings(self.scale)
         both = {name: (was, now[name]) for name, was in self.methods.items() if name in now}
-        return [name for name, (was, there) in both.items() if any(there.get(k, v) != v for k, v in was.items())]
+        return [name for name, (was, there) in both.items() if any(there.get(k, False) != v for k, v in was.items())]
 
     def missing(self, item: Item) -> list[str]:
         """Return the names of methods, settings and quantities that the item has at this scale and these lack."""
