@@ -1,6 +1,6 @@
 """How fast clients train and are evaluated, as a fraction of the machine's limit.
 
-    python -m benchmarks.engine [--only mlp] [--repeats 5] [--json FILE] [--smoke]
+    python -m benchmarks.engine [--only mlp] [--repeats 5] [--json FILE] [--smoke] [--ablate]
 
 The limit is a plain training loop over the same samples at its best: one model, `torch.optim.SGD`, no clients, at
 batches of 10 to 512, once as a process a core with one thread each, once as one process with a thread a core. The
@@ -14,29 +14,49 @@ training. Medians; the spread is that of `of the limit` between the repeats.
 
 Batch sizes are those of papers: 10 of FedAvg's and pfl-research's benchmarks, 32 of DC-PFL, 48 of FedCR. Clients
 hold whole minibatches, 50 or some 100 samples.
+
+With `--ablate` it times the engines' fast paths instead: an exchange with each and one without, in turn, on one
+worker. `gain` is the processor's seconds without the path over those with it, the medians.
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.nn.functional import cross_entropy
+from torch import Tensor
+from torch.nn.functional import cross_entropy, dropout
 
 from benchmarks.measuring import arguments, measured, median, ratios, write
 from coterie.clients.data.federation import Federation
-from coterie.clients.rules import Evaluate, LocalUpdate, Training
+from coterie.clients.engine import (
+    allocator,
+    batched,
+    bound_network,
+    chain,
+    layer_gradients,
+    minibatches,
+    perceptron,
+)
+from coterie.clients.engine.descent import Descent, StackedSolver, descend
+from coterie.clients.engine.dual_perceptron import Dual
+from coterie.clients.rules import Evaluate, LocalUpdate, Train, Training
 from coterie.methods.exchange import Exchange, Send
+from coterie.models.layout import Layout
 from coterie.models.networks import build, channels_first
+from coterie.plugins import give
 from coterie.runtime.garbage import freeze_objects
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.threads import cores
@@ -248,12 +268,197 @@ def rows_of(case: Case, plains: Mapping[str, Loops], repeats: int) -> list[dict[
     return rows
 
 
+# ---- each fast path switched off in turn
+
+
+@dataclass(frozen=True)
+class FastPath:
+    """A way in which an engine saves time, and a network that shall gain by it."""
+
+    title: str
+    case: Case
+    engine: str
+    off: Callable[[], AbstractContextManager[Any]]
+    """Switches it off."""
+    rule: LocalUpdate | Evaluate = LocalUpdate()  # noqa: RUF009  # it is frozen
+
+
+def _by_solver(model: perceptron.Perceptron, layout: Layout, task: Descent, classes: int) -> Tensor:
+    """Plain steps as any other solver takes them."""
+    requests = [Train(row[: layout.size]) for row in task.stack]
+    solver = StackedSolver(Training(), task.lr, task.stack, task.entries, requests, [None] * len(requests))
+    return descend(model, layout, task, solver, model.backward)
+
+
+def _drop(link: layer_gradients.Dropout, x: Tensor, own: Sequence[Tensor], use: layer_gradients.Use) -> Any:
+    """Dropout as PyTorch draws it."""
+    if not (link.module.training and link.module.p):
+        return x, None
+    scale = dropout(torch.ones_like(x), link.module.p)
+    return x * scale, scale
+
+
+@contextmanager
+def _freed_memory_goes_back() -> Iterator[None]:
+    """The C allocator as it is by itself."""
+    if sys.platform.startswith("linux"):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(allocator._MMAP_THRESHOLD, 1 << 17)
+        mallopt(allocator._TRIM_THRESHOLD, 1 << 17)
+    yield
+    allocator.retain_freed_memory.cache_clear()
+    allocator.retain_freed_memory()
+
+
+@contextmanager
+def _models_apart() -> Iterator[None]:
+    """Every client's model copied, though many are the very same."""
+    with (
+        patch.object(batched, "model_memories", lambda requests: [None] * len(requests)),
+        patch.object(batched.Batched, "_stack_or_share", batched.Batched._stack),
+    ):
+        yield
+
+
+SMALL = CASES[0]
+MLP = CASES[1]
+LENET = next(case for case in CASES if case.network == "lenet")
+CNN = next(case for case in CASES if case.network == "cnn")
+DIGITS = Case("CNN 8x8, batch 10", "cnn", (8, 8, 1), 10, 200)
+DROPPING = Case("FedTSDP's CNN 28x28, batch 32", "fedtsdp-cnn", (28, 28, 1), 32, 10, 96)
+OWN = Case("transformer block 8x6, batch 10", "benchmarks.modules:Attention", (8, 6), 10, 100)
+PATHS = (
+    FastPath("a first layer in its dual form", MLP, "batched", lambda: patch.object(Dual, "room", lambda *_: None)),
+    FastPath("plain steps", SMALL, "batched", lambda: patch.object(batched, "descend_plainly", _by_solver)),
+    FastPath(
+        "samples where they lie",
+        SMALL,
+        "batched",
+        lambda: patch.object(minibatches, "_shared_memory", lambda parts: None),
+    ),
+    FastPath(
+        "scores of wide layers client by client",
+        CASES[2],
+        "batched",
+        lambda: patch.object(perceptron, "WIDE", 1 << 40),
+        Evaluate(),
+    ),
+    FastPath("one model of many clients read once", MLP, "batched", _models_apart, Evaluate()),
+    FastPath(
+        "convolutions side by side, not by torch.func",
+        DIGITS,
+        "batched",
+        lambda: patch.object(batched, "find_obstacle", lambda network: "so be it"),
+    ),
+    *(
+        FastPath(
+            "gradients written out", case, "sequential", lambda: patch.object(chain, "link", layer_gradients.Opaque)
+        )
+        for case in (*CASES[3:], DROPPING)
+    ),
+    *(
+        FastPath(
+            "products by oneDNN",
+            case,
+            "sequential",
+            lambda: patch.object(layer_gradients, "LARGE_PRODUCT", 1 << 60),
+        )
+        for case in (CASES[3], *CASES[5:])
+    ),
+    *(
+        FastPath(
+            "two columns of a convolution as channels",
+            case,
+            "sequential",
+            lambda: patch.object(layer_gradients.Convolution, "_pairs", lambda *_: False),
+        )
+        for case in (LENET, replace(LENET, title="LeNet 28x28x1, batch 10", features=(28, 28, 1), batch=10))
+    ),
+    FastPath(
+        "gradients in few channels channels-first",
+        LENET,
+        "sequential",
+        lambda: patch.object(layer_gradients.Convolution, "_first", lambda *_: False),
+    ),
+    *(
+        FastPath(
+            "pooling of four by comparing two",
+            case,
+            "sequential",
+            lambda: patch.object(layer_gradients.MaxPool, "_fours", lambda *_: False),
+        )
+        for case in (LENET, *CASES[5:])
+    ),
+    FastPath(
+        "dropout by sixteen bits",
+        DROPPING,
+        "sequential",
+        lambda: patch.object(layer_gradients.Dropout, "forward", _drop),
+    ),
+    *(
+        FastPath(
+            "an epoch's samples gathered at once",
+            case,
+            "sequential",
+            lambda: patch.object(bound_network, "_count_gathered", lambda inputs, size: size),
+        )
+        for case in (SMALL, CASES[7])
+    ),
+    *(
+        FastPath("freed memory kept", case, "sequential", _freed_memory_goes_back)
+        for case in (CNN, LENET, CASES[7])
+    ),
+)
+
+
+def ablated(path: FastPath, repeats: int, smoke: bool) -> dict[str, Any]:
+    """Measure an exchange with a fast path and without it: a row."""
+    case = replace(path.case, clients=4) if smoke else path.case
+    data = federation(case)
+    with ExitStack() as stack:
+        once = exchanged(stack.enter_context(runtime(case, data, path.engine, 1)), case, path.rule)
+        with path.off():
+            without = exchanged(stack.enter_context(runtime(case, data, path.engine, 1)), case, path.rule)
+        stack.enter_context(freeze_objects())
+        found: dict[str, list[float]] = {"with": [], "without": []}
+        for repeat in range(repeats + 1):
+            for way in found:
+                with path.off() if way == "without" else ExitStack():
+                    start = time.process_time()
+                    (without if way == "without" else once)()
+                    if repeat:
+                        found[way].append(time.process_time() - start)
+    gain, least, most = ratios(found["without"], found["with"])
+    return {"path": path.title, "network": case.title, "gain": gain, "least": least, "most": most}
+
+
+def show_ablation(only: str, repeats: int, smoke: bool) -> list[dict[str, Any]]:
+    """Measure all fast paths and print the table."""
+    give(["benchmarks.modules:Attention"])
+    rows = []
+    table = Table(title="An exchange without each fast path, in times one with it")
+    for column in ("path", "network", "gain", "spread"):
+        table.add_column(column, justify="right" if column in ("gain", "spread") else "left")
+    for path in PATHS:
+        if only.lower() in f"{path.title} {path.case.title}".lower():
+            row = ablated(path, repeats, smoke)
+            rows.append(row)
+            spread = f"{row['least']:.2f} to {row['most']:.2f}"
+            table.add_row(row["path"], row["network"], f"{row['gain']:.2f}", spread)
+    Console(width=150).print(table)
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     parser = arguments("engine", __doc__, {"only": "64-32", "repeats": 1})
     parser.add_argument("--only", metavar="TEXT", default="", help="cases whose title holds this")
+    parser.add_argument("--ablate", action="store_true", help="time each fast path switched off instead")
     asked = parser.read()
     torch.set_num_threads(1)
+    if asked.ablate:
+        write(asked.json, "engine-ablation", show_ablation(asked.only, asked.repeats, asked.smoke))
+        return
     rows: list[dict[str, Any]] = []
     with loops() as plains:
         for case in CASES:

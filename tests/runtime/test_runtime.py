@@ -67,9 +67,8 @@ class Nothing(Rule):
         return Answer(numbers={"here": 1.0})
 
 
-@pytest.mark.slow
 def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None:
-    clients, rounds, dropout = np.arange(100), 10, 0.1
+    clients, rounds, dropout = np.arange(100), 5, 0.2
     runtime = _runtime("local", 100, dropout)
     lost = 0
     send = {"model": Send.same(torch.zeros(5), clients)}
@@ -79,14 +78,14 @@ def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None
         assert set(first.missing.values()) == {"vanished in mid-round"}
         down = {client for client, way, _, _ in runtime.ledger.rows if way == "down"}
         assert down == set(clients)
-        for _ in range(30):
+        for _ in range(3):
             later = _ask(runtime, Exchange(clients, Nothing(), send))
             assert later.clients.tolist() == first.clients.tolist()
             assert set(later.missing.values()) == {"left earlier in the round"}
         assert runtime.failures == [(c, "vanished in mid-round") for c in sorted(first.missing)]
         lost += len(first.missing)
-    # 1000 draws at 0.1: within three standard deviations.
-    assert abs(lost - 100) < 30
+    # 500 draws at 0.2: within three standard deviations.
+    assert abs(lost - 100) < 27
 
 
 def test_who_vanishes_does_so_in_whichever_exchange_asks_first() -> None:

@@ -51,7 +51,7 @@ def measure_intervals(
     """
     found = np.full((federation.n, len(INTERVALS) - 1), np.nan)
     for exchange in exchanges:
-        asked = replace(exchange, rule=ScoreBounds.of(exchange.rule, metric))
+        asked = replace(exchange, rule=ScoreBounds(exchange.rule, metric))
         replies = runtime.measure(asked)
         for client, bounds in zip(replies.clients.tolist(), replies.report.get("bounds", []), strict=False):
             ends = [end for pair in (bounds or [])[:2] for end in pair]

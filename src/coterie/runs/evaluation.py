@@ -45,7 +45,7 @@ def adapt_exchange(
         return exchange
     layers = {"head": HEAD, "private": _name_layers(private, layout)}.get(adapt.layers, adapt.layers)
     layout.select(layers, "evaluation.adapt.layers")
-    rule = BeforeAndAfter.of(exchange.rule, adapt.epochs, adapt.steps, layers, adapt.lr, lr_drops)
+    rule = BeforeAndAfter(exchange.rule, adapt.epochs, adapt.steps, layers, adapt.lr, lr_drops)
     return replace(exchange, rule=rule)
 
 

@@ -6,72 +6,29 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-from weakref import ref
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
 
-_Handler = Callable[[int, Any], Any]
+_Handler = Callable[[int, FrameType | None], Any]
 
 
-@contextmanager
-def defer_signals() -> Iterator[None]:
+def defer_signals() -> AbstractContextManager[None]:
     """Deliver signals that have a handler only after the block, in their order.
 
     An exception that a handler raises while a library's native code asks Python something may come out of it as
     another exception, or not at all: polars makes a TypeError of a KeyboardInterrupt.
     """
-    waiting: list[tuple[_Handler, int, Any]] = []
-    is_deferring = True
-
-    def defer(former: _Handler, number: int, frame: Any) -> None:
-        if is_deferring:
-            waiting.append((former, number, frame))
-        else:
-            former(number, frame)
-
-    try:
-        with _handle_signals(defer):
-            try:
-                yield
-            finally:
-                is_deferring = False
-    finally:  # also where the block raised, whose error is then the context
-        for former, number, frame in waiting:
-            former(number, frame)
+    return _Deferring()
 
 
-@contextmanager
-def insist_on_signals() -> Iterator[None]:
+def insist_on_signals() -> _Insisting:
     """Let what a signal's handler raises in the block leave it, whatever a library makes of it; also a decorator.
 
     Python drops an exception that is raised while an object is removed, and native code may turn it into another
     one or into a wrong result. What was done in the block does not count then.
     """
-    raised: list[BaseException] = []
-
-    def note(former: _Handler, number: int, frame: Any) -> None:
-        try:
-            former(number, frame)
-        except BaseException as error:
-            raised.append(error)
-            raise
-
-    try:
-        with _handle_signals(note):
-            try:
-                yield
-            except GeneratorExit:  # cut off, and now collected: what was raised has been seen
-                raise
-            except BaseException as error:
-                if raised and error not in raised:
-                    raise raised[-1] from None
-                raise
-        if raised:
-            raise raised[-1]
-    finally:
-        raised.clear()  # else what was raised would keep the block alive, and that what was raised
+    return _Insisting()
 
 
 @contextmanager
@@ -94,68 +51,75 @@ def ignore_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-@dataclass(eq=False)
 class _Block:
-    """A block of code and who handles signals in it, who passes them on to whoever did before."""
+    """A block of code in which `handle` is called where a signal of the two arrives that has a handler.
 
-    handle: Callable[[_Handler, int, Any], None]
-    former: dict[int, _Handler]
-    """What handled each signal when the block was entered; within another block that is `_deliver`."""
+    It is no generator: what a signal cuts off would be ended when it is collected, and restore handlers that are
+    others by then. A handler that is left behind passes signals on.
+    """
 
+    def __init__(self) -> None:
+        self._former: dict[int, _Handler] = {}
+        """What handled each signal before."""
 
-_blocks: list[ref[_Block]] = []
-"""Those that the main thread is in, the innermost last, and those that a signal cut off and nobody collected yet.
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # handlers run in the main thread alone
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._former = {int(n): handler for n in numbers if callable(handler := signal.getsignal(n))}
+        for number in self._former:
+            signal.signal(number, self._handle)
 
-Not one is kept from being collected: it may hold what a handler raised, and that what was going on."""
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._former[number](number, frame)
 
-_before: dict[int, _Handler] = {}
-"""What handled each signal before the outermost block was entered."""
-
-
-def _deliver(number: int, frame: Any) -> None:
-    _deliver_within(len(_blocks), number, frame)
-
-
-def _deliver_within(count: int, number: int, frame: Any) -> None:
-    """Have a signal handled by the innermost of the first so many blocks, which passes it on to those around it."""
-    for place in reversed(range(count)):
-        block = _blocks[place]()
-        if block is not None and number in block.former:
-            former = block.former[number]
-            block.handle(partial(_deliver_within, place) if former is _deliver else former, number, frame)
-            return
-    _before[number](number, frame)
+    def _leave(self) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
 
 
-@contextmanager
-def _handle_signals(handle: Callable[[_Handler, int, Any], None]) -> Iterator[None]:
-    """Call `handle` with the former handler where a signal of the two arrives that has one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers run in the main thread alone
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    block = _Block(handle, {int(n): handler for n in numbers if callable(handler := signal.getsignal(n))})
-    is_collected = False
+class _Deferring(_Block, AbstractContextManager[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_deferring = False
+        self._waiting: list[tuple[int, FrameType | None]] = []
 
-    def leave() -> None:
-        for number, handler in block.former.items():
-            if not is_collected or (handler is not _deliver and signal.getsignal(number) is _deliver):
-                signal.signal(number, handler)
-        _blocks[:] = [one for one in _blocks if one() is not None and one() is not block]
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._is_deferring = True
 
-    try:
-        _before.update((number, handler) for number, handler in block.former.items() if handler is not _deliver)
-        _blocks.append(ref(block))
-        for number in block.former:
-            signal.signal(number, _deliver)
-        yield
-    except GeneratorExit:
-        # A signal cut the end of the block off, and this comes whenever the block is collected: whoever was around
-        # it may have restored handlers already, and then they are right.
-        is_collected = True
-        raise
-    finally:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._is_deferring:
+            self._waiting.append((number, frame))
+        else:
+            super()._handle(number, frame)
+
+    def __exit__(self, *raised: object) -> None:
+        self._is_deferring = False
+        self._leave()
+        for number, frame in self._waiting:  # also where the block raised, whose error is then the context
+            super()._handle(number, frame)
+
+
+class _Insisting(_Block, ContextDecorator):
+    def __init__(self) -> None:
+        super().__init__()
+        self._raised: BaseException | None = None
+
+    def _recreate_cm(self) -> Self:
+        return type(self)()  # each call of a decorated function has a block of its own
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         try:
-            leave()
-        finally:  # a signal may have cut it off
-            leave()
+            super()._handle(number, frame)
+        except BaseException as error:
+            self._raised = error
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+        raised, self._raised = self._raised, None
+        if raised is not None and error is not raised:
+            raise raised from None

@@ -15,8 +15,6 @@ from threading import Lock
 import torch
 from threadpoolctl import ThreadpoolController
 
-from coterie.runtime.signals import defer_signals
-
 
 def cores() -> int:
     """Return how many cores this process may use."""
@@ -33,29 +31,17 @@ class _Lowered:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        is_inside = False
-
-        def leave() -> None:
-            nonlocal is_inside
-            with defer_signals(), self._lock:
-                if is_inside:
-                    is_inside = False
-                    self._inside -= 1
-                    if not self._inside:
-                        self._restore()
-
+        with self._lock:
+            if not self._inside:
+                self._restore = self._lower()
+            self._inside += 1
         try:
-            with defer_signals(), self._lock:
-                if not self._inside:
-                    self._restore = self._lower()
-                self._inside += 1
-                is_inside = True
             yield
         finally:
-            try:
-                leave()
-            finally:  # a signal may have cut it off
-                leave()
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    self._restore()
 
 
 def _lower_torch() -> Callable[[], None]:

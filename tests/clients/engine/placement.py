@@ -55,7 +55,6 @@ def requests(models: Tensor, solver: Tensor) -> list[Request]:
         Train(start, solver=solver, keep_solver=True),
         Losses(models[:2]),
         Losses(models[:2], samples=3),
-        Losses(models[:2], per_sample=True),
         Train(start, clip=0.5, epochs=1),
         Inspect(lambda batch, model: batch.inputs.mean(0), model=other),
         Gradients(start, batches=2),

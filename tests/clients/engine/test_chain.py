@@ -1,4 +1,4 @@
-"""Forward and backward written out, against autograd."""
+"""Forward and backward written out: products, dropout, bfloat16; gradients are compared in `test_engines`."""
 
 from __future__ import annotations
 
@@ -17,56 +17,15 @@ from coterie.clients.rules import Gradients, MetaTrain, Score, Scored, Train, Tr
 from coterie.clients.rules.training import Precision
 from coterie.models.layout import Layout
 from coterie.models.networks import build, channels_first
+from tests.clients.engine.networks import CHAINS, OWN
 from tests.clients.engine.population import population
 
-
-class Shifted(nn.Linear):
-    """A dense layer that computes something else."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 1.0
-
-
-class Branches(nn.Module):
-    """A network that is no chain."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right, self.last = nn.Linear(6, 5), nn.Linear(6, 5), nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.last(self.left(x).tanh() * self.right(x).sigmoid())
-        return found
-
-
-def twice() -> nn.Module:
-    same = nn.Linear(6, 6)
-    return nn.Sequential(same, nn.ReLU(), same, nn.ReLU(), nn.Linear(6, 3))
-
-
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "perceptron": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3)), (2, 2, 3)),
     "wide": (lambda: nn.Sequential(nn.Linear(900, 200), nn.ReLU(), nn.Linear(200, 3)), (900,)),
-    "without biases": (lambda: nn.Sequential(nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3)), (6,)),
-    "nested": (lambda: nn.Sequential(nn.Sequential(nn.ReLU(), nn.Linear(6, 5)), nn.Linear(5, 3)), (6,)),
-    "twice": (twice, (6,)),
-    "others": (lambda: nn.Sequential(Shifted(6, 5), nn.Tanh(), nn.ReLU(), nn.LayerNorm(5), nn.Linear(5, 3)), (6,)),
-    "branches": (Branches, (6,)),
-    "dense over time": (lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Flatten(), nn.Linear(15, 3)), (4, 3)),
-    "strided": (
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 4, (3, 2), stride=2, padding=1, groups=2),
-            nn.MaxPool2d(3, stride=2, padding=1, ceil_mode=True),
-            nn.ReLU(),
-            nn.Conv2d(4, 3, 3, padding="same", bias=False),
-            nn.Flatten(),
-            nn.Linear(27, 3),
-        ),
-        (9, 9, 2),
-    ),
     "catalog cnn": (lambda: build("cnn", {}, (9, 8, 3), 3, 0)[0], (9, 8, 3)),
     "catalog lenet": (lambda: build("lenet", {}, (16, 16, 3), 3, 0)[0], (16, 16, 3)),
-    "catalog signals": (lambda: build("har-cnn", {}, (16, 3), 3, 0)[0], (16, 3)),
+    **CHAINS,
+    **OWN,
     "catalog resnet": (lambda: build("resnet18", {"width": 2}, (8, 8, 1), 3, 0)[0], (8, 8, 1)),
 }
 
@@ -87,29 +46,6 @@ def bound(name: str, precision: Any = "fp32") -> tuple[nn.Module, Layout, Chain,
 def autograd(network: nn.Module, layout: Layout, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
     loss = cross_entropy(network(x), y)
     return loss.detach(), list(torch.autograd.grad(loss, [network.get_parameter(e.name) for e in layout.tensors]))
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_and_logits_are_those_of_autograd(name: str) -> None:
-    network, layout, chain, x, y = bound(name)
-    given = x.clone()
-    buffers = layout.everything - layout.trainable
-    loss, expected = autograd(network, layout, x, y)
-    everything = range(len(expected))
-    found_loss, found = chain.gradients(x, y, everything)
-    assert float(found_loss) == pytest.approx(float(loss), rel=1e-6, abs=1e-6)
-    for gradient, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(gradient, other, atol=1e-5, rtol=1e-4)
-    assert torch.equal(x, given)
-    if not buffers:  # else a pass leaves its mark
-        for wanted in ([len(expected) - 1], [0], [i for i in everything if i % 2], []):
-            again, some = chain.gradients(x, y, wanted)
-            assert torch.equal(again, found_loss)
-            assert all(torch.equal(a, found[i]) for a, i in zip(some, wanted, strict=True))
-    network.eval()
-    with torch.no_grad():
-        torch.testing.assert_close(chain.logits(x), network(x), atol=1e-5, rtol=1e-4)
-    assert torch.equal(x, given)
 
 
 def test_products_on_either_side_of_the_limit() -> None:
@@ -244,26 +180,6 @@ def test_gradients_that_a_rule_asks_for_are_in_bfloat16_too() -> None:
         assert isinstance(gradients, Tensor)
         found.append(gradients)
     assert 1e-5 < float((found[0] - found[1]).norm() / found[0].norm()) < 0.1
-
-
-@pytest.mark.parametrize("sides", [(6, 4), (5, 4)])
-def test_of_equal_values_in_a_window_the_first_has_the_gradient(sides: tuple[int, int]) -> None:
-    x = torch.randint(3, (4, 5, *sides), generator=torch.Generator().manual_seed(1)).float()
-    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
-    pool = nn.MaxPool2d(2)
-    expected = pool(x)
-    delta = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2))
-    (gradient,) = torch.autograd.grad(expected, x, delta)
-    held = x.detach()
-    link = layer_gradients.MaxPool(pool, [])
-    for keep in (False, True):
-        found, saved = link.forward(
-            held, [], layer_gradients.Use(keep_activations=keep, needs_input_grad=keep, may_overwrite_input=False)
-        )
-        assert torch.equal(found, expected)
-    into, _ = link.backward(delta, saved, [], [], needs_input_grad=True)
-    assert into is not None
-    assert torch.equal(into, gradient)
 
 
 def test_a_model_is_evaluated_where_it_lies_to_the_same_bits() -> None:

@@ -34,7 +34,7 @@ def test_on_the_cpu_it_gives_the_same_bits(kind: type[Sequential | Batched], nam
     moved = OnDevice(kind, own, layout, people.data, training, SEED, initial, CPU)
     assert (moved.together, moved.one_process) == (people.engine.together, True)
     models = torch.stack(people.models)
-    brought = Train(models[0], objective=TaskLoss(), extras={"other": models[1]}, steps_per_batch=2)
+    brought = Train(models[0], objective=TaskLoss(), extras={"other": models[1]})
     for request in [*requests(models, 0.1 * torch.ones(solver_size(training, layout))), brought]:
         found = moved.answer(people.clients, [request] * 3)
         expected = people.engine.answer(people.clients, [request] * 3)

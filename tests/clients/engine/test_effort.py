@@ -57,7 +57,6 @@ class Ask(Rule):
         (Train(W, epochs=2), 2 * 47),
         (Train(W, epochs=0), 0),
         (Train(W, objective=ClassGaussians(0.1, samples=12), extras={"reference": W}), 3 * 47),
-        (Train(W, epochs=2, steps_per_batch=5), 5 * 2 * 47),
         (Gradients(W), 47),
         (Gradients(W, batches=2), 20),
         (Gradients(W, full=True), 47),

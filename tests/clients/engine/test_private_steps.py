@@ -448,7 +448,7 @@ class AskAll(Rule):
 
 
 def test_training_tells_a_model_and_nothing_else() -> None:
-    for rule in (LocalUpdate(), ObjectiveUpdate(), UpdateKeepingSolver()):
+    for rule in (LocalUpdate(), ObjectiveUpdate(TaskLoss()), UpdateKeepingSolver()):
         for answer in carry_out(rule):
             assert set(answer.uploads) == {"model"}
             assert answer.numbers == {}
@@ -491,7 +491,6 @@ W = torch.zeros(1)
         (Train(W, weights=W), "trains with weights"),
         (Train(W, trained_extras={"prior": W}), "trains with trained_extras"),
         (Train(W, clip=1.0), "trains with clip"),
-        (Train(W, steps_per_batch=2), "trains with steps_per_batch"),
         (Train(W, minibatches=2), "trains with minibatches"),
         (Train(W, epochs=3), "trains for 3 epochs"),
     ],

@@ -123,31 +123,6 @@ def test_the_memory_is_that_of_pytorch() -> None:
         torch.testing.assert_close(solver(found), torch.cat(expected), atol=1e-7, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam"])
-def test_convolutions_and_batched_neighbours_that_carry_nothing(name: str) -> None:
-    """Who carries a memory and who does not may share a kernel."""
-    training = SOLVERS[name]
-    one, many = (
-        population(e, training, "cnn", features=(8, 8, 1), counts=(20, 11, 30, 4)) for e in (Sequential, Batched)
-    )
-    size = solver_size(training, one.layout)
-    memory = torch.linspace(0.0, 0.02, size)
-    memory[-1] = 3.0 if name == "adam" else memory[-1]
-    answers = [
-        train(
-            people,
-            [Train(m, solver=memory if i % 2 else None, keep_solver=i > 0) for i, m in enumerate(people.models)],
-        )
-        for people in (one, many)
-    ]
-    for number, (a, b) in enumerate(zip(*answers, strict=True)):
-        torch.testing.assert_close(a.model, b.model, atol=1e-5, rtol=0)
-        if number == 0:
-            assert a.solver is b.solver is None
-        else:
-            torch.testing.assert_close(solver(a), solver(b), atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("kind", [Sequential, Batched])
 def test_no_step_leaves_the_memory(kind: Kind, name: str) -> None:
@@ -170,17 +145,3 @@ def test_a_memory_of_another_size_is_refused(kind: Kind) -> None:
     size = 2 * people.layout.size + 1
     with pytest.raises(ValueError, match=rf"^solver has the shape \(3,\); it must be \({size},\)$"):
         train(people, [Train(m, solver=torch.zeros(3)) for m in people.models])
-
-
-@pytest.mark.parametrize("name", SOLVERS)
-@pytest.mark.parametrize("kind", [Sequential, Batched])
-def test_a_learning_rate_by_request(kind: Kind, name: str) -> None:
-    """As if it were that of the round; each client may have another one."""
-    rates = [0.03, 0.003, 0.03, 0.02, 0.003, 0.0, 0.01]
-    people = population(kind, SOLVERS[name].updated(lr=0.5))
-    found = train(people, [Train(m, lr=r) for m, r in zip(people.models, rates, strict=True)])
-    for i, rate in enumerate(rates):
-        other = population(kind, SOLVERS[name].updated(lr=rate))
-        expected = train(other, [Train(m) for m in other.models])[i]
-        assert torch.equal(found[i].model, expected.model)
-        assert torch.equal(found[i].model, people.models[i]) == (rate == 0.0)

@@ -1,4 +1,4 @@
-"""Modules of somebody's own in one kernel: the answers of `Sequential`, and what is not computed so, and why."""
+"""Modules of somebody's own in one kernel: how many clients it takes, and what is not computed so, and why."""
 
 from __future__ import annotations
 
@@ -18,62 +18,10 @@ from coterie.clients.rules import Training
 from coterie.clients.rules.requests import Result
 from coterie.errors import BadInput
 from coterie.models.layout import Layout
+from tests.clients.engine.networks import OWN, Attention, Branches
 from tests.clients.engine.population import Population, population
-from tests.clients.engine.test_batched import SOLVERS, numbers, requests
+from tests.clients.engine.test_engines import SOLVERS, numbers, trainings
 from tests.own_networks import Frozen, Recurrent, ViT
-
-
-class Attention(nn.Module):
-    """A block of a transformer over the time steps of a signal, which comes with the channels first."""
-
-    def __init__(self, width: int = 8) -> None:
-        super().__init__()
-        self.enter = nn.Linear(3, width)
-        self.block = nn.TransformerEncoderLayer(width, 2, width, 0.0, "gelu", batch_first=True, norm_first=True)
-        self.head = nn.Linear(width, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.block(self.enter(x.transpose(1, 2))).mean(1))
-        return logits
-
-
-class Steps(nn.Module):
-    """A GRU over a signal."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.GRU(3, 6, batch_first=True)
-        self.head = nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.body(x.transpose(1, 2))[0][:, -1])
-        return logits
-
-
-class Branches(nn.Module):
-    """Two branches over an image, one of convolutions with a norm; a frozen layer, and one that is there twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.images = nn.Conv2d(1, 4, 3, 2, 1)
-        self.norm = nn.GroupNorm(2, 4)
-        self.flat = nn.Linear(64, 8)
-        self.frozen = nn.Linear(8, 8).requires_grad_(False)
-        self.again = nn.Linear(8, 8, bias=False)
-        self.twice = self.again
-        self.head = nn.Linear(64 + 8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        flat = self.twice(torch.tanh(self.again(self.frozen(torch.tanh(self.flat(x.flatten(1)))))))
-        logits: Tensor = self.head(torch.cat([torch.tanh(self.norm(self.images(x))).flatten(1), flat], 1))
-        return logits
-
-
-OWN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "attention": (Attention, (5, 3)),
-    "gru": (Steps, (5, 3)),
-    "branches": (Branches, (8, 8, 1)),
-}
 
 
 def people(kind: type[Sequential] | type[Batched], training: Training, name: str, **settings: Any) -> Population:
@@ -83,18 +31,7 @@ def people(kind: type[Sequential] | type[Batched], training: Training, name: str
 
 
 def answers(population: Population, kind: str) -> list[Result]:
-    return population.engine.answer(population.clients, requests(population)[kind])
-
-
-@pytest.mark.medium
-@pytest.mark.thinned(4)
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("kind", requests(population(Sequential, Training())))
-@pytest.mark.parametrize("name", OWN)
-def test_the_answers_of_sequential(name: str, kind: str, solver: str) -> None:
-    expected, found = (answers(people(engine, SOLVERS[solver], name), kind) for engine in (Sequential, Batched))
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(numbers(a), numbers(b), atol=1e-5, rtol=0, equal_nan=True)
+    return population.engine.answer(population.clients, trainings(population)[kind])
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -106,7 +43,7 @@ def test_the_same_again_and_few_as_one_by_one(name: str) -> None:
     moved = [not torch.equal(numbers(a)[:-1], m) for a, m in zip(found, many.models, strict=True)]
     assert all(moved)
     few = FEWEST - 1
-    several = many.engine.answer(many.clients[:few], requests(many)["plain"][:few])
+    several = many.engine.answer(many.clients[:few], trainings(many)["plain"][:few])
     assert all(torch.equal(numbers(a), numbers(b)) for a, b in zip(several, expected, strict=False))
     assert many.engine.independent is False
 
@@ -118,7 +55,7 @@ def test_no_kernel_takes_fewer_than_are_worth_it(most: int, alone: int, monkeypa
     monkeypatch.setattr("coterie.clients.engine.batched.chunk_size", lambda *_: most)
     one, many = (people(kind, training, name) for kind in (Sequential, Batched))
     clients = [0, 1, 2, 0, 1]
-    asked = requests(one)["plain"]
+    asked = trainings(one)["plain"]
     expected, found = (
         p.engine.answer([p.clients[i] for i in clients], [asked[i] for i in clients]) for p in (one, many)
     )
@@ -136,14 +73,6 @@ def test_chunks_are_neither_too_large_nor_too_small(most: int, fewest: int) -> N
         assert [rows.start for rows in chunks] == [sum(sizes[:k]) for k in range(len(sizes))]
         left = count if most < fewest else max(0, count - most * (count // fewest))
         assert count - sum(sizes) == left
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_outputs(name: str) -> None:
-    one, many = (people(kind, Training(), name) for kind in (Sequential, Batched))
-    x, _ = one.data.slice(0, "train")
-    models = torch.stack(one.models)
-    assert torch.allclose(many.engine.outputs(models, x), one.engine.outputs(models, x), atol=1e-6)
 
 
 class Odd(nn.Module):

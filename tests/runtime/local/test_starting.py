@@ -9,18 +9,10 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 import coterie
-from coterie.clients.rules import LocalUpdate
-from coterie.methods.exchange import Exchange, Send
 from coterie.runtime.local import workers
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
-from tests.federated import TRAINING, planted
-from tests.runtime.local.test_workers import worker_processes
-from tests.runtime.test_threads import Threads
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,19 +34,13 @@ def losses() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["script", "standard input", "-c", "interactive"])
+@pytest.mark.parametrize("how", ["script", "standard input"])
 def test_a_main_without_a_guard(how: str, tmp_path: Path) -> None:
     """Spawned workers do not run it again."""
     script = tmp_path / "script.py"
     script.write_text(PROGRAM, "utf-8")
-    command = {
-        "script": [str(script)],
-        "standard input": ["-"],
-        "-c": ["-c", PROGRAM],
-        "interactive": ["-q", "-i", "-c", f"exec(open({str(script)!r}).read())"],
-    }[how]
     done = subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, str(script) if how == "script" else "-"],
         input=PROGRAM if how == "standard input" else "",
         capture_output=True,
         text=True,
@@ -66,62 +52,29 @@ def test_a_main_without_a_guard(how: str, tmp_path: Path) -> None:
 
 
 OWN = """
-from dataclasses import dataclass
-import numpy as np
-import coterie
-from coterie.clients.rules import Answer, Rule, rule
-from coterie.methods.exchange import Exchange
-from coterie.runtime.local import shared_memory, workers
-from tests.runtime.local.test_workers import runtime_of
-
-@rule("test-of-main")
-@dataclass(frozen=True)
-class OfMain(Rule):
-    def run(self, me, got):
-        yield from ()
-        return Answer(numbers={"id": float(me.id)})
-
-if __name__ == "__main__":
-    workers.FORKS = shared_memory.NAMELESS = False
-    runtime = runtime_of()
-    runtime.begin_round(1)
-    print(runtime.answer(Exchange(np.arange(6), OfMain())).numbers["id"].tolist())
-    runtime.close()
-"""
-
-
-@pytest.mark.slow
-def test_a_rule_of_the_main_module(tmp_path: Path) -> None:
-    """Spawned workers need that module then, and the guard."""
-    script = tmp_path / "script.py"
-    script.write_text(OWN, "utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-        check=True,
-    )
-    assert done.stdout == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]\n"
-
-
-OWN_LOSS = """
 import inspect
 import sys
 from dataclasses import dataclass
 import numpy as np
 import torch
-from coterie.clients.rules import Objective, ObjectiveUpdate, objective
+from coterie.clients.rules import Answer, Objective, Rule, Train, objective, rule
 from coterie.methods.exchange import Exchange, Send
 from coterie.runtime.local import shared_memory, workers
 from tests.runtime.local.test_workers import runtime_of
 
 @objective("test-of-main")
 @dataclass(frozen=True)
-class OfMain(Objective):
+class LossOfMain(Objective):
     def loss(self, model, batch, extras):
         inspect.getmodule(torch.zeros(1))  # as PyTorch does where it imports a part of its own late
         return batch.loss(model(batch.inputs))
+
+@rule("test-of-main")
+@dataclass(frozen=True)
+class RuleOfMain(Rule):
+    def run(self, me, got):
+        yield Train(got.items["model"].values, objective=LossOfMain())
+        return Answer(numbers={"id": float(me.id)})
 
 if __name__ == "__main__":
     if sys.argv[1] == "spawn":
@@ -130,17 +83,17 @@ if __name__ == "__main__":
     clients = np.arange(6)
     send = {"model": Send.same(torch.zeros(runtime.layout.size), clients)}
     runtime.begin_round(1)
-    print(dict(runtime.answer(Exchange(clients, ObjectiveUpdate.of(OfMain()), send)).missing))
+    print(runtime.answer(Exchange(clients, RuleOfMain(), send)).numbers["id"].tolist())
     runtime.close()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_a_loss_of_the_main_module(how: str, tmp_path: Path) -> None:
-    """Spawned workers need that module then, too; forked ones have it, with its file."""
+def test_a_rule_and_a_loss_of_the_main_module(how: str, tmp_path: Path) -> None:
+    """Spawned workers need that module then, and the guard; forked ones have it, with its file."""
     script = tmp_path / "script.py"
-    script.write_text(OWN_LOSS, "utf-8")
+    script.write_text(OWN, "utf-8")
     done = subprocess.run(
         [sys.executable, str(script), how],
         capture_output=True,
@@ -148,7 +101,7 @@ def test_a_loss_of_the_main_module(how: str, tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         check=True,
     )
-    assert done.stdout == "{}\n"
+    assert done.stdout == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]\n"
 
 
 def _in_a_daemon(pipe: Connection) -> None:
@@ -169,43 +122,3 @@ def test_in_a_daemonic_process() -> None:
     assert ours.recv() == (losses(), True)
     process.join()
     assert process.exitcode == 0
-
-
-@pytest.mark.slow
-def test_a_spawned_worker_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "FORKS", False)
-    federation = planted(clients=4, samples=20)
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0)
-    runtime = LocalRuntime(spec, federation.samples, workers=2)
-    torch.set_num_threads(2)
-    try:
-        replies = runtime.measure(Exchange(np.arange(4), Threads()))
-        assert set(replies.numbers["torch"]) == {1.0}
-    finally:
-        torch.set_num_threads(1)
-        runtime.close()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is looked up in /proc")
-def test_spawned_workers_share_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 MB are there once, and not once for each worker."""
-    monkeypatch.setattr(workers, "FORKS", False)
-    federation = planted(clients=4, samples=20)
-    inputs = torch.zeros(800_000, *federation.features)
-    inputs[: len(federation.inputs)] = federation.inputs
-    large = type(federation)(**{**vars(federation), "inputs": inputs})
-    spec = EngineSpec("planted-perceptron", {}, large.features, large, TRAINING, 0)
-    runtime = LocalRuntime(spec, large.samples, workers=2)
-    try:
-        clients = np.arange(4)
-        runtime.begin_round(1)
-        runtime.answer(Exchange(clients, LocalUpdate(), {"model": Send.same(torch.zeros(2410), clients)}))
-        for worker in worker_processes():
-            status = Path(f"/proc/{worker.pid}/status").read_text("utf-8")
-            own = {line.split()[0]: int(line.split()[1]) for line in status.splitlines() if line.startswith("Rss")}
-            assert own["RssShmem:"] < 50_000  # kB: what of the data it looked at
-            assert own["RssAnon:"] < 290_000  # PyTorch itself; twice 200 MB would be seen
-        assert large.inputs.is_shared()  # type: ignore[no-untyped-call]
-    finally:
-        runtime.close()

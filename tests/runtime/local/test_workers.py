@@ -192,38 +192,49 @@ def test_workers_that_died_between_two_rounds_are_replaced() -> None:
 
 
 @pytest.mark.slow
-def test_spawned_workers_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no fork, workers start from nothing and find the memory by its file's name."""
-    alone = runtime_of(workers=1)
-    matrix = torch.randn(30, alone.layout.size)
-    sends = [{"models": Send.all(matrix[:k], np.arange(6))} for k in (1, 30)]
-    expected = [mixed(alone, send).models for send in sends]
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is looked up in /proc")
+def test_spawned_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no fork, workers start from nothing: same bits, one thread, and the data there once."""
+    matrix, alone = torch.randn(30, runtime_of(workers=1).layout.size), runtime_of(workers=1)
+    expected = mixed(alone, {"models": Send.all(matrix, np.arange(6))}).models
     monkeypatch.setattr(workers, "FORKS", False)
-    before = arenas()
-    runtime = runtime_of()
+    before, federation = arenas(), planted(clients=6, samples=20)
+    inputs = torch.zeros(800_000, *federation.features)  # 200 MB
+    inputs[: len(federation.inputs)] = federation.inputs
+    large = type(federation)(**{**vars(federation), "inputs": inputs})
+    spec = EngineSpec("mlp", {"hidden": "32"}, large.features, large, TRAINING, 0, "sequential")
+    runtime = LocalRuntime(spec, large.samples, workers=2)
+    torch.set_num_threads(2)
     try:
-        for send, models in zip(sends, expected, strict=True):
-            assert torch.equal(mixed(runtime, send).models, models)
-        victim = worker_processes()[0]
-        victim.kill()
-        victim.join()
-        assert torch.equal(mixed(runtime, sends[1]).models, expected[1])
+        assert torch.equal(mixed(runtime, {"models": Send.all(matrix, np.arange(6))}).models, expected)
+        assert set(runtime.measure(Exchange(np.arange(6), Threads())).numbers["torch"]) == {1.0}
+        for worker in worker_processes():
+            status = Path(f"/proc/{worker.pid}/status").read_text("utf-8")
+            own = {line.split()[0]: int(line.split()[1]) for line in status.splitlines() if line.startswith("Rss")}
+            assert own["RssShmem:"] < 50_000  # kB: what of the data it looked at
+            assert own["RssAnon:"] < 290_000  # PyTorch itself; twice 200 MB would be seen
     finally:
+        torch.set_num_threads(1)
         runtime.close()
     assert arenas() == before
 
 
+@rule("test-threads-of-a-worker")
+@dataclass(frozen=True)
+class Threads(Rule):
+    """How many threads the client computes with."""
+
+    def run(self, client: Client, order: Order) -> Work:
+        yield from ()
+        return Answer(numbers={"torch": float(torch.get_num_threads())})
+
+
 PARENT = """
-import sys, time
-from pathlib import Path
 import numpy as np, torch
-from coterie.clients.rules import Answer
 from coterie.methods.exchange import Exchange, Send
-from coterie.runtime.local import workers
 from tests.runtime.local.test_workers import Asleep, runtime_of, worker_processes
 
 if __name__ == "__main__":
-    workers.FORKS = sys.argv[1] == "fork"
     runtime = runtime_of()
     clients = np.arange(6)
     runtime.begin_round(1)
@@ -249,17 +260,15 @@ class Asleep(Rule):
         return Answer()
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(4)
+@pytest.mark.medium
 @pytest.mark.skipif(os.name != "posix", reason="there is no SIGKILL")
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_nothing_outlives_a_killed_parent(start: str, tmp_path: Path) -> None:
+def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     """Busy workers end by themselves, and leave no memory behind."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT, "utf-8")
     root = str(Path(__file__).parents[3])
     parent = subprocess.Popen(
-        [sys.executable, str(script), start],
+        [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])},

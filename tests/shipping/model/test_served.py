@@ -76,10 +76,10 @@ def test_what_scores_nothing_hands_nothing_over() -> None:
         model, who = session.server.initial(0), np.array([1, 2])
         send = {"model": Send.same(model, who)}
         session.runtime.begin_round(1)
-        replies = session.runtime.measure(Exchange(who, HandOver.of(AsksForNoScore()), send))
+        replies = session.runtime.measure(Exchange(who, HandOver(AsksForNoScore()), send))
         assert list(replies.missing) == [1, 2]
         assert "scores no model; there is none to hand over" in replies.missing[1]
-        replies = session.runtime.measure(Exchange(who, HandOver.of(Evaluate("validation")), send))
+        replies = session.runtime.measure(Exchange(who, HandOver(Evaluate("validation")), send))
         assert torch.equal(replies.models, torch.stack([model, model]))
         assert session.runtime.ledger.rows == []
     finally:
@@ -353,7 +353,7 @@ def test_a_model_knows_what_its_classes_are_called(tmp_path: Path, pets: Path) -
     ids=lambda evaluation: evaluation.name,
 )
 def test_handing_over_crosses_as_bytes(evaluation: Rule) -> None:
-    order = Order(3, 7, HandOver.of(evaluation), {})
+    order = Order(3, 7, HandOver(evaluation), {})
     found = unpack_order(pack_order(order)).rule
     assert found == order.rule
     assert isinstance(found, HandOver)

@@ -37,7 +37,7 @@ from coterie.clients.engine.convolution import Convolutional, find_obstacle
 from coterie.clients.engine.descent import Descent, StackedSolver, descend, descend_plainly
 from coterie.clients.engine.differentiation import ObjectiveOfMany, check_weights, find_objective
 from coterie.clients.engine.dual_perceptron import Dual
-from coterie.clients.engine.engine import Data, Engine
+from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.minibatches import (
     Backward,
     Blocks,
@@ -50,7 +50,6 @@ from coterie.clients.engine.minibatches import (
     padded_width,
 )
 from coterie.clients.engine.perceptron import Perceptron, allocate_rows, cross_entropy, round_up
-from coterie.clients.engine.private_steps import ExamplePrivacy
 from coterie.clients.engine.sequential import NO_CLASSES, Sequential
 from coterie.clients.engine.solver import initial_memory, is_plain_sgd, tensors_to_train
 from coterie.clients.engine.vectorised import Vectorised
@@ -67,7 +66,6 @@ from coterie.clients.rules.requests import (
     Train,
     Trained,
 )
-from coterie.clients.rules.training import Training
 from coterie.clients.tasks.measures import compute_metrics, metrics_to_compute
 from coterie.models.layout import Layout
 
@@ -98,28 +96,19 @@ class Batched(Engine):
     """Answers one request of many clients at once: perceptrons, chains of plain modules, what `vmap` can compute.
 
     A request without a kernel here, or with settings that its kernel does not know, is answered one client after
-    another: `Inspect`, losses of each sample, scores by draws of features, objectives that are not `batchable`,
+    another: `Inspect`, scores by draws of features, objectives that are not `batchable`,
     training by a number of minibatches, on augmented ones or by private steps, and what brings its own algorithm.
 
     Raises:
         BadInput: any other network.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        layout: Layout,
-        data: Data,
-        training: Training,
-        seed: int,
-        initial: Tensor,
-        example_privacy: ExamplePrivacy | None = None,
-    ) -> None:
-        super().__init__(network, layout, data, training, seed, initial, example_privacy)
-        refuse_unbatchable(network, layout)
-        self._model = _stacked(network, layout, data.to_numbers)
+    def _begin(self) -> None:
+        layout, batch_size = self.layout, self.training.batch_size
+        refuse_unbatchable(self.network, layout)
+        self._model = _stacked(self.network, layout, self.data.to_numbers)
         self._dual = Dual(self._model, layout) if isinstance(self._model, Perceptron) else None
-        self.together = chunk_size(layout, training.batch_size)
+        self.together = chunk_size(layout, batch_size)
         self.independent = self._model.fixed_width
         activations = self._model.activations
         self._kernels: dict[type[Request], _Kernel] = {
@@ -128,7 +117,7 @@ class Batched(Engine):
             Gradients: _Kernel(self._gradients_key, self._gradients),
             Score: _Kernel(self._score_key, self._score),
         }
-        self._chunk = cache(lambda f: chunk_size(layout, training.batch_size, activations(f)))
+        self._chunk = cache(lambda f: chunk_size(layout, batch_size, activations(f)))
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
         """Answer one request for each client, in order; like requests share a kernel."""
@@ -215,11 +204,10 @@ class Batched(Engine):
             tuple((name, values.shape) for name, values in request.extras.items()),
             request.weights is None,
             request.clip,
-            request.steps_per_batch,
         )
 
     def _losses_key(self, client: Client, request: Losses, count: int) -> tuple[Hashable, ...] | None:
-        if request.per_sample or not self.data.task.batchable:
+        if not self.data.task.batchable:
             return None
         return padded_width(count, EVALUATION_WIDTH), len(request.models), request.split
 
@@ -265,9 +253,7 @@ class Batched(Engine):
         for request, count in zip(requests, counts, strict=True):
             check_weights(request, count)
         weights = None if first.weights is None else [r.weights for r in requests if r.weights is not None]
-        task = Descent(
-            [c.id for c, *_ in jobs], held, stack, blocks, orders, entries, lr, first.steps_per_batch, weights
-        )
+        task = Descent([c.id for c, *_ in jobs], held, stack, blocks, orders, entries, lr, weights)
         room = self._dual_room(first, counts[0])
         if self._dual is not None and room is not None:
             means = self._dual.descend(task, room, self.data.classes)

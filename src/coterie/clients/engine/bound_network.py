@@ -130,7 +130,6 @@ class BoundNetwork:
         minimise: Minimise,
         step: Callable[[Sequence[Tensor]], None],
         weights: Tensor | None = None,
-        steps_per_batch: int = 1,
         limit: int | None = None,
     ) -> float:
         """Train for some epochs.
@@ -143,7 +142,6 @@ class BoundNetwork:
             minimise: gives the loss of a minibatch, and its gradients.
             step: takes the gradients, where there are any, and moves the parameters.
             weights: of the samples `[s]`.
-            steps_per_batch: how many, before the next minibatch is taken.
             limit: how many minibatches are met at most; None for those of all epochs.
 
         Returns:
@@ -155,12 +153,11 @@ class BoundNetwork:
             epoch = self.minibatches(data, rng, size, weights)
             for batch in epoch if left is None else islice(epoch, left):
                 left = None if left is None else left - 1
-                for _ in range(steps_per_batch):
-                    reported, gradients = minimise(batch)
-                    if gradients:
-                        step(gradients)
-                    total += reported * len(batch.labels)
-                    seen += len(batch.labels)
+                reported, gradients = minimise(batch)
+                if gradients:
+                    step(gradients)
+                total += reported * len(batch.labels)
+                seen += len(batch.labels)
             mean = float(total) / seen if seen else float("nan")
         return mean
 

@@ -35,7 +35,6 @@ class Descent:
     entries: Sequence[Entry]
     """The tensors that move."""
     lr: float
-    steps_per_batch: int = 1
     weights: Sequence[Tensor] | None = None
     """Each client's weights of its samples."""
 
@@ -120,11 +119,10 @@ def descend(model: Stacked, layout: Layout, task: Descent, solver: StackedSolver
         total = torch.zeros(len(stack), device=stack.device)
         for s, active, rows, width in blocks:
             x, y = pool.take(picks[:rows, s], width)
-            for _ in range(task.steps_per_batch):
-                losses = minimise(views(rows), x, y, shares[:rows, s, :width], slots(rows), wanted)
-                solver.step(active)
-                total[:active] += losses[:active] * blocks.sizes[:active, s]
-    return total / (blocks.sizes.sum(1) * task.steps_per_batch)
+            losses = minimise(views(rows), x, y, shares[:rows, s, :width], slots(rows), wanted)
+            solver.step(active)
+            total[:active] += losses[:active] * blocks.sizes[:active, s]
+    return total / blocks.sizes.sum(1)
 
 
 class StackedSolver:

@@ -84,6 +84,10 @@ class Engine(ABC):
         self.batch_norm = has_batch_norm(network)
         self.example_privacy = example_privacy
         self._initial = initial
+        self._begin()
+
+    def _begin(self) -> None:  # noqa: B027  # an engine may need nothing more
+        """Make what the engine keeps beside what it was given."""
 
     @property
     def initial(self) -> Tensor:

@@ -28,25 +28,13 @@ def make_engine(
     example_privacy: ExamplePrivacy | None = None,
 ) -> Engine:
     """The engine that `choose_engine` named: `sequential`, `batched` or `gpu`."""
-    engine = _make(name, network, layout, data, training, seed, initial, example_privacy)
-    engine.notes = notes
-    return engine
-
-
-def _make(
-    name: str,
-    network: nn.Module,
-    layout: Layout,
-    data: Data,
-    training: Training,
-    seed: int,
-    initial: Tensor,
-    example_privacy: ExamplePrivacy | None,
-) -> Engine:
+    engine: Engine
+    given = (network, layout, data, training, seed, initial)
     if name == "gpu":
         together = is_perceptron(network) and not find_obstacle(network) and training.precision == "fp32"
-        kind = Batched if together else Sequential
         device = torch.device("cuda")
-        return OnDevice(kind, network, layout, data, training, seed, initial, device, example_privacy)
-    engine = Batched if name == "batched" else Sequential
-    return engine(network, layout, data, training, seed, initial, example_privacy)
+        engine = OnDevice(Batched if together else Sequential, *given, device, example_privacy)
+    else:
+        engine = (Batched if name == "batched" else Sequential)(*given, example_privacy)
+    engine.notes = notes
+    return engine

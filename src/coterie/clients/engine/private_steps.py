@@ -188,7 +188,6 @@ class OrderGuard:
             "trained_extras": bool(request.trained_extras),
             "weights": request.weights is not None,
             "clip": bool(request.clip),
-            "steps_per_batch": request.steps_per_batch != 1,
             "minibatches": request.minibatches is not None,
         }
         if any(unlike.values()):

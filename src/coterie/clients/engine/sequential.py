@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coterie.clients.engine.bound_network import BoundNetwork
 from coterie.clients.engine.differentiation import ObjectiveOfEach, ObjectiveOfOne, check_weights, find_objective
-from coterie.clients.engine.engine import EVALUATION_BATCH, Data, Engine
+from coterie.clients.engine.engine import EVALUATION_BATCH, Engine
 from coterie.clients.engine.minibatches import draw_samples
 from coterie.clients.engine.private_steps import ExamplePrivacy, add_clipped, chunk_size, count_private_steps
 from coterie.clients.engine.solver import Solver, clip_gradients, initial_memory, memory_views, tensors_to_train
@@ -38,7 +38,7 @@ from coterie.clients.rules.requests import (
 from coterie.clients.rules.training import Training
 from coterie.clients.tasks.measures import compute_metrics, metrics_to_compute
 from coterie.models.gaussian import draws, halves, moments
-from coterie.models.layout import Entry, Layout
+from coterie.models.layout import Entry
 from coterie.models.networks import channels_first
 
 NO_CLASSES = np.empty(0, np.int64)
@@ -59,18 +59,9 @@ class _Setup(NamedTuple):
 class Sequential(Engine):
     """Answers requests one client at a time. Keeps one network and one flat vector."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        layout: Layout,
-        data: Data,
-        training: Training,
-        seed: int,
-        initial: Tensor,
-        example_privacy: ExamplePrivacy | None = None,
-    ) -> None:
-        super().__init__(network, layout, data, training, seed, initial, example_privacy)
-        self._bound = BoundNetwork(network, layout, seed, initial, training.precision, data.task)
+    def _begin(self) -> None:
+        data, precision = self.data, self.training.precision
+        self._bound = BoundNetwork(self.network, self.layout, self.seed, self._initial, precision, data.task)
         self._bound.augment, self._bound.to_numbers = data.augment, data.to_numbers
         self._handlers: dict[type[Request], Callable[[Client, Any], Result]] = {
             Train: self._train,
@@ -138,8 +129,7 @@ class Sequential(Engine):
         if request.minibatches is not None:
             epochs = -(-request.minibatches // max(len(ranges), 1))
         if objective is not None:
-            count = len(ranges) * request.steps_per_batch
-            own = ObjectiveOfOne(objective, self._model, parameters, request.extras, beside, count)
+            own = ObjectiveOfOne(objective, self._model, parameters, request.extras, beside, len(ranges))
             minimise = own.gradients
         if beside or request.clip:
             steps = [solver.step, *([Solver(training, lr, list(beside.values())).step] if beside else [])]
@@ -158,7 +148,6 @@ class Sequential(Engine):
             minimise,
             step,
             request.weights,
-            request.steps_per_batch,
             request.minibatches,
         )
         return Trained(
@@ -214,9 +203,6 @@ class Sequential(Engine):
 
     def _losses(self, client: Client, request: Losses) -> Tensor:
         inputs, labels = draw_samples(client, request, self.data.slice(client.id, request.split))
-        if request.per_sample:
-            each = [self._each_loss(model, inputs, labels) for model in request.models]
-            return torch.stack(each) if each else request.models.new_empty(0, len(labels))
         losses = request.models.new_empty(len(request.models))
         for k, model in enumerate(request.models):
             total = losses.new_zeros(())
@@ -224,12 +210,6 @@ class Sequential(Engine):
                 total += self.data.task.total_loss(logits, labels[rows])
             losses[k] = total / max(len(labels), 1)
         return losses
-
-    def _each_loss(self, model: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each sample `[s]`."""
-        logits = self._logits(self._bound.load_for_evaluation(model), inputs)
-        losses = [self.data.task.losses(some, labels[rows]) for rows, some in logits]
-        return torch.cat(losses) if losses else model.new_empty(0)
 
     def _gradients(self, client: Client, request: Gradients) -> Tensor:
         inputs, labels = self.data.slice(client.id, "train")

@@ -102,7 +102,7 @@ def is_plain_sgd(training: Training, request: Train) -> bool:
     """Whether training is plain steps down the cross-entropy, one a minibatch, and nothing is remembered."""
     remembers = training.optimizer == "adam" or training.momentum
     adds = training.weight_decay or request.pull or request.linear is not None or request.clip
-    other = request.objective is not None or request.weights is not None or request.steps_per_batch != 1
+    other = request.objective is not None or request.weights is not None
     return not (remembers or adds or other)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from torch import Tensor
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.evaluate import factor_after_drops
 from coterie.clients.rules.requests import Request, Score, Train
-from coterie.clients.rules.rule import RULES, Answer, Order, Rule, Work, rule
+from coterie.clients.rules.rule import Answer, InnerRule, Order, Rule, Work, intercept, rule
 
 
 @rule("before-and-after")
@@ -32,8 +31,7 @@ class BeforeAndAfter(Rule):
 
     writes = False
 
-    evaluation: Annotated[str, Field(description="the rule that evaluates")] = "evaluate"
-    settings_json: Annotated[str, Field(description="its settings, as JSON")] = "{}"
+    evaluation: Annotated[InnerRule, Field(description="the rule that evaluates")]
     epochs: Annotated[int | None, Field(ge=0, description="passes over own data; without it, those of a round")] = (
         None
     )
@@ -46,50 +44,31 @@ class BeforeAndAfter(Rule):
         tuple[int, ...], Field(description="rounds after each of which the learning rate is a tenth")
     ] = ()
 
-    @classmethod
-    def of(
-        cls,
-        evaluation: Rule,
-        epochs: int | None,
-        steps: int | None,
-        layers: str,
-        lr: float | None,
-        lr_drops: tuple[int, ...] = (),
-    ) -> BeforeAndAfter:
-        """Score what `evaluation` would score, before and after an adaptation."""
-        told = json.dumps(evaluation.settings(), sort_keys=True)
-        return cls(evaluation.name, told, epochs, steps, layers, lr, lr_drops)
-
     def run(self, client: Client, order: Order) -> Work:
         """Report the `score` before, the one after as `adapted`, and what else the evaluation reports.
 
         Raises:
             ValueError: the rule scores nothing.
         """
-        kind = RULES[self.evaluation]
-        work: Work = kind.target(**kind.bind(json.loads(self.settings_json), "settings")).run(client, order)
         start: Tensor | None = None
         scores: tuple[Any, Any] | None = None
-        result = None
-        while True:
-            try:
-                asked = work.send(result)
-            except StopIteration as end:
-                answer: Answer = end.value
-                break
+
+        def score_twice(asked: Request) -> Generator[Request, Any, Any]:
+            nonlocal start, scores
             if isinstance(asked, Train) and start is None:
                 start = asked.start
             if not isinstance(asked, Score):
-                result = yield asked
-                continue
+                return (yield asked)
             if start is None:
                 adapted = yield from self._adapt(asked.model, client, order)
                 scores = (yield asked), (yield replace(asked, model=adapted))
             else:
                 scores = (yield replace(asked, model=start)), (yield asked)
-            result = scores[0]
+            return scores[0]
+
+        answer = yield from intercept(self.evaluation.run(client, order), score_twice)
         if scores is None:
-            raise ValueError(f"the rule {self.evaluation} scores no model; there is nothing to adapt")
+            raise ValueError(f"the rule {self.evaluation.name} scores no model; there is nothing to adapt")
         return Answer(report={**answer.report, "score": scores[0], "adapted": scores[1]})
 
     def _adapt(self, model: Tensor, client: Client, order: Order) -> Generator[Request, Any, Tensor]:

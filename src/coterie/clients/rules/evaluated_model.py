@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.requests import Score, Scored
-from coterie.clients.rules.rule import RULES, Answer, Order, Rule, Work, rule
+from coterie.clients.rules.requests import Request, Score, Scored
+from coterie.clients.rules.rule import Answer, InnerRule, Order, Rule, Work, intercept, rule
 
-NOTHING = np.empty(0, np.int64)
+NO_COUNTS = np.empty(0, np.int64)
+UNSCORED = Scored(float("nan"), NO_COUNTS, NO_COUNTS, NO_COUNTS)
+"""What a rule is told in the place of a score that nobody computes."""
 
 
 @rule("hand-over")
@@ -24,14 +26,8 @@ class HandOver(Rule):
     So what is evaluated has one source: which parts lie over which, what the client chose, how it adapted.
     """
 
-    evaluation: Annotated[str, Field(description="the rule that evaluates")] = "evaluate"
-    settings_json: Annotated[str, Field(description="its settings, as JSON")] = "{}"
+    evaluation: Annotated[InnerRule, Field(description="the rule that evaluates")]
     uploads, private_steps = ("model",), True
-
-    @classmethod
-    def of(cls, evaluation: Rule) -> HandOver:
-        """Hand over what `evaluation` would score."""
-        return cls(evaluation.name, json.dumps(evaluation.settings(), sort_keys=True))
 
     def run(self, client: Client, order: Order) -> Work:
         """Answer with the `model`, and report what the evaluation would beside its score, such as a `choice`.
@@ -41,18 +37,16 @@ class HandOver(Rule):
         Raises:
             ValueError: the rule scores nothing.
         """
-        kind = RULES[self.evaluation]
-        work: Work = kind.target(**kind.bind(json.loads(self.settings_json), "settings")).run(client, order)
-        result = None
-        try:
-            while not isinstance(asked := work.send(result), Score):
-                result = yield asked
-        except StopIteration:
-            raise ValueError(f"the rule {self.evaluation} scores no model; there is none to hand over") from None
-        report = {}
-        try:
-            work.send(Scored(float("nan"), NOTHING, NOTHING, NOTHING))
-        except StopIteration as end:
-            report = {name: value for name, value in end.value.report.items() if name != "score"}
-        work.close()
-        return Answer({"model": asked.model}, report={**report, "draws": asked.draws})
+        found: list[Score] = []
+
+        def keep_model(asked: Request) -> Generator[Request, Any, Any]:
+            if not isinstance(asked, Score):
+                return (yield asked)
+            found.append(asked)
+            return UNSCORED
+
+        answer = yield from intercept(self.evaluation.run(client, order), keep_model)
+        if not found:
+            raise ValueError(f"the rule {self.evaluation.name} scores no model; there is none to hand over")
+        report = {name: value for name, value in answer.report.items() if name != "score"}
+        return Answer({"model": found[0].model}, report={**report, "draws": found[0].draws})

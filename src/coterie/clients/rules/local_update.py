@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.objective import OBJECTIVES, Objective
 from coterie.clients.rules.requests import Train, Trained
-from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
+from coterie.clients.rules.rule import Answer, InnerObjective, Order, Rule, Work, rule
 from coterie.models.layout import Layout
 
 
@@ -43,32 +41,14 @@ class ObjectiveUpdate(Rule):
     The server may set `mu`, as for `LocalUpdate`.
     """
 
-    objective: Annotated[str, Field(description="the objective's name")] = "task-loss"
-    settings_json: Annotated[str, Field(description="its settings, as JSON")] = "{}"
+    objective: Annotated[InnerObjective, Field(description="what training minimises")]
     uploads, writes, private_steps = ("model",), False, True
-
-    @classmethod
-    def of(cls, objective: Objective) -> ObjectiveUpdate:
-        """Train on `objective`."""
-        return cls(objective.name, json.dumps(objective.settings(), sort_keys=True))
-
-    def __reduce__(self) -> tuple[Callable[..., ObjectiveUpdate], tuple[Callable[..., Any], str, str]]:
-        """Pickle the objective's class too: another process may not have imported what registers it."""
-        return _update_with, (OBJECTIVES[self.objective].target, self.objective, self.settings_json)
 
     def run(self, client: Client, order: Order) -> Work:
         """One local update."""
-        kind = OBJECTIVES[self.objective]
-        objective = kind.target(**kind.bind(json.loads(self.settings_json), "settings"))
         pull = order.settings.get("mu", 0.0)
-        trained: Trained = yield Train(order.items["model"].values, pull=pull, objective=objective)
+        trained: Trained = yield Train(order.items["model"].values, pull=pull, objective=self.objective)
         return Answer({"model": trained.model}, report={"train_loss": trained.loss})
-
-
-def _update_with(kind: Callable[..., Any], name: str, settings_json: str) -> ObjectiveUpdate:
-    if name not in OBJECTIVES:  # it came by value, as from a notebook to Ray
-        OBJECTIVES.add(name)(kind)
-    return ObjectiveUpdate(name, settings_json)
 
 
 @rule("update-keeping-solver")

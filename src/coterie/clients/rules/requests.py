@@ -86,7 +86,6 @@ class Train(Request):
         weights: `[s]`, one for each of the client's training samples in the order in which they are stored. A
             loss is multiplied by the sample's weight, and the sum divided by the size of the minibatch.
         clip: limit of the norm of a minibatch's gradient over all that is trained; 0 is no limit.
-        steps_per_batch: steps on a minibatch before the next one is taken.
         minibatches: how many are met in all, in place of `epochs`; after the last of an epoch another one begins.
         plain: whether the steps are those of SGD without momentum, whatever solver the training has.
 
@@ -110,7 +109,6 @@ class Train(Request):
     trained_extras: Mapping[str, Tensor] = field(default_factory=dict)
     weights: Tensor | None = None
     clip: float = 0.0
-    steps_per_batch: int = 1
     minibatches: int | None = None
     plain: bool = False
 
@@ -118,9 +116,9 @@ class Train(Request):
         sizes = [b - a for a, b in minibatch_ranges(count, training.batch_size, keep_single)]
         if self.minibatches is not None and sizes:
             whole, more = divmod(self.minibatches, len(sizes))
-            return self.steps_per_batch * (whole * sum(sizes) + sum(sizes[:more]))
+            return whole * sum(sizes) + sum(sizes[:more])
         epochs = training.epochs if self.epochs is None else self.epochs
-        return self.steps_per_batch * epochs * sum(sizes)
+        return epochs * sum(sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +145,7 @@ class Trained:
 class Losses(Request):
     """Mean loss of every row of `models` `[K, P]` on own data, dropout off; answered by a tensor `[K]`.
 
-    `samples` limits it to that many fresh samples, drawn from the stream `purpose`. With `per_sample` the answer is
-    `[K, s]`, the loss of each of these samples, in the order in which they are stored.
+    `samples` limits it to that many fresh samples, drawn from the stream `purpose`.
     """
 
     models: Tensor
@@ -156,7 +153,6 @@ class Losses(Request):
     """Which of the client's samples: training, validation or test."""
     samples: int | None = None
     purpose: str = "losses"
-    per_sample: bool = False
 
 
 @dataclass(frozen=True, eq=False)

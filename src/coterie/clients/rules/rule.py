@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar
 
+from pydantic import BeforeValidator
 from torch import Tensor
 
 from coterie.catalogue import Catalog
 from coterie.clients.rules.client import Client
+from coterie.clients.rules.objective import OBJECTIVES, Objective
 from coterie.clients.rules.requests import Request
 from coterie.models.layout import Layout, Part
 
@@ -121,7 +123,40 @@ class Rule:
 
     def settings(self) -> dict[str, Any]:
         """The settings as plain values, from which `RULES` builds the rule again."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]  # every rule is a dataclass
+        own = fields(self)  # type: ignore[arg-type]  # every rule is a dataclass
+        return {f.name: _plain(getattr(self, f.name)) for f in own}
+
+
+def _plain(value: Any) -> Any:
+    """A rule or an objective in another one's settings by name and settings; what is plain as it is."""
+    return {"name": value.name, "settings": value.settings()} if isinstance(value, Rule | Objective) else value
+
+
+def _build(catalog: Catalog, given: Any) -> Any:
+    """What `_plain` wrote by name and settings, built again; anything else as it is."""
+    if not isinstance(given, Mapping):
+        return given
+    kind = catalog[given["name"]]
+    return kind.target(**kind.bind(given["settings"], "settings"))
+
+
+InnerRule = Annotated[Rule, BeforeValidator(lambda given: _build(RULES, given))]
+"""The type of a setting that is another rule."""
+
+InnerObjective = Annotated[Objective, BeforeValidator(lambda given: _build(OBJECTIVES, given))]
+"""The type of a setting that is an objective."""
+
+
+def intercept(work: Work, handle: Callable[[Request], Generator[Request, Any, Any]]) -> Work:
+    """Carry out a rule's work to its answer, with each request answered by what `handle` makes of it."""
+    result = None
+    while True:
+        try:
+            asked = work.send(result)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+        result = yield from handle(asked)
 
 
 def rule(name: str) -> Callable[[type[Rule]], type[Rule]]:

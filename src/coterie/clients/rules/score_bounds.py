@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -12,13 +12,12 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.rules.client import Client
+from coterie.clients.rules.evaluated_model import UNSCORED
 from coterie.clients.rules.minibatch import Batch
 from coterie.clients.rules.objective import LocalModel
-from coterie.clients.rules.requests import Inspect, Score, Scored
-from coterie.clients.rules.rule import RULES, Answer, Order, Rule, Work, rule
+from coterie.clients.rules.requests import Inspect, Request, Score
+from coterie.clients.rules.rule import Answer, InnerRule, Order, Rule, Work, intercept, rule
 from coterie.clients.tasks.score_intervals import bound_metric
-
-NOTHING = np.empty(0, np.int64)
 
 SAMPLES_AT_A_TIME = 256
 """Samples that go through the network together."""
@@ -32,35 +31,25 @@ class ScoreBounds(Rule):
     Only the ends of an interval of 95 % are told, of no sample. A score by draws of stochastic features has none.
     """
 
-    evaluation: Annotated[str, Field(description="the rule that evaluates")] = "evaluate"
-    settings_json: Annotated[str, Field(description="its settings, as JSON")] = "{}"
+    evaluation: Annotated[InnerRule, Field(description="the rule that evaluates")]
     metric: Annotated[str, Field(description="the metric that is bounded")] = "rmse"
-
-    @classmethod
-    def of(cls, evaluation: Rule, metric: str) -> ScoreBounds:
-        """Bound what `evaluation` would score, by a metric."""
-        return cls(evaluation.name, json.dumps(evaluation.settings(), sort_keys=True), metric)
 
     def run(self, client: Client, order: Order) -> Work:
         """Report the `bounds` of each score in turn, a list of pairs."""
-        kind = RULES[self.evaluation]
-        work: Work = kind.target(**kind.bind(json.loads(self.settings_json), "settings")).run(client, order)
         bounds: list[list[float]] = []
-        result = None
-        while True:
-            try:
-                asked = work.send(result)
-            except StopIteration:
-                return Answer(report={"bounds": bounds})
+
+        def bound(asked: Request) -> Generator[Request, Any, Any]:
             if not isinstance(asked, Score):
-                result = yield asked
-                continue
+                return (yield asked)
             ends = [float("nan")] * 2
             if not asked.draws:
                 rng = client.stream(f"bounds of score {len(bounds)}")
                 ends = (yield Inspect(_Bounds(self.metric, rng), asked.split, asked.model)).tolist()
             bounds.append(ends)
-            result = Scored(float("nan"), NOTHING, NOTHING, NOTHING)
+            return UNSCORED
+
+        yield from intercept(self.evaluation.run(client, order), bound)
+        return Answer(report={"bounds": bounds})
 
 
 @dataclass(frozen=True, eq=False)

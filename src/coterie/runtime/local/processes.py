@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
-import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from coterie.clients.rules.objective import OBJECTIVES
@@ -24,17 +21,15 @@ from coterie.runtime.signals import ignore_interrupts
 from coterie.runtime.tasks import TaskRunner
 
 
-def start(forks: bool, equip: Callable[[], TaskRunner], patience: float) -> tuple[BaseProcess, Connection]:
+def start(forks: bool, equip: Callable[[], TaskRunner]) -> tuple[BaseProcess, Connection]:
     """Start a worker process; return it, and this end of the pipe to it.
 
     Args:
         forks: as a copy of this process; otherwise it starts from nothing.
         equip: what it gets its engine from.
-        patience: seconds after which reading and writing fail when it keeps one waiting in the middle of it.
     """
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     ours, theirs = context.Pipe()
-    _limit(ours, patience)
     process = context.Process(target=serve, args=(equip, theirs, os.getpid()), daemon=True, name="coterie worker")
     with _start_allowed(forks), current_folder_last(), nullcontext() if forks else ignore_interrupts():
         process.start()
@@ -47,22 +42,6 @@ def end(process: BaseProcess, pipe: Connection) -> None:
     process.kill()
     process.join()
     pipe.close()
-
-
-def _limit(pipe: Connection, seconds: float) -> None:
-    """Let reading and writing fail when the other end keeps one waiting that long in the middle of it."""
-    if os.name == "posix":
-        with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
-
-
-def is_stopped(pid: int | None) -> bool:
-    """Whether a process has been told to stop, as by SIGSTOP; not known outside Linux."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "T"
-    except OSError:
-        return False
 
 
 @contextmanager

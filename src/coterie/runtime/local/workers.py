@@ -1,8 +1,8 @@
 """Persistent worker processes over shared memory: ids and small things travel, models do not.
 
 What a question carries is written once into memory that all processes map; a worker writes the vectors of its
-answers into such memory too, where the method finds them. A worker that dies, stops or exceeds its time is
-replaced, and the clients it worked for are asked again, so that one bad client costs nobody else the round.
+answers into such memory too, where the method finds them. Where a worker dies or exceeds its time, all of them are
+started anew and what they had in hand is asked again, so that one bad client costs nobody else the round.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from coterie.clients.rules.rule import Order
 from coterie.errors import BadInput
 from coterie.methods.exchange import Outputs
 from coterie.runtime.dispatch import Dispatcher, Job, Setback
-from coterie.runtime.local.processes import end, is_stopped, start
+from coterie.runtime.local.processes import end, start
 from coterie.runtime.local.shared_batch import LARGE_MATRIX_BYTES, Question, QuestionWriter, copy_small
 from coterie.runtime.local.shared_memory import Arena
 from coterie.runtime.local.worker import READY
@@ -40,10 +40,8 @@ from coterie.runtime.tasks import TaskRunner
 
 MAX_FAILED_STARTS = 3
 """How often in succession a worker may end before it is ready."""
-PATIENCE_SECONDS = 60.0
-"""In this time a worker must start, or take or finish a message, whatever its clients may take."""
-MAX_STOPPED_SECONDS = 10.0
-"""For so long the system may say that a busy worker is stopped, before it is replaced (Linux)."""
+START_SECONDS = 60.0
+"""In this time a worker must be ready, or in that which its clients may take if that is longer."""
 MAX_WAITING_BYTES = 1 << 14
 """Largest message that may wait in the pipe of a worker that is still busy."""
 MESSAGE_SHARE = 0.25
@@ -53,8 +51,8 @@ MAX_MESSAGE_TASKS = 128
 FORKS = sys.platform == "linux"
 """Forked workers have the federation and the engine as they are. Others start from nothing; PyTorch then moves the
 federation to memory that all of them map."""
+RESTARTED = "a worker process died; all are started anew, and what they had in hand is asked again"
 _DIED = Setback("its worker process died", "process")
-_STOPPED = Setback("its worker process was stopped", "process")
 
 Reply = list[list[Any]] | Setback
 """What came of each job of a message, or why nothing did."""
@@ -64,16 +62,13 @@ Reply = list[list[Any]] | Setback
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    started: float = field(default_factory=time.monotonic)
+    deadline: float | None
+    """When it must be ready, then when the message that it works at must be done."""
     ready: bool = False
-    failed_starts: int = 0
-    """How often in succession the worker of this place has ended before it was ready."""
     question: bytes | None = None
     """The last that it was sent."""
     messages: deque[list[Job]] = field(default_factory=deque)
     """The jobs that it was handed: those of the message it works at, and of one that waits."""
-    deadline: float | None = None
-    stopped_since: float | None = None
 
 
 class Pool:
@@ -91,20 +86,21 @@ class Pool:
         self, runner: TaskRunner, build: Callable[[], Engine], workers: int, timeout: float | None, arena: Arena
     ) -> None:
         self.notes: list[str] = []
-        """One sentence for each worker that was replaced, though no client is to blame."""
+        """One sentence for each time that a worker died."""
         self._equip = (lambda: runner) if FORKS else partial(_build_runner, build)
         engine = runner.engine
         self._writer = QuestionWriter(arena, engine.layout, engine.distribution_size, runner.sketcher.width)
+        self._count = workers
         self._timeout = timeout
-        self._patience = max(PATIENCE_SECONDS, timeout or 0.0)
+        self._failed_starts = 0
+        self._is_open = True
         self._workers: list[_Worker] = []
         weakref.finalize(self, _end_all, self._workers, os.getpid())  # also of a pool that was never finished
-        for _ in range(workers):
-            with defer_signals():  # no worker is started that is not in the list
-                self._workers.append(self._start())
+        self._start()
 
     def close(self) -> None:
         """End the workers, and give back the memory."""
+        self._is_open = False
         _end_all(self._workers, os.getpid())
         self._writer.close()
 
@@ -162,18 +158,17 @@ class Pool:
 
     def _ask(self, question: Question, jobs: Sequence[Job]) -> list[tuple[Job, list[Any] | Setback]]:
         """Have all jobs done: each, or each of the parts it was split into, and what came of it, or why nothing."""
-        if not self._workers:
+        if not self._is_open:
             raise RuntimeError("the worker processes have ended; a runtime that is closed cannot be asked")
         most = MAX_MESSAGE_TASKS if self._timeout is None else 0
+        self._failed_starts = 0
         try:
+            if not self._workers:
+                self._start()
             return self._work_off(bytes(ForkingPickler.dumps(question)), Dispatcher(jobs, MESSAGE_SHARE, most))
         except BaseException:
             # What busy workers still have to say would be taken for answers to the next question.
-            for worker in self._workers:
-                if worker.messages or not worker.ready:
-                    worker.messages.clear()
-                    worker.failed_starts = 0
-                    self._replace(worker)
+            _end_all(self._workers, os.getpid())
             raise
 
     def _work_off(self, question: bytes, queue: Dispatcher) -> list[tuple[Job, list[Any] | Setback]]:
@@ -182,16 +177,20 @@ class Pool:
             for worker in self._workers:
                 while self._wants_more(worker, queue) and self._hand_over(worker, queue, question):
                     pass
-            for worker, reply in self._replies():
-                jobs = worker.messages.popleft()
-                if isinstance(reply, Setback):
-                    done += [(job, reply) for job in queue.retry(jobs, reply)]
-                else:
-                    done += zip(jobs, reply, strict=True)
+            for worker in self._wait():
                 if worker.ready:
+                    jobs = worker.messages.popleft()
+                    reply, is_sound = self._receive(worker)
+                    if isinstance(reply, Setback):
+                        done += [(job, reply) for job in queue.retry(jobs, reply)]
+                    else:
+                        done += zip(jobs, reply, strict=True)
                     worker.deadline = self._deadline(worker)
-                while worker.messages and not worker.ready:  # a new one: what waited is as good as before
-                    queue.put_back(worker.messages.popleft())
+                else:
+                    is_sound = self._greet(worker)
+                if not is_sound:
+                    self._start_anew(queue)
+                    break
         return done
 
     def _wants_more(self, worker: _Worker, queue: Dispatcher) -> bool:
@@ -225,87 +224,65 @@ class Pool:
             return None
         return time.monotonic() + self._timeout * sum(len(job.tasks) for job in worker.messages[0])
 
-    def _replies(self) -> Iterator[tuple[_Worker, Reply]]:
-        """Wait until a worker that is busy or starting has something to say, has died, is late or was stopped."""
+    def _wait(self) -> list[_Worker]:
+        """Wait for workers, busy or starting, that have something to say, have died or are late; who they are."""
         busy = [w for w in self._workers if w.messages or not w.ready]
         deadlines = [w.deadline for w in busy if w.deadline is not None]
-        patience = min([max(0.0, d - time.monotonic()) for d in deadlines] + [MAX_STOPPED_SECONDS / 10])
-        speaking = set(wait([w.pipe for w in busy], patience))
-        for worker in busy:
-            if not worker.ready:
-                self._greet(worker, worker.pipe in speaking)
-            elif worker.pipe in speaking:
-                worker.stopped_since = None
-                yield worker, self._receive(worker)
-            elif worker.deadline is not None and time.monotonic() >= worker.deadline:
-                late = Setback(f"took longer than {self._timeout:g} s")
-                reply = _STOPPED if is_stopped(worker.process.pid) else late
-                self._replace(worker)
-                yield worker, reply
-            elif not speaking and self._is_stuck(worker):
-                self._replace(worker, "was stopped")
-                yield worker, _STOPPED
-
-    def _greet(self, worker: _Worker, speaks: bool) -> None:
-        """Hear whether a worker has its engine: only then is it handed anything, and its clients' time begins."""
-        reason = _DIED.reason
-        if speaks:
-            with suppress(EOFError, OSError):
-                reason = worker.pipe.recv()
-        elif time.monotonic() < worker.started + self._patience:
-            return
-        worker.ready = reason == READY
-        worker.failed_starts = 0 if worker.ready else worker.failed_starts + 1
-        if worker.failed_starts == MAX_FAILED_STARTS:
-            raise BadInput(
-                f"run.workers = {len(self._workers)} is not possible: a worker ended {MAX_FAILED_STARTS} times "
-                f"before it was ready ({reason}); free memory, or set run.workers = 1 and no run.client_timeout"
-            )
-        if not worker.ready:
-            self._replace(worker)
-
-    def _is_stuck(self, worker: _Worker) -> bool:
-        """Whether a worker has been seen stopped for too long: nobody may ever let it go on."""
-        if not is_stopped(worker.process.pid):
-            worker.stopped_since = None
-            return False
+        patience = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        speaking = wait([w.pipe for w in busy], patience)
         now = time.monotonic()
-        worker.stopped_since = worker.stopped_since or now
-        return now - worker.stopped_since >= MAX_STOPPED_SECONDS
+        return [w for w in busy if w.pipe in speaking or (w.deadline is not None and now >= w.deadline)]
 
-    def _receive(self, worker: _Worker) -> Reply:
-        """Read a worker's message."""
+    def _receive(self, worker: _Worker) -> tuple[Reply, bool]:
+        """What came of the message that a worker was busy with, and whether its process can go on."""
         try:
+            if not worker.pipe.poll():
+                return Setback(f"took longer than {self._timeout:g} s"), False
             reply = worker.pipe.recv()
         except (EOFError, OSError):  # also in the middle of a message
-            self._replace(worker, "died")
-            return _DIED
-        except Exception as error:  # noqa: BLE001  # a message is built again by code of whatever it holds
-            return Setback(f"its answer cannot be read ({type(error).__name__}: {error})")
-        return Setback(reply) if isinstance(reply, str) else list(reply)
-
-    def _start(self) -> _Worker:
-        return _Worker(*start(FORKS, self._equip, self._patience))
-
-    def _replace(self, worker: _Worker, why: str | None = None) -> None:
-        """Put a new process into a worker's place. What it was handed stays for the caller to look at.
-
-        Args:
-            worker: the place.
-            why: what is said of the old process, where no client is to blame.
-        """
-        if why is not None:
-            self.notes.append(f"a worker process {why}; another takes its place, and its clients are asked again")
-        with defer_signals():
-            fresh, old = self._start(), (worker.process, worker.pipe)
-            worker.process, worker.pipe, worker.started, worker.ready = (
-                fresh.process,
-                fresh.pipe,
-                fresh.started,
-                False,
+            self.notes.append(
+                "a worker process died; all are started anew, and what they had in hand is asked again"
             )
-            worker.question, worker.deadline, worker.stopped_since = None, None, None
-            end(*old)
+            return _DIED, False
+        except Exception as error:  # noqa: BLE001  # a message is built again by code of whatever it holds
+            return Setback(f"its answer cannot be read ({type(error).__name__}: {error})"), True
+        return Setback(reply) if isinstance(reply, str) else list(reply), True
+
+    def _greet(self, worker: _Worker) -> bool:
+        """Hear whether a worker has its engine: only then is it handed anything, and its clients' time begins.
+
+        Raises:
+            BadInput: workers have ended too often before they were ready.
+        """
+        reason = _DIED.reason
+        with suppress(EOFError, OSError):
+            reason = worker.pipe.recv() if worker.pipe.poll() else "it took too long"
+        if reason == READY:
+            worker.ready, worker.deadline = True, None
+            if all(other.ready for other in self._workers):
+                self._failed_starts = 0
+            return True
+        self._failed_starts += 1
+        if self._failed_starts == MAX_FAILED_STARTS:
+            raise BadInput(
+                f"run.workers = {self._count} is not possible: a worker ended {MAX_FAILED_STARTS} times before it "
+                f"was ready ({reason}); free memory, or set run.workers = 1 and no run.client_timeout"
+            )
+        return False
+
+    def _start(self) -> None:
+        seconds = max(START_SECONDS, self._timeout or 0.0)
+        with defer_signals():  # no worker is started that is not in the list
+            for _ in range(self._count):
+                self._workers.append(_Worker(*start(FORKS, self._equip), time.monotonic() + seconds))
+
+    def _start_anew(self, queue: Dispatcher) -> None:
+        """Start all workers anew; what they had in hand is queued again."""
+        for worker in self._workers:
+            for jobs in reversed(worker.messages):
+                queue.put_back(jobs)
+        _end_all(self._workers, os.getpid())
+        self._start()
 
 
 def _end_all(workers: list[_Worker], owner: int) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import BadInput
-from coterie.runtime.leftovers import OWNER, remove_rays
 from coterie.runtime.threads import cores
 
 CONNECT_SECONDS = 5.0
@@ -92,10 +91,8 @@ class Cluster:
                 place = Path(tempfile.gettempdir())
                 if len(str(place)) > MAX_FOLDER_LENGTH:
                     place = Path("/tmp")
-                remove_rays(place)
                 atexit.register(self.close)  # for whoever forgets to: Ray would leave the folder
                 self.folder = tempfile.mkdtemp(prefix="ray-", dir=place)
-                (Path(self.folder) / OWNER).write_text(str(os.getpid()), "ascii")
                 ray.init("local", num_cpus=cores(), include_dashboard=False, _temp_dir=self.folder, **quiet)
                 _mute_nodes(True)
                 return

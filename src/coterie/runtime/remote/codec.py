@@ -21,7 +21,7 @@ from coterie.clients.rules.rule import RULES, Answer, Item, Order
 from coterie.errors import BadInput, show_value
 from coterie.models.layout import Layout, Part
 
-VERSION = "coterie-message/4"
+VERSION = "coterie-message/5"
 """Of the bytes here and of the plain values beside them (see `message`)."""
 
 

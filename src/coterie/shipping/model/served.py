@@ -248,7 +248,7 @@ class _RestoredRun:
         """Return what the client would be evaluated with."""
         engine = self.session.runtime.engine
         noise, engine.upload_noise = engine.upload_noise, None  # what a client hands to itself needs none
-        replies = self.session.runtime.measure(replace(evaluation, rule=HandOver.of(evaluation.rule)))
+        replies = self.session.runtime.measure(replace(evaluation, rule=HandOver(evaluation.rule)))
         engine.upload_noise = noise
         if client in replies.missing:
             name = self.session.population.names[client]
