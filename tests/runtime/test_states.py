@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -140,19 +139,6 @@ def checkpoint(folder: RunFolder) -> bytes:
     return content[8 + int.from_bytes(content[:8], "little") :]
 
 
-@pytest.mark.slow
-def test_a_run_is_the_same_wherever_states_lie(tmp_path: Path) -> None:
-    runs = [
-        RunFolder(coterie.run(of_method(tmp_path / str(i), workers, mb)).folder)
-        for i, (workers, mb) in enumerate([(1, 4000), (1, 0), (2, 4000), (2, 0)])
-    ]
-    first = runs[0].rounds().drop("seconds")
-    for other in runs[1:]:
-        assert other.rounds().drop("seconds").equals(first)
-        assert checkpoint(other) == checkpoint(runs[0])
-        assert [p.name for p in other.path.iterdir() if p.name.startswith(".coterie")] == []
-
-
 KILLED = """
 import os, signal, sys
 import coterie
@@ -173,7 +159,8 @@ coterie.run(of_method(Path(sys.argv[1]), 2, 0), observers=[Kill()])
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="there is no SIGKILL")
 def test_a_killed_run_with_states_in_a_file_goes_on(tmp_path: Path) -> None:
-    whole = RunFolder(coterie.run(of_method(tmp_path / "whole", 2, 4000)).folder)
+    """To what a run gives whose states lie in this process's memory."""
+    whole = RunFolder(coterie.run(of_method(tmp_path / "whole", 1, 4000)).folder)
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     }
@@ -194,14 +181,3 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(BadInput, match=r"no room for them; make room, or set scale\.states_mb so high"):
         coterie.run(of_method(tmp_path, 1, 0))
-
-
-@pytest.mark.slow
-def test_the_limit_may_change_when_a_run_is_resumed(tmp_path: Path) -> None:
-    first = RunFolder(coterie.run(of_method(tmp_path, 1, 0, rounds=2)).folder)
-    text = (first.path / "experiment.toml").read_text("utf-8")
-    changed = text.replace("states_mb = 0", "states_mb = 100").replace("rounds = 2", "rounds = 3")
-    assert changed != text
-    (first.path / "experiment.toml").write_text(changed, "utf-8")
-    assert coterie.resume(first).status == "finished"
-    assert np.array_equal(first.rounds()["round"], [1, 2, 3])
