@@ -19,14 +19,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import invalidate_caches
 from pathlib import Path
@@ -43,6 +46,16 @@ _RUN = r"run(?P<real> on real data)?(?: with:\s*(?P<added>\S.*?))?|run by (?P<te
 _MARK = re.compile(rf"\s*<!--\s*({_RUN}|not run:\s*\S.*?)\s*-->\s*")
 _FILE_NAME = re.compile(r"#\s*([\w.-]+\.(?:toml|py))\s*")
 _OPERATORS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"}
+
+LOG = "GUIDE_OUTPUT"
+"""Names, in the environment, the file to which a guide in a process of its own prints."""
+
+IMPORTED = [
+    *("torch", "coterie.cli.app", "coterie.runs.loop", "coterie.report.run_page", "coterie.report.comparison.page"),
+    *("coterie.studies.compare.compare", "coterie.advice.diagnose.diagnose", "coterie.shipping.model.predict"),
+    *("sklearn.cluster", "sklearn.datasets", "sklearn.metrics", "vl_convert"),
+]
+"""Modules that take seconds to import."""
 
 
 class Wrong(Exception):
@@ -198,12 +211,79 @@ def _follow(block: Block, where: str) -> None:
         script = block.script
     except Wrong as wrong:
         raise Wrong(f"{where}: {wrong}") from None
-    if script:
-        # The interpreter's own folder first, so that `coterie` is the one under test.
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        done = subprocess.run(["sh", "-ec", script], env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            raise Wrong(f"{where}: the commands ended with status {done.returncode}")
+    if script and (code := _run_script(script)):
+        raise Wrong(f"{where}: the commands ended with status {code}")
+
+
+def _run_script(script: str) -> int:
+    """Run the lines of a script up to the first that fails, and return its status.
+
+    Lines that only call Coterie are carried out in processes that have imported everything already.
+    """
+    lines = [shlex.split(line, comments=True) for line in script.splitlines()]
+    plain = [words and words[0] == "coterie" and not _OPERATORS.intersection(words) for words in lines]
+    if all(plain) and "$" not in script:
+        return next((code for words in lines if (code := run_apart(_call, words[1:], output=None))), 0)
+    # The interpreter's own folder first, so that `coterie` is the one under test.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return subprocess.run(
+        ["sh", "-ec", script], env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL
+    ).returncode
+
+
+def run_apart(what: Callable[..., None], *arguments: Any, output: Path | None, seconds: float | None = None) -> int:
+    """Carry out a function in a new process that begins with everything imported, in the current folder.
+
+    Args:
+        what: the function, of a module.
+        arguments: its arguments.
+        output: the file to which it prints; None for where this process does.
+        seconds: that it may take.
+
+    Returns:
+        The exit code of the process.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    log = output or Path(os.environ.get(LOG, "/dev/stdout"))
+    process = context.Process(target=_begin, args=(str(Path.cwd()), dict(os.environ), str(log), what, arguments))
+    sys.stdout.flush()
+    process.start()
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return process.exitcode or 0
+
+
+def _begin(
+    folder: str, environment: dict[str, str], log: str, what: Callable[..., None], given: Sequence[Any]
+) -> None:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment | {LOG: log})
+    # The server that begins processes has neither the output nor the signals of who asks for one.
+    place = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(place, stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.modules["torch"].set_num_threads(1)
+    what(*given)
+
+
+def _call(words: list[str]) -> None:
+    from coterie.cli.app import main
+
+    sys.exit(main(words))
+
+
+def follow(path: str) -> None:
+    """Carry out a guide as `python -W error tests/guide.py` does."""
+    warnings.simplefilter("error")
+    try:
+        carry_out(Path(path), list(blocks(Path(path))))
+    except Wrong as wrong:
+        sys.exit(str(wrong))
 
 
 def _parse(words: list[str], where: str) -> None:
@@ -229,7 +309,4 @@ def _parse(words: list[str], where: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        carry_out(Path(sys.argv[1]), list(blocks(Path(sys.argv[1]))))
-    except Wrong as wrong:
-        sys.exit(str(wrong))
+    follow(sys.argv[1])

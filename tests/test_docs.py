@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.guide import CHECKED, Wrong, blocks
+import tests.guide
+from tests.guide import CHECKED, Wrong, blocks, run_apart
 
 ROOT = Path(__file__).parents[1]
 GUIDES = [
@@ -34,17 +33,11 @@ SCREEN = 40
 EXPERIMENT = '[method]\nname = "fedavg"\n'
 
 
-def follow(guide: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Carry out a guide in an interpreter of its own, so that nothing it defines or imports outlives it."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(ROOT / "tests/guide.py"), str(guide)],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+def follow(guide: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """Carry out a guide in a process of its own; return its exit code and what it printed."""
+    monkeypatch.chdir(folder)
+    log = folder.with_suffix(".log")
+    return run_apart(tests.guide.follow, str(guide), output=log, seconds=SECONDS), log.read_text("utf-8")
 
 
 def copy_checkout(folder: Path) -> None:
@@ -68,13 +61,13 @@ def test_every_shell_block_is_run_or_says_why_not(guide: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", NAMES)
-def test_guide(guide: str, tmp_path: Path) -> None:
+def test_guide(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if all(block.language not in CHECKED or block.passed_over for block in blocks(ROOT / guide)):
         return  # nothing in it can be carried out
     if "/" not in guide:
         copy_checkout(tmp_path)
-    done = follow(ROOT / guide, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, printed = follow(ROOT / guide, tmp_path, monkeypatch)
+    assert code == 0, printed
 
 
 def write(folder: Path, text: str) -> Path:
@@ -171,7 +164,6 @@ def test_a_block_without_a_reason_is_run(tmp_path: Path, comment: str) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -187,14 +179,16 @@ def test_a_block_without_a_reason_is_run(tmp_path: Path, comment: str) -> None:
         ("<!-- run -->\n'''sh\nfalse\ntrue\n'''", "guide.md:3: the commands ended with status 1"),
     ],
 )
-def test_a_guide_that_is_wrong_fails(tmp_path: Path, text: str, sentence: str) -> None:
-    done = follow(write(tmp_path, text), tmp_path)
-    assert done.returncode == 1
-    assert sentence in done.stderr
+def test_a_guide_that_is_wrong_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+) -> None:
+    code, printed = follow(write(tmp_path, text), tmp_path, monkeypatch)
+    assert code == 1
+    assert sentence in printed
 
 
-@pytest.mark.slow
-def test_a_guide_that_is_right_passes(tmp_path: Path) -> None:
+@pytest.mark.medium
+def test_a_guide_that_is_right_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"""
 '''toml
 # mine.toml
@@ -235,9 +229,9 @@ assert "fedavg" in Path("mine.toml").read_text()
 Path("end").touch()
 '''
 """
-    done = follow(write(tmp_path, text), tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert str(tmp_path) in done.stdout
+    code, printed = follow(write(tmp_path, text), tmp_path, monkeypatch)
+    assert code == 0, printed
+    assert str(tmp_path) in printed
     assert (tmp_path / "end").exists()
 
 

@@ -1,23 +1,27 @@
-"""The tables of settings on the methods' pages: `python -m website.methods [--write]`.
+"""What is made of the catalogues: `python -m website.methods [--write]`.
 
 A page in `docs/methods/` is written by hand, but for the table below its heading "Settings": that is made of the
-method's dataclass. The command names the pages whose table is not that of the code, and with `--write` renews them.
+method's dataclass. What `coterie list` shows is read from `src/coterie/cli/listing.json`, which is made of all
+catalogues. The command names the files that are not what the code says today, and with `--write` renews them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.catalogue import Entry, Setting, plain
+from coterie.cli.list import KINDS, gather
 from coterie.methods import METHODS
 from coterie.runs.schema.toml import literal
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "methods"
+LISTING = ROOT / "src" / "coterie" / "cli" / "listing.json"
 
 HEADINGS = (
     "Algorithm",
@@ -74,6 +78,13 @@ def find_stale() -> Iterator[tuple[Path, str]]:
             yield page, renewed
 
 
+def find_stale_listing() -> Iterator[tuple[Path, str]]:
+    """Yield the file of what `coterie list` shows, with what it should say, where that is not what it says."""
+    text = json.dumps({kind: gather(kind) for kind in KINDS}, indent=1, ensure_ascii=False) + "\n"
+    if not LISTING.exists() or LISTING.read_text("utf-8") != text:
+        yield LISTING, text
+
+
 def _write_row(setting: Setting, page: str) -> str:
     default = "not set" if setting.default is None else f"`{literal(plain(setting.default))}`"
     meaning = setting.help
@@ -101,15 +112,13 @@ def _find_decisions_on(name: str, page: str) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Say which tables are stale, or renew them; 1 where some were and nothing was written."""
+    """Say which files are stale, or renew them; 1 where some were and nothing was written."""
     parser = argparse.ArgumentParser(prog="python -m website.methods", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="renew the tables")
+    parser.add_argument("--write", action="store_true", help="renew the files")
     write = parser.parse_args(arguments).write
-    stale = list(find_stale())
+    stale = [*find_stale(), *find_stale_listing()]
     for page, text in stale:
-        print(
-            f"docs/methods/{page.name}: {'written' if write else 'the table of settings is not that of the code'}"
-        )
+        print(f"{page.name}: {'written' if write else 'it is not what the code says today'}")
         if write:
             page.write_text(text, "utf-8")
     return int(bool(stale) and not write)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.cli.list import KINDS
+from coterie.cli.list import KINDS, LISTING, gather
 from coterie.methods import METHODS
+from coterie.runs.schema.check import catalog
 from coterie.runs.schema.experiment import Experiment
 from tests.commandline import COTERIE, Terminal, fresh
 
@@ -152,12 +154,31 @@ def test_list_names_each_once_and_says_where_settings_are(terminal: Terminal) ->
 
 def test_list_parts(terminal: Terminal) -> None:
     out = terminal("list", "parts").out
-    assert re.search(r"^trigger$", out, re.MULTILINE)
-    assert re.search(r"^  hopkins +\w+", out, re.MULTILINE)
-    one = terminal("list", "parts", "share").out
-    assert "moving" in one
-    assert "hopkins" not in one
-    assert terminal("list", "parts", "shares").err == "coterie: part 'shares' is unknown; did you mean share?\n"
+    assert re.search(r"^cluster\.kmeans +\w+", out, re.MULTILINE)
+    one = terminal("list", "parts", "trigger").out
+    assert "hopkins" in one
+    assert "kmeans" not in one
+    assert terminal("list", "parts", "triger").err == "coterie: part 'triger' is unknown; did you mean trigger?\n"
+
+
+def test_what_is_listed_is_what_the_catalogues_say() -> None:
+    kept = json.loads(LISTING.read_text("utf-8"))
+    assert list(kept) == list(KINDS)
+    for kind in KINDS:
+        found = gather(kind)
+        # Tests may have added entries of their own.
+        assert kept[kind]["entries"].items() <= found["entries"].items(), "python -m website.methods --write"
+        own = [] if kind == "parts" else [e for e in catalog(kind) if e.target.__module__.startswith("coterie.")]
+        assert {entry.name for entry in own} <= kept[kind]["entries"].keys()
+        assert kept[kind]["auto"] == found["auto"]
+
+
+@pytest.mark.medium
+def test_a_listing_brings_no_torch(tmp_path: Path) -> None:
+    code = "import sys; from coterie.cli.app import main\n"
+    code += f"for kind in {KINDS}: main(['list', kind])\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_list_knows_its_kinds(terminal: Terminal) -> None:
@@ -205,8 +226,8 @@ def test_list_knows_its_kinds(terminal: Terminal) -> None:
          ["no such option: --clusters; did you mean --set clusters=3?"]),
         (["show", "x", "--label"], ["no such option: --label Did you mean --help?"]),
         (["run", "sites.csv"],
-         ["'sites.csv' is data, and no method or experiment file; write coterie diagnose sites.csv, or coterie run "
-          "METHOD --data sites.csv"]),
+         ["'sites.csv' is neither a method nor an experiment file; data are for coterie diagnose sites.csv, or "
+          "coterie run METHOD --data sites.csv"]),
         (["rnu"], ["command 'rnu' is unknown; did you mean run?"]),
         (
             ["zzz"],

@@ -24,11 +24,6 @@ def together(parent: Path) -> RunFolder:
 
 
 @pytest.fixture(scope="session")
-def large(parent: Path) -> RunFolder:
-    return synthesise(parent, "large", clients=539, groups=9, planted=9, rounds=200)
-
-
-@pytest.fixture(scope="session")
 def mixed(parent: Path) -> RunFolder:
     """A run whose log has everything that any figure knows."""
     return synthesise(parent, "mixed", clients=12, rounds=12, story=all_stories(12, 12), newcomers=9)

@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from coterie.report.charts import draw_log
+from coterie.report.charts import draw_run
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.saving import specification
 from coterie.runs.folder.reading import Run, read_runs
@@ -21,7 +21,8 @@ def logging(run: RunFolder, *rows: tuple[int, str, str, float]) -> Run:
 
 def story(run: Run) -> list[Figure]:
     """The figures of what the method logged."""
-    return [figure for _, figure in draw_log(run)]
+    every_run_has = {"accuracy", "distribution", "groups", "affinity", "map", "traffic"}
+    return [figure for figure in draw_run(run) if figure.name not in every_run_has]
 
 
 def the(run: Run, name: str) -> Figure:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import coterie
 from coterie.report import run_page
+from coterie.runs.folder.run_folder import RunFolder
 from tests.browser import CHROMIUM, Browser
 
 from .access import WIDTHS, assert_reached_by_tab, assert_usable, read_tree
@@ -46,29 +48,38 @@ def _write_comparison(folder: Path) -> Path:
     return coterie.compare(tables, folder=folder, jobs=1).folder.path / "report.html"
 
 
-@pytest.mark.parametrize("write", [_write_run, _write_diagnosis, _write_comparison])
-def test_a_page_is_usable(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    page = write(tmp_path)
-    with Browser(tmp_path / "profile") as browser:
-        for width in WIDTHS:
+PRESS = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+
+
+@contextmanager
+def opened(page: Path, profile: Path) -> Iterator[Browser]:
+    """The page in a browser, after it was usable at every width; it is 800 pixels wide."""
+    with Browser(profile) as browser:
+        for width in (*WIDTHS, 800):
             browser.resize(width)
             browser.open(page.as_uri())
             browser.wait("document.body && document.body.dataset.drawn")
             assert_usable(browser)
             assert_reached_by_tab(browser)
+            drawn = "[...document.querySelectorAll('.chart:not(details:not([open]) *)')].map(c => c.dataset.drawn)"
+            assert set(browser.evaluate(drawn)) == {"yes"}
+        yield browser
 
 
-def test_the_table_of_clients_is_sorted_by_the_keyboard_and_says_so(tmp_path: Path) -> None:
-    with Browser(tmp_path / "profile") as browser:
-        browser.resize(800)
-        browser.open(_write_run(tmp_path).as_uri())
-        browser.wait("document.body && document.body.dataset.drawn")
+def press(browser: Browser, **key: object) -> None:
+    for kind in ("keyDown", "keyUp"):
+        browser.send("Input.dispatchKeyEvent", type=kind, **key)
+
+
+def test_the_page_of_a_run_is_usable_and_its_table_is_sorted_by_the_keyboard(tmp_path: Path) -> None:
+    page = _write_run(tmp_path)
+    with opened(page, tmp_path / "profile") as browser:
+        marks = "document.querySelectorAll('#chart-affinity .role-mark path').length"
+        assert browser.evaluate(marks) >= 14 * 13
         stops = assert_reached_by_tab(browser)
         assert stops.index("DIV Each client, who loses most first") < stops.index("BUTTON Client")
         browser.evaluate("document.querySelector('.sortable button').focus()")
-        press = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
-        for kind in ("keyDown", "keyUp"):
-            browser.send("Input.dispatchKeyEvent", type=kind, **press)
+        press(browser, **PRESS)
         names = browser.evaluate("[...document.querySelectorAll('.sortable tbody th')].map(e => e.innerText)")
         assert names == [f"client {i}" for i in range(14)]
         assert browser.evaluate("document.querySelector('.sortable th').getAttribute('aria-sort')") == "ascending"
@@ -76,27 +87,30 @@ def test_the_table_of_clients_is_sorted_by_the_keyboard_and_says_so(tmp_path: Pa
         assert {"Client", "Group"} <= {node["name"].split(" \u25b2")[0] for node in heads}
 
 
-def test_the_method_of_the_clients_table_is_chosen_by_the_keyboard(tmp_path: Path) -> None:
-    with Browser(tmp_path / "profile") as browser:
-        browser.resize(800)
-        browser.open(_write_comparison(tmp_path).as_uri())
-        browser.wait("document.body && document.body.dataset.drawn")
+def test_the_page_of_a_log_is_usable(mixed: RunFolder, tmp_path: Path) -> None:
+    with opened(run_page.build(mixed), tmp_path / "profile"):
+        pass
+
+
+def test_the_page_of_a_diagnosis_is_usable(tmp_path: Path) -> None:
+    with opened(_write_diagnosis(tmp_path), tmp_path / "profile"):
+        pass
+
+
+def test_the_page_of_a_comparison_is_usable_and_its_method_is_chosen_by_the_keyboard(tmp_path: Path) -> None:
+    with opened(_write_comparison(tmp_path), tmp_path / "profile") as browser:
         (choice,) = [node for node in read_tree(browser) if node["role"] == "combobox"]
         assert choice["name"] == "Gains by"
         heading = "document.querySelector('.by-method thead').rows[0].cells[2].innerText"
         shown = "[...document.querySelectorAll('.by-method')][0].querySelector('.says').innerText"
         before = browser.evaluate(f"[{heading}, {shown}]")
         browser.evaluate("document.querySelector('select').focus()")
-        for kind in ("keyDown", "keyUp"):
-            browser.send(
-                "Input.dispatchKeyEvent", type=kind, key="ArrowDown", code="ArrowDown", windowsVirtualKeyCode=40
-            )
+        press(browser, key="ArrowDown", code="ArrowDown", windowsVirtualKeyCode=40)
         chosen = browser.evaluate("document.querySelector('select').value")
         assert browser.evaluate(heading) == f"Accuracy with {chosen}" != before[0]
         assert browser.evaluate(shown) != before[1]
-        assert browser.evaluate("document.querySelector('.by-method [aria-live]').innerText").startswith(
-            "Against FedAvg"
-        )
+        says = "document.querySelector('.by-method [aria-live]').innerText"
+        assert browser.evaluate(says).startswith("Against FedAvg")
         gains = "[...document.querySelector('.by-method tbody').rows].map(r => parseFloat(r.cells[1].innerText))"
         assert browser.evaluate(gains) == sorted(browser.evaluate(gains))
 

@@ -35,28 +35,20 @@ def of_clients(*rows: tuple[int, int, int, float]) -> pl.DataFrame:
     return pl.DataFrame(named, schema=CLIENTS)
 
 
-@pytest.mark.slow
-def test_saved_charts_are_pictures(clustered: RunFolder, together: RunFolder, tmp_path: Path) -> None:
-    written = charts.save_charts_of(clustered, tmp_path / "new" / "figures", [together])
-    assert {p.stem for p in written} == set(charts.charts_of(clustered, [together]))
-    assert len(written) == 12
-    for path in written:
+@pytest.mark.medium
+def test_saved_charts_are_pictures_and_the_same_every_time(clustered: RunFolder, tmp_path: Path) -> None:
+    once, again = (charts.save_charts_of(clustered, tmp_path / name) for name in ("new/figures", "again"))
+    assert {p.stem for p in once} == set(charts.charts_of(clustered))
+    assert len(once) == 12
+    assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
+    for path in once:
         if path.suffix == ".png":
             assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
         else:
             root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
             assert root.tag.endswith("svg")
             assert len(list(root.iter())) > 30
-
-
-@pytest.mark.slow
-def test_a_saved_chart_is_the_same_every_time(clustered: RunFolder, tmp_path: Path) -> None:
-    once, again = (
-        charts.save_charts_of(clustered, tmp_path / "once"),
-        charts.save_charts_of(clustered, tmp_path / "again"),
-    )
-    assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
-    matrix = (tmp_path / "once" / "affinity.svg").read_text(encoding="utf-8")
+    matrix = (tmp_path / "again" / "affinity.svg").read_text(encoding="utf-8")
     assert 'id="affinity-0"' in matrix
     assert "url(#affinity-0)" in matrix
 
@@ -72,14 +64,23 @@ def test_history_joins_equal_rounds(tmp_path: Path) -> None:
     assert sorted(bars) == [("5", 0, 1, 2, 1), ("5", 1, 3, 4, 1), ("7", 0, 1, 4, 0)]
 
 
-@pytest.mark.slow
-def test_large_history_and_matrix_are_thinned(large: RunFolder) -> None:
-    run = read_runs([large])[0]
+def test_large_history_and_matrix_are_thinned(clustered: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = read_runs([clustered])[0]
+    for limit, value in (("MOST_BARS", 30), ("MOST_CELLS", 10)):
+        monkeypatch.setattr(groups, limit, value)
     history, matrix = groups.draw_history(run), groups.draw_affinity(run)
-    assert len(values(history.chart)) <= groups.MOST_BARS
+    assert len(values(history.chart)) <= 30
     assert "th round only" in history.caption
-    assert len(values(matrix.chart)) <= (groups.MOST_CELLS + 9) ** 2
-    assert "are averaged, 539 of them into" in matrix.caption
+    assert len(values(matrix.chart)) <= 12**2
+    assert "are averaged, 20 of them into" in matrix.caption
+    monkeypatch.setattr(groups, "MOST_CLIENTS", 10)
+    few = groups.draw_history(run)
+    bars = values(few.chart)
+    assert len({bar["client"] for bar in bars}) == 10
+    assert "One client in 2 is drawn" in few.caption
+    at = sorted((bar["position"], bar["bottom"]) for bar in bars if bar["until"] == 15)
+    # The bars of a round still fill the height, without a gap.
+    assert [at[0][0], *(bottom for _, bottom in at)] == [*(top for top, _ in at), 20]
 
 
 def picture_of(affinity: np.ndarray, member: list[int], clients: list[int]) -> Picture:
@@ -148,7 +149,7 @@ def test_eighteen_groups_have_their_own_colours() -> None:
     assert colours.of_groups([18]) == found[:1]
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_importing_the_report_loads_no_torch_and_no_runtime() -> None:
     script = (
         "import sys, coterie.report.run_page, coterie.report.run_tables\n"

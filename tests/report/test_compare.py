@@ -38,12 +38,10 @@ def test_table_has_the_last_round_and_the_totals(clustered: RunFolder, together:
     assert "–" in lines
 
 
-@pytest.mark.slow
-def test_show_thins_a_long_run_and_ends_with_the_summary(large: RunFolder, clustered: RunFolder) -> None:
-    table = run_tables.show(large)
+def test_show_thins_a_long_run_and_ends_with_the_summary(clustered: RunFolder, tmp_path: Path) -> None:
+    table = run_tables.show(synthesise(tmp_path, "long", clients=2, groups=1, rounds=50, picture=False))
     assert 15 <= table.row_count <= run_tables.MOST_ROUNDS + 1
-    lines = printed(table)
-    assert "200 rounds; best accuracy" in lines
+    assert "50 rounds; best accuracy" in printed(table)
     assert run_tables.show(clustered).row_count == 15
 
 

@@ -1,6 +1,5 @@
 import json
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,14 +13,10 @@ from coterie.report import run_page
 from coterie.report.charts import charts_of
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import CLIENTS, FAILURES, LEDGER, PEOPLE, ROUNDS
-from tests.browser import Browser
+from coterie.runs.folder.tables import CLIENTS, FAILURES, LEDGER, NEWCOMERS, PEOPLE, ROUNDS
+from tests.browser import CHROMIUM
 
 from .synthesis import synthesise
-
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 
 
 class Reader(HTMLParser):
@@ -245,7 +240,7 @@ def test_the_header_says_what_was_run(tmp_path: Path) -> None:
     assert "ifca on wards.csv, split by-user: 4 clients, 2 rounds." in text
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_what_a_page_compares_with_is_kept(clustered: RunFolder, together: RunFolder) -> None:
     with_other = run_page.build(clustered, [together]).read_text(encoding="utf-8")
     assert run_page.build(clustered).read_text(encoding="utf-8") == with_other
@@ -259,87 +254,33 @@ def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
         run_page.build(RunFolder(tmp_path))
 
 
-@pytest.mark.slow
-def test_539_clients_and_200_rounds_stay_light(large: RunFolder) -> None:
-    assert run_page.build(large).stat().st_size < 4e6
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_renders(clustered: RunFolder, together: RunFolder, tmp_path: Path, width: int) -> None:
-    path = run_page.build(clustered, [together])
-    # A frame is as narrow as a phone even where a browser window cannot be.
-    probe = tmp_path / "probe.html"
-    probe.write_text(
-        f"<iframe src='{path.as_uri()}' style='width:{width}px;height:900px;border:0'></iframe><p id=said></p>"
-        "<script>onload = async () => { const page = document.querySelector('iframe').contentDocument;"
-        "while (!page.body.dataset.drawn) await new Promise(r => setTimeout(r, 50));"
-        "const charts = [...page.querySelectorAll('.chart')].map(c => ({name: c.id, drawn: c.dataset.drawn,"
-        "marks: c.querySelectorAll('.role-mark path, .role-mark line').length,"
-        "width: c.querySelector('svg').getBoundingClientRect().width}));"
-        "said.textContent = JSON.stringify({title: page.title, charts,"
-        "width: page.documentElement.scrollWidth}); }</script>"
+@pytest.mark.medium
+def test_who_was_held_out_of_training_is_beside_those_who_trained(tmp_path: Path) -> None:
+    folder = synthesise(tmp_path, "joined", clients=8, groups=2, planted=2, rounds=3)
+    assert "Newcomers" not in Reader(run_page.build(folder).read_text("utf-8")).text
+    # Planted group 0 is mostly in group 1, whatever the numbers, and newcomers do not vote.
+    groups = [1, 0, 1, 0, 0, 0, 1, 0]
+    last = folder.clients().filter(pl.col("round") == 3).with_columns(group=pl.Series(groups, dtype=pl.Int32))
+    rest = (frame.filter(pl.col("round") == 3) for frame in (folder.ledger(), folder.failures()))
+    folder.write_round(3, folder.rounds().filter(pl.col("round") == 3), last, *rest)
+    people = {"client": range(8), "name": [f"client {i}" for i in range(8)], "planted": [i % 2 for i in range(8)]}
+    folder.write_people(
+        pl.DataFrame(people)
+        .with_columns(**{name: pl.lit(None, kind) for name, kind in PEOPLE.items() if name not in people})
+        .select(PEOPLE.names())
+        .cast(PEOPLE)
     )
-    text, console = browse(probe, tmp_path / "profile", "--allow-file-access-from-files")
-    assert console == []
-    said = re.search(r'<p id="said">(.*?)</p>', text)
-    assert said is not None
-    found = json.loads(said[1])
-    assert found["title"] == "fesem-rotated"
-    assert found["width"] <= width
-    assert {c["name"] for c in found["charts"]} == {f"chart-{name}" for name in charts_of(clustered)}
-    least = {"chart-affinity": 20 * 19, "chart-map": 20, "chart-groups": 20}
-    for chart in found["charts"]:
-        assert chart["drawn"] == "yes"
-        assert chart["marks"] >= least.get(chart["name"], 2), chart
-        assert 0.6 * min(width, 540) < chart["width"] <= width
+    rows = [(20, "a", 0, 1, 10, 0.5, 0.75), (21, "b", 1, 1, 10, 0.25, None), (22, "c", 0, 1, 0, None, None)]
+    folder.write_newcomers(pl.DataFrame([*rows, (23, "d", None, 1, 10, 0.75, 0.65)], NEWCOMERS, orient="row"))
+    text = Reader(run_page.build(folder).read_text("utf-8")).text
+    mean = last["accuracy"].to_numpy().mean()
+    assert "4 clients were held out of training. 2 of 3 (66.7%) went to the group that holds most" in text
+    assert f"Accuracy 50.0% 70.0% {mean:.1%}" in text
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
-def test_a_chart_that_cannot_be_drawn_is_noticed(clustered: RunFolder, tmp_path: Path) -> None:
-    text = run_page.build(clustered).read_text(encoding="utf-8")
-    broken = tmp_path / "broken.html"
-    broken.write_text(text.replace('"mark":', '"hallmark":').replace('"layer":', '"lawyer":'))
-    shown, console = browse(broken, tmp_path / "profile")
-    assert "This chart could not be drawn" in shown
-    assert console
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to render the page with")
-def test_a_thousand_clients_are_seen_sorted_and_read_at_three_widths(tmp_path: Path) -> None:
-    folder = synthesise(tmp_path, "thousand", clients=1000, groups=3, rounds=8, failing=False)
-    others = [synthesise(tmp_path / name, name, clients=1000, groups=1, rounds=2, picture=False) for name in "ab"]
-    for other in others:  # the same clients with the same test samples
-        tested = folder.clients().filter(pl.col("round") == 8)["test_samples"]
-        last = other.clients().filter(pl.col("round") == 2).with_columns(test_samples=tested)
-        rows, both = other.rounds().filter(pl.col("round") == 2), pl.col("round") == 2
-        other.write_experiment(folder.experiment_text())
-        other.write_round(2, rows, last, other.ledger().filter(both), other.failures().filter(both))
-    page = run_page.build(folder, others)
-    assert page.stat().st_size < 4e6
-    with Browser(tmp_path / "profile") as browser:
-        for width in (390, 768, 1280):
-            browser.resize(width)
-            browser.open(page.as_uri())
-            browser.wait("document.body && document.body.dataset.drawn")
-            assert browser.evaluate("document.documentElement.scrollWidth") <= width
-        table = "document.querySelector('#each-client ~ .scroll')"
-        assert browser.evaluate(f"{table}.scrollWidth <= {table}.clientWidth")
-        assert browser.evaluate(f"{table}.getBoundingClientRect().top < document.querySelector('.chart').offsetTop")
-        heads = f"[...{table}.querySelectorAll('thead th')].map(e => e.getAttribute('aria-sort'))"
-        assert browser.evaluate(heads)[:3] == [None, "ascending", None]
-        browser.evaluate(f"{table}.querySelectorAll('button')[2].focus()")
-        press = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
-        for kind in ("keyDown", "keyUp"):
-            browser.send("Input.dispatchKeyEvent", type=kind, **press)
-        assert browser.evaluate(heads)[:3] == [None, None, "ascending"]
-        gains = browser.evaluate(
-            f"[...{table}.querySelectorAll('tbody tr')].map(e => parseFloat(e.cells[2].innerText))"
-        )
-        assert len(gains) == 1000
-        assert gains == sorted(gains)
-        assert browser.evaluate("[...document.querySelectorAll('table')].every(e => e.caption.innerText)")
-        assert browser.complaints == []
+@pytest.mark.medium
+def test_a_page_lists_so_many_groups_and_says_how_many_more(tmp_path: Path) -> None:
+    folder = synthesise(tmp_path, "many", clients=210, groups=210, rounds=1, picture=False, failing=False)
+    text = run_page.build(folder).read_text("utf-8")
+    assert text.count("<dt>Group ") == run_page.MOST_GROUPS == 200
+    assert "and 10 more groups" in text

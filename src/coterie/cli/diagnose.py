@@ -13,22 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.options import (
-    Allow,
-    Clients,
-    Engine,
-    HoldoutClients,
-    Imports,
-    Network,
     RunsFolder,
-    Seed,
-    Settings,
-    Split,
-    Workers,
     allow_flags,
     change_experiment,
     find_misplaced_data,
     give_typed,
     read_settings,
+    with_options,
 )
 from coterie.errors import BadInput, nearest
 from coterie.runtime.garbage import freeze_imports
@@ -74,14 +65,10 @@ def add(app: typer.Typer) -> None:
     app.command(help=HELP)(diagnose)
 
 
+@with_options("data", "rounds", "participation", "runtime", "ray_address")
 def diagnose(
     what: Source,
-    split: Split = None,
-    clients: Clients = None,
-    holdout_clients: HoldoutClients = None,
-    network: Network = None,
-    seed: Seed = None,
-    settings: Settings = None,
+    options: dict[str, Any],
     alpha: Annotated[
         float, typer.Option(metavar="A", help="Error level: how often one population may be divided.")
     ] = 0.05,
@@ -94,10 +81,6 @@ def diagnose(
         bool,
         typer.Option("--losses/--no-losses", help="Ask what each other's models lose, too; decides nothing."),
     ] = False,
-    workers: Workers = None,
-    engine: Engine = None,
-    imports: Imports = None,
-    allow: Allow = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE.json", help="Write everything to this file, too.")
     ] = None,
@@ -112,30 +95,19 @@ def diagnose(
 ) -> None:
     """Say whether clients should be grouped."""
     from coterie.cli.live import describe_run, exit_on_interrupt
-    from coterie.cli.predict import check_parent
+    from coterie.cli.predict import check_written
     from coterie.cli.printing import say
 
     with exit_on_interrupt("interrupted; nothing was written"):
-        problems = [] if json_file is None else check_parent("--json", json_file)
-        problems += [] if page is None else check_page(page)
-        problems += [] if write is None else check_new_file(write)
+        problems = check_written("--json", json_file) + check_written("--page", page, ".html")
+        problems += check_written("--write", write, ".toml", new=True)
         tables = read_tables(what, folder)
-        if split is None and clients is None:
-            problems += ask_for_client(tables, settings or [])
-        problems += find_misplaced_data(what, tables, settings or [])
+        settings = options["settings"] or []
+        if options["split"] is None and options["clients"] is None:
+            problems += ask_for_client(tables, settings)
+        problems += find_misplaced_data(what, tables, settings)
         try:
-            experiment = change_experiment(
-                tables,
-                settings,
-                imports,
-                split=split,
-                clients=clients,
-                holdout_clients=holdout_clients,
-                network=network,
-                seed=seed,
-                workers=workers,
-                engine=engine,
-            )
+            experiment = change_experiment(tables, **options)
         except BadInput as problem:
             raise BadInput([*problem.problems, *problems]) from None
         if problems:
@@ -235,26 +207,6 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
         f"{path}: which column names the client? give --set client=COLUMN, or deal samples out at random with "
         f"--clients N; columns are {shorten(list_names(path))}"
     ]
-
-
-def check_page(path: Path) -> list[str]:
-    """Return what is wrong with a page that is to be written, one sentence each."""
-    from coterie.cli.predict import check_parent
-
-    if path.suffix != ".html":
-        return [f"--page {str(path)!r} is not possible; its name must end in .html"]
-    return check_parent("--page", path)
-
-
-def check_new_file(path: Path) -> list[str]:
-    """Return what is wrong with an experiment file that is to be written, one sentence each."""
-    from coterie.cli.predict import check_parent
-
-    if path.suffix != ".toml":
-        return [f"--write {str(path)!r} is not possible; its name must end in .toml"]
-    if path.exists():
-        return [f"--write {str(path)!r} is not possible: the file exists already; name another, or remove it first"]
-    return check_parent("--write", path)
 
 
 def describe(

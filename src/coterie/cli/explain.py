@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.options import (
-    Allow,
-    Clients,
-    Data,
-    Engine,
-    HoldoutClients,
-    Imports,
-    Network,
-    Participation,
-    Rounds,
-    Seed,
-    Settings,
-    Split,
-    What,
-    Workers,
-    make_experiment,
-)
+from coterie.cli.options import What, make_experiment, with_options
+from coterie.report.numbers import count_of, significant, volume
+from coterie.report.tables import Table, to_rich
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from coterie.advice.explain.explain import Cost, Explanation
 
@@ -57,42 +42,17 @@ def add(app: typer.Typer) -> None:
     app.command(help=HELP)(explain)
 
 
+@with_options("runtime", "ray_address")
 def explain(
     what: What,
-    data: Data = None,
-    split: Split = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    participation: Participation = None,
-    holdout_clients: HoldoutClients = None,
-    network: Network = None,
-    seed: Seed = None,
-    settings: Settings = None,
-    workers: Workers = None,
-    engine: Engine = None,
-    imports: Imports = None,
-    allow: Allow = None,
+    options: dict[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Say what a run will take on this machine."""
     from coterie.cli.live import exit_on_interrupt
 
     with exit_on_interrupt("interrupted; nothing was written"):
-        experiment = make_experiment(
-            what,
-            settings,
-            imports,
-            data=data,
-            split=split,
-            clients=clients,
-            rounds=rounds,
-            participation=participation,
-            holdout_clients=holdout_clients,
-            network=network,
-            seed=seed,
-            workers=workers,
-            engine=engine,
-        )
+        experiment = make_experiment(what, **options)
         from coterie.advice.explain import explain as explaining
 
         explanation = explaining.explain(experiment)
@@ -111,7 +71,6 @@ def _render(explanation: Explanation) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from coterie.cli.live import describe_run, find_idle_training, format_clock
-    from coterie.report.numbers import count_of, volume
     from coterie.runs.baselines import CHEAP_SECONDS
 
     yield Text(describe_run(explanation.experiment))
@@ -130,13 +89,13 @@ def _render(explanation: Explanation) -> Iterator[RenderableType]:
     room = "" if free is None else f" of {volume(free)} that are free here"
     short = "; it does not fit" if explanation.fits is False else ""
     yield Text(f"memory  about {volume(explanation.bytes)}{room}{short}", style="red" if short else "")
-    yield _make_memory_table(explanation)
+    yield to_rich(_tabulate_memory(explanation))
     if explanation.seconds is not None:
         rounds = count_of(explanation.experiment.run.rounds, "round")
         about = f"about {format_clock(explanation.seconds)} for {rounds}"
         start, end = _format_seconds(explanation.start_seconds), _format_seconds(explanation.end_seconds)
         yield Text(f"time    {about}: {start} to load and start, {end} at the end")
-        yield _make_rounds_table(explanation)
+        yield to_rich(_tabulate_rounds(explanation))
         if not explanation.experiment.privacy.kind:
             limit = f"{CHEAP_SECONDS:.0f} s"
             yield Text(
@@ -146,39 +105,28 @@ def _render(explanation: Explanation) -> Iterator[RenderableType]:
         yield Text(f"note: {note}", style="yellow")
 
 
-def _make_memory_table(explanation: Explanation) -> Table:
-    from rich.table import Table
-
-    table = Table("part", "where")
-    table.add_column("MB", justify="right")
-    for part in explanation.memory:
-        table.add_row(part.name, part.where, f"{part.bytes / 1e6:,.1f}")
-    table.add_section()
-    table.add_row("in all", "at the peak, when every client has taken part", f"{explanation.bytes / 1e6:,.1f}")
-    return table
+def _tabulate_memory(explanation: Explanation) -> Table:
+    parts = [(part.name, part.where, part.bytes) for part in explanation.memory]
+    parts.append(("in all", "at the peak, when every client has taken part", explanation.bytes))
+    return Table(
+        ["part", "where", "MB"], [[name, where, f"{size / 1e6:,.1f}"] for name, where, size in parts], texts=2
+    )
 
 
-def _make_rounds_table(explanation: Explanation) -> Table:
-    from rich.table import Table
-
-    from coterie.report.numbers import volume
-
+def _tabulate_rounds(explanation: Explanation) -> Table:
     assert explanation.first is not None
-    table = Table("")
-    for title in ("clients", "server", "evaluation", "seconds", "up", "down", "simulated"):
-        table.add_column(title, justify="right")
-    rows: dict[str, Cost] = {"a round": explanation.first}
+    costs: dict[str, Cost] = {"a round": explanation.first}
     if explanation.later is not None and not _are_alike(explanation.first, explanation.later):
-        rows = {"first round": explanation.first, "a later round": explanation.later}
-    for title, cost in rows.items():
+        costs = {"first round": explanation.first, "a later round": explanation.later}
+    rows = []
+    for title, cost in costs.items():
         seconds = (cost.clients_seconds, cost.server_seconds, cost.evaluation_seconds, cost.seconds)
         sent = volume(cost.up_bytes), volume(cost.down_bytes)
-        table.add_row(title, *map(_format_seconds, seconds), *sent, _format_seconds(cost.simulated_seconds))
+        rows.append([title, *map(_format_seconds, seconds), *sent, _format_seconds(cost.simulated_seconds)])
     sent = volume(explanation.up_bytes or 0), volume(explanation.down_bytes or 0)
     simulated = _format_seconds(explanation.simulated_seconds or 0)
-    table.add_section()
-    table.add_row("whole run", "", "", "", _format_seconds(explanation.seconds or 0), *sent, simulated)
-    return table
+    rows.append(["whole run", "", "", "", _format_seconds(explanation.seconds or 0), *sent, simulated])
+    return Table(["", "clients", "server", "evaluation", "seconds", "up", "down", "simulated"], rows)
 
 
 def _are_alike(one: Cost, other: Cost) -> bool:
@@ -188,6 +136,4 @@ def _are_alike(one: Cost, other: Cost) -> bool:
 
 
 def _format_seconds(value: float) -> str:
-    from coterie.report.numbers import significant
-
     return f"{significant(value, 2) if value < 10 else f'{value:,.0f}'} s"

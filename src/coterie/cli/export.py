@@ -13,7 +13,7 @@ from coterie.cli.predict import (
     Group,
     ModelSource,
     check_client_and_group,
-    check_parent,
+    check_written,
     load_model,
     say_whose_model,
 )
@@ -53,7 +53,7 @@ def export(
         from coterie.shipping.model import export as exporting
 
         number, problems = check_client_and_group(client, group)
-        problems += [*exporting.check_export(to), *check_parent("--to", to)]
+        problems += [*exporting.check_export(to), *check_written("--to", to)]
         if problems:
             raise BadInput(problems)
         trained, notes = load_model(what, folder, client, number, imports)

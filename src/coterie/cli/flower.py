@@ -13,10 +13,9 @@ import typer
 
 from coterie.cli.options import Allow, give_typed
 from coterie.errors import BadInput, print_escaped
+from coterie.report.tables import Table, to_rich
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from coterie.shipping.flower.status import ClientStatus
 
 HELP = """
@@ -163,7 +162,9 @@ def status(
     progress = f"round {standing.round} of {standing.of}, as of {_ago(standing.written)}"
     where.print(f"{found.name}: {found.status}, {progress}")
     # The server of a run that has ended does not notice who is connected.
-    where.print(_table([client if running else replace(client, online=False) for client in standing.clients]))
+    where.print(
+        to_rich(_tabulate([client if running else replace(client, online=False) for client in standing.clients]))
+    )
 
 
 def _choose_method(method: str) -> dict[str, Any]:
@@ -174,30 +175,24 @@ def _choose_method(method: str) -> dict[str, Any]:
     return {"name": method, **({"clusters": 2} if grouped else {})}
 
 
-def _table(clients: list[ClientStatus]) -> Table:
-    """Return a row for each client; those that are not connected are highlighted."""
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table("client", "name", "node", "")
-    for title in ("group", "samples", "last round"):
-        shown.add_column(title, justify="right")
-    shown.add_column("last seen")
-    shown.add_column("problem")
+def _tabulate(clients: list[ClientStatus]) -> Table:
+    """Return a row for each client; those that are not connected are bold."""
+    rows = []
     for client in clients:
         numbers = (client.group, client.samples, client.last_round)
         cells = (
-            str(client.client),
             client.name,
             client.node or "",
             "online" if client.online else "offline",
+            client.problem or "",
+            "" if client.last_seen is None else _ago(client.last_seen),
             # Who has no group yet is in group -1.
             *("" if number is None or number < 0 else str(number) for number in numbers),
-            "" if client.last_seen is None else _ago(client.last_seen),
-            client.problem or "",
         )
-        shown.add_row(*map(Text, cells), style=None if client.online else "yellow")
-    return shown
+        rows.append([str(client.client), *cells])
+    titles = ["client", "name", "node", "", "problem", "last seen", "group", "samples", "last round"]
+    away = {(row, column) for row, one in enumerate(clients) if not one.online for column in range(len(titles))}
+    return Table(titles, rows, texts=6, strong=away)
 
 
 def _ago(moment: datetime) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, cast
+from importlib import import_module
+from importlib.resources import files
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -22,12 +27,15 @@ KINDS = ("methods", "tasks", "metrics", "datasets", "splits", "networks", "obser
 SYNONYMS = {"models": "networks", "model": "networks", "data": "datasets", "partitions": "splits"}
 """What else people call what can be listed."""
 
-DEFAULT_CHOICES = {
-    "networks": ("models/networks.py", "default_network"),
-    "splits": ("clients/data/read/datasets.py", "default_split"),
-    "tasks": ("clients/data/read/labelling.py", "choose_task"),
+CHOOSE_DEFAULT = {
+    "networks": ("coterie.models.networks", "default_network"),
+    "splits": ("coterie.clients.data.read.datasets", "default_split"),
+    "tasks": ("coterie.clients.data.read.labelling", "choose_task"),
 }
-"""For a kind with a value `auto`: the file and the function that choose it."""
+"""For a kind with a value `auto`: the function that chooses it, whose docstring says how."""
+
+LISTING = files("coterie.cli").joinpath("listing.json")
+"""What `gather` returns for each kind, so that no listing has to load torch; `python -m website.methods` renews it."""
 
 
 def add(app: typer.Typer) -> None:
@@ -64,69 +72,80 @@ def _lines(kind: str, name: str | None, width: int) -> Iterator[str]:
     """
     from coterie.cli.printing import wrap_beside
 
-    if kind == "parts":
-        yield from _part_lines(name, width)
-        return
-    if name is not None:
+    if name is not None and kind != "parts":
         from coterie.runs.schema.check import catalog
 
         entries = catalog(kind)
         entry = entries[name]
-        summary = _describe_metrics()[name] if kind == "metrics" else entry.summary
+        summary = gather(kind)["entries"][name] if kind == "metrics" else entry.summary
         yield from wrap_beside(f"{entry.name}  ", summary, len(entry.name) + 2, width)
         yield from _setting_lines(entry, width)
         if entries.kind == "method":
             yield from wrap_beside("tuned   ", _describe_grids(entry), 8, width)
         return
-    auto, (summaries, any_settings) = _describe_auto(kind), _read_summaries(kind)
+    # A user's own code may have added to a catalogue that is loaded.
+    listing = gather(kind) if "torch" in sys.modules else json.loads(LISTING.read_text("utf-8"))[kind]
+    summaries = listing["entries"]
+    if name is not None:  # the functions of one module
+        summaries = {part: said for part, said in summaries.items() if part.partition(".")[0] == name}
+        if not summaries:
+            raise BadInput(unknown("part", name, sorted({part.partition(".")[0] for part in listing["entries"]})))
     offered, clashes = _read_offers(kind, summaries)
     margin = max(map(len, [*summaries, *offered, "auto"])) + 2
-    for name in sorted(summaries):
-        yield from wrap_beside(name, summaries[name], margin, width)
-    if auto:
-        yield from wrap_beside("auto", auto, margin, width)
-    for name in sorted(offered):
-        yield from wrap_beside(name, offered[name], margin, width)
+    autos = {"auto": listing["auto"]} if listing["auto"] else {}
+    for known in (dict(sorted(summaries.items())), autos, dict(sorted(offered.items()))):
+        for each, said in known.items():
+            yield from wrap_beside(each, said, margin, width)
     if not summaries and not offered:
         yield f"there is none; a package can offer {kind} by the entry point coterie.{kind}"
     yield from (f"note: {clash}" for clash in clashes)
-    if any_settings or offered:
+    if listing["has_settings"] or offered:
         yield f"settings: coterie list {kind} NAME"
 
 
-def _read_summaries(kind: str) -> tuple[dict[str, str], bool]:
-    """Return name and summary of each entry, and whether any entry has settings.
+def gather(kind: str) -> dict[str, Any]:
+    """Return what a listing of a kind shows: summaries by name, what `auto` is, and whether any has settings."""
+    if kind == "parts":
+        return {"entries": _gather_parts(), "auto": "", "has_settings": False}
+    from coterie.runs.schema.check import catalog
 
-    They are read from the source code, which takes no import of torch. If the catalogue is loaded already, it is
-    asked instead: a user's own code may have added to it.
-    """
+    entries = {entry.name: entry.summary for entry in catalog(kind)}
     if kind == "metrics":
-        return _describe_metrics(), False
-    if "torch" in sys.modules:
-        from coterie.runs.schema.check import catalog
-
-        return {e.name: e.summary for e in catalog(kind)}, any(e.settings for e in catalog(kind))
-    from coterie.cli.catalogue_source import read_entries
-
-    entries = read_entries(kind)
-    return {entry.name: entry.summary for entry in entries}, any(entry.has_settings for entry in entries)
-
-
-def _describe_metrics() -> dict[str, str]:
-    """Return of each metric what it is, which direction is better, and the tasks that it means something for."""
-    from coterie.cli.catalogue_source import ListedMetric, read_metrics
-
-    if "torch" in sys.modules:
-        from coterie.clients.tasks import MEASURES, TASKS
-
-        suits = {m.name: tuple(t.name for t in TASKS if m.suits(cast("type[Task]", t.target))) for m in MEASURES}
-        found = {m.name: ListedMetric(m.summary, m.less_is_better, suits[m.name]) for m in MEASURES}
-    else:
-        found = read_metrics()
+        entries = _gather_metrics()
+    auto = ""
+    if kind in CHOOSE_DEFAULT:
+        module, function = CHOOSE_DEFAULT[kind]
+        said = inspect.getdoc(getattr(import_module(module), function)) or ""
+        auto = " ".join(said.split("\n\n")[1].split()).replace("`", "")
     return {
-        name: f"{m.summary}; {'lower' if m.less_is_better else 'higher'} is better; "
-        f"for {', '.join(m.tasks) or 'tasks that name it'}"
-        for name, m in found.items()
+        "entries": entries,
+        "auto": auto,
+        "has_settings": kind != "metrics" and any(entry.settings for entry in catalog(kind)),
+    }
+
+
+def _gather_metrics() -> dict[str, str]:
+    """Return of each metric what it is, which direction is better, and the tasks that it means something for."""
+    from coterie.clients.tasks import MEASURES, TASKS
+
+    suits = {m.name: [t.name for t in TASKS if m.suits(cast("type[Task]", t.target))] for m in MEASURES}
+    return {
+        m.name: f"{m.summary}; {'lower' if m.less_is_better else 'higher'} is better; "
+        f"for {', '.join(suits[m.name]) or 'tasks that name it'}"
+        for m in MEASURES
+    }
+
+
+def _gather_parts() -> dict[str, str]:
+    """Return the functions of `coterie.grouping` that a method is put together from, by module and name."""
+    from coterie import grouping
+
+    modules = [import_module(f"{grouping.__name__}.{found.name}") for found in iter_modules(grouping.__path__)]
+    return {
+        f"{module.__name__.rpartition('.')[2]}.{name}": first_sentence(inspect.getdoc(function) or "")
+        for module in modules
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
     }
 
 
@@ -146,33 +165,6 @@ def _read_offers(kind: str, known: Mapping[str, str]) -> tuple[dict[str, str], l
         elif "torch" not in sys.modules:
             clashes.append(f"{name!r} of the package {packages} cannot be used by its name, which is Coterie's own")
     return found, clashes
-
-
-def _describe_auto(kind: str) -> str:
-    """Return what `auto` chooses, from the docstring of the function that does; empty if there is no `auto`."""
-    from coterie.cli.catalogue_source import read_docstring
-
-    if kind not in DEFAULT_CHOICES:
-        return ""
-    return " ".join(read_docstring(*DEFAULT_CHOICES[kind]).split("\n\n")[1].split()).replace("`", "")
-
-
-def _part_lines(name: str | None, width: int) -> Iterator[str]:
-    """Yield the columns of the method `mixed`, and below each the parts that it can be."""
-    from coterie.cli.catalogue_source import read_constant
-    from coterie.cli.printing import wrap_beside
-
-    columns: dict[str, dict[str, str]] = read_constant("methods/mixed_parts.py", "PARTS")
-    if name is not None and name not in columns:
-        raise BadInput(unknown("part", name, columns))
-    margin = max(len(part) for parts in columns.values() for part in parts) + 4
-    for column, parts in columns.items():
-        if name not in (None, column):
-            continue
-        yield column
-        for part, meaning in parts.items():
-            yield from wrap_beside(f"  {part}", meaning, margin, width)
-    yield "put together: coterie run mixed --set COLUMN=PART; their settings: coterie list methods mixed"
 
 
 def _setting_lines(entry: Entry, width: int) -> Iterator[str]:

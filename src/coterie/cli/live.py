@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -113,13 +113,12 @@ class PlainLines:
         step = math.ceil(round.planned / MOST_LINES)
         if round.number % step and round.number not in (1, round.planned):
             return
+        numbers = [f"{name} {value}" for name, value in describe_round(round).items()]
         parts = [
             f"round {round.number:>{len(str(round.planned))}}/{round.planned}",
-            *(f"{name} {value}" for name, value in headline_metrics(round)),
+            *numbers,
+            *describe_costs(round),
         ]
-        if any(round.group_sizes):
-            parts.append(f"groups {format_sizes(round.group_sizes)}")
-        parts += [format_traffic(round), f"{format_clock(estimate_seconds_left(round))} left"]
         if self._left_out:
             reasons = f": {format_failures(round)}" if round.failures else ""
             parts.append(f"left out {self._left_out}{reasons}")
@@ -127,46 +126,47 @@ class PlainLines:
         self._print("  ".join(parts))
 
     def note(self, text: str) -> None:
-        self._print(f"note: {text}")
+        self._print(f"note: {text}", "yellow")
 
     def finished(self, result: Result) -> None:
         pass
 
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
+    def _print(self, line: str, style: str = "") -> None:
+        self._console.print(Text(line, style), soft_wrap=True)
 
 
-class LiveTable:
+class LiveTable(PlainLines):
     """The state of the run, renewed after each round."""
 
     def __init__(self, console: Console, described: bool = True) -> None:
-        self._console = console
-        self._described = described
+        super().__init__(console, described)
         # The rounds renew the table; a thread that does so in between could be forked into a worker.
         self._live = Live(console=console, auto_refresh=False, transient=False)
-        self._title = ""
-        self._left_out = 0
         self._last_failure = ""
-        self._measured: dict[str, str] = {}
+        self._numbers: dict[str, str] = {}
 
     def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
-        self._title = describe_run(experiment)
-        for line in description_lines if self._described else ():
-            self._console.print(Text(line, style="dim"))
-        for text in find_idle_training(experiment):
-            self.note(text)
+        super().started(experiment, description_lines)
         self._live.start()
-        self._live.update(Text(f"{self._title}: first round …"), refresh=True)
+        self._live.update(Text("first round …"), refresh=True)
 
     def round(self, round: Round) -> None:
         self._left_out += count_left_out(round)
         if round.failures:
             self._last_failure = f"round {round.number}, {format_failures(round)}"
-        self._measured.update(headline_metrics(round))
-        self._live.update(self._picture(round), refresh=True)
-
-    def note(self, text: str) -> None:
-        self._console.print(Text(f"note: {text}", style="yellow"))
+        self._numbers |= describe_round(round)
+        sent, left = describe_costs(round)
+        head = Table.grid(padding=(0, 2))
+        bar = ProgressBar(round.planned, round.number, width=24, complete_style="cyan", finished_style="green")
+        head.add_row(Text(f"round {round.number}/{round.planned}"), bar, Text(left))
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(no_wrap=True)
+        for name, value in {**self._numbers, "sent": sent}.items():
+            rows.add_row(Text(f"  {name}", style="dim"), Text(value))
+        if self._left_out:
+            text = f"{self._left_out} in all; {self._last_failure}"
+            rows.add_row(Text("  left out", style="dim"), Text(text, style="yellow"))
+        self._live.update(Group(head, rows), refresh=True)
 
     def finished(self, result: Result) -> None:
         self.stop()
@@ -174,25 +174,6 @@ class LiveTable:
     def stop(self) -> None:
         """Leave the table as it stands and release the terminal; stopping twice is harmless."""
         self._live.stop()
-
-    def _picture(self, round: Round) -> RenderableType:
-        head = Table.grid(padding=(0, 2))
-        head.add_row(
-            Text(f"round {round.number}/{round.planned}"),
-            ProgressBar(round.planned, round.number, width=24, complete_style="cyan", finished_style="green"),
-            Text(f"{format_clock(estimate_seconds_left(round))} left"),
-        )
-        rows = Table.grid(padding=(0, 2))
-        rows.add_column(no_wrap=True)
-        for name, value in self._measured.items():
-            rows.add_row(Text(f"  {name}", style="dim"), Text(value))
-        if any(round.group_sizes):
-            rows.add_row(Text("  groups", style="dim"), Text(format_sizes(round.group_sizes)))
-        rows.add_row(Text("  sent", style="dim"), Text(format_traffic(round)))
-        if self._left_out:
-            text = f"{self._left_out} in all; {self._last_failure}"
-            rows.add_row(Text("  left out", style="dim"), Text(text, style="yellow"))
-        return Group(Text(self._title, style="bold"), head, rows)
 
 
 def describe_run(experiment: Experiment) -> str:
@@ -202,12 +183,12 @@ def describe_run(experiment: Experiment) -> str:
     return f"{name}{experiment.method.name} on {data.name}, {data.split}, seed {run.seed}"
 
 
-def headline_metrics(round: Round) -> list[tuple[str, str]]:
-    """Return name and value of each headline metric that the round has; a metric is the mean over clients.
+def describe_round(round: Round) -> dict[str, str]:
+    """Write the metrics that a round has, each a mean over the clients, and how many clients each group has.
 
-    `adapted` is the first one after the experiment's adaptation, where it has one.
+    `adapted` is the first metric after the experiment's adaptation, where it has one.
     """
-    found, metrics = [], round.measured
+    found, metrics = {}, round.measured
     for name, column, unit in (
         (metrics.deciding.title, metrics.headline, metrics.deciding),
         ("adapted", f"adapted_{metrics.headline}", metrics.deciding),
@@ -217,8 +198,16 @@ def headline_metrics(round: Round) -> list[tuple[str, str]]:
     ):
         value: Any = round.metrics.get(column)
         if value is not None and not math.isnan(value):
-            found.append((name, decimals(value, 3) if unit is None else measured(unit, value)))
+            found[name] = decimals(value, 3) if unit is None else measured(unit, value)
+    if any(round.group_sizes):
+        found["groups"] = format_sizes(round.group_sizes)
     return found
+
+
+def describe_costs(round: Round) -> tuple[str, str]:
+    """Write what was sent since the run began, and the time that is left."""
+    sent = f"{volume(round.up_bytes_total)} up, {volume(round.down_bytes_total)} down"
+    return sent, f"{format_clock(estimate_seconds_left(round))} left"
 
 
 def format_sizes(group_sizes: Sequence[int]) -> str:
@@ -236,11 +225,6 @@ def find_idle_training(experiment: Experiment) -> list[str]:
     if experiment.training.epochs == 0:
         found.append("training.epochs = 0, so no client trains")
     return found
-
-
-def format_traffic(round: Round) -> str:
-    """Write what was sent since the run began."""
-    return f"{volume(round.up_bytes_total)} up, {volume(round.down_bytes_total)} down"
 
 
 def format_failures(round: Round) -> str:

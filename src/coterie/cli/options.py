@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,11 +132,17 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run's fold
 MOST_DIGITS = 4000
 """Of a number that an option has; Python reads no more of them."""
 
-TEXTS = {
+KEYS = {
     "data": "data.name",
     "split": "data.split",
+    "clients": "data.clients",
+    "rounds": "run.rounds",
+    "participation": "run.participation",
+    "holdout_clients": "run.holdout_clients",
     "network": "network.name",
+    "seed": "run.seed",
     "name": "run.name",
+    "workers": "run.workers",
     "engine": "run.engine",
     "runtime": "run.runtime",
     "ray_address": "run.ray_address",
@@ -143,16 +150,58 @@ TEXTS = {
 }
 """The key of an experiment that each option sets."""
 
-NUMBERS = {
-    "clients": "data.clients",
-    "rounds": "run.rounds",
-    "participation": "run.participation",
-    "holdout_clients": "run.holdout_clients",
-    "seed": "run.seed",
-    "workers": "run.workers",
+NUMBERS = ("clients", "rounds", "participation", "holdout_clients", "seed", "workers")
+"""Options that are numbers. They are read by `collect_changes` and not by the parser of the command line, so that all
+that is wrong with them is said at once."""
+
+OPTIONS = {
+    "data": Data,
+    "split": Split,
+    "clients": Clients,
+    "rounds": Rounds,
+    "participation": Participation,
+    "holdout_clients": HoldoutClients,
+    "network": Network,
+    "seed": Seed,
+    "settings": Settings,
+    "workers": Workers,
+    "engine": Engine,
+    "runtime": Runtime,
+    "ray_address": RayAddress,
+    "imports": Imports,
+    "allow": Allow,
 }
-"""The same for options that are numbers. They are read by `collect_changes` and not by the parser of the command
-line, so that all that is wrong with them is said at once."""
+"""Options of an experiment, in the order of the help; none is given where it is not said."""
+
+
+def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of an experiment; it receives them as `options`.
+
+    They come behind the command's arguments, and before options of its own.
+
+    Args:
+        without: options that the command does not have.
+    """
+    shared = {name: kind for name, kind in OPTIONS.items() if name not in without}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def call(**given: Any) -> None:
+            options = {name: given.pop(name) for name in shared}
+            command(**given, options=options)
+
+        own = [one for one in signature(command, eval_str=True).parameters.values() if one.name != "options"]
+        (argument, *rest) = own
+        added = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in shared.items()
+        ]
+        every = [argument, *added, *rest]
+        every = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in every]
+        call.__signature__ = Signature(every)  # type: ignore[attr-defined]  # what typer reads
+        call.__annotations__ = {one.name: one.annotation for one in every}
+        call.__name__, call.__doc__ = command.__name__, command.__doc__
+        return call
+
+    return decorate
 
 
 def collect_changes(**options: str | None) -> dict[str, Any]:
@@ -160,15 +209,15 @@ def collect_changes(**options: str | None) -> dict[str, Any]:
     from coterie.runs.schema import toml
 
     given = {name: text for name, text in options.items() if text is not None}
-    texts = {TEXTS[name]: text for name, text in given.items() if name in TEXTS}
-    return texts | {NUMBERS[name]: toml.value_of(text) for name, text in given.items() if name not in TEXTS}
+    return {KEYS[name]: toml.value_of(text) if name in NUMBERS else text for name, text in given.items()}
 
 
 def make_experiment(
     what: str,
-    settings: list[str] | None,
+    settings: list[str] | None = None,
     imports: list[str] | None = None,
     observers: list[str] | None = None,
+    allow: list[str] | None = None,
     **options: str | None,
 ) -> Experiment:
     """Return the experiment that a method or a file and the options beside it describe, checked.
@@ -178,24 +227,20 @@ def make_experiment(
         settings: texts like `clusters=3`.
         imports: modules beside those of the file.
         observers: names beside those of the file.
+        allow: what has been allowed by now, when the option was read.
         options: the values of other options by their names.
 
     Raises:
         BadInput: everything that is wrong with it.
     """
-    if Path(what).suffix not in ("", ".toml"):
+    if not what.endswith(".toml") and not is_path(what) and (Path(what).suffix or "/" in what):
         from coterie.clients.data.read.files import ENDINGS
 
+        hint = "such files end in .toml, and coterie new experiment.toml writes one"
         if Path(what).suffix in ENDINGS:
-            raise BadInput(
-                f"{what!r} is data, and no method or experiment file; write coterie diagnose {shlex.quote(what)}, "
-                f"or coterie run METHOD --data {shlex.quote(what)}"
-            )
-    if not what.endswith(".toml") and not is_path(what) and (Path(what).suffix or "/" in what):
-        raise BadInput(
-            f"{what!r} is neither a method nor an experiment file; such files end in .toml, and coterie new "
-            "experiment.toml writes one"
-        )
+            data = shlex.quote(what)
+            hint = f"data are for coterie diagnose {data}, or coterie run METHOD --data {data}"
+        raise BadInput(f"{what!r} is neither a method nor an experiment file; {hint}")
     with freeze_imports():
         from coterie.runs.schema import toml
 
@@ -252,9 +297,10 @@ def find_misplaced_data(what: str, tables: Mapping[str, Any], settings: Sequence
 
 def change_experiment(
     tables: Mapping[str, Any],
-    settings: list[str] | None,
+    settings: list[str] | None = None,
     imports: list[str] | None = None,
     observers: list[str] | None = None,
+    allow: list[str] | None = None,
     **options: str | None,
 ) -> Experiment:
     """Return the experiment in `tables` with what options say in its place, checked; as `make_experiment` does.

@@ -11,11 +11,10 @@ from coterie.cli.completion import complete_runs
 from coterie.cli.options import Allow, Imports, RunsFolder
 from coterie.errors import BadInput
 from coterie.plugins import import_modules
+from coterie.report.tables import Table, to_rich
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from rich.table import Table
 
     from coterie.runs.folder.run_folder import RunFolder
     from coterie.shipping.model.predicted import Predicted, PredictedValues, Predictions
@@ -77,7 +76,7 @@ def predict(
 
         number, problems = check_client_and_group(client, group)
         run = find_run(what, folder)
-        wrong_out = [] if out is None else [*check_out(out), *check_parent("--out", out)]
+        wrong_out = [] if out is None else [*check_out(out), *check_written("--out", out)]
         if run is not None:
             loaded, named = None, predicting.named_in(run)
         elif problems or wrong_out:
@@ -126,11 +125,26 @@ def check_client_and_group(client: str | None, group: str | None) -> tuple[int |
     ]
 
 
-def check_parent(option: str, path: Path) -> list[str]:
-    """Return a sentence if the folder of a file that is to be written does not exist."""
-    if path.parent.is_dir():
+def check_written(option: str, path: Path | None, ending: str = "", new: bool = False) -> list[str]:
+    """Return what is wrong with a file that an option has written, one sentence each; nothing without a file.
+
+    Args:
+        option: as `--out`.
+        path: of the file.
+        ending: that its name must have.
+        new: whether there may be no such file yet.
+    """
+    if path is None:
         return []
-    return [f"{option} {str(path)!r} is not possible: there is no folder {str(path.parent)!r}; make it first"]
+    if path.suffix != ending and ending:
+        return [f"{option} {str(path)!r} is not possible; its name must end in {ending}"]
+    if new and path.exists():
+        return [
+            f"{option} {str(path)!r} is not possible: the file exists already; name another, or remove it first"
+        ]
+    if not path.parent.is_dir():
+        return [f"{option} {str(path)!r} is not possible: there is no folder {str(path.parent)!r}; make it first"]
+    return []
 
 
 def find_run(what: str, folder: str) -> RunFolder | None:
@@ -201,66 +215,55 @@ def _print(predicted: Predictions) -> None:
 
     console = make_console()
     if isinstance(predicted, Predicted):
-        console.print(_make_table(predicted))
+        console.print(to_rich(_tabulate_classes(predicted)))
     elif predicted.is_table:
-        console.print(_make_table_of_outputs(predicted))
+        console.print(to_rich(_tabulate_outputs(predicted)))
     else:
         shape = " x ".join(map(str, predicted.predicted.shape[1:]))
         say(f"{len(predicted.predicted):,} predictions, each an array {shape}; --out FILE.npz writes them")
     if predicted.metrics:
-        console.print(_make_table_of_metrics(predicted.metrics))
+        console.print(to_rich(_tabulate_metrics(predicted.metrics)))
     elif isinstance(predicted, Predicted) and predicted.correct is not None:
         count = len(predicted.classes)
         say(f"accuracy {predicted.correct / count:.4f}: {predicted.correct:,} of {count:,} are right")
 
 
-def _make_table_of_metrics(metrics: Mapping[str, float]) -> Table:
-    """Return a table of the task's metrics over all samples, and which direction is better."""
-    from rich.table import Table
-
+def _tabulate_metrics(metrics: Mapping[str, float]) -> Table:
+    """Tabulate the task's metrics over all samples, and which direction is better."""
     from coterie.clients.tasks.measures import MEASURES
 
-    table = Table("metric")
-    table.add_column("value", justify="right")
-    table.add_column("better")
-    for name, value in metrics.items():
-        measured = MEASURES[name]
-        shown = f"{value:.4f}" if value == value else "not defined"
-        table.add_row(measured.title, shown, "lower" if measured.less_is_better else "higher")
-    return table
+    rows = [
+        [
+            f"{MEASURES[name].title} ({'lower' if MEASURES[name].less_is_better else 'higher'} is better)",
+            f"{value:.4f}" if value == value else "not defined",
+        ]
+        for name, value in metrics.items()
+    ]
+    return Table(["metric", "value"], rows)
 
 
-def _make_table_of_outputs(predicted: PredictedValues) -> Table:
-    """Return a table of what is predicted for each output: mean, least and greatest; with labels, their mean."""
-    from rich.table import Table
-
+def _tabulate_outputs(predicted: PredictedValues) -> Table:
+    """Tabulate what is predicted for each output: mean, least and greatest; with labels, their mean."""
     titles = {"mean": "mean", "least": "least", "greatest": "greatest"}
     titles |= {} if predicted.labels is None else {"label": "mean label"}
-    table = Table("output" if predicted.probabilities is None else "probability of")
-    for title in titles.values():
-        table.add_column(title, justify="right")
-    for row in predicted.by_output().iter_rows(named=True):
-        table.add_row(row["output"], *("" if row[key] is None else f"{row[key]:.4g}" for key in titles))
-    return table
+    rows = [
+        [row["output"], *("" if row[key] is None else f"{row[key]:.4g}" for key in titles)]
+        for row in predicted.by_output().iter_rows(named=True)
+    ]
+    return Table(["output" if predicted.probabilities is None else "probability of", *titles.values()], rows)
 
 
-def _make_table(predicted: Predicted) -> Table:
-    """Return a table of how often each class is predicted, and how surely; with labels, how many are right."""
-    from rich.table import Table
-
-    labelled = predicted.labels is not None
-    table = Table("class")
-    for title in ("predicted", "share", "confidence", *(("samples", "found") if labelled else ())):
-        table.add_column(title, justify="right")
+def _tabulate_classes(predicted: Predicted) -> Table:
+    """Tabulate how often each class is predicted, and how surely; with labels, how many are right."""
+    count, labelled = len(predicted.classes), predicted.labels is not None
+    rows = []
     for row in predicted.by_class().iter_rows(named=True):
         sure = "" if row["confidence"] is None else f"{row['confidence']:.3f}"
-        cells = [f"{row['predicted']:,}", f"{row['predicted'] / len(predicted.classes):.1%}", sure]
+        cells = [row["class"], f"{row['predicted']:,}", f"{row['predicted'] / count:.1%}", sure]
         if labelled:
             cells += [f"{row['samples']:,}", f"{row['correct'] / row['samples']:.1%}" if row["samples"] else ""]
-        table.add_row(row["class"], *cells)
-    table.add_section()
-    whole = [f"{len(predicted.classes):,}", "100.0%", f"{predicted.confidence.mean():.3f}"]
+        rows.append(cells)
+    rows.append(["all", f"{count:,}", "100.0%", f"{predicted.confidence.mean():.3f}"])
     if predicted.correct is not None:
-        whole += [f"{len(predicted.classes):,}", f"{predicted.correct / len(predicted.classes):.1%}"]
-    table.add_row("all", *whole)
-    return table
+        rows[-1] += [f"{count:,}", f"{predicted.correct / count:.1%}"]
+    return Table(["class", "predicted", "share", "confidence", *(("samples", "found") if labelled else ())], rows)

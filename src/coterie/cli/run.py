@@ -5,35 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from coterie.cli.options import (
     Against,
-    Allow,
     Baselines,
-    Clients,
-    Data,
-    Engine,
-    HoldoutClients,
-    Imports,
-    Network,
     Observers,
-    Participation,
     Quiet,
-    RayAddress,
-    Rounds,
-    Runtime,
-    Seed,
-    Settings,
-    Split,
     Track,
     What,
-    Workers,
     allow_flags,
     find_runs,
     make_experiment,
+    with_options,
 )
 from coterie.errors import BadInput, print_escaped
 from coterie.runtime.garbage import freeze_imports
@@ -72,24 +58,11 @@ def add(app: typer.Typer) -> None:
     app.command(help=HELP)(run)
 
 
+@with_options()
 def run(
     what: What,
-    data: Data = None,
-    split: Split = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    participation: Participation = None,
-    holdout_clients: HoldoutClients = None,
-    network: Network = None,
-    seed: Seed = None,
-    settings: Settings = None,
+    options: dict[str, Any],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name.")] = None,
-    workers: Workers = None,
-    engine: Engine = None,
-    runtime: Runtime = None,
-    ray_address: RayAddress = None,
-    imports: Imports = None,
-    allow: Allow = None,
     observers: Observers = None,
     track: Track = None,
     against: Against = None,
@@ -102,26 +75,8 @@ def run(
 
     with exit_on_interrupt("interrupted before the first round; nothing was written"):
         check_baselines(baselines)
-        experiment = make_experiment(
-            what,
-            settings,
-            imports,
-            [*(observers or ()), *(track or ())],
-            data=data,
-            split=split,
-            clients=clients,
-            rounds=rounds,
-            participation=participation,
-            holdout_clients=holdout_clients,
-            network=network,
-            seed=seed,
-            name=name,
-            workers=workers,
-            engine=engine,
-            runtime=runtime,
-            ray_address=ray_address,
-            folder=folder,
-        )
+        watching = [*(observers or ()), *(track or ())]
+        experiment = make_experiment(what, observers=watching, name=name, folder=folder, **options)
         train(experiment, find_runs(against, experiment.run.folder), quiet, baselines)
 
 

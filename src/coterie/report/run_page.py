@@ -14,7 +14,7 @@ from coterie.report.charts import draw_run
 from coterie.report.compared_runs import read_against, write_against
 from coterie.report.each_client import describe_clients
 from coterie.report.gains import bound_worst_tenth, floats
-from coterie.report.numbers import MISSING, capital, count_of, decimals, measured, versus, volume
+from coterie.report.numbers import MISSING, capital, count_of, decimals, measured, percent, versus, volume
 from coterie.report.rendering import render_page
 from coterie.report.run_tables import last_rounds, shown_metrics, tabulate
 from coterie.report.tables import Table, capitalise, flatten
@@ -54,7 +54,8 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
     run, *others = read_runs([folder, *against])
     transfers, more_transfers = _transfers(run)
     members, more_groups = _members(run)
-    environment = folder.environment()
+    environment, joined = folder.environment(), run.newcomers
+    trained = run.last if joined is None else run.last.filter(~pl.col("client").is_in(joined["client"].implode()))
     page = render_page(
         "run.html",
         run.label,
@@ -65,7 +66,8 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         compared=_compared([folder, *against]) if others else None,
         each=describe_clients(run, [*read_baselines(folder), *others]),
         not_run=_not_run(folder),
-        newcomers=_newcomers(run),
+        newcomers=None if joined is None else _tabulate_newcomers(run, joined, trained),
+        about_newcomers="" if joined is None else _describe_newcomers(run, joined, trained),
         why=explain_groups(run),
         members=members,
         more_groups=more_groups,
@@ -212,24 +214,35 @@ def _not_run(folder: RunFolder) -> list[str]:
     return [f"{TITLES[name]} was not run beside this run: {why}" for name, why in refused.items() if name in TITLES]
 
 
-def _newcomers(run: Run) -> Table | None:
+def _tabulate_newcomers(run: Run, joined: pl.DataFrame, trained: pl.DataFrame) -> Table:
     """By every metric, how clients fare who were held out of training, beside those in training; means."""
-    joined = run.newcomers
-    if joined is None:
-        return None
-    trained = run.last.filter(~pl.col("client").is_in(joined["client"].implode()))
     lines = []
     for metric, *columns in newcomers_columns(run.metrics):
-        values = [joined[column] for column in columns]
-        values.append(trained[metric.name].fill_nan(None))
-        means = [value.mean() for value in values]
-        lines.append(
-            [
-                capital(metric.title),
-                *(MISSING if mean is None else measured(metric, cast(float, mean)) for mean in means),
-            ]
-        )
-    return Table(["Mean over clients", "On arrival", "Adapted", "In training"], lines, texts=1)
+        means = [joined[column].mean() for column in columns] + [trained[metric.name].fill_nan(None).mean()]
+        shown = [MISSING if mean is None else measured(metric, cast(float, mean)) for mean in means]
+        lines.append([capital(metric.title), *shown])
+    return Table(["Mean over clients", "On arrival", "Adapted", "In training"], lines)
+
+
+def _describe_newcomers(run: Run, joined: pl.DataFrame, trained: pl.DataFrame) -> str:
+    """Say how many were held out of training, and how many were put where their planted group is."""
+    said = f"{count_of(joined.height, 'client')} {'was' if joined.height == 1 else 'were'} held out of training."
+    counts = (
+        trained.filter(pl.col("group") >= 0)
+        .join(run.people.select("client", "planted").drop_nulls(), on="client")
+        .group_by("planted", "group")
+        .len()
+        .sort(["len", "group"], descending=[True, False])
+    )
+    home = counts.group_by("planted", maintain_order=True).agg(pl.col("group").first().alias("home"))
+    pairs = joined.drop_nulls("planted").join(home, on="planted")
+    if not pairs.height:
+        return said
+    right = int((pairs["group"] == pairs["home"]).sum())
+    return (
+        f"{said} {right} of {pairs.height} ({percent(right / pairs.height)}) went to the group that holds most "
+        "trained clients of the same planted group."
+    )
 
 
 def _members(run: Run) -> tuple[list[tuple[str, str]], int]:

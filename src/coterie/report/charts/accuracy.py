@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from coterie.report.charts.registry import Chapter, runs_chart
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows, thin
 from coterie.report.numbers import axis_format, capital, measured, value_format, volume
@@ -17,7 +16,6 @@ from coterie.runs.folder.reading import MEGABYTE, Run
 LESS_IS_BETTER = "Lower is better."
 
 
-@runs_chart(Chapter.ACCURACY)
 def draw_accuracy(run: Run, against: Sequence[Run]) -> Figure:
     """Draw the first metric's mean over the clients, round by round, with the range of the middle 80% of them."""
     metric = run.metrics.deciding
@@ -78,7 +76,6 @@ def draw_accuracy(run: Run, against: Sequence[Run]) -> Figure:
     return Figure(name, title, caption, chart)
 
 
-@runs_chart(Chapter.ACCURACY)
 def draw_distribution(run: Run, against: Sequence[Run]) -> Figure:
     """Draw the share of the clients that stay at or below a value of the first metric."""
     metric = run.metrics.deciding
@@ -117,7 +114,6 @@ def draw_distribution(run: Run, against: Sequence[Run]) -> Figure:
     return Figure(name, title, caption, chart)
 
 
-@runs_chart(Chapter.COST)
 def draw_traffic(run: Run, against: Sequence[Run]) -> Figure:
     """Draw the first metric's mean against the megabytes sent so far."""
     metric = run.metrics.deciding

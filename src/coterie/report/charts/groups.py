@@ -11,7 +11,6 @@ import numpy.typing as npt
 import polars as pl
 from scipy.optimize import linear_sum_assignment
 
-from coterie.report.charts.registry import Chapter, run_chart
 from coterie.report.drawing.colours import of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows
 from coterie.report.drawing.marks import SEAM, stretches
@@ -32,7 +31,6 @@ Band = tuple[int, int, int]
 """A group and the positions of its clients: `(group, start, stop)`, stop being one past the last."""
 
 
-@run_chart(Chapter.GROUPS)
 def draw_history(run: Run) -> Figure:
     """Draw each client's group, round by round."""
     name, title = "groups", "Each client's group over rounds"
@@ -115,7 +113,6 @@ def keep_group_numbers(clients: pl.DataFrame) -> pl.DataFrame:
     return clients.with_columns(group=pl.Series(groups.reshape(-1), dtype=clients.schema["group"]))
 
 
-@run_chart(Chapter.GROUPS)
 def draw_affinity(run: Run) -> Figure:
     """Draw the matrix that the groups were made from, with the clients ordered by group."""
     name, title = "affinity", "How close the clients are"
@@ -181,7 +178,6 @@ def draw_affinity(run: Run) -> Figure:
     return Figure(name, title, caption, chart, square=True)
 
 
-@run_chart(Chapter.GROUPS)
 def draw_model_map(run: Run) -> Figure:
     """Draw the clients' models in two dimensions, coloured by group."""
     name, title = "map", "A map of the clients' models"

@@ -9,11 +9,9 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from coterie.report.charts.registry import Chapter, log_chart
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows
-from coterie.report.drawing.marks import LOGARITHMIC, MOST_LINES, colour, round_axis, thin_rounds, value_axis
-from coterie.report.numbers import count_of, join_words, significant
+from coterie.report.numbers import count_of, join_words
 from coterie.runs.folder.reading import Run
 
 THICKNESS = 0.35
@@ -33,15 +31,14 @@ class Leaf:
     middle: float = 0.0
 
 
-@log_chart(Chapter.GROUPING, "leaf", shows=("leaf size",), of=None)
 def draw_tree(run: Run) -> Figure:
     """Draw the tree of splits (LayerCFL, CFL): a bar for each leaf from its birth to its split."""
     last = int(run.rounds["round"][-1])
     leaves = _leaves(run, last)
     ends = [leaf for leaf in _walk([x for x in leaves if x.parent is None]) if not leaf.children]
     _place(leaves, ends)
-    groups = groups_of_leaves(run)
-    looks = leaf_looks(run, list(dict.fromkeys(leaf.name for leaf in leaves)))
+    groups = _find_groups(run)
+    looks = _look(list(dict.fromkeys(leaf.name for leaf in leaves)), groups)
     total = sum(leaf.clients for leaf in ends)
     bars = pl.DataFrame(
         {
@@ -166,74 +163,17 @@ def _place(leaves: list[Leaf], ends: list[Leaf]) -> None:
             leaf.middle = float(np.mean([child.middle for child in leaf.children]))
 
 
-@log_chart(Chapter.GROUPING, "update norm", shows=("split threshold",), of=None)
-def draw_norms(run: Run) -> Figure:
-    """Draw the norm of each leaf's mean update against the threshold below which it may be split (LayerCFL)."""
-    frame, threshold = run.logged("update norm"), run.logged("split threshold")
-    leaves = frame["of"].unique(maintain_order=True).to_list()
-    length = dict(frame.group_by("of").len().iter_rows())
-    kept = [of for of in leaves if of in sorted(leaves, key=lambda of: -length[of])[:MOST_LINES]]
-    parts = [frame.with_columns(kind=pl.lit("norm")), threshold.with_columns(kind=pl.lit("threshold"))]
-    both = thin_rounds(
-        pl.concat(parts).filter(pl.col("of").is_in(kept) & (pl.col("value") > 0)), max(2400 // (2 * len(kept)), 40)
-    )
-    name, title = "update-norm", "When a leaf comes to rest"
-    if not both.height:
-        return Figure(name, title, "No leaf's mean update was longer than zero.")
-    looks = leaf_looks(run, kept)
-    both = both.with_columns(of=pl.col("of").replace_strict({of: label for of, (label, _) in looks.items()}))
-    y = value_axis("norm of the mean update", both["value"])
-    single = both["round"].n_unique() == 1
-    dash = alt.Scale(domain=["norm", "threshold"], range=[[1, 0], [3, 3]])
-    base = alt.Chart(rows(both)).encode(x=round_axis(run), y=y, color=colour(dict(looks.values())))
-    chart = alt.layer(
-        base.mark_line(strokeWidth=2).encode(strokeDash=alt.StrokeDash("kind:N").scale(dash).legend(None)),
-        (base if single else base.transform_filter("datum.kind == 'norm'"))
-        .mark_point(filled=True, size=25, opacity=1 if both["round"].n_unique() <= 30 else 0)
-        .encode(
-            tooltip=[
-                alt.Tooltip("of:N", title="leaf"),
-                alt.Tooltip("round:Q"),
-                alt.Tooltip("value:Q", format=".4~g"),
-            ]
-        ),
-    )
-    pairs = frame.join(threshold, on=["round", "of"], suffix="_threshold", maintain_order="left")
-    below = pairs.filter(pl.col("value") < pl.col("value_threshold"))
-    caption = (
-        "Each line is the length of the mean update of a leaf's clients. Once it falls below its dashed threshold, "
-        "the leaf has come to rest and may be split."
-        f"{LOGARITHMIC} Here "
-    )
-    if below.height:
-        often = count_of(below["round"].n_unique(), "round")
-        caption += f"a norm was below its threshold in {often}, first in round {below['round'][0]}."
-    else:
-        caption += f"the norm ends at {significant(frame['value'][-1])}" + ", never below its threshold" * bool(
-            threshold.height
-        )
-        caption += "."
-    if len(kept) < len(leaves):
-        caption += f" Of {len(leaves)} leaves, the {len(kept)} that lasted longest are drawn."
-    return Figure(name, title, caption, chart)
-
-
-def leaf_looks(run: Run, leaves: list[str]) -> dict[str, tuple[str, str]]:
-    """Name and colour each leaf as its group at the end, if it is known which group that is.
-
-    If it is, leaves that were split are grey. If it is not, leaves have their numbers.
-    """
-    groups = groups_of_leaves(run)
+def _look(leaves: list[str], groups: dict[str, int]) -> dict[str, tuple[str, str]]:
+    """Name and colour each leaf as its group at the end where that is known, else by its number."""
     if groups:
         shades = of_groups([groups.get(leaf, -1) for leaf in leaves])
         labels = [f"group {groups[leaf]}" if leaf in groups else f"leaf {leaf}, split" for leaf in leaves]
     else:
-        numbers = [int(leaf) if leaf.isdecimal() else place for place, leaf in enumerate(leaves)]
-        shades, labels = of_groups(numbers), leaves
+        shades, labels = of_groups(range(len(leaves))), leaves
     return dict(zip(leaves, zip(labels, shades, strict=True), strict=True))
 
 
-def groups_of_leaves(run: Run) -> dict[str, int]:
+def _find_groups(run: Run) -> dict[str, int]:
     """Find the group of each leaf that lasts to the end; none where sizes do not tell the groups apart.
 
     The log numbers leaves by their birth, the tables number groups by their smallest member.

@@ -8,9 +8,8 @@ from math import ceil, floor, log10
 import altair as alt
 import polars as pl
 
-from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
+from coterie.report.drawing.colours import PALETTE, of_groups
 from coterie.report.drawing.figure import MOST_POINTS, Chart, axis_of_rounds, rows, thin
-from coterie.report.numbers import significant
 from coterie.runs.folder.reading import Run
 
 MOST_LINES = 12
@@ -25,7 +24,7 @@ PLAIN = ".6~g"
 THRESHOLD, MARKED = PALETTE[5], PALETTE[1]
 """Colours of a threshold, and of rounds in which something happened."""
 
-SOLID, DASHED = [1, 0], [6, 4]
+DASHED = [6, 4]
 
 SEAM = 0.6
 """Cells overlap by so many pixels, so that no paper shows between them."""
@@ -42,7 +41,7 @@ def round_axis(run: Run) -> alt.X:
     return axis_of_rounds("round", first, last)
 
 
-def value_axis(title: str, log: pl.Series | None = None, *, zero: bool = False, format: str = PLAIN) -> alt.Y:
+def value_axis(title: str, log: pl.Series | None = None) -> alt.Y:
     """Return the axis of the values; a logarithmic one where `log` has the values that it must show."""
     y = alt.Y("value:Q").title(title)
     if log is not None:
@@ -50,14 +49,7 @@ def value_axis(title: str, log: pl.Series | None = None, *, zero: bool = False, 
         ticks, digits = decades(low, high), PLAIN if low >= 1e-4 and high < 1e6 else ".0e"
         y = y.scale(type="log", nice=False)
         return y.axis(format=digits, values=ticks) if len(ticks) > 1 else y.axis(format=digits)
-    return y.scale(zero=zero).axis(format=format)
-
-
-def count_axis(title: str, counts: pl.Series) -> alt.Y:
-    """Return an axis of whole numbers from zero."""
-    high = int(max(extent(counts)[1], 1))
-    y = alt.Y("value:Q").title(title).scale(domain=[0, high])
-    return y.axis(format="d", values=list(range(high + 1))) if high <= 10 else y.axis(format="d", tickMinStep=1)
+    return y.scale(zero=False).axis(format=PLAIN)
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -96,83 +88,33 @@ def colour(looks: Mapping[str, str], *, stroke: bool = True) -> alt.Color:
     return alt.Color("of:N").scale(scale).legend(legend(labels, stroke=stroke) if len(labels) > 1 else None)
 
 
-def shapes(field: str, looks: Mapping[str, str]) -> alt.Shape:
-    """Give dots a shape by a field, with a legend in grey."""
-    scale = alt.Scale(domain=list(looks), range=list(looks.values()))
-    named = alt.Legend(orient="top", title=None, symbolFillColor=NO_GROUP, symbolStrokeWidth=0, symbolSize=90)
-    return alt.Shape(f"{field}:N").scale(scale).legend(named)
-
-
-def lines(
-    run: Run,
-    frame: pl.DataFrame,
-    y: alt.Y,
-    looks: Mapping[str, str] | None = None,
-    *,
-    dashed: Sequence[str] = (),
-    step: bool = False,
-    broken: bool = False,
-    keep: pl.Series | None = None,
-) -> Chart:
+def lines(run: Run, frame: pl.DataFrame, y: alt.Y, *, step: bool = False) -> Chart:
     """Draw one line for each value of `of`.
 
     Args:
         run: whose rounds the axis shows.
         frame: round, of, value; each `of` ascending by round.
         y: the axis of the values.
-        looks: the colour of each `of`, in the order of the legend; without it, the order of the frame.
-        dashed: which `of` are drawn with dashes.
         step: values hold until the next one, as of something that is switched.
-        broken: nothing joins a round to a later one if there was no value in between.
-        keep: rounds that are drawn also where a long run is thinned.
     """
-    if looks is None:
-        every = frame["of"].unique(maintain_order=True).to_list()
-        looks = dict(zip(every, of_groups(range(len(every))), strict=True))
-    labels = list(looks)
-    if broken:
-        gap = (pl.col("round").diff() > 1).fill_null(False)
-        frame = frame.with_columns(stretch=gap.cast(pl.Int32).cum_sum().over("of"))
-    frame = thin_rounds(frame, max(_POINTS_OF_A_CHART // max(len(labels), 1), 40), keep)
+    labels = frame["of"].unique(maintain_order=True).to_list()
+    looks = dict(zip(labels, of_groups(range(len(labels))), strict=True))
+    frame = thin_rounds(frame, max(_POINTS_OF_A_CHART // max(len(labels), 1), 40))
     rounds = frame["round"].n_unique()
-    scale = alt.Scale(domain=labels, range=[DASHED if label in dashed else SOLID for label in labels])
-    dash = alt.StrokeDash("of:N").scale(scale).legend(legend(labels) if len(labels) > 1 else None)
     base = alt.Chart(rows(frame)).encode(x=round_axis(run), y=y, color=colour(looks))
     named = [alt.Tooltip("of:N", title="of")] if any(labels) else []
-    shown = [*named, alt.Tooltip("round:Q"), alt.Tooltip("value:Q", format=".4~g")]
-    drawn = base.mark_line(strokeWidth=2, interpolate="step-after" if step else "linear")
-    drawn = drawn.encode(detail="stretch:N") if broken else drawn
-    solid = [label for label in labels if label not in dashed]
-    # Where there is no line to see, in a single round or between two gaps, there is at least a dot.
-    points = base.transform_filter(alt.FieldOneOfPredicate("of", solid)) if dashed and rounds > 1 else base
-    opacity = 1 if rounds == 1 or broken or (rounds <= 30 and not step) else 0
+    # Where there is no line to see, in a single round, there is at least a dot.
     return alt.layer(
-        drawn.encode(strokeDash=dash) if dashed else drawn,
-        points.mark_point(size=30 if rounds <= 30 else 12, opacity=opacity, filled=True).encode(tooltip=shown),
+        base.mark_line(strokeWidth=2, interpolate="step-after" if step else "linear"),
+        base.mark_point(size=30, opacity=1 if rounds <= 30 else 0, filled=True).encode(
+            tooltip=[*named, alt.Tooltip("round:Q"), alt.Tooltip("value:Q", format=".4~g")]
+        ),
     )
 
 
-def lines_or_band(run: Run, frame: pl.DataFrame, y: alt.Y) -> tuple[Chart, pl.DataFrame | None]:
-    """Draw one line for each `of`; where they are many, their range and median.
-
-    Returns:
-        The chart, and the median (round, of, value) where it is drawn.
-    """
-    if frame["of"].n_unique() <= MOST_LINES:
-        return lines(run, frame, y), None
-    spread = frame.group_by("round", maintain_order=True).agg(
-        pl.col("value").min().alias("low"), pl.col("value").median(), pl.col("value").max().alias("high")
-    )
-    blue = of_groups([0])[0]
-    median = spread.select("round", pl.lit("").alias("of"), "value")
-    return alt.layer(band(run, spread, blue), lines(run, median, y, {"": blue})), median
-
-
-def thin_rounds(frame: pl.DataFrame, most: int = MOST_POINTS, keep: pl.Series | None = None) -> pl.DataFrame:
-    """Keep the rows of at most `most` rounds (and one), evenly spread, and of the rounds in `keep`."""
+def thin_rounds(frame: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
+    """Keep the rows of at most `most` rounds (and one), evenly spread."""
     rounds = thin(frame.select(pl.col("round").unique().sort()), min(most, MOST_POINTS))["round"]
-    if keep is not None:
-        rounds = rounds.append(keep)
     return frame.filter(pl.col("round").is_in(rounds.implode()))
 
 
@@ -235,28 +177,6 @@ def rules(run: Run, rounds: pl.Series, label: str) -> Chart:
         )
     )
     return drawn
-
-
-def level(y: alt.Y, value: float) -> Chart:
-    """Draw a level line across the chart."""
-    frame = pl.DataFrame({"value": [value]})
-    drawn: Chart = alt.Chart(rows(frame)).mark_rule(color=NO_GROUP, strokeDash=DASHED).encode(y=y)
-    return drawn
-
-
-def threshold_per_round(threshold: pl.DataFrame, at: pl.DataFrame) -> pl.DataFrame:
-    """Give every round of `at` the threshold (round, value) that was logged nearest to it."""
-    rounds = at.select(pl.col("round").unique().sort())
-    return rounds.join_asof(threshold.select("round", "value"), on="round", strategy="nearest")
-
-
-def describe_course(frame: pl.DataFrame) -> str:
-    """Say how a number moves: `goes from 2 in round 1 to 0.5 in round 9`, or `is 2 in round 1`."""
-    first, last = frame.row(0, named=True), frame.row(-1, named=True)
-    end = f"{significant(last['value'])} in round {last['round']}"
-    if first["round"] == last["round"]:
-        return f"is {end}"
-    return f"goes from {significant(first['value'])} in round {first['round']} to {end}"
 
 
 def extent(values: pl.Series) -> tuple[float, float]:

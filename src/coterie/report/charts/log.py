@@ -1,0 +1,289 @@
+"""What a method logged, over the rounds: one chart for each name, drawn alike for every method."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import altair as alt
+import polars as pl
+
+from coterie.report.drawing.colours import of_groups
+from coterie.report.drawing.figure import Chart, Figure, rows, thin
+from coterie.report.drawing.marks import (
+    LOGARITHMIC,
+    MOST_LINES,
+    MOST_NAMED,
+    THRESHOLD,
+    band,
+    dots,
+    lines,
+    on_log_scale,
+    round_axis,
+    rules,
+    value_axis,
+)
+from coterie.report.numbers import count_of, join_words, significant
+from coterie.runs.folder.reading import Run
+
+MOST_PLAIN = 24
+"""A page has at most so many charts of names that nothing is known of; further ones are listed."""
+
+QUANTILES = ("min", "q1", "median", "q3", "max")
+"""The parts of a number that a method logs as quantiles; they are drawn as a line between two bands."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a page says of a name in the log beside its numbers."""
+
+    title: str
+    meaning: str
+    threshold: str = ""
+    """The name under which a threshold is logged, which is drawn as a dashed line."""
+    event: str = ""
+    """The name that is above zero in the rounds that are marked, and"""
+    happened: str = ""
+    """what happened in these."""
+    step: bool = False
+    """Whether a value holds until the next one."""
+
+
+ABOUT = {
+    "hopkins": About(
+        "When the clients look clusterable",
+        "The Hopkins statistic says how strongly the clients' predictions fall into clusters: about 0.5 for no "
+        "structure, towards 1 for tight clusters. Above the threshold the server regroups the clients.",
+        "hopkins threshold",
+        "fired",
+        "regrouped",
+    ),
+    "js": About(
+        "How differently the clients predict",
+        "The Jensen-Shannon divergence of what two clients' models predict for one public batch, from 0 to 0.69. "
+        "Clients linked by pairs below the threshold form one group of the first stage.",
+        "eps1",
+    ),
+    "similarity": About(
+        "How alike the clients predict",
+        "The similarity of what two clients' models predict. Clients above the threshold belong together.",
+        "similarity threshold",
+    ),
+    "loss": About(
+        "The loss that the method watches",
+        "The mean training loss of the clients, of the models as they receive them.",
+        event="rdp end",
+        happened="end of the rapid decrease",
+    ),
+    "radius": About(
+        "When the rapid decrease ends",
+        "The radius of curvature of the mean training loss: small where the curve bends, large where it runs "
+        "straight. Where the loss does not bend upwards there is none.",
+        event="rdp end",
+        happened="end of the rapid decrease",
+    ),
+    "stopped": About(
+        "When the method stopped", "At 1 the method has stopped: nothing is trained or sent any more."
+    ),
+    "objective": About(
+        "What each step of the clustering gains",
+        "The mean squared distance of the clients' models to the centre of their group: before each client chooses "
+        "the nearest centre (E-step), after that, and after each centre moves to the mean of its clients (M-step).",
+    ),
+    "margin": About(
+        "How near clients are to another group",
+        "For the client that is nearest to a change of group: how many times as far as the centre of its own group "
+        "the next one is. Below 1 it moves.",
+    ),
+    "trial": About(
+        "Trials of a finer grouping",
+        "In a trial every client trains the model of its group as it is (now) and that of its group in a finer "
+        "grouping. The finer one is taken if its mean loss is lower.",
+        event="accepted",
+        happened="finer grouping taken",
+    ),
+    "cut": About(
+        "Where the dendrogram is cut",
+        "The share of its whole height at which the dendrogram is cut. At 1 all clients are one group.",
+        step=True,
+    ),
+    "gap1": About(
+        "How well similarity tells the groups apart",
+        "The lowest similarity of two clients of one planted group minus the highest of two clients of different "
+        "groups. Above zero no pair is out of place.",
+        event="chosen",
+        happened="layers chosen",
+    ),
+    "gap2": About(
+        "How well distance tells the groups apart",
+        "The smallest distance of two clients of different planted groups minus the largest of two clients of one "
+        "group. Above zero no pair is out of place.",
+        event="chosen",
+        happened="layers chosen",
+    ),
+    "silhouette": About(
+        "How clearly each layer groups the clients",
+        "The mean silhouette when clients are grouped by the updates of one layer alone: towards 1 for groups that "
+        "are far apart, 0 for none. It needs no knowledge of the true groups.",
+        event="chosen",
+        happened="layers chosen",
+    ),
+    "update norm": About(
+        "When a leaf comes to rest",
+        "The length of the mean update of a leaf's clients. Below its threshold the leaf has come to rest and may "
+        "be split.",
+        "split threshold",
+    ),
+    "shared tensors": About(
+        "How many tensors are shared",
+        "The number of the network's tensors, counted from the input, that the server averages in a round. The "
+        "rest are each client's own.",
+        step=True,
+    ),
+    "lambda": About(
+        "How strongly clients are pulled to their group",
+        "The strength with which a client is pulled to the model of its group while it trains.",
+    ),
+    "tau2": About(
+        "How far personal models are from their cluster's",
+        "The mean squared distance, per weight, of the models that a cluster's clients have trained from the "
+        "cluster's model. Clusters have the method's own numbers, not those of the groups.",
+    ),
+    "identity changes": About(
+        "Who still changes group",
+        "The clients of a round that chose another group than the last time. Once nobody does for several rounds, "
+        "the groups are frozen.",
+        event="frozen",
+        happened="frozen",
+    ),
+    "period": About(
+        "How often each layer is exchanged",
+        "The rounds between two exchanges of a layer, a mean over the groups. Layers in which the members of a "
+        "group hardly differ are exchanged less often.",
+        step=True,
+    ),
+}
+"""Names in the order of the page; any other name has a chart too, without a word on what it is."""
+
+SHOWN_WITH = {
+    **{about.threshold: name for name, about in ABOUT.items() if about.threshold},
+    **{"fired": "hopkins", "rdp end": "loss", "accepted": "trial", "chosen": "gap1", "frozen": "identity changes"},
+    **{"shared layers": "shared tensors", "leaf size": "leaf"},
+    **dict.fromkeys(("merge right", "merge height", "dendrogram client"), "merge left"),
+}
+"""Names that have no chart of their own where another name is logged, whose chart shows them."""
+
+DRAWN_ELSEWHERE = ("leaf", "merge left")
+"""Names that the tree of splits and the dendrogram draw."""
+
+
+def find_names(run: Run) -> tuple[dict[str, str], list[str]]:
+    """Return the names in the log that have a chart, by the name of their figure, and those without room."""
+    logged = run.log["name"].unique(maintain_order=True).to_list()
+    own = [name for name in logged if name not in DRAWN_ELSEWHERE and SHOWN_WITH.get(name) not in logged]
+    unknown = [name for name in own if name not in ABOUT and run.logged(name)["round"].n_unique() > 1]
+    found = {name.replace(" ", "-"): name for name in ABOUT if name in own}
+    for name in unknown[:MOST_PLAIN]:
+        plain = "log-" + (re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "number")
+        free = (own for own in (plain, *(f"{plain}-{i}" for i in range(2, MOST_PLAIN + 2))) if own not in found)
+        found[next(free)] = name
+    return found, unknown[MOST_PLAIN:]
+
+
+def draw_logged(run: Run, figure: str, name: str) -> Figure:
+    """Draw one name in the log: a line for each of its parts, or the median and range of many.
+
+    Args:
+        run: whose log it is.
+        figure: the name of the figure.
+        name: under which the numbers were logged.
+    """
+    about = ABOUT.get(name, About(name, f"What the method logged as {name}."))
+    frame = run.logged(name)
+    parts = frame["of"].unique(maintain_order=True).to_list()
+    log = on_log_scale(frame["value"])
+    y = value_axis(name, log)
+    layers: list[Chart] = []
+    if set(parts) == set(QUANTILES):
+        wide = frame.pivot("of", index="round", values="value", maintain_order=True)
+        layers = [
+            band(run, wide.select("round", low=low, high=high), BLUE, opacity)
+            for low, high, opacity in (("min", "max", 0.15), ("q1", "q3", 0.3))
+        ]
+        line, words = wide.select("round", of=pl.lit(""), value="median"), "The line is the median, the bands hold"
+        words += " the middle half and all. Here the median"
+    elif len(parts) > MOST_LINES:
+        spread = frame.group_by("round", maintain_order=True).agg(
+            low=pl.col("value").min(), value=pl.col("value").median(), high=pl.col("value").max()
+        )
+        layers = [band(run, spread, BLUE)]
+        line = spread.select("round", pl.lit("").alias("of"), "value")
+        words = f"The line is the median of {len(parts):,}, the band their range. Here the median"
+    else:
+        line, words = frame, "Here it"
+    layers += [_draw_threshold(run, about.threshold, y)] if run.logged(about.threshold).height else []
+    layers.append(lines(run, line, y, step=about.step))
+    happened = run.logged(about.event).filter(pl.col("value") > 0)["round"].unique().sort()
+    if happened.len():
+        single = line["of"].n_unique() == 1
+        at = line.filter(pl.col("round").is_in(happened.implode()))
+        layers.append(
+            dots(run, thin(at), y, about.happened) if single and at.height else rules(run, happened, about.happened)
+        )
+    caption = f"{about.meaning} {words} {_describe_course(line)}{_describe_ends(frame, parts)}"
+    caption += _describe_threshold(run, about) + _describe_event(run, about, happened) + "."
+    return Figure(figure, about.title, caption + LOGARITHMIC * (log is not None), alt.layer(*layers))
+
+
+def list_undrawn(names: Sequence[str]) -> Iterator[Figure]:
+    """Yield the figure that lists names for which there is no room; none where there are none."""
+    if names:
+        said = ", ".join(names[:MOST_PLAIN]) + " and others" * (len(names) > MOST_PLAIN)
+        yield Figure("log-rest", "Also in the log", f"Not drawn, for want of room: {said}.")
+
+
+BLUE = of_groups([0])[0]
+
+
+def _draw_threshold(run: Run, name: str, y: alt.Y) -> Chart:
+    """Draw a threshold: a dashed line for each part that has one of its own."""
+    chart = alt.Chart(rows(thin(run.logged(name)))).mark_line(
+        color=THRESHOLD, strokeDash=[3, 3], interpolate="step-after"
+    )
+    drawn: Chart = chart.encode(x=round_axis(run), y=y, detail="of:N")
+    return drawn
+
+
+def _describe_course(line: pl.DataFrame) -> str:
+    """Say how a number moves: `goes from 2 in round 1 to 0.5 in round 9`; of several, only where they end."""
+    if line["of"].n_unique() > 1:
+        ends = {of: value for _, of, value in line.iter_rows()}
+        return f"ends at {join_words([f'{significant(end)} for {of}' for of, end in ends.items()], MOST_NAMED)}"
+    first, last = line.row(0, named=True), line.row(-1, named=True)
+    end = f"{significant(last['value'])} in round {last['round']}"
+    if first["round"] == last["round"]:
+        return f"is {end}"
+    return f"goes from {significant(first['value'])} in round {first['round']} to {end}"
+
+
+def _describe_ends(frame: pl.DataFrame, parts: Sequence[str]) -> str:
+    """Of many parts, say which ends highest and which lowest."""
+    if len(parts) <= MOST_LINES:
+        return ""
+    ends = {of: value for _, of, value in frame.iter_rows()}
+    high, low = max(parts, key=lambda of: ends[of]), min(parts, key=lambda of: ends[of])
+    return f"; highest ends {high} at {significant(ends[high])}, lowest {low} at {significant(ends[low])}"
+
+
+def _describe_threshold(run: Run, about: About) -> str:
+    logged = run.logged(about.threshold)["value"]
+    return f"; the threshold, dashed, is {significant(logged[-1])}" if logged.len() else ""
+
+
+def _describe_event(run: Run, about: About, happened: pl.Series) -> str:
+    if not about.event or not run.logged(about.event).height:
+        return ""
+    if not happened.len():
+        return f"; {about.happened}: in no round"
+    return f"; {about.happened} in {count_of(happened.len(), 'round')}, first in round {happened[0]}"

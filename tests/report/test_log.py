@@ -1,0 +1,359 @@
+"""What a method logged: the chart that any number has, the tree of splits, and the dendrogram."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.cluster.hierarchy import dendrogram as scipy_dendrogram
+from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
+
+from coterie.report import charts, run_page
+from coterie.report.charts import charts_of, draw_run
+from coterie.report.charts.dendrogram import MOST_TIPS
+from coterie.report.charts.log import ABOUT, MOST_PLAIN
+from coterie.report.drawing.colours import NO_GROUP, of_groups
+from coterie.report.drawing.figure import Figure
+from coterie.report.drawing.marks import decades
+from coterie.report.drawing.saving import specification
+from coterie.report.numbers import join_words, significant
+from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.run_folder import RunFolder
+
+from . import stories
+from .drawing import drawn, logging, story, the
+from .stories import all_stories
+from .synthesis import synthesise
+from .test_page import Reader
+
+CLIENTS = 12
+
+FIGURES = {
+    "fedtsdp": {"hopkins", "js", "shared-tensors"},
+    "fesem": {"objective", "margin"},
+    "fedcps": {"lambda", "tau2", "identity-changes"},
+    "layercfl": {"gap1", "gap2", "silhouette", "tree", "update-norm"},
+    "dcpfl": {"loss", "radius", "trial", "cut", "dendrogram", "period"},
+    "written_by_a_user": {"log-temperature", "log-drift-norm", "log-trust"},
+}
+
+
+def test_a_page_has_the_figures_of_every_log_between_the_accuracy_and_the_traffic(mixed: RunFolder) -> None:
+    figures = draw_run(read_runs([mixed])[0])
+    names = [figure.name for figure in figures]
+    assert set(names[5:-1]) == set().union(*FIGURES.values())
+    assert (names[0], names[-1]) == ("accuracy", "traffic")
+    assert len(names) == len(set(names))
+    for figure in figures[5:-1]:
+        assert figure.chart is not None, figure
+        assert figure.caption.endswith(".")
+        assert len(json.dumps(specification(figure.chart), allow_nan=False)) < 1e5
+    assert "drift / <norm>" in Reader(run_page.build(mixed).read_text("utf-8")).text
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_a_name_is_drawn_without_what_stands_beside_it(mixed: RunFolder, name: str) -> None:
+    alone = logging(mixed, *[(number, name, "", 1.0) for number in (1, 2)])
+    (figure,) = story(alone)
+    assert (figure.name, figure.title) == (name.replace(" ", "-"), ABOUT[name].title)
+    assert figure.caption.endswith("Here it goes from 1 in round 1 to 1 in round 2.")
+
+
+def test_a_number_has_its_threshold_and_the_rounds_in_which_something_happened(mixed: RunFolder) -> None:
+    values = [0.5, 0.7, 0.6, 0.8]
+    rows = [(r, "hopkins", "", v) for r, v in enumerate(values, 1)]
+    rows += [(r, "fired", "", float(v > 0.65)) for r, v in enumerate(values, 1)]
+    figure = the(
+        logging(mixed, *rows, (1, "hopkins threshold", "", 0.65), (4, "hopkins threshold", "", 0.65)), "hopkins"
+    )
+    threshold, line, dots = drawn(figure)
+    assert [(r["round"], r["value"]) for r in line] == list(enumerate(values, 1))
+    assert [r["value"] for r in threshold] == [0.65, 0.65]
+    assert [(r["round"], r["value"]) for r in dots] == [(2, 0.7), (4, 0.8)]
+    assert figure.caption.endswith(
+        "Here it goes from 0.5 in round 1 to 0.8 in round 4; the threshold, dashed, is 0.65; "
+        "regrouped in 2 rounds, first in round 2."
+    )
+    never = [(r, name, "", value) for r in (1, 2) for name, value in (("hopkins", 0.5), ("fired", 0.0))]
+    assert the(logging(mixed, *never), "hopkins").caption.endswith("; regrouped: in no round.")
+
+
+def test_rounds_of_several_lines_are_marked_across_them(mixed: RunFolder) -> None:
+    rows = [
+        (r, "trial", of, v) for r, of, v in ((4, "now", 0.9), (4, "finer", 0.8), (9, "now", 0.5), (9, "finer", 0.6))
+    ]
+    figure = the(logging(mixed, *rows, (4, "accepted", "", 1.0), (9, "accepted", "", 0.0)), "trial")
+    line, rule = drawn(figure)
+    assert {(r["round"], r["of"], r["value"]) for r in line} == {(r, of, v) for r, _, of, v in rows}
+    assert [r["round"] for r in rule] == [4]
+    assert figure.caption.endswith(
+        "ends at 0.5 for now and 0.6 for finer; finer grouping taken in 1 round, first in round 4."
+    )
+
+
+def test_quantiles_are_a_line_between_two_bands(mixed: RunFolder) -> None:
+    quantiles = {"min": 0.01, "q1": 0.1, "median": 0.2, "q3": 0.3, "max": 0.5}
+    rows = [(r, "js", of, v * r) for r in (1, 2) for of, v in quantiles.items()]
+    outer, inner, line = drawn(the(logging(mixed, *rows), "js"))
+    assert [(r["low"], r["high"]) for r in outer] == [(0.01, 0.5), (0.02, 1.0)]
+    assert [(r["low"], r["high"]) for r in inner] == [(0.1, 0.3), (0.2, 0.6)]
+    assert [r["value"] for r in line] == [0.2, 0.4]
+
+
+def test_more_lines_than_an_eye_can_follow_become_a_band(mixed: RunFolder) -> None:
+    rows = [(r, "trust", f"c{i}", float(i * r)) for r in (1, 2) for i in range(13)]
+    figure = the(logging(mixed, *rows), "log-trust")
+    band, line = drawn(figure)
+    assert [(r["low"], r["high"]) for r in band] == [(0, 12), (0, 24)]
+    assert [r["value"] for r in line] == [6, 12]
+    assert figure.caption.endswith(
+        "median goes from 6 in round 1 to 12 in round 2; highest ends c12 at 24, lowest c0 at 0."
+    )
+    few = the(logging(mixed, *[row for row in rows if row[2] != "c12"]), "log-trust")
+    assert len(drawn(few)) == 1
+    assert "12 for c6" in few.caption
+    assert few.caption.endswith("14 for c7 and 4 more.")
+
+
+def test_numbers_far_apart_have_a_logarithmic_axis(mixed: RunFolder) -> None:
+    far = the(logging(mixed, (1, "loss", "", 100.0), (2, "loss", "", 3.0)), "loss")
+    near = the(logging(mixed, (1, "loss", "", 90.0), (2, "loss", "", 3.0)), "loss")
+    assert ['"log"' in json.dumps(specification(f.chart)) for f in (far, near)] == [True, False]  # type: ignore[arg-type]
+    assert ["axis is logarithmic" in f.caption for f in (far, near)] == [True, False]
+
+
+def test_a_name_of_ones_own_is_drawn_and_stays_text(mixed: RunFolder) -> None:
+    names = ["A b", "a/B", "</script>", "é"]
+    run = logging(mixed, *[(r, name, "", r * 1.0) for r in (1, 3) for name in names], (1, "once", "", 2.0))
+    assert [(f.name, f.title) for f in story(run)] == [
+        ("log-a-b", "A b"),
+        ("log-a-b-2", "a/B"),
+        ("log-script", "</script>"),
+        ("log-number", "é"),
+    ]
+
+
+def test_names_beyond_the_room_are_listed(mixed: RunFolder) -> None:
+    rows = [(r, f"name {i}", "", 1.0) for r in (1, 2) for i in range(MOST_PLAIN + 2)]
+    *plain, rest = story(logging(mixed, *rows))
+    assert len(plain) == MOST_PLAIN
+    assert rest.chart is None
+    assert "name 24, name 25" in rest.caption
+
+
+def test_a_number_logged_twice_in_a_round_counts_once(tmp_path: Path) -> None:
+    def twice(number: int) -> stories.Logged:
+        yield "cut", "", 1.0
+        yield "cut", "", 0.5
+
+    folder = synthesise(tmp_path, "twice", clients=3, groups=1, rounds=3, story=twice, picture=False)
+    assert read_runs([folder])[0].logged("cut")["value"].to_list() == [0.5] * 3
+
+
+def test_long_runs_of_many_clients_stay_light(mixed: RunFolder) -> None:
+    rounds, clients = 300, 60
+    deep = stories.layercfl(rounds, clients, tuple(f"conv{i}" for i in range(16)))
+    told = stories.together(all_stories(rounds, clients), deep)
+    run = logging(mixed, *[(number, *entry) for number in range(1, rounds + 1) for entry in told(number)])
+    run.__dict__["rounds"] = pl.DataFrame({"round": range(1, rounds + 1)})
+    for figure in story(run):
+        data = drawn(figure)
+        assert max(map(len, data)) <= 2600, figure.name
+        assert len(json.dumps(data)) < 3e5, figure.name
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("settings", [{"clients": 1, "groups": 1}, {"rounds": 1}, {"rounds": 12, "until": 5}])
+def test_one_client_one_round_or_a_run_cut_short(tmp_path: Path, settings: dict[str, int]) -> None:
+    clients, rounds = settings.get("clients", 6), settings.get("rounds", 5)
+    told = all_stories(rounds, clients)
+    sized = {"clients": clients, "groups": 2, "rounds": rounds} | settings
+    folder = synthesise(tmp_path, "small", picture=False, story=told, newcomers=1, **sized)  # type: ignore[arg-type]
+    text = Reader(run_page.build(folder).read_text(encoding="utf-8")).text
+    assert {"hopkins", "shared-tensors", "objective", "lambda", "tree", "cut"} <= set(charts_of(folder))
+    assert "nan" not in text.lower().replace("<nan>", "")
+    assert "1 rounds" not in text
+    # A round that was cut off in the middle of writing is no part of the story either.
+    assert folder.log()["round"].max() == settings.get("until", rounds)
+
+
+def test_a_chart_that_cannot_be_drawn_costs_no_other(mixed: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a run that is finished fail for its page: the chart says that it is left out, and why."""
+
+    def overflow(run: Run, against: Sequence[Run]) -> Figure:
+        raise OverflowError("cannot convert float\ninfinity to integer")
+
+    whole = draw_run(read_runs([mixed])[0])
+    monkeypatch.setattr(charts, "draw_distribution", overflow)
+    found = draw_run(read_runs([mixed])[0])
+    assert [figure.name for figure in found] == [figure.name for figure in whole]
+    assert found[1].chart is None
+    assert found[1].caption == (
+        "This chart could not be drawn (OverflowError: cannot convert float infinity to integer)."
+    )
+
+
+# ---- the tree of splits
+
+
+def test_the_tree_is_drawn_by_hand(mixed: RunFolder) -> None:
+    leaves = [(1, "leaf", "0", -1.0), (4, "leaf", "1", 0.0), (4, "leaf", "2", 0.0), (9, "leaf", "3", 2.0)]
+    leaves += [(9, "leaf", 'it\'s "4"', 2.0)]
+    sizes = [(r, "leaf size", "0", 12.0) for r in (1, 2, 3)] + [(4, "leaf size", "1", 8.0)]
+    sizes += [(4, "leaf size", "2", 4.0), (9, "leaf size", "3", 3.0), (9, "leaf size", 'it\'s "4"', 1.0)]
+    figure = the(logging(mixed, *leaves, *sizes), "tree")
+    joints, bars = drawn(figure)
+    found = {b["leaf"]: (b["left"], b["right"], b["clients"], (b["top"] + b["bottom"]) / 2) for b in bars}
+    assert found == {
+        "0": (0.5, 3.5, 12, 7.25),
+        "1": (3.5, 12.5, 8, 4),
+        "2": (3.5, 8.5, 4, 10.5),
+        "3": (8.5, 12.5, 3, 9.5),
+        'it\'s "4"': (8.5, 12.5, 1, 11.5),
+    }
+    assert [(j["left"], j["top"], j["bottom"]) for j in joints] == [(3.5, 4, 10.5), (8.5, 9.5, 11.5)]
+    assert "Here 12 clients end in 3 leaves, after 2 splits in rounds 4 and 9." in figure.caption
+    assert "end in one leaf; there was no split." in the(logging(mixed, *leaves[:1], *sizes), "tree").caption
+
+
+def test_a_number_that_is_used_again_is_a_new_leaf(mixed: RunFolder) -> None:
+    leaves = [(1, "leaf", "0", -1.0), (5, "leaf", "0", 0.0), (5, "leaf", "1", 0.0)]
+    bars = drawn(the(logging(mixed, *leaves), "tree"))[1]
+    assert [(b["leaf"], b["left"], b["right"]) for b in bars] == [
+        ("0", 0.5, 4.5),
+        ("0", 4.5, 12.5),
+        ("1", 4.5, 12.5),
+    ]
+
+
+def test_the_tree_has_the_colours_of_the_groups_where_sizes_tell_which(mixed: RunFolder) -> None:
+    run = read_runs([mixed])[0]
+    leaves = [(1, "leaf", "0", -1.0), (4, "leaf", "1", 0.0), (4, "leaf", "2", 0.0)]
+    sizes = [(1, "leaf size", "0", 12.0), (12, "leaf size", "1", 5.0), (12, "leaf size", "2", 7.0)]
+    groups = run.clients.with_columns(group=pl.lit(0, pl.Int32))
+
+    def with_second(size: int, *rows: tuple[int, str, str, float]) -> dict[str, str]:
+        run = logging(mixed, *rows)
+        run.__dict__["clients"] = groups.with_columns(group=(pl.col("client") >= 12 - size).cast(pl.Int32))
+        scale = specification(the(run, "tree").chart)["layer"][1]["encoding"]["color"]["scale"]  # type: ignore[arg-type]
+        return dict(zip(scale["domain"], scale["range"], strict=True))
+
+    blue, orange = of_groups([0, 1])
+    assert with_second(5, *leaves, *sizes) == {"leaf 0, split": NO_GROUP, "group 1": orange, "group 0": blue}
+    by_number = dict(zip("012", of_groups(range(3)), strict=True))
+    # Sizes that differ from the groups', two leaves of one size, a number that was used twice: nobody can tell.
+    assert with_second(4, *leaves, *sizes) == by_number
+    even = [(12, "leaf size", "1", 6.0), (12, "leaf size", "2", 6.0)]
+    assert with_second(6, *leaves, sizes[0], *even) == by_number
+    assert with_second(5, *leaves, *sizes, (12, "leaf", "1", 2.0)) == by_number
+
+
+# ---- the dendrogram
+
+
+def merges(z: np.ndarray, number: int = 5) -> list[tuple[int, str, str, float]]:
+    names = ("merge left", "merge right", "merge height")
+    return [(number, name, str(i), float(row[k])) for i, row in enumerate(z) for k, name in enumerate(names)]
+
+
+def joints_of(figure: Figure) -> list[list[dict[str, Any]]]:
+    """The four corners of each merge."""
+    corners = drawn(figure)[0]
+    return [corners[i : i + 4] for i in range(0, len(corners), 4)]
+
+
+def test_the_dendrogram_is_scipys(mixed: RunFolder) -> None:
+    models = np.random.default_rng(3).normal(size=(CLIENTS, 4)) + 9 * (np.arange(CLIENTS) % 4)[:, None]
+    z = linkage(models, "average")
+    tips = [(5, "dendrogram client", str(leaf), float(CLIENTS - 1 - leaf)) for leaf in range(CLIENTS)]
+    figure = the(logging(mixed, *merges(z), *tips, (5, "cut", "", 1.0), (9, "cut", "", 0.4)), "dendrogram")
+    _, spots, rule = drawn(figure)
+    known = scipy_dendrogram(z, no_plot=True)
+    assert [s["clients"] for s in spots] == [str(CLIENTS - 1 - leaf) for leaf in leaves_list(z)]
+    planted = dict(read_runs([mixed])[0].people.select("client", "planted").iter_rows())
+    assert [s["group"] for s in spots] == [planted[CLIENTS - 1 - leaf] for leaf in leaves_list(z)]
+    joints = joints_of(figure)
+    assert [[c["x"] for c in joint] for joint in joints] == known["icoord"]
+    assert [[c["value"] for c in joint] for joint in joints] == [
+        pytest.approx(up, rel=1e-4) for up in known["dcoord"]
+    ]
+    within = [joint[1]["value"] for joint in joints if joint[0]["colour"] != NO_GROUP]
+    between = [joint[1]["value"] for joint in joints if joint[0]["colour"] == NO_GROUP]
+    assert (len(within), len(between)) == (CLIENTS - 4, 3)
+    assert max(within) < 9 < min(between)
+    assert rule == [{"value": pytest.approx(0.4 * z[-1, 2], rel=1e-4)}]
+    groups = len(set(fcluster(z, 0.4 * z[-1, 2], "distance")))
+    assert groups > 1
+    assert f"the last cut, dashed, at 0.4 of that makes {groups} groups of them." in figure.caption
+
+
+def test_a_dendrogram_without_planted_groups_takes_the_final_ones(mixed: RunFolder) -> None:
+    run = logging(mixed, *merges(linkage(np.arange(CLIENTS)[:, None] ** 1.5, "average")))
+    run.__dict__["people"] = run.people.with_columns(planted=None)
+    figure = the(run, "dendrogram")
+    assert "Colours are the final groups" in figure.caption
+    group = dict(run.last.select("client", "group").iter_rows())
+    assert all(s["group"] == group[int(s["clients"])] for s in drawn(figure)[1])
+
+
+def test_an_incomplete_dendrogram_is_said(mixed: RunFolder) -> None:
+    z = linkage(np.arange(CLIENTS)[:, None] ** 1.5, "average")
+    circular = z.copy()
+    circular[2, 0] = CLIENTS + 7
+    for rows in (merges(z)[3:], merges(z)[:-1], [*merges(z), (5, "merge left", "x", 1.0)], merges(circular)):
+        figure = the(logging(mixed, *rows), "dendrogram")
+        assert figure.chart is None
+        assert "incomplete" in figure.caption
+
+
+def test_only_the_highest_merges_of_many_clients_are_drawn(mixed: RunFolder) -> None:
+    n = 300
+    figure = the(
+        logging(mixed, *merges(linkage(np.cumsum(np.arange(n, dtype=float))[:, None], "single"))), "dendrogram"
+    )
+    spots = drawn(figure)[1]
+    assert len(spots) == MOST_TIPS
+    assert len(joints_of(figure)) == MOST_TIPS - 1
+    assert sum(int(s["clients"].split()[0]) for s in spots if "clients" in s["clients"]) == n - MOST_TIPS + 1
+    assert figure.caption.endswith("; 120 tips stand for all clients.")
+
+
+# ---- how numbers are written
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.09, 1.2, [0.1, 0.2, 0.5, 1]),
+        (1e-5, 1.0, [1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1]),
+        (1.0, 1e12, [1, 1e2, 1e4, 1e6, 1e8, 1e10, 1e12]),
+        (3.0, 4.0, []),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis(low: float, high: float, ticks: list[float]) -> None:
+    assert decades(low, high) == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, ""), (1, "0"), (2, "0 and 1"), (3, "0, 1 and 2"), (9, "0, 1, 2, 3, 4, 5 and 3 more")]
+)
+def test_lists_in_words(count: int, said: str) -> None:
+    assert join_words(range(count)) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (800.4, "800"),
+        (999.7, "1,000"),
+        (12345.6, "12,346"),
+        (0.012345, "0.0123"),
+        (-1234, "-1,234"),
+        (2e7, "2e+07"),
+    ],
+)
+def test_numbers_of_captions_have_no_exponents_below_a_million(value: float, said: str) -> None:
+    assert significant(value) == said
