@@ -35,7 +35,7 @@ CHOOSE_DEFAULT = {
 """For a kind with a value `auto`: the function that chooses it, whose docstring says how."""
 
 LISTING = files("coterie.cli").joinpath("listing.json")
-"""What `gather` returns for each kind, so that no listing has to load torch; `python -m website.methods` renews it."""
+"""What `gather` returns of each kind, so that no listing loads torch; `python -m website.methods` renews it."""
 
 
 def add(app: typer.Typer) -> None:

@@ -151,8 +151,8 @@ KEYS = {
 """The key of an experiment that each option sets."""
 
 NUMBERS = ("clients", "rounds", "participation", "holdout_clients", "seed", "workers")
-"""Options that are numbers. They are read by `collect_changes` and not by the parser of the command line, so that all
-that is wrong with them is said at once."""
+"""Options that are numbers. They are read by `collect_changes` and not by the parser of the command line, so that
+all that is wrong with them is said at once."""
 
 OPTIONS = {
     "data": Data,

@@ -13,8 +13,6 @@ from coterie.report.numbers import axis_format, capital, measured, value_format,
 from coterie.runs.folder.metrics import ADAPTED
 from coterie.runs.folder.reading import MEGABYTE, Run
 
-LESS_IS_BETTER = "Lower is better."
-
 
 def draw_accuracy(run: Run, against: Sequence[Run]) -> Figure:
     """Draw the first metric's mean over the clients, round by round, with the range of the middle 80% of them."""
@@ -24,36 +22,24 @@ def draw_accuracy(run: Run, against: Sequence[Run]) -> Figure:
     if run not in runs:
         missing = "evaluated" if run.rounds.height else "finished"
         return Figure(name, title, f"No round is {missing} yet, so there is nothing to draw.")
-    lines = pl.concat([_line(r) for r in runs])
     band = run.clients.group_by("round", maintain_order=True).agg(
         pl.col(metric.name).quantile(0.1, "linear").alias("low"),
         pl.col(metric.name).quantile(0.9, "linear").alias("high"),
     )
-    few = lines.height <= 30 * len(runs)
-    first, last = int(lines["round"].to_numpy().min()), int(lines["round"].to_numpy().max())
-    x = axis_of_rounds("round", first, last)
-    base = alt.Chart(rows(lines)).encode(x=x, color=_colour_of(runs))
-    value = alt.Y(f"{metric.name}:Q").title(f"{metric.title} of a client")
-    value = value.axis(format=axis_format(metric)).scale(zero=False)
-    shown = [
-        alt.Tooltip("run:N"),
-        alt.Tooltip("round:Q"),
-        alt.Tooltip(f"{metric.name}:Q", title=f"mean {metric.title}", format=value_format(metric)),
-    ]
+    reached = pl.concat([_line(r) for r in runs])["round"].to_numpy()
+    x = axis_of_rounds("round", int(reached.min()), int(reached.max()))
+    y = alt.Y(f"{metric.name}:Q").title(f"{metric.title} of a client")
     chart = alt.layer(
         alt.Chart(rows(thin(band)))
         .mark_area(opacity=0.3, color=of_groups([0])[0])
         .encode(x=x, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
-        base.mark_line(strokeWidth=2).encode(y=value, strokeDash=_dash_of(runs)),
-        base.mark_point(size=36, opacity=1 if few else 0, filled=True).encode(y=value, tooltip=shown),
+        *_draw_lines(runs, x, y),
     )
-    end = run.summary
-    ends = run.last[metric.name].drop_nulls()
     caption = (
         f"The line is the mean {metric.title} over the clients. Each client is tested on its own held-out data. "
-        "The shaded band holds the middle 80% of the clients."
+        f"The shaded band holds the middle 80% of the clients.{' Lower is better.' * metric.less_is_better}"
     )
-    caption += f" {LESS_IS_BETTER}" if metric.less_is_better else ""
+    end, ends = run.summary, run.last[metric.name].drop_nulls()
     if ends.len():
         low, high = ends.quantile(0.1, "linear"), ends.quantile(0.9, "linear")
         caption += (
@@ -85,15 +71,12 @@ def draw_distribution(run: Run, against: Sequence[Run]) -> Figure:
     if values.len() < 2:
         return Figure(name, title, "A distribution needs at least two clients with test data.")
     runs = [r for r in _alike(run, against) if r.last[metric.name].drop_nulls().len()]
-    steps = pl.concat([_steps(r) for r in runs])
+    x = alt.X(f"{metric.name}:Q").title(f"{metric.title} of a client, last round")
     chart = (
-        alt.Chart(rows(steps))
+        alt.Chart(rows(pl.concat([_steps(r) for r in runs])))
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
-            x=alt.X(f"{metric.name}:Q")
-            .title(f"{metric.title} of a client, last round")
-            .axis(format=axis_format(metric))
-            .scale(zero=False),
+            x=x.axis(format=axis_format(metric)).scale(zero=False),
             y=alt.Y("share:Q").title("clients at or below").axis(format=".0%").scale(domain=[0, 1]),
             color=_colour_of(runs),
             strokeDash=_dash_of(runs),
@@ -120,32 +103,11 @@ def draw_traffic(run: Run, against: Sequence[Run]) -> Figure:
     name, title = "traffic", f"{capital(metric.title)} for the bytes sent"
     spent = [r for r in _alike(run, against) if _line(r).height and _megabytes(r) > 0]
     if run not in spent:
-        nothing = (
-            "No round was evaluated yet"
-            if run.rounds.height and _megabytes(run) > 0
-            else ("Nothing was sent between server and clients")
-        )
+        sent = run.rounds.height and _megabytes(run) > 0
+        nothing = "No round was evaluated yet" if sent else "Nothing was sent between server and clients"
         return Figure(name, title, f"{nothing}, so there is no cost to draw.")
-    lines = pl.concat([_line(r) for r in spent])
-    base = alt.Chart(rows(lines)).encode(
-        x=alt.X("megabytes:Q").title("megabytes sent so far, up and down").scale(zero=True),
-        y=alt.Y(f"{metric.name}:Q")
-        .title(f"mean {metric.title}")
-        .axis(format=axis_format(metric))
-        .scale(zero=False),
-        color=_colour_of(spent),
-    )
-    shown = [
-        alt.Tooltip("run:N"),
-        alt.Tooltip("round:Q"),
-        alt.Tooltip("megabytes:Q", title="MB", format=",.2f"),
-        alt.Tooltip(f"{metric.name}:Q", title=f"mean {metric.title}", format=value_format(metric)),
-    ]
-    few = lines.height <= 30 * len(spent)
-    chart = alt.layer(
-        base.mark_line(strokeWidth=2).encode(strokeDash=_dash_of(spent), order=alt.Order("round:Q")),
-        base.mark_point(size=36, opacity=1 if few else 0, filled=True).encode(tooltip=shown),
-    )
+    x = alt.X("megabytes:Q").title("megabytes sent so far, up and down").scale(zero=True)
+    chart = alt.layer(*_draw_lines(spent, x, alt.Y(f"{metric.name}:Q").title(f"mean {metric.title}")))
     said = "; ".join(
         f"{r.label} ends at {measured(metric, r.summary[r.metrics.headline])} after "
         f"{volume(_megabytes(r) * MEGABYTE)}"
@@ -157,6 +119,24 @@ def draw_traffic(run: Run, against: Sequence[Run]) -> Figure:
         f"{'a lower' if metric.less_is_better else 'more'} {metric.title} with fewer bytes. Here {said}."
     )
     return Figure(name, title, caption, chart)
+
+
+def _draw_lines(runs: Sequence[Run], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Draw the mean of each run's first metric: a line through its rounds, and what it says of each."""
+    metric, frame = runs[0].metrics.deciding, pl.concat([_line(run) for run in runs])
+    y = y.axis(format=axis_format(metric)).scale(zero=False)
+    base = alt.Chart(rows(frame)).encode(x=x, y=y, color=_colour_of(runs))
+    shown = [
+        alt.Tooltip("run:N"),
+        alt.Tooltip("round:Q"),
+        alt.Tooltip("megabytes:Q", title="MB", format=",.2f"),
+        alt.Tooltip(f"{metric.name}:Q", title=f"mean {metric.title}", format=value_format(metric)),
+    ]
+    few = frame.height <= 30 * len(runs)
+    return [
+        base.mark_line(strokeWidth=2).encode(strokeDash=_dash_of(runs), order=alt.Order("round:Q")),
+        base.mark_point(size=36, opacity=1 if few else 0, filled=True).encode(tooltip=shown),
+    ]
 
 
 def _alike(run: Run, against: Sequence[Run]) -> list[Run]:
