@@ -16,7 +16,7 @@ from coterie.cli.list import KINDS, LISTING, gather
 from coterie.methods import METHODS
 from coterie.runs.schema.check import catalog
 from coterie.runs.schema.experiment import Experiment
-from tests.commandline import COTERIE, Terminal, fresh
+from tests.commandline import COTERIE, Terminal
 
 
 @pytest.fixture
@@ -304,13 +304,6 @@ def test_a_setting_that_counts_for_nothing_is_refused(
     key = key if "." in key else f"method.{key}"
     shown = {"true": "True", "[0.5]": "(0.5,)", "same": "'same'"}.get(value, value)
     assert (code, err) == (2, f"coterie: {key} = {shown} counts for nothing here; it needs {needed}\n")
-
-
-@pytest.mark.slow
-def test_bad_input_of_a_process(tmp_path: Path) -> None:
-    done = fresh("run", "fesm", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "coterie: method 'fesm' is unknown; did you mean fesem?\n"
 
 
 @pytest.mark.medium

@@ -15,6 +15,7 @@ from coterie.report import run_page
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
 from tests.commandline import COTERIE, Terminal, fresh
+from tests.report.synthesis import synthesise
 
 SMALL = ["--clients", "4", "--rounds", "2", "--set", "samples_per_client=40", "--workers", "1"]
 
@@ -55,12 +56,18 @@ def test_a_run_from_start_to_report(terminal: Terminal) -> None:
     assert (written.method.name, written.method.settings["clusters"], written.data.clients) == ("ifca", 2, 4)
     assert "first" in Path("runs/second/report.html").read_text(encoding="utf-8")
 
-    one = terminal("show", "fir")
+    page = Path("runs/second/report.html").stat().st_mtime_ns
+    assert terminal("resume", "second", "-q") == (0, "runs/second\n", "")
+    assert Path("runs/second/report.html").stat().st_mtime_ns == page
+    again = terminal("run", "fedavg", "--name", "first", "--baselines", "none", *SMALL)
+    assert "note: the name first was taken; this run is first-2\n" in again.out
+
+    one = terminal("show", "first")
     assert one.code == 0
     assert RunFolder("runs/first").rounds().height == 2
     loss = RunFolder("runs/first").rounds()["loss"].to_list()
     assert all(f"{value:.3f}" in one.out for value in loss)
-    both = terminal("show", "first", "second")
+    both = terminal("show", "first", "sec")
     assert both.code == 0
     assert [name for name in ("first", "second", "fedavg", "ifca") if name in both.out] == [
         "first",
@@ -80,17 +87,6 @@ def test_a_run_from_start_to_report(terminal: Terminal) -> None:
         2,
         "coterie: 'taken' cannot be used (File exists); name another file or folder\n",
     )
-
-
-@pytest.mark.slow
-def test_charts_are_saved_where_asked(terminal: Terminal) -> None:
-    assert terminal("run", "fedavg", "--name", "one", "-q", *SMALL).code == 0
-    code, out, err = terminal("report", "one", "--charts", "charts")
-    assert (code, err) == (0, "")
-    _, *charts = out.splitlines()
-    assert charts
-    assert sorted(charts) == sorted(str(p) for p in Path("charts").iterdir())
-    assert {Path(p).suffix for p in charts} == {".svg", ".png"}
 
 
 @pytest.mark.medium
@@ -114,20 +110,18 @@ def test_runs_elsewhere_are_found_there(terminal: Terminal) -> None:
     assert terminal("show", "a b/x").out == terminal("show", "x", "--folder", "a b").out != ""
 
 
-@pytest.mark.slow
-def test_what_a_run_is_compared_with_stays(terminal: Terminal) -> None:
-    for name, others in (("a", []), ("b", []), ("c", ["--against", "a", "--against", "b"])):
-        assert terminal("run", "fedavg", "--name", name, "-q", *SMALL, *others).code == 0
+@pytest.mark.medium
+def test_what_a_run_is_compared_with_stays_and_charts_are_saved_where_asked(terminal: Terminal) -> None:
+    for name in "abc":
+        synthesise(Path("runs"), name, clients=4, groups=1, rounds=2, picture=False)
     page = Path("runs/c/report.html")
+    assert terminal("report", "c", "--against", "a", "--against", "b") == (0, "runs/c/report.html\n", "")
     fresh = page.read_text(encoding="utf-8")
     assert all(f"points to {name}" in fresh or f">{name}<" in fresh for name in ("a", "b"))
-
-    before = page.stat().st_mtime_ns
-    assert terminal("resume", "c", "-q") == (0, "runs/c\n", "")
-    assert page.stat().st_mtime_ns == before
-    assert terminal("report", "c", "--charts", "charts").code == 0
+    code, out, err = terminal("report", "c", "--charts", "charts")
+    assert (code, err) == (0, "")
     assert page.read_text(encoding="utf-8") == fresh
-    assert "ends at" in fresh
+    assert sorted(out.splitlines()[1:]) == sorted(str(p) for p in Path("charts").iterdir())
     assert all(f">{name}</text>" in Path("charts/accuracy.svg").read_text(encoding="utf-8") for name in "abc")
 
     Path("runs/a").rename("elsewhere")
@@ -141,16 +135,11 @@ def test_what_a_run_is_compared_with_stays(terminal: Terminal) -> None:
     assert terminal("report", "c").err == (
         "coterie: runs/c/against.json is damaged; remove it, and name the other runs with --against\n"
     )
-
-
-@pytest.mark.slow
-def test_a_page_that_cannot_be_written_is_said(terminal: Terminal) -> None:
-    assert terminal("run", "fedavg", "--name", "x", "-q", *SMALL).code == 0
-    Path("runs/x/report.html").unlink()
-    Path("runs/x/report.html").mkdir()
-    code, out, err = terminal("report", "x")
+    page.unlink()
+    page.mkdir()
+    code, out, err = terminal("report", "c", "--against", "b")
     assert (code, out) == (2, "")
-    assert err.startswith("coterie: runs/x/report.html cannot be written (")
+    assert err.startswith("coterie: runs/c/report.html cannot be written (")
 
 
 @pytest.mark.medium
@@ -171,10 +160,9 @@ def test_a_page_that_cannot_be_drawn_costs_no_run(terminal: Terminal, monkeypatc
     assert terminal("report", "x").out == "runs/x/report.html\n"
 
 
-@pytest.mark.slow
 def test_runs_that_are_not_there(terminal: Terminal) -> None:
-    assert terminal("run", "fedavg", "--name", "fesem-a", "-q", *SMALL).code == 0
-    assert terminal("run", "fedavg", "--name", "fesem-a", "-q", *SMALL).out == "runs/fesem-a-2\n"
+    for name in ("fesem-a", "fesem-a-2"):
+        RunFolder.create("runs", name).write_experiment('method = "fesem"\n')
     Path("runs/empty").mkdir()
     said = {word: terminal("show", word).err for word in ("empty", "fese", "zzz", "fesem-b")}
     assert said == {
@@ -183,11 +171,9 @@ def test_runs_that_are_not_there(terminal: Terminal) -> None:
         "zzz": "coterie: run 'zzz' is unknown in 'runs'; known: fesem-a, fesem-a-2\n",
         "fesem-b": "coterie: run 'fesem-b' is unknown in 'runs'; did you mean fesem-a?\n",
     }
-    again = terminal("run", "fedavg", "--name", "fesem-a", *SMALL).out
-    assert "note: the name fesem-a was taken; this run is fesem-a-3\n" in again
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_an_interruption_before_the_first_round_is_said(tmp_path: Path) -> None:
     code = (
         "import sys, os, signal, coterie.runs.loop as running\n"
@@ -217,8 +203,7 @@ def test_whoever_interrupts_while_an_interrupted_process_ends_sees_no_traceback(
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 2)])
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
 def test_an_interrupted_run_says_how_to_resume_and_is_none_the_worse(
     terminal: Terminal, tmp_path: Path, number: signal.Signals, times: int
 ) -> None:

@@ -143,7 +143,7 @@ def test_files_of_a_folder_that_differ_are_refused(
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_data_of_python_and_models_of_numbers_are_said_to_be_what_they_are(terminal: Terminal) -> None:
     code, err = run(terminal, "--data", "given-0123456789abcdef")
     assert (code, err.splitlines()) == (
@@ -160,7 +160,7 @@ def test_data_of_python_and_models_of_numbers_are_said_to_be_what_they_are(termi
     assert code == 0, err
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_label_and_client_are_called_as_the_experiment_says(terminal: Terminal) -> None:
     """As with the usual names, in training and in what is done later; the usual names are features then."""
     usual = TABLE.drop("ward").with_columns(y=pl.col("bmi") * 2)

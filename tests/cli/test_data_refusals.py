@@ -60,7 +60,6 @@ def test_refusals(
     assert not (files / "runs").exists()
 
 
-@pytest.mark.slow
 def test_tokens_need_a_network_of_ones_own(
     capsys: pytest.CaptureFixture[str], data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.runs.folder.run_folder import RunFolder
 from tests.commandline import Terminal
 
 FEW = ("--clients", "8", "--workers", "1", "--starts", "2", "--no-gains", "--set", "samples_per_client=60")
@@ -33,15 +34,13 @@ def test_a_dataset_an_experiment_and_a_run_are_diagnosed_alike(terminal: Termina
     assert [group["clients"] for group in found["groups"]] == [
         [f"client {i}" for i in range(g, 8, 2)] for g in (0, 1)
     ]
-    trained = terminal(
-        "run", "fedavg", "--data", "digits", *split, "--name", "first", "--rounds", "1", *FEW[:4], *FEW[7:]
+    text = (
+        'method = "fedavg"\n[data]\nname = "digits"\nsplit = "rotated(2)"\nclients = 8\nsamples_per_client = 60\n'
     )
-    assert trained.code == 0, trained.err
-    (tmp_path / "e.toml").write_bytes((tmp_path / "runs" / "first" / "experiment.toml").read_bytes())
-    for what in ("first", "runs/first", "e.toml"):
-        again = terminal("diagnose", what, "--starts", "2", "--no-gains")
-        assert answers(again.out) == answers(data.out)
-        assert "next    add --write FILE.toml, and run that file" in again.out
+    RunFolder.create(tmp_path / "runs", "first").write_experiment(f"{text}[run]\nworkers = 1\n")
+    again = terminal("diagnose", "first", "--starts", "2", "--no-gains")
+    assert answers(again.out) == answers(data.out)
+    assert "next    add --write FILE.toml, and run that file" in again.out
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from coterie.shipping.model.trained import About, Trained, describe_task, read_m
 from tests.commandline import Terminal
 
 N = 48
-BASE = ["--workers", "1", "--rounds", "1", "--set", "network.name=mlp", "--set", "network.hidden=[4]"]
+BASE = ["-q", "--workers", "1", "--rounds", "1", "--set", "network.name=mlp", "--set", "network.hidden=[4]"]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def train(terminal: Terminal, task: str, method: str = "fedavg") -> NDArray[Any]
     return y
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_regression_is_predicted_and_exported(terminal: Terminal) -> None:
     y = train(terminal, "regression")
     code, out, err = terminal("predict", "r", "--data", "a.npz", "--group", "0", "--out", "p.csv")

@@ -132,7 +132,7 @@ class PlainLines:
         pass
 
     def _print(self, line: str, style: str = "") -> None:
-        self._console.print(Text(line, style), soft_wrap=True)
+        self._console.print(Text(line, style), soft_wrap=not self._console.is_terminal)
 
 
 class LiveTable(PlainLines):
