@@ -19,19 +19,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import atexit
 import os
 import re
 import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import tomllib
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import invalidate_caches
+from importlib import import_module, invalidate_caches
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,8 +52,8 @@ _MARK = re.compile(rf"\s*<!--\s*({_RUN}|not run:\s*\S.*?)\s*-->\s*")
 _FILE_NAME = re.compile(r"#\s*([\w.-]+\.(?:toml|py))\s*")
 _OPERATORS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"}
 
-LOG = "GUIDE_OUTPUT"
-"""Names, in the environment, the file to which a guide in a process of its own prints."""
+LOG, SERVER = "GUIDE_OUTPUT", "GUIDE_SERVER"
+"""Name, in the environment, the file to which a process that was forked prints, and the socket of who forks."""
 
 IMPORTED = [
     *("torch", "coterie.cli.app", "coterie.runs.loop", "coterie.report.run_page", "coterie.report.comparison.page"),
@@ -243,32 +248,85 @@ def run_apart(what: Callable[..., None], *arguments: Any, output: Path | None, s
     Returns:
         The exit code of the process.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
-    log = output or Path(os.environ.get(LOG, "/dev/stdout"))
-    process = context.Process(target=_begin, args=(str(Path.cwd()), dict(os.environ), str(log), what, arguments))
+    if SERVER not in os.environ:
+        _start_server()
+    log = str(output) if output else os.environ.get(LOG, "/dev/stdout")
     sys.stdout.flush()
-    process.start()
-    process.join(seconds)
-    if process.is_alive():
-        process.kill()
-        process.join()
-    return process.exitcode or 0
+    with socket.socket(socket.AF_UNIX) as place:
+        place.connect(os.environ[SERVER])
+        with Connection(place.detach()) as server:
+            server.send((str(Path.cwd()), {**os.environ, LOG: log}, log, what, arguments))
+            pid = server.recv()
+            if not server.poll(seconds):
+                os.kill(pid, signal.SIGKILL)
+            return int(server.recv())
+
+
+def _start_server() -> None:
+    """Start the process of which all others are forked; it ends with this one."""
+    folder = tempfile.mkdtemp()
+    os.environ[SERVER] = f"{folder}/server"
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    command = [sys.executable, "-c", "import tests.guide; tests.guide.serve()"]
+    root = str(Path(__file__).parents[1])
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    assert server.stdout is not None
+    server.stdout.readline()
+    atexit.register(server.kill)
+
+
+def serve() -> None:
+    """Fork a process for everybody who asks, until standard input ends."""
+    for name in IMPORTED:
+        import_module(name)
+    with socket.socket(socket.AF_UNIX) as place:
+        place.bind(os.environ[SERVER])
+        place.listen()
+        print(flush=True)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while place in (wait([place, sys.stdin])):
+            asking = place.accept()[0]
+            if not os.fork():
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                with Connection(asking.detach()) as client:
+                    asked = client.recv()
+                    if not (pid := os.fork()):
+                        os._exit(_begin(*asked))
+                    client.send(pid)
+                    client.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                os._exit(0)
+            asking.close()
 
 
 def _begin(
     folder: str, environment: dict[str, str], log: str, what: Callable[..., None], given: Sequence[Any]
-) -> None:
+) -> int:
+    """Carry out what was asked for, in the place and with the output of who asks; return the exit code."""
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(environment | {LOG: log})
-    # The server that begins processes has neither the output nor the signals of who asks for one.
+    os.environ.update(environment)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     place = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(place, stream)
+    # As in a terminal: whoever started the tests in the background left the signal ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.modules["torch"].set_num_threads(1)
-    what(*given)
+    sys.path[:] = [path for path in sys.path if path]
+    code = 0
+    try:
+        what(*given)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:  # noqa: BLE001  # whatever ends it, the process says so and ends
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
 
 
 def _call(words: list[str]) -> None:

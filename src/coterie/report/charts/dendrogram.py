@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import altair as alt
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,9 @@ from coterie.runs.folder.reading import Run
 
 MOST_TIPS = 120
 """A dendrogram has at most so many tips; beyond, the lowest merges are drawn as one tip."""
+
+MOST_NAMES = 40
+"""Up to so many tips have room for their client's number."""
 
 
 def draw_dendrogram(run: Run) -> Figure:
@@ -55,7 +60,9 @@ def draw_dendrogram(run: Run) -> Figure:
         for group in [min(members[node])]
     ]
     x = alt.X("x:Q").title("clients").scale(domain=[0, 10 * len(tips)], nice=False)
-    x = x.axis(labels=False, ticks=False, grid=False)
+    names = {f"{tip['x']:g}": tip["clients"] for tip in tips}
+    named = {"values": [tip["x"] for tip in tips], "labelExpr": f"({json.dumps(names)})[datum.value]"}
+    x = x.axis(ticks=False, grid=False, **(named if len(tips) <= MOST_NAMES else {"labels": False}))
     y = alt.Y("value:Q").title("distance at which two groups merge").scale(zero=True).axis(format=PLAIN)
     colour = alt.Color("colour:N").scale(None)
     shown = [alt.Tooltip("clients:N"), alt.Tooltip("group:N", title=f"{kind} group")]

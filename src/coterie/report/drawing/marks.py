@@ -8,7 +8,7 @@ from math import ceil, floor, log10
 import altair as alt
 import polars as pl
 
-from coterie.report.drawing.colours import PALETTE, of_groups
+from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.figure import MOST_POINTS, Chart, axis_of_rounds, rows, thin
 from coterie.runs.folder.reading import Run
 
@@ -165,7 +165,7 @@ def dots(run: Run, frame: pl.DataFrame, y: alt.Y, label: str) -> Chart:
 
 def rules(run: Run, rounds: pl.Series, label: str) -> Chart:
     """Draw rounds in which something happened, as upright lines under a legend of their own."""
-    scale = alt.Scale(domain=[label], range=[MARKED])
+    scale = alt.Scale(domain=[label], range=[NO_GROUP])
     frame = thin(pl.DataFrame({"round": rounds, "of": [label] * rounds.len()}))
     drawn: Chart = (
         alt.Chart(rows(frame))
