@@ -104,7 +104,7 @@ def test_settings_say_what_they_mean(site: Path) -> None:
     assert "Field(" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_what_pages_and_plugins_import_is_public() -> None:
     listed = [name for section in list_sections() for name in section.names]
     public = {id(getattr(import_module(home), name)) for home, _, name in (name.rpartition(".") for name in listed)}

@@ -141,27 +141,6 @@ def test_client_and_label_are_asked_for_at_once(terminal: Terminal) -> None:
     assert only == first
 
 
-@pytest.mark.parametrize("command", ["run", "diagnose"])
-def test_data_beside_an_experiment_file_are_not_looked_for_there(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    Path("a.csv").write_text("client,a,label\nnorth,1,0\nsouth,2,1\n", encoding="utf-8")
-    Path("e.toml").write_text('method = "fedavg"\n[data]\nname = "a.csv"\n', encoding="utf-8")
-    Path("inner").mkdir()
-    monkeypatch.chdir("inner")
-    found = terminal(command, "../e.toml")
-    assert found.code == 2
-    _, where = found.err.splitlines()
-    assert where == (
-        f"coterie: paths in an experiment file are looked for in the current folder, {str(Path.cwd())!r}; "
-        "'../a.csv' is there: go to its folder, or add --set data.name=../a.csv"
-    )
-    # Data that are named beside the file are those that count, whatever else is wrong.
-    found = terminal(command, "../e.toml", "--set", "data.name=../a.csv", "--set", "run.seed=none")
-    (only,) = found.err.splitlines()
-    assert only.startswith("coterie: run.seed = 'none' is not possible")
-
-
 def test_the_client_is_asked_for_in_the_data_that_are_named_beside_the_file(terminal: Terminal) -> None:
     Path("old.csv").write_text("site,a,label\nnorth,1,0\nsouth,2,1\n", encoding="utf-8")
     Path("new data.csv").write_text("ward,b,label\nnorth,1,0\nsouth,2,1\n", encoding="utf-8")
@@ -169,10 +148,3 @@ def test_the_client_is_asked_for_in_the_data_that_are_named_beside_the_file(term
     (asked,) = terminal("diagnose", "e.toml", "--set", "data.name=new data.csv").err.splitlines()
     assert asked.startswith("coterie: new data.csv: which column names the client?")
     assert asked.endswith("columns are ward, b, label")
-
-
-def test_a_path_in_a_flag_is_quoted(terminal: Terminal) -> None:
-    Path("my files").mkdir()
-    Path("my files/a.csv").write_text("client,a,label\nnorth,1,0\nsouth,2,1\n", encoding="utf-8")
-    Path("my files/e.toml").write_text('method = "fedavg"\n[data]\nname = "a.csv"\n', encoding="utf-8")
-    assert "or add --set 'data.name=my files/a.csv'" in terminal("diagnose", "my files/e.toml").err

@@ -15,7 +15,7 @@ from coterie.report import charts, run_page
 from coterie.report.charts import charts_of, draw_run
 from coterie.report.charts.dendrogram import MOST_TIPS
 from coterie.report.charts.log import ABOUT, MOST_PLAIN
-from coterie.report.drawing.colours import NO_GROUP, of_groups
+from coterie.report.drawing.colours import NO_GROUP
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.marks import decades
 from coterie.report.drawing.saving import specification
@@ -227,28 +227,6 @@ def test_a_number_that_is_used_again_is_a_new_leaf(mixed: RunFolder) -> None:
         ("0", 4.5, 12.5),
         ("1", 4.5, 12.5),
     ]
-
-
-def test_the_tree_has_the_colours_of_the_groups_where_sizes_tell_which(mixed: RunFolder) -> None:
-    run = read_runs([mixed])[0]
-    leaves = [(1, "leaf", "0", -1.0), (4, "leaf", "1", 0.0), (4, "leaf", "2", 0.0)]
-    sizes = [(1, "leaf size", "0", 12.0), (12, "leaf size", "1", 5.0), (12, "leaf size", "2", 7.0)]
-    groups = run.clients.with_columns(group=pl.lit(0, pl.Int32))
-
-    def with_second(size: int, *rows: tuple[int, str, str, float]) -> dict[str, str]:
-        run = logging(mixed, *rows)
-        run.__dict__["clients"] = groups.with_columns(group=(pl.col("client") >= 12 - size).cast(pl.Int32))
-        scale = specification(the(run, "tree").chart)["layer"][1]["encoding"]["color"]["scale"]  # type: ignore[arg-type]
-        return dict(zip(scale["domain"], scale["range"], strict=True))
-
-    blue, orange = of_groups([0, 1])
-    assert with_second(5, *leaves, *sizes) == {"leaf 0, split": NO_GROUP, "group 1": orange, "group 0": blue}
-    by_number = dict(zip("012", of_groups(range(3)), strict=True))
-    # Sizes that differ from the groups', two leaves of one size, a number that was used twice: nobody can tell.
-    assert with_second(4, *leaves, *sizes) == by_number
-    even = [(12, "leaf size", "1", 6.0), (12, "leaf size", "2", 6.0)]
-    assert with_second(6, *leaves, sizes[0], *even) == by_number
-    assert with_second(5, *leaves, *sizes, (12, "leaf", "1", 2.0)) == by_number
 
 
 # ---- the dendrogram

@@ -177,8 +177,8 @@ def test_folders_of_other_metrics_are_no_damaged_ones(tmp_path: Path) -> None:
         RunFolder(folder.path).rounds()
 
 
-@pytest.mark.slow
-@each
+@pytest.mark.medium
+@pytest.mark.parametrize("metrics", [METRICS["falling"], METRICS["rising share"]], ids=["falling", "rising share"])
 def test_the_page_of_a_run_speaks_of_its_metric(tmp_path: Path, metrics: RunMetrics) -> None:
     good, poor = run(tmp_path, "good", metrics), run(tmp_path, "poor", metrics, good=False)
     metric, end = metrics.deciding, Run(good, "good").summary
@@ -288,10 +288,9 @@ def test_a_comparison_finds_the_better_method_whatever_the_direction(tmp_path: P
         assert re.search(r"(\*\*|textbf\{)[\d.]+ ", text)
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(3)
-@each
-def test_the_page_of_a_comparison_speaks_of_the_metric(tmp_path: Path, metrics: RunMetrics) -> None:
+@pytest.mark.medium
+def test_the_page_of_a_comparison_speaks_of_the_metric(tmp_path: Path) -> None:
+    metrics = FALLING
     comparison, frames = compared(tmp_path, metrics)
     summary = summarise(comparison, frames)
     where = ComparisonFolder(tmp_path / "own")

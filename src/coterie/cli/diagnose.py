@@ -16,7 +16,6 @@ from coterie.cli.options import (
     RunsFolder,
     allow_flags,
     change_experiment,
-    find_misplaced_data,
     give_typed,
     read_settings,
     with_options,
@@ -105,7 +104,6 @@ def diagnose(
         settings = options["settings"] or []
         if options["split"] is None and options["clients"] is None:
             problems += ask_for_client(tables, settings)
-        problems += find_misplaced_data(what, tables, settings)
         try:
             experiment = change_experiment(tables, **options)
         except BadInput as problem:

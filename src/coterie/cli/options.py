@@ -249,11 +249,7 @@ def make_experiment(
         tables = toml.load(Path(what))
     else:
         give_typed(tables)
-    problems = [] if options.get("data") else find_misplaced_data(what, tables, settings or [])
-    try:
-        return change_experiment(tables, settings, imports, observers, **options)
-    except BadInput as problem:
-        raise BadInput([*problem.problems, *problems]) from None
+    return change_experiment(tables, settings, imports, observers, **options)
 
 
 def give_typed(changes: Mapping[str, Any], settings: Sequence[str] | None = None) -> None:
@@ -275,24 +271,6 @@ def read_settings(settings: Sequence[str]) -> dict[str, str]:
     """Return the values of texts like `data.name=a.csv` by their keys; what is no such text is passed over."""
     pairs = (text.partition("=") for text in settings)
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
-
-
-def find_misplaced_data(what: str, tables: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
-    """Return where the data of an experiment file are, if they lie beside it and not where they are looked for.
-
-    Data that `settings` name, texts like `data.name=a.csv`, are not those of the file.
-    """
-    data = tables.get("data")
-    name = data.get("name") if isinstance(data, Mapping) else data
-    beside = Path(what).parent / str(name)
-    if "data.name" in read_settings(settings):
-        return []
-    if not isinstance(name, str) or not what.endswith(".toml") or Path(name).exists() or not beside.is_file():
-        return []
-    return [
-        f"paths in an experiment file are looked for in the current folder, {str(Path.cwd())!r}; "
-        f"{str(beside)!r} is there: go to its folder, or add --set {shlex.quote(f'data.name={beside}')}"
-    ]
 
 
 def change_experiment(

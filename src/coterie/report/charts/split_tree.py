@@ -37,12 +37,11 @@ def draw_tree(run: Run) -> Figure:
     leaves = _leaves(run, last)
     ends = [leaf for leaf in _walk([x for x in leaves if x.parent is None]) if not leaf.children]
     _place(leaves, ends)
-    groups = _find_groups(run)
-    looks = _look(list(dict.fromkeys(leaf.name for leaf in leaves)), groups)
+    names = list(dict.fromkeys(leaf.name for leaf in leaves))
     total = sum(leaf.clients for leaf in ends)
     bars = pl.DataFrame(
         {
-            "leaf": [looks[x.name][0] for x in leaves],
+            "leaf": [x.name for x in leaves],
             "left": [x.birth - 0.5 for x in leaves],
             "right": [x.end - 0.5 for x in leaves],
             "top": [x.middle - THICKNESS * x.clients / 2 for x in leaves],
@@ -63,24 +62,22 @@ def draw_tree(run: Run) -> Figure:
     )
     first = int(run.rounds["round"][0])
     x = axis_of_rounds("left", first - 0.5, last + 0.5)
-    called = {leaf.name: groups.get(leaf.name, leaf.name) for leaf in ends}
-    names = ", ".join(f"'{leaf.middle:g}': {json.dumps(f'{called[leaf.name]} ({leaf.clients})')}" for leaf in ends)
+    labels = {f"{leaf.middle:g}": f"{leaf.name} ({leaf.clients})" for leaf in ends}
     height = max(leaf.middle + leaf.clients / 2 for leaf in ends)
     y = (
         alt.Y("top:Q")
-        .title("group (clients)" if groups else "leaf (clients)")
+        .title("leaf (clients)")
         .scale(domain=[0, height], reverse=True, nice=False)
         .axis(
-            values=[float(f"{leaf.middle:g}") for leaf in ends],
-            labelExpr=f"({{{names}}})[datum.value]",
+            values=[float(middle) for middle in labels],
+            labelExpr=f"({json.dumps(labels)})[datum.value]",
             orient="right",
             grid=False,
             domain=False,
             ticks=False,
         )
     )
-    labels, shades = zip(*looks.values(), strict=True)
-    scale = alt.Scale(domain=list(labels), range=list(shades))
+    scale = alt.Scale(domain=names, range=of_groups(range(len(names))))
     chart = alt.layer(
         alt.Chart(rows(joints)).mark_rule(color=NO_GROUP, strokeWidth=2).encode(x=x, y=y, y2=alt.Y2("bottom:Q")),
         alt.Chart(rows(bars))
@@ -111,9 +108,6 @@ def draw_tree(run: Run) -> Figure:
     else:
         caption += "; there was no split"
     caption += "."
-    if groups:
-        caption += " Bars that reach the last round have the numbers and colours of their groups."
-        caption += " Bars that were split are grey." if splits else ""
     return Figure("tree", "The tree of splits", caption, chart)
 
 
@@ -161,29 +155,3 @@ def _place(leaves: list[Leaf], ends: list[Leaf]) -> None:
     for leaf in reversed(leaves):  # children are born after their parents
         if leaf.children:
             leaf.middle = float(np.mean([child.middle for child in leaf.children]))
-
-
-def _look(leaves: list[str], groups: dict[str, int]) -> dict[str, tuple[str, str]]:
-    """Name and colour each leaf as its group at the end where that is known, else by its number."""
-    if groups:
-        shades = of_groups([groups.get(leaf, -1) for leaf in leaves])
-        labels = [f"group {groups[leaf]}" if leaf in groups else f"leaf {leaf}, split" for leaf in leaves]
-    else:
-        shades, labels = of_groups(range(len(leaves))), leaves
-    return dict(zip(leaves, zip(labels, shades, strict=True), strict=True))
-
-
-def _find_groups(run: Run) -> dict[str, int]:
-    """Find the group of each leaf that lasts to the end; none where sizes do not tell the groups apart.
-
-    The log numbers leaves by their birth, the tables number groups by their smallest member.
-    """
-    if run.logged("leaf")["of"].is_duplicated().any():
-        return {}  # one number for a leaf that was split and for one that is there
-    sizes = run.logged("leaf size").filter(pl.col("round") == pl.col("round").max())
-    leaves = {int(size): leaf for _, leaf, size in sizes.iter_rows()}
-    groups = {size: group for group, size in run.last.group_by("group").len().iter_rows()}
-    unambiguous = len(leaves) == sizes.height and len(groups) == run.last["group"].n_unique()
-    if not unambiguous or leaves.keys() != groups.keys() or -1 in groups.values():
-        return {}
-    return {leaf: groups[size] for size, leaf in sorted(leaves.items())}
