@@ -43,8 +43,8 @@ UNPICKLERS = {
 }
 
 PRIVATE = re.compile(r"\b_[A-Za-z]\w*")
-OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
-"""Public, though they begin with an underscore."""
+PUBLIC = {"_asdict", "_exit", "_fields", "_make", "_replace"}
+"""Names of the standard library that are public, though they begin with an underscore."""
 
 FOLDERS = ("home", "Users", "root", "work", "tmp", "opt", "mnt", "media", "scratch", "srv", "private")
 MACHINE_PATH = re.compile(rf"(?<![\w.~/<:*}}-])/(?:{'|'.join(FOLDERS)})/[\w.]|\b[A-Za-z]:\\+Users\b")
@@ -161,7 +161,7 @@ def _uses(path: Path, private: set[str]) -> list[str]:
     if not private & _private_words(path):
         return []
     found: list[tuple[int, str]] = []
-    own = set(OF_NAMED_TUPLES)
+    own = set(PUBLIC)
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ClassDef):
             inside = [part for statement in node.body for part in ast.walk(statement)]

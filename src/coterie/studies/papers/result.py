@@ -101,7 +101,9 @@ class Result:
             return []
         now = item.method_settings(self.scale)
         both = {name: (was, now[name]) for name, was in self.methods.items() if name in now}
-        return [name for name, (was, there) in both.items() if any(there.get(k, False) != v for k, v in was.items())]
+        return [
+            name for name, (was, there) in both.items() if any(there.get(k, False) != v for k, v in was.items())
+        ]
 
     def missing(self, item: Item) -> list[str]:
         """Return the names of methods, settings and quantities that the item has at this scale and these lack."""
