@@ -124,24 +124,12 @@ def models(result: coterie.Result) -> list[float]:
     ]
 
 
-@pytest.mark.slow
-def test_workers_and_resumption_change_no_bit(tmp_path: Path) -> None:
+@pytest.mark.medium
+def test_workers_change_no_bit(tmp_path: Path) -> None:
     whole = models(coterie.run(experiment(tmp_path, name="whole")))
     assert whole == models(coterie.run(experiment(tmp_path, name="two", workers=2)))
     plain = experiment(tmp_path, name="plain").updated({"data.augment": None})
     assert whole != models(coterie.run(plain))
-
-    class Stop:
-        def started(self, *_: Any) -> None: ...
-        def note(self, text: str) -> None: ...
-        def finished(self, result: Any) -> None: ...
-        def round(self, round: Any) -> None:
-            if round.number == 1:
-                raise KeyboardInterrupt
-
-    cut = coterie.run(experiment(tmp_path, name="cut"), observers=[Stop()])
-    assert cut.status == "interrupted"
-    assert whole == models(coterie.resume(cut.folder))
 
 
 def test_batching_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coterie.clients.data import Federation, build, check_build, load
+from coterie.clients.data import Dataset, Federation, build, check_build, load
 from coterie.clients.data.divide.holdout import hold_out
 from coterie.clients.data.divide.small_clients import Limits, choose_clients
-from coterie.clients.data.read.preparation import scale_bytes
+from coterie.clients.data.federation import divide
 from coterie.errors import BadInput
 from coterie.grouping.labels import relabel
 
@@ -194,99 +193,55 @@ def test_recordings_that_several_clients_share_keep_one_side() -> None:
         assert sorted(np.concatenate(own)) == sorted(part)
         assert 0.1 < len(own[2]) / len(part) < 0.3
     stuck = hold_out([np.arange(40), np.arange(40, 60)], np.arange(60) // 20, 0.1, 0.2, 0)
-    with pytest.raises(BadInput, match=r"^b hold too few recordings"):
+    with pytest.raises(
+        BadInput, match="1 of 2 clients has no sample to test with: b; they hold too few recordings"
+    ):
         choose_clients(stuck, [40, 20], None, ["a", "b"], Limits(2, 1, "refuse"), True, 0)
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("data", "split", "settings", "sentence"),
     [
-        (lambda b: b("digits", "iid", 0, 0), "clients = 0 is not possible; it must be at least 1"),
-        (lambda b: b("digits", "iid", 5, 0, validation=1.0), "validation = 1 is not possible"),
-        (lambda b: b("digits", "iid", 5, 0, test=0.0), "test = 0 is not possible; it must be above 0"),
-        (lambda b: b("digits", "iid", 5, 0, validation=0.5, test=0.5), "leaves nothing to train on"),
-        (
-            lambda b: b("digits", "iid", 5, 0, min_samples=1),
-            "min_samples = 1 is not possible; it must be at least 2",
-        ),
-        (
-            lambda b: b("digits", "iid", 5, 0, samples_per_client=5),
-            "samples_per_client = 5 is below min_samples = 10",
-        ),
-        (lambda b: b("digits", "iid", 5, 0, public=-1), "public = -1 is not possible"),
-        (lambda b: b("digits", "iid", 5, 0, public=2000), "public = 2000 is not possible; digits has 1797 samples"),
-        (
-            lambda b: b("digits", "by-user", 5, 0),
-            "digits has none; uci-har, shakespeare and mnist-writers have them",
-        ),
-        (
-            lambda b: b("digits", "rotated + by-user", 5, 0),
-            "digits has none; uci-har, shakespeare and mnist-writers have them",
-        ),
-        (lambda b: b("digts", "iid", 5, 0), "data 'digts' is unknown; did you mean digits?"),
-        (lambda b: b("digits", "idd", 5, 0), "split 'idd' is unknown; did you mean iid?"),
+        ("digits", "iid", {"validation": 0.5, "test": 0.5}, "leaves nothing to train on"),
+        ("digits", "iid", {"samples_per_client": 9}, "samples_per_client = 9 is below min_samples = 10"),
+        ("digits", "rotated + by-user", {}, "digits has none; uci-har, shakespeare and mnist-writers have them"),
+        ("digts", "iid", {}, "data 'digts' is unknown; did you mean digits?"),
+        ("digits", "idd", {}, "split 'idd' is unknown; did you mean iid?"),
     ],
 )
-def test_what_is_wrong_is_known_before_loading(change: Callable[..., object], sentence: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        change(build)
-    assert len(caught.value.problems) == 1
-    assert sentence in caught.value.problems[0]
+def test_what_is_wrong_is_known_before_loading(
+    data: str, split: str, settings: dict[str, Any], sentence: str
+) -> None:
+    (problem,) = check_build(data, split, **settings)
+    assert sentence in problem
+    assert check_build("digits", "iid", validation=0.4, test=0.5, samples_per_client=10) == []
+
+
+@pytest.mark.parametrize(
+    ("split", "clients", "public", "sentence"),
+    [
+        ("iid", 5, 1797, "public = 1797 is not possible; digits has 1797 samples"),
+        ("iid", 1798, 0, "clients = 1798 is not possible; digits has 1,797 samples"),
+        ("by-user", 5, 0, "split = 'by-user' needs data with users and digits has none"),
+        ("idd", 5, 0, "split 'idd' is unknown"),
+    ],
+)
+def test_what_cannot_be_built_is_one_sentence(split: str, clients: int, public: int, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        build("digits", split, clients, 0, public=public)
 
 
 def test_everything_wrong_at_once() -> None:
-    assert len(check_build("digts", "idd + rotated(3)", 0, test=2.0, min_samples=0)) == 6
+    assert len(check_build("digts", "idd + rotated(3)", test=2.0, samples_per_client=5)) == 5
 
 
 def test_small_clients_are_named() -> None:
     with pytest.raises(BadInput) as caught:
         build("digits", "iid", 200, 0)
-    assert caught.value.problems == [
-        "200 of 200 clients have fewer samples than min_samples = 10: "
-        + ", ".join(f"client {i} (9)" for i in range(10))
-        + " and 190 more; lower min_samples, use fewer clients or another split"
-    ]
+    (problem,) = caught.value.problems
+    assert problem.startswith("200 of 200 clients have fewer than data.min_samples = 10 samples: client 0 (9), ")
+    assert "and 190 more; lower data.min_samples" in problem
     assert build("digits", "iid", 200, 0, min_samples=5).samples.min() >= 1
-
-
-@pytest.mark.slow
-def test_uci_har_recordings_never_straddle(data_folder: Path) -> None:
-    dataset = load("uci-har")
-    assert dataset.units is not None
-    assert dataset.users is not None
-    of_window = {window.tobytes(): i for i, window in enumerate(dataset.inputs)}
-    assert len(of_window) == len(dataset.inputs) == 10299
-    for split, clients in (("by-user", None), ("iid", 20), ("dirichlet(0.5)", 8)):
-        federation = build("uci-har", split, clients, 0)
-        rows = np.array([of_window[window.tobytes()] for window in federation.inputs.numpy()])
-        assert len(np.unique(rows)) == len(rows) == 10299
-        sides: list[set[int]] = [set(), set(), set()]
-        for client, edges in enumerate(federation.bounds):
-            for which, side in enumerate(sides):
-                side |= set(dataset.units[rows[edges[which] : edges[which + 1]]])
-            if split == "by-user":
-                assert set(dataset.users[rows[edges[0] : edges[3]]]) == {client}
-        assert all(sides)
-        assert sum(map(len, sides)) == len(set.union(*sides)) == 857
-    assert federation.features == (128, 9)
-
-
-@pytest.mark.slow
-def test_the_539_writers_and_their_two_schools(data_folder: Path) -> None:
-    federation = build("mnist-writers", "by-user", None, 0)
-    assert federation.n == 539
-    assert federation.planted is not None
-    assert sorted(np.bincount(federation.planted)) == [250, 289]
-    total = federation.bounds[:, 3] - federation.bounds[:, 0]
-    assert (total.sum(), total.min(), np.median(total), total.max()) == (60000, 19, 116, 131)
-    assert federation.names[0].startswith("writer ")
-    few = build("mnist-writers", "by-user + rotated(2)", 30, 0, samples_per_client=20, public=100)
-    assert few.n == 30
-    assert set(few.names) < set(federation.names)
-    assert few.planted is not None
-    assert few.planted.max() == 3
-    assert few.public is not None
-    assert few.public.shape == (100, 28, 28, 1)
 
 
 def test_public_samples_are_set_aside_where_there_is_no_official_test_set() -> None:
@@ -334,23 +289,14 @@ def test_reordered_clients_keep_their_data() -> None:
     assert some.planted.tolist() == [0, 1, 1]
 
 
-@pytest.mark.slow
-def test_public_samples_are_official_test_images(data_folder: Path) -> None:
-    federation, again = (build("mnist", "iid", 10, 0, samples_per_client=20, public=50) for _ in range(2))
-    official = load("mnist", public=True)
-    assert official.public is not None
+def test_public_samples_are_official_ones_where_there_are_such() -> None:
+    values = np.arange(80, dtype=np.float32)[:, None]
+    data = Dataset("own", values, np.arange(80) % 2, 2, public=-values[:9] - 1)
+    federation = divide(data, "iid", 4, 0, public=5)
     assert federation.public is not None
-    assert again.public is not None
-    assert torch.equal(federation.public, again.public)
-    held = {image.tobytes() for image in scale_bytes(official.public, official.standard)}
-    assert all(image.tobytes() in held for image in federation.public.numpy())
-    assert len({image.tobytes() for image in federation.public.numpy()}) == 50
-    with pytest.raises(BadInput, match="public = 10001 is not possible; mnist has 10000 official test samples"):
-        build("mnist", "iid", 10, 0, samples_per_client=20, public=10001)
-
-
-def test_a_federation_is_frozen() -> None:
-    federation = build("digits", "iid", 5, 0)
-    assert replace(federation, name="x").name == "x"
-    with pytest.raises(AttributeError):
-        federation.name = "x"  # type: ignore[misc]
+    assert len(set(federation.public[:, 0].tolist())) == 5
+    assert federation.public.max() < 0
+    assert len(federation.labels) == 80
+    assert divide(data, "iid", 4, 0, public=50, at_most=True).public is not None
+    with pytest.raises(BadInput, match="public = 10 is not possible; own has 9 official test samples"):
+        divide(data, "iid", 4, 0, public=10)

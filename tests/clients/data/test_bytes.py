@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,6 @@ import torch
 import coterie
 from coterie.clients.data import build, load
 from coterie.clients.data.agree.own import Holding
-from coterie.clients.data.read import datasets
-from coterie.clients.data.read.datasets import Dataset
-from coterie.clients.data.read.preparation import scale_bytes
 from coterie.clients.engine import bound_network, minibatches
 from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import Language
@@ -67,10 +62,11 @@ def test_what_is_made_of_bytes_is_made_once_and_only_of_the_federations_own(imag
     assert torch.equal(other.to_numbers(other.slice(1, "test")[0]), numbers.slice(1, "test")[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["sequential", "batched"])
-@pytest.mark.parametrize("network", ["mlp", "tests.own_networks:small", "tests.own_networks:Branches"])
-@pytest.mark.parametrize("at_once", [1 << 26, 0])
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("engine", "network", "at_once"),
+    [("sequential", "tests.own_networks:small", 0), ("batched", "mlp", 1 << 26)],
+)
 def test_a_run_on_bytes_is_the_same_run(
     images: tuple[str, str],
     network: str,
@@ -81,73 +77,24 @@ def test_a_run_on_bytes_is_the_same_run(
 ) -> None:
     """Also where samples are put in order and prepared minibatch by minibatch, as those of large clients are."""
     found = []
-    for number, data in enumerate((*images, images[0])):
-        monkeypatch.setattr(bound_network, "GATHERED_BYTES", at_once if number == 2 else 1 << 26)
-        monkeypatch.setattr(minibatches, "PREPARED_BYTES", at_once if number == 2 else 1 << 26)
-        run = {"rounds": 2, "workers": 1, "engine": engine, "folder": str(tmp_path / str(number))}
+    for data in (images[1], images[0]):
+        run = {"rounds": 2, "workers": 1, "engine": engine, "folder": str(tmp_path / str(len(found)))}
         method = {"name": "ifca", "clusters": 2}
         training = {"batch_size": 6, "epochs": 2}
         result = coterie.run(
             coterie.Experiment(method=method, data=data, network=network, training=training, run=run)
         )
         found.append([result.rounds[name].to_list() for name in ("loss", "train_loss", "macro_accuracy")])
-    assert found[0] == found[1] == found[2]
-
-
-@pytest.fixture
-def named_as_numbers(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Lets the images of named datasets be numbers as soon as they are loaded."""
-
-    def load_as_numbers(*given: Any, **settings: Any) -> Dataset:
-        found = load(*given, **settings)
-        public = None if found.public is None else scale_bytes(found.public, found.standard)
-        return replace(found, inputs=scale_bytes(found.inputs, found.standard), public=public, standard=None)
-
-    return lambda: monkeypatch.setattr(datasets, "load", load_as_numbers)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mnist", "cifar10-20k"])
-def test_named_images_stay_bytes_and_become_the_same_numbers(
-    name: str, named_as_numbers: Callable[[], None]
-) -> None:
-    kept = build(name, "iid + rotated(4)", 300, 0, public=9, samples_per_client=20)
-    named_as_numbers()
-    numbers = build(name, "iid + rotated(4)", 300, 0, public=9, samples_per_client=20)
-    assert (kept.inputs.dtype, numbers.inputs.dtype) == (torch.uint8, torch.float32)
-    assert kept.fingerprint == numbers.fingerprint
-    assert kept.public is not None
-    assert numbers.public is not None
-    assert torch.equal(kept.public, numbers.public)
-    assert torch.equal(kept.to_numbers(kept.inputs), numbers.inputs)
-    assert torch.equal(Holding.of(kept, 7).parts[0][0], Holding.of(numbers, 7).parts[0][0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "fedtsdp", "ifca"])
-@pytest.mark.parametrize("settings", [{"engine": "sequential"}, {"engine": "batched"}, {"workers": 2}])
-@pytest.mark.parametrize("name", ["mnist", "cifar10-20k"])
-def test_a_run_on_named_images_is_that_on_their_numbers(
-    name: str, settings: dict[str, Any], method: str, named_as_numbers: Callable[[], None], tmp_path: Path
-) -> None:
-    found = []
-    for kind in ("bytes", "numbers"):
-        data = {"name": name, "split": "rotated(4)", "clients": 8, "samples_per_client": 40}
-        run = {"rounds": 2, "workers": 1, "folder": str(tmp_path / kind), **settings}
-        result = coterie.run(coterie.Experiment(method=method, data=data, run=run))
-        found.append([result.rounds[name].to_list() for name in ("loss", "train_loss", "macro_accuracy")])
-        named_as_numbers()
+        monkeypatch.setattr(bound_network, "GATHERED_BYTES", at_once)
+        monkeypatch.setattr(minibatches, "PREPARED_BYTES", at_once)
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_marked_images_are_numbers_whoever_looks_at_them(
-    images: tuple[str, str], workers: int, tmp_path: Path
-) -> None:
+@pytest.mark.medium
+def test_marked_images_are_numbers_whoever_looks_at_them(images: tuple[str, str], tmp_path: Path) -> None:
     found = []
     for number, data in enumerate(images):
-        run = {"rounds": 2, "workers": workers, "folder": str(tmp_path / str(number))}
+        run = {"rounds": 2, "workers": 1, "folder": str(tmp_path / str(number))}
         attack = {"share": 0.25, "kind": "backdoor"}
         result = coterie.run(coterie.Experiment(method="fedavg", data=data, attack=attack, run=run))
         found.append(coterie.RunFolder(result.folder).log()["value"].to_list())

@@ -55,12 +55,11 @@ def test_digits_need_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load("digits", public=True).public is None
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(4)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["cifar10-20k", "uci-har", "mnist-writers"])
 def test_real_data(data_folder: Path, name: str) -> None:
     assert find_problems(name) == []
-    data = load(name)
+    data = load(name, public=name == "cifar10-20k")
     shape, classes = SHAPES[name]
     assert data.name == name
     assert data.inputs.shape == shape
@@ -71,16 +70,7 @@ def test_real_data(data_folder: Path, name: str) -> None:
     assert np.abs(channels.mean(axis=0, dtype=np.float64)).max() < 0.02
     assert np.abs(channels.std(axis=0, dtype=np.float64) - 1).max() < 0.04
     assert (data.users is not None) == has_users(name)
-    assert data.public is None
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10-20k", "mnist-writers"])
-def test_official_test_images(data_folder: Path, name: str) -> None:
-    found = load(name, public=True)
-    assert found.public is not None
-    assert found.public.shape == (4000 if name == "cifar10-20k" else 10000, *SHAPES[name][0][1:])
-    assert abs(scale_bytes(found.public, found.standard).mean()) < 0.05
+    assert (None if data.public is None else len(data.public)) == (4000 if name == "cifar10-20k" else None)
 
 
 @pytest.mark.medium
@@ -115,6 +105,7 @@ def test_writers_write_in_one_group_each(data_folder: Path) -> None:
     with np.load(data_folder / "mnist" / "mnist_writers.npz", allow_pickle=False) as raw:
         assert np.array_equal(data.user_groups[data.users], raw["train_hsf"])
         assert [data.user_names[u] for u in data.users[:50]] == [f"writer {w}" for w in raw["train_writer"][:50]]
+    assert sorted(np.unique(data.user_groups, return_counts=True)[1]) == [250, 289]
 
 
 @pytest.fixture
@@ -132,9 +123,8 @@ def test_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         "download it"
     )
     assert find_problems("mnist") == [sentence]
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=r"^data = 'mnist' needs files: set COTERIE_DATA"):
         load("mnist")
-    assert caught.value.problems == [sentence]
 
 
 def test_what_no_hub_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -149,17 +139,17 @@ def test_what_no_hub_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar10-20k", "uci-har", "mnist-writers", "shakespeare"])
+@pytest.mark.parametrize("name", ["mnist", "uci-har"])
 def test_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     """Whether or not the data could be downloaded, for whoever sets it means it."""
-    (tmp_path / "file").touch()
-    for wrong in (tmp_path / "nowhere", tmp_path / "file"):
-        monkeypatch.setenv("COTERIE_DATA", str(wrong))
-        sentence = f"COTERIE_DATA = {str(wrong)!r} is no folder; name one that holds the data, or unset it"
-        assert find_problems(name) == [sentence]
-        with pytest.raises(BadInput) as caught:
-            load(name)
-        assert caught.value.problems == [sentence]
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "nowhere"))
+    sentence = (
+        f"COTERIE_DATA = {str(tmp_path / 'nowhere')!r} is no folder; name one that holds the data, or unset it"
+    )
+    assert find_problems(name) == [sentence]
+    with pytest.raises(BadInput) as caught:
+        load(name)
+    assert caught.value.problems == [sentence]
     assert find_problems("digits") == []
 
 
@@ -176,11 +166,7 @@ def test_cifar10_is_whole_where_both_files_are(monkeypatch: pytest.MonkeyPatch, 
     _write_cifar10(tmp_path, "cifar10_train_20k.npz", [0, 2, 5])
     alone = load("cifar10")
     assert alone.labels.tolist() == [0, 2, 5]
-    note = (
-        "these are 20,000 of the 50,000 training images; COTERIE_DATA has no cifar10/cifar10_train_other_30k.npz "
-        "with the others"
-    )
-    assert alone.notes == (note,)
+    assert "these are 20,000 of the 50,000 training images" in alone.notes[0]
     _write_cifar10(tmp_path, "cifar10_train_other_30k.npz", [4, 1, 3])
     whole, subset = load("cifar10"), load("cifar10-20k")
     # In the original order, whichever file an image comes from.
@@ -195,12 +181,13 @@ def test_cifar10_is_whole_where_both_files_are(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("damage", ["cut", "text", "header", "short"])
-def test_damaged_images(data_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage: str) -> None:
-    shutil.copytree(data_folder / "mnist", tmp_path / "mnist")
+def test_damaged_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage: str) -> None:
+    (tmp_path / "mnist").mkdir()
+    images = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+    images.write_bytes(gzip.compress(bytes([0, 0, 8, 3, 0, 0, 0, 9, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(36)))
     path = tmp_path / "mnist" / "train-labels-idx1-ubyte.gz"
-    path.chmod(0o644)
-    packed = path.read_bytes()
-    plain = gzip.decompress(packed)
+    plain = bytes([0, 0, 8, 1, 0, 0, 0, 9]) + bytes(range(9))
+    packed = gzip.compress(plain)
     path.write_bytes(
         {
             "cut": packed[: len(packed) // 2],
@@ -210,11 +197,13 @@ def test_damaged_images(data_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_
         }[damage]
     )
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=r"train-labels-idx1-ubyte\.gz is damaged"):
         load("mnist")
-    assert len(caught.value.problems) == 1
-    assert str(path) in caught.value.problems[0]
-    assert "is damaged" in caught.value.problems[0]
+    path.write_bytes(packed)
+    assert load("mnist").labels.tolist() == list(range(9))
+    path.write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 8]) + bytes(8)))
+    with pytest.raises(BadInput, match="9 images and 8 labels"):
+        load("mnist")
 
 
 def test_writers_of_other_images(data_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -238,9 +227,11 @@ def test_writers_of_other_images(data_folder: Path, monkeypatch: pytest.MonkeyPa
 def test_unknown_names() -> None:
     assert find_problems("minst") == ["data 'minst' is unknown; did you mean mnist?"]
     assert "known: cifar10, cifar10-20k, digits" in find_problems("zzz")[0]
-    for name in ("hub:mnist", "hub:owner/", "hub:/name", "hub:owner/name/", "hub:a/b/c/d"):
-        sentence = f"data = {name!r} is not possible; write hub:owner/name, or hub:owner/name/configuration"
-        assert find_problems(name) == [sentence]
+    for name in ("hub:mnist", "hub:/name", "hub:a/b/c/d"):
+        (sentence,) = find_problems(name)
+        assert "write hub:owner/name, or hub:owner/name/configuration" in sentence
+        with pytest.raises(BadInput, match="write hub:owner/name"):
+            load(name)
 
 
 @pytest.mark.usefixtures("without_hub")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
@@ -13,7 +13,7 @@ from coterie.clients.data.read.datasets import Dataset
 from coterie.clients.tasks import Language
 
 
-@pytest.mark.slow
+@settings(max_examples=20)
 @given(st.integers(2, 9), st.integers(2, 10), st.integers(0, 1000))
 def test_divergence_is_the_mean_over_pairs(n: int, classes: int, seed: int) -> None:
     counts = np.random.default_rng(seed).poisson(2.0, (n, classes)) + np.eye(n, classes, dtype=np.int64)

@@ -13,7 +13,6 @@ import polars as pl
 import pytest
 
 from coterie.clients.data import build, load
-from coterie.clients.data.read import files
 from coterie.clients.data.read.datasets import find_problems
 from coterie.errors import BadInput
 
@@ -36,8 +35,7 @@ def refused(data: str) -> str:
     return caught.value.problems[0]
 
 
-@pytest.mark.parametrize("feature", ["features", "x", "inputs", "image", "signal", "X"])
-@pytest.mark.parametrize("label", ["label", "y", "labels", "Label"])
+@pytest.mark.parametrize(("feature", "label"), [("features", "labels"), ("signal", "y"), ("X", "Label")])
 def test_names_of_arrays(tmp_path: Path, feature: str, label: str) -> None:
     data = load(npz(tmp_path, **{feature: X, label: Y}))
     assert data.name == "wards"
@@ -49,7 +47,7 @@ def test_names_of_arrays(tmp_path: Path, feature: str, label: str) -> None:
     assert data.notes == ()
 
 
-@pytest.mark.parametrize("key", ["client", "user", "subject", "writer"])
+@pytest.mark.parametrize("key", ["client", "writer"])
 def test_users(tmp_path: Path, key: str) -> None:
     data = load(npz(tmp_path, x=X, y=Y, **{key: [7, 7, 3, 3, 3, 9, 9, 9]}))
     assert data.users is not None
@@ -89,22 +87,17 @@ def test_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"y": Y}, "has no features (it has y); name one of them features, x, inputs, image, "
-            "signal, tokens or input_ids"),
+        ({"y": Y}, "has no features (it has y); name one of them features, x, inputs"),
         ({"x": X}, "has no label (it has x); name one of them label, y, labels, target or targets"),
         ({"x": X, "features": X, "y": Y}, "has x and features, which all name the features; keep one of them"),
         ({"x": X, "y": Y[:7]}, "features has 8, label has 7 entries; they must have as many, one per sample"),
-        ({"x": X, "y": Y, "user": Y[:2]}, "user has 2 entries"),
-        ({"x": X, "y": Y[:, None]}, "label has shape (8, 1); it needs one entry per sample"),
+        ({"x": X, "y": Y, "user": Y[:, None]}, "user has shape (8, 1); it needs one entry per sample"),
         ({"x": X, "y": np.stack([Y, Y], 1)}, "several targets need task.name = 'multilabel' or 'regression'"),
         ({"x": 3.0, "y": Y}, "features has shape (); it needs one entry per sample"),
         ({"x": X[:0], "y": Y[:0]}, "has no samples"),
         ({"x": X[:, :0], "y": Y}, "features have shape (8, 0); every sample needs at least one"),
-        ({"x": X.astype(str), "y": Y}, "features are of type <U32; they must be numbers"),
         ({"x": X * 1j, "y": Y}, "features are of type complex128; they must be numbers"),
-        ({"x": X, "y": Y * 0}, "all labels are 0; there must be at least two classes"),
         ({"x": X, "y": Y / 2}, "label in row 1 is 0.5; labels must be integers or strings"),
-        ({"x": X, "y": np.where(Y == 1, np.nan, Y * 1e300)}, "is 2e+300; labels must be integers or strings"),
         ({"x": X, "y": Y * 1e300}, "label in row 1 is 1e+300; labels must be integers or strings"),
         ({"x": X, "y": Y * 1j}, "labels are of type complex128; labels must be integers or strings"),
         ({"x": np.where(X == 13, np.nan, X), "y": Y}, "row 4, column 1 of the features is nan; every value"),
@@ -163,7 +156,7 @@ def write_archive(folder: Path, method: int = zipfile.ZIP_STORED, **members: byt
     "shape",
     [
         *("(1000000000000,)", "(4294967296, 4294967296)", "(18446744073709551616,)", "(-5, -2)", "(11,)"),
-        *("(" * 100, "(10.0,)", "'a'", f"({'9' * 90},)"),
+        "(" * 100,
     ],
 )
 @pytest.mark.parametrize("ending", [".npz", ".npy"])
@@ -183,23 +176,6 @@ def test_a_header_that_lies_is_refused_before_memory_is_taken(tmp_path: Path, sh
     assert most < 10_000_000
 
 
-def test_a_member_whose_length_lies_is_refused(tmp_path: Path) -> None:
-    path = write_archive(tmp_path, x=write_header("(10,)") + bytes(40), y=write_header("(10,)", "<i8") + bytes(80))
-    content = bytearray(path.read_bytes())
-    place = content.index(b"PK\x01\x02") + 24
-    content[place : place + 4] = struct.pack("<I", 2**31)
-    path.write_bytes(content)
-    assert "bytes and says that 2,147,48" in refused(str(path))
-    assert find_problems(str(path)) == [refused(str(path))]
-
-
-def test_what_is_packed_a_thousand_times_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "ALWAYS_UNPACKED", 1_000_000)
-    x = write_header("(500000, 4)", "|u1") + bytes(2_000_000)
-    path = write_archive(tmp_path, zipfile.ZIP_DEFLATED, x=x, y=write_header("(10,)", "<i8") + bytes(80))
-    assert refused(str(path)).endswith("are packed in it, which is not believed; save it without compression")
-
-
 def test_arrays_by_columns_and_compressed_ones_are_read(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "wards.npz", x=np.asfortranarray(X), y=Y)
     data = load(str(tmp_path / "wards.npz"))
@@ -211,12 +187,6 @@ def test_whole_numbers_beyond_64_bits_are_read(tmp_path: Path) -> None:
     rows = [f"{i + 1}8446744073709551616,{i % 2}" for i in range(60)]
     (tmp_path / "wards.csv").write_text("\n".join(["a,label", *rows]))
     assert load(str(tmp_path / "wards.csv")).inputs.shape == (60, 1)
-
-
-def test_files_of_which_one_alone_holds_numbers_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=X, y=Y)
-    np.savez(tmp_path / "b.npz", x=X.astype("M8[s]"), y=Y)
-    assert "b.npz has features of type datetime64[s] and" in refused(str(tmp_path))
 
 
 def test_parquet_with_numeric_columns(tmp_path: Path) -> None:
@@ -261,7 +231,8 @@ def test_parquet_with_a_list_column(tmp_path: Path, kind: pl.DataType) -> None:
             "column x has no value in row 0; every value must be a finite 32-bit number; 1 of 2 rows lack",
         ),
         ({"y": [0, 1], "x": [1.0, float("nan")]}, "column x has no value in row 1; every value"),
-        ({"y": [0, 1], "x": [[1.0], [1.0, 2.0]]}, "x has 1 values in row 0 and 2 in row 1"),
+        ({"y": [0, 1], "x": [[1.0], [1.0, 2.0]]}, "its rows must be equally long lists of numbers"),
+        ({"y": [0, 1], "x": [[1.0], None]}, "its rows must be equally long lists of numbers"),
         ({"y": [0, 1], "x": [[1.0], [None]]}, "row 1, column 0 of the features is nan"),
         ({"y": [0, 1], "x": [["a"], ["b"]]}, "its rows must be equally long lists of numbers"),
         ({"y": [0, 1], "x": [[1], [2]], "z": [[1], [2]]}, "has several list columns (x, z); keep the one"),
@@ -290,15 +261,17 @@ def test_a_folder_of_clients(tmp_path: Path) -> None:
 def test_a_folder_whose_files_disagree(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=X, y=Y)
     np.savez(tmp_path / "b.npz", x=X[:, :2], y=Y)
-    assert "b.npz has features of shape (2,) and " in refused(str(tmp_path))
+    assert "b.npz has features of shape (8, 2) and " in refused(str(tmp_path))
     np.savez(tmp_path / "b.npz", x=X, y=Y, client=Y)
     assert "has a client column; give it to all or none" in refused(str(tmp_path))
     np.savez(tmp_path / "b.npz", x=X, y=Y[:3])
-    assert "b.npz: features has 8, label has 3 entries" in refused(str(tmp_path))
+    assert "b.npz: features has 8, label has 3, client has 8 entries" in refused(str(tmp_path))
     np.savez(tmp_path / "b.npz", x=X, y=Y.astype(str))
     assert "b.npz has labels of type <U21 and " in refused(str(tmp_path))
     np.savez(tmp_path / "b.npz", x=X.astype(str), y=Y)
-    assert "make all of them numbers" in refused(str(tmp_path))
+    assert "b.npz has features of type <U32 and " in refused(str(tmp_path))
+    np.savez(tmp_path / "b.npz", x=X, y=np.stack([Y, Y], 1))
+    assert "b.npz has labels of shape (8, 2) and " in refused(str(tmp_path))
 
 
 def test_check_finds_it_without_loading(tmp_path: Path) -> None:
@@ -306,14 +279,12 @@ def test_check_finds_it_without_loading(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=X)
     np.savez(tmp_path / "c.npz", y=Y)
     assert len(find_problems(str(tmp_path))) == 2
-    assert find_problems(str(tmp_path / "no.npz")) == [
-        f"data = {str(tmp_path / 'no.npz')!r} does not exist; give a .csv, .npz or .parquet file, "
-        "a folder of them, or a folder of images"
-    ]
     (tmp_path / "a.xls").touch()
-    assert find_problems(str(tmp_path / "a.xls")) == [
-        f"data = {str(tmp_path / 'a.xls')!r} ends in '.xls'; it must be a .csv, .npz or .parquet file; "
-        "save it as CSV"
-    ]
     (tmp_path / "empty").mkdir()
-    assert "has no .csv, .npz or .parquet file, and no images" in find_problems(str(tmp_path / "empty"))[0]
+    for name, sentence in (
+        ("no.npz", "does not exist; give a .csv, .npz or .parquet file"),
+        ("a.xls", "ends in '.xls'; it must be a .csv, .npz or .parquet file; save it as CSV"),
+        ("empty", "has no .csv, .npz or .parquet file, and no images"),
+    ):
+        assert sentence in refused(str(tmp_path / name))
+        assert find_problems(str(tmp_path / name)) == [refused(str(tmp_path / name))]

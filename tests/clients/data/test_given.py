@@ -150,7 +150,7 @@ def test_data_that_were_changed_are_refused() -> None:
     [
         ({"a": (X, LABEL[:5])}, "features has 60, label has 5, client has 60 entries"),
         ({"a": FRAME}, "the data of client 'a' have a client column"),
-        ({"a": (X, LABEL), "b": (X[:, :2], LABEL)}, "the data of client 'b' has features of shape (2,)"),
+        ({"a": (X, LABEL), "b": (X[:, :2], LABEL)}, "the data of client 'b' has features of shape (60, 2)"),
         (FRAME.drop("label"), "the data given has no label"),
         ({"a": Own(slice(0, 0))}, "every item must be a pair of an input and a target"),
         (7, "data = 7 is not possible; it must be a table of name"),

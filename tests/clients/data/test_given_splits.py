@@ -149,16 +149,16 @@ def test_own_test_samples_cost_no_training_samples() -> None:
         ),
         (
             lambda: divide(make([20, 3, 1]), "by-user", None, 0, small_clients="refuse"),
-            "2 of 3 clients have fewer samples than min_samples = 10: u1 (3), u2 (1); lower min_samples",
+            "2 of 3 clients have fewer than data.min_samples = 10 samples: u1 (3), u2 (1); lower data.min_samples",
         ),
         (lambda: divide(make([3, 2]), "by-user", None, 0), "no client is left; lower data.min_samples"),
         (
             lambda: divide(make([20, 20]), "by-user", None, 0, small_clients="refuse", min_classes=4),
-            "2 of 2 clients have training samples of fewer classes than min_classes = 4: u0, u1",
+            "2 of 2 clients have training samples of fewer than data.min_classes = 4 classes: u0, u1",
         ),
         (
             lambda: divide(make([20, 20], 0, np.repeat([0, 2], 20).astype(np.int8)), "iid", 40, 0, min_samples=1),
-            "have no sample to train on or none to test with",
+            "20 of 40 clients have no sample to train on: ",
         ),
     ],
 )

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from coterie.clients.data.read.columns import Columns
 from coterie.clients.data.read.datasets import check_and_convert
-from coterie.clients.data.read.labelling import class_names, class_numbers, known_classes
 from coterie.clients.tasks import CLASSIFICATION, Binary
 from coterie.errors import BadInput
 
@@ -33,29 +32,29 @@ def labelled(values: ArrayLike) -> Columns:
     ],
 )
 def test_names_are_those_of_the_numbers(values: ArrayLike, names: tuple[str, ...] | None) -> None:
-    columns = labelled(values)
     notes: list[str] = []
-    numbers, classes = class_numbers(columns, notes)
-    assert class_names(columns) == names
+    targets = CLASSIFICATION.read_targets(np.asarray(values), "a.npz", notes)
+    assert targets.names == names
     assert bool(notes) == (names is not None)
-    called = names or tuple(map(str, range(classes)))
-    assert np.array_equal(known_classes(columns, called), numbers)
+    known = CLASSIFICATION.read_targets(np.asarray(values), "a.npz", [], names or targets.classes)
+    assert np.array_equal(known.values, targets.values)
 
 
-def test_classes_that_do_not_occur_keep_their_numbers() -> None:
-    assert known_classes(labelled(["d", "b"]), ("a", "b", "c", "d")).tolist() == [3, 1]
-    assert known_classes(labelled([7.0]), tuple(map(str, range(10)))).tolist() == [7]
+def test_labels_are_those_of_known_classes() -> None:
+    def read(values: ArrayLike, known: tuple[str, ...] | int) -> list[int]:
+        found: list[int] = CLASSIFICATION.read_targets(np.asarray(values), "a.npz", [], known).values.tolist()
+        return found
 
-
-def test_labels_that_are_no_class_are_refused() -> None:
+    assert read(["d", "b"], ("a", "b", "c", "d")) == [3, 1]
+    assert read([7.0], 10) == [7]
     with pytest.raises(BadInput, match=r"a\.npz: label in row 1 is cow; the classes are cat, dog$"):
-        known_classes(labelled(["cat", "cow", "pig"]), ("cat", "dog"))
+        read(["cat", "cow", "pig"], ("cat", "dog"))
     with pytest.raises(BadInput, match=r"label in row 0 is 30; the classes are 0, 1, .*, 11 and 8 more$"):
-        known_classes(labelled([30]), tuple(map(str, range(20))))
+        read([30], 20)
     with pytest.raises(BadInput, match=r"label in row 1 is 0\.5; labels must be integers or strings"):
-        known_classes(labelled([1, 0.5]), ("0", "1"))
+        read([1, 0.5], 2)
     with pytest.raises(BadInput, match="all labels are cat; there must be at least two classes"):
-        class_numbers(labelled(["cat", "cat"]), [])
+        CLASSIFICATION.read_targets(np.array(["cat", "cat"]), "a.npz", [])
 
 
 def test_a_rare_class_of_two_is_said_where_nobody_named_a_task() -> None:

@@ -232,11 +232,6 @@ def test_few_shot_takes_the_most_possible_and_refuses_more() -> None:
         ("label-groups", {"groups": 11}, "label-groups.groups = 11 is not possible; digits has 10 classes"),
         ("label-blocks", {"groups": 9}, "split = 'label-blocks(groups=9)' needs at least 9 clients; clients = 8"),
         ("few-shot", {"classes": 12}, "few-shot.classes = 12 is not possible; digits has 10 classes"),
-        (
-            "few-shot",
-            {"few_classes": 6},
-            "few-shot.few_classes = 6 is not possible; it must be at most classes = 5",
-        ),
     ],
 )
 def test_what_the_data_do_not_allow(name: str, given_settings: dict[str, Any], sentence: str) -> None:

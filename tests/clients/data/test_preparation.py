@@ -28,11 +28,3 @@ def test_columns_of_raw_memory_are_refused(tmp_path: Path) -> None:
     wanted = Experiment(data={"name": str(path), "split": "iid", "clients": 2})
     with pytest.raises(BadInput, match=r"x is of type .V8; its columns must hold numbers or text"):
         load_federation(wanted, build_method(wanted.method))
-
-
-def test_files_whose_labels_have_other_shapes_are_refused(tmp_path: Path) -> None:
-    for name, shape in (("a", (20,)), ("b", (20, 2))):
-        np.savez(tmp_path / f"{name}.npz", x=np.zeros((20, 2)), y=np.zeros(shape, np.int64))
-    wanted = Experiment(data={"name": str(tmp_path), "split": "by-user"})
-    with pytest.raises(BadInput, match=r"b.npz has labels of shape \(20, 2\) and .*a.npz of \(20,\); make"):
-        load_federation(wanted, build_method(wanted.method))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from coterie.clients.data.divide import flower_splits
 from coterie.clients.data.divide.augmentation import Augmentation
 from coterie.clients.data.divide.duplicates import count_shared_rows, say_shared_rows
 from coterie.clients.data.divide.holdout import TRAIN, check_given, hold_out
-from coterie.clients.data.divide.partition import SPLITS, Partition, Pool, goes_by_class, without_users
+from coterie.clients.data.divide.partition import SPLITS, Pool, goes_by_class, without_users
 from coterie.clients.data.divide.skew import Rows
 from coterie.clients.data.divide.small_clients import Fate, Limits, choose_clients, say_one_class
-from coterie.clients.data.divide.split import Call, check_split, parse_split
+from coterie.clients.data.divide.split import Call, parse_split
 from coterie.clients.data.read import datasets, storage
 from coterie.clients.data.read.columns import USUAL, Named
 from coterie.clients.data.read.datasets import Dataset
@@ -201,69 +201,51 @@ class Federation:
         return self.inputs[start:stop], self.labels[start:stop]
 
 
+class DivisionSettings(TypedDict, total=False):
+    """The settings of `divide` that `build` hands on."""
+
+    validation: float
+    test: float
+    min_samples: int
+    samples_per_client: int | None
+    small_clients: Fate | None
+    min_classes: int
+
+
 def build(
     data: str,
     split: str,
     clients: int | None,
     seed: int,
     *,
-    validation: float = 0.1,
-    test: float = 0.2,
-    min_samples: int = 10,
-    samples_per_client: int | None = None,
     public: int | None = 0,
     usual_public: int = 0,
     task: Task | None = None,
-    small_clients: Fate | None = None,
-    min_classes: int = 1,
     missing: Missing = "refuse",
     standardise: Standardise = "none",
     test_path: str | None = None,
     named: Named = USUAL,
+    **division: Unpack[DivisionSettings],
 ) -> Federation:
     """Load data, give every client its samples, hold out each client's validation and test samples, skew.
 
     Args:
         data: a name in `DATASETS`, a path, or `hub:owner/name`.
-        split: a partition and any skews, as in `dirichlet(0.5) + rotated(4)`.
-        clients: how many; None means every user for `by-user`, else 20.
-        seed: of all draws; the partition, the cap, the hold-out, the skews and the public samples have a
-            stream each, so changing one setting does not disturb the others.
-        validation: share of each client's own samples held out for validation.
-        test: share of each client's own samples held out for testing; at least one sample.
-        min_samples: a client with fewer samples, all its splits together, is small.
-        samples_per_client: at most so many samples per client, drawn at random; None keeps all.
+        split: as for `divide`, and so are `clients` and `seed`.
         public: how many unlabelled samples the server holds: official test samples where the data have such, else
             samples that are set aside and given to no client. None means `usual_public`, or as many as there are
             of the former, or a tenth of the data.
         task: what is learnt; without one, what the data are for decides.
-        small_clients: what becomes of small clients, and of those without a sample to test with: `refuse`,
-            `leave-out` or `keep`. None leaves them out where the clients are the users of the data.
-        min_classes: a client whose training samples are of fewer classes is small.
         missing: what is done about missing values.
         standardise: on whose training samples all inputs are standardised: those of all clients, or each client's
             own.
         test_path: a file or folder of further samples, in the form of the data, which are for testing alone.
         named: what label and client are called, where the usual names do not say it.
-
-    Where the data say themselves what samples are for, that is kept, and `test` is not used.
+        division: the other settings of `divide`.
 
     Raises:
-        BadInput: anything about the data, the split or the numbers that cannot be, as far as possible all at once.
+        BadInput: the data cannot be loaded, or not divided so.
     """
-    problems = datasets.find_test_problems(data, test_path, named) + check_build(
-        data,
-        split,
-        clients,
-        validation=validation,
-        test=test,
-        min_samples=min_samples,
-        samples_per_client=samples_per_client,
-        public=public,
-        named=named,
-    )
-    if problems:
-        raise BadInput(problems)
     wanted = usual_public if public is None else public
     whole = datasets.load(
         data,
@@ -274,21 +256,8 @@ def build(
         test_path=test_path,
         named=named,
     )
-    return divide(
-        whole,
-        split,
-        clients,
-        seed,
-        validation=validation,
-        test=test,
-        min_samples=min_samples,
-        samples_per_client=samples_per_client,
-        public=wanted,
-        at_most=public is None,
-        small_clients=small_clients,
-        min_classes=min_classes,
-        count_twins=data not in datasets.DATASETS,
-    )
+    twins = data not in datasets.DATASETS
+    return divide(whole, split, clients, seed, public=wanted, at_most=public is None, count_twins=twins, **division)
 
 
 def divide(
@@ -307,21 +276,25 @@ def divide(
     min_classes: int = 1,
     count_twins: bool = True,
 ) -> Federation:
-    """Give every client its samples of a dataset; see `build`.
+    """Give every client its samples of a dataset, hold out each client's validation and test samples, skew.
+
+    Where the data say themselves what samples are for, that is kept, and `test` is not used.
 
     Args:
         whole: the samples.
-        split: as for `build`, and so are all others that are not here.
-        clients: how many.
-        seed: of all draws.
-        validation: share.
-        test: share.
-        min_samples: of a client.
-        samples_per_client: at most.
-        public: how many samples the server holds.
+        split: a partition and any skews, as in `dirichlet(0.5) + rotated(4)`.
+        clients: how many; None means every user for `by-user`, else 20.
+        seed: of all draws; the partition, the cap, the hold-out, the skews and the public samples have a
+            stream each, so changing one setting does not disturb the others.
+        validation: share of each client's own samples held out for validation.
+        test: share of each client's own samples held out for testing; at least one sample.
+        min_samples: a client with fewer samples, all its splits together, is small.
+        samples_per_client: at most so many samples per client, drawn at random; None keeps all.
+        public: how many samples the server holds (see `build`).
         at_most: whether it may have to do with fewer.
-        small_clients: what becomes of them.
-        min_classes: of a client.
+        small_clients: what becomes of small clients, and of those without a sample to test with: `refuse`,
+            `leave-out` or `keep`. None leaves them out where the clients are the users of the data.
+        min_classes: a client whose training samples are of fewer classes is small.
         count_twins: whether test samples that are identical to a training sample are counted, and told of.
 
     Raises:
@@ -368,14 +341,15 @@ def divide(
     sizes = [len(part) for part in partition.parts]
     limits = Limits(min_samples, min_classes, fate)
     chosen, notes = choose_clients(held, sizes, classes, names, limits, dataset.units is not None, aside)
-    partition, held, names = partition.of(chosen), [held[i] for i in chosen], tuple(names[i] for i in chosen)
+    held, names = [held[i] for i in chosen], tuple(names[i] for i in chosen)
+    planted, few_shot = (None if each is None else each[chosen] for each in (partition.planted, partition.few_shot))
     notes = [*dataset.notes, *_say_unused(dataset, name, validation), *partition.notes, *notes]
     if name == "by-user" and classes is not None and min_classes == 1:
         notes += say_one_class(held, classes, names)
     if count_twins:
         filled = dataset.preparation.missing in ("mean", "zero")
         notes += say_shared_rows(count_shared_rows(dataset.inputs, held), filled)
-    return _assembled(replace(dataset, notes=tuple(notes)), partition, skews, held, names, kept, seed)
+    return _assembled(replace(dataset, notes=tuple(notes)), planted, few_shot, skews, held, names, kept, seed)
 
 
 def _say_unused(dataset: Dataset, partition: str, validation: float) -> list[str]:
@@ -397,49 +371,25 @@ def _say_unused(dataset: Dataset, partition: str, validation: float) -> list[str
 def check_build(
     data: str,
     split: str,
-    clients: int | None,
     *,
     validation: float = 0.1,
     test: float = 0.2,
     min_samples: int = 10,
     samples_per_client: int | None = None,
-    public: int | None = 0,
     named: Named = USUAL,
 ) -> list[str]:
     """What can be known to be wrong with `build`'s arguments before anything is loaded, one sentence each."""
-    wrong_split = check_split(split)
-    parts = [] if wrong_split else [name for name, _ in parse_split(split)]
-    problems = datasets.find_problems(data, named) + wrong_split
-
-    def refuse(wrong: bool, sentence: Callable[[], str]) -> None:
-        if wrong:
-            problems.append(sentence())
-
-    refuse(
-        clients is not None and clients < 1, lambda: f"clients = {clients} is not possible; it must be at least 1"
-    )
-    refuse(
-        not 0 <= validation < 1,
-        lambda: f"validation = {validation:g} is not possible; it must be at least 0 and below 1",
-    )
-    refuse(not 0 < test < 1, lambda: f"test = {test:g} is not possible; it must be above 0 and below 1")
-    refuse(
-        0 <= validation < 1 and 0 < test < 1 and validation + test >= 1,
-        lambda: f"validation + test = {validation + test:g} leaves nothing to train on; it must be below 1",
-    )
-    refuse(
-        min_samples < 2,
-        lambda: f"min_samples = {min_samples} is not possible; it must be at least 2: one to train on, one to test",
-    )
-    refuse(
-        samples_per_client is not None and samples_per_client < min_samples,
-        lambda: f"samples_per_client = {samples_per_client} is below min_samples = {min_samples}; raise it",
-    )
-    refuse(public is not None and public < 0, lambda: f"public = {public} is not possible; it must be at least 0")
-    refuse(
-        data in datasets.DATASETS and not datasets.has_users(data) and "by-user" in parts,
-        lambda: without_users(data),
-    )
+    problems = datasets.find_problems(data, named)
+    try:
+        parts = [name for name, _ in parse_split(split)]
+        if data in datasets.DATASETS and not datasets.has_users(data) and "by-user" in parts:
+            problems.append(without_users(data))
+    except BadInput as error:
+        problems += error.problems
+    if validation + test >= 1:
+        problems.append(f"validation + test = {validation + test:g} leaves nothing to train on; it must be below 1")
+    if samples_per_client is not None and samples_per_client < min_samples:
+        problems.append(f"samples_per_client = {samples_per_client} is below min_samples = {min_samples}; raise it")
     return problems
 
 
@@ -497,7 +447,8 @@ def _capped(
 
 def _assembled(
     dataset: Dataset,
-    partition: Partition,
+    planted: NDArray[np.int64] | None,
+    few_shot: NDArray[np.bool_] | None,
     skews: list[Call],
     held: list[list[NDArray[np.int64]]],
     names: tuple[str, ...],
@@ -515,8 +466,8 @@ def _assembled(
     if public is not None:
         fill_and_scale(public, preparation)
     rows = Rows(dataset.name, inputs, labels, dataset.classes, bounds[:, [0, 3]], seed)
-    planted = [] if partition.planted is None else [partition.planted]
-    planted += [SPLITS[name].target(rows, **settings) for name, settings in skews]
+    groupings = [] if planted is None else [planted]
+    groupings += [SPLITS[name].target(rows, **settings) for name, settings in skews]
     targets = _training_rows(labels, bounds)
     fitted = dataset.task.fit(targets, dataset.outputs)
     return Federation(
@@ -526,9 +477,9 @@ def _assembled(
         classes=dataset.classes,
         bounds=bounds,
         names=names,
-        planted=_product(planted),
+        planted=_product(groupings),
         public=None if public is None else torch.from_numpy(public),
-        few_shot=partition.few_shot,
+        few_shot=few_shot,
         notes=(*dataset.notes, *dataset.task.advise(targets)),
         task=fitted,
         outputs=dataset.outputs,

@@ -6,10 +6,12 @@ Samples are taken as independent of each other. Nothing here imports PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, log_softmax, logit
 
 Floats = NDArray[np.float64]
 Values = NDArray[Any]
@@ -25,8 +27,38 @@ DRAWN_NUMBERS = 4_000_000
 
 NONE = (float("nan"), float("nan"))
 
-Bound = Callable[[Values, Values, Values, np.random.Generator], tuple[float, float]]
-"""What bounds a metric, from predictions, scores and targets (see `bound_metric`)."""
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """A metric that follows from sums over samples, bounded by drawing these with replacement.
+
+    Attributes:
+        parts: from predictions, scores and targets (see `bound_metric`): what each sample adds, `[s, ...]`.
+        value: the metric `[draws]` of the means over the samples of each draw, `[draws, ...]`.
+        is_share: whether it lies between 0 and 1, at whose ends every draw would be the same.
+    """
+
+    parts: Callable[[Values, Values, Values], Floats]
+    value: Callable[[Floats], Floats]
+    is_share: bool = False
+
+    def bound(
+        self, predicted: Values, scores: Values, targets: Values, rng: np.random.Generator
+    ) -> tuple[float, float]:
+        """Return the ends of the interval; NaN where half of the draws and more are not defined."""
+        parts = self.parts(predicted, scores, targets)
+        samples = len(parts)
+        value = float(self.value(parts.mean(0, keepdims=True))[0])
+        if self.is_share and value in (0.0, 1.0):
+            return _bound_extreme(value, int(parts.reshape(samples, -1).any(1).sum()))
+        draws = int(np.clip(DRAWN_NUMBERS // samples, 100, DRAWS))
+        weights = rng.multinomial(samples, np.full(samples, 1 / samples), draws) / samples
+        drawn = self.value((weights @ parts.reshape(samples, -1)).reshape(draws, *parts.shape[1:]))
+        known = drawn[~np.isnan(drawn)]
+        if len(known) <= len(drawn) // 2:
+            return NONE
+        low, high = np.quantile(known, [0.025, 0.975])
+        return float(low), float(high)
 
 
 def bound_metric(
@@ -48,17 +80,16 @@ def bound_metric(
     bound = BOUNDED.get(name)
     if bound is None or len(targets) < 2:
         return NONE
+    predicted, scores, targets = np.asarray(predicted), np.asarray(scores), np.asarray(targets)
     with np.errstate(all="ignore"):
-        low, high = bound(np.asarray(predicted), np.asarray(scores), np.asarray(targets), rng)
+        if isinstance(bound, Bootstrap):
+            low, high = bound.bound(predicted, scores, targets, rng)
+        else:
+            low, high = bound(scores, targets)
     return (low, high) if np.isfinite(low) and np.isfinite(high) else NONE
 
 
-def _bound_auroc(
-    predicted: Values,
-    scores: Values,
-    targets: Values,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
+def _bound_auroc(scores: Values, targets: Values) -> tuple[float, float]:
     """Bound the area under the curve, one class against the others, averaged over those that can be.
 
     The variance is that of DeLong, DeLong and Clarke-Pearson (Biometrics 44, 1988); of a mean over classes, that of
@@ -79,24 +110,18 @@ def _bound_auroc(
     return _bound_logit(area, error)
 
 
-def _bound_average_precision(
-    predicted: Values,
-    scores: Values,
-    targets: Values,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
+def _bound_average_precision(scores: Values, targets: Values) -> tuple[float, float]:
     """Bound the area under precision over recall, one class against the others, averaged over those that can be.
 
     The interval is taken on logits, where its variance is that of as many right answers as samples are of a class:
     Boyd, Eng and Page, Area under the precision-recall curve: point estimates and confidence intervals, ECML 2013.
     """
+    from sklearn.metrics import average_precision_score
+
     areas, counts = [], []
     for own, yes, no in _one_against_others(scores, targets):
         known = yes | no
-        order = np.argsort(-own[known], kind="stable")
-        last = np.append(np.diff(own[known][order]) != 0, True)  # of the samples with the same score
-        hits, taken = np.cumsum(yes[known][order])[last], np.flatnonzero(last) + 1
-        areas.append(float((np.diff(hits, prepend=0) * hits / taken).sum() / hits[-1]))
+        areas.append(float(average_precision_score(yes[known], own[known])))
         counts.append(int(yes.sum()))
     if not areas:
         return NONE
@@ -127,8 +152,8 @@ def _is_known(targets: Values) -> NDArray[np.bool_]:
 
 def _bound_logit(value: float, error: float) -> tuple[float, float]:
     """Bound a share between 0 and 1 from its standard error, on logits, so that the ends stay between them, too."""
-    middle, half = np.log(value / (1 - value)), Z * error / (value * (1 - value))
-    return 1 / (1 + float(np.exp(half - middle))), 1 / (1 + float(np.exp(-half - middle)))
+    middle, half = logit(value), Z * error / (value * (1 - value))
+    return float(expit(middle - half)), float(expit(middle + half))
 
 
 def _bound_extreme(value: float, samples: float) -> tuple[float, float]:
@@ -151,35 +176,8 @@ def _share_below(values: Floats, others: Floats) -> Floats:
     )
 
 
-Share = Callable[[Floats, Floats, Floats], Floats]
-"""From right answers, targets and predictions of each class `[draws, labels, C]`: the metric of each draw."""
-
-
-def _bound_share(share: Share) -> Bound:
-    """Return what bounds a metric of classes: a bootstrap of samples, with all pixels or tokens of each."""
-
-    def bound(
-        predicted: Values,
-        scores: Values,
-        targets: Values,
-        rng: np.random.Generator,
-    ) -> tuple[float, float]:
-        counts = _count_classes(predicted, targets)
-        some = counts[1].any((1, 2))
-        if not some.any():
-            return NONE
-        value = float(share(*(of.sum(0, keepdims=True) for of in counts))[0])
-        if value in (0.0, 1.0):
-            return _bound_extreme(value, int(some.sum()))
-        weights = _draw_weights(len(targets), rng)
-        drawn = ((weights @ of.reshape(len(of), -1)).reshape(-1, *of.shape[1:]) for of in counts)
-        return _percentiles(share(*drawn))
-
-    return bound
-
-
-def _count_classes(predicted: Values, targets: Values) -> tuple[Floats, Floats, Floats]:
-    """Count right predictions, targets and predictions of each sample and class, `[s, labels, C]` each.
+def _count_classes(predicted: Values, scores: Values, targets: Values) -> Floats:
+    """Count right predictions, targets and predictions of each sample and class, `[s, 3, labels, C]`.
 
     Of classes, also those of pixels and tokens, there is one label; of several labels each has the classes 0 and 1.
     """
@@ -195,24 +193,25 @@ def _count_classes(predicted: Values, targets: Values) -> tuple[Floats, Floats, 
         np.bincount(where, minlength=size).reshape(s, labels, classes).astype(np.float64)
         for where in ((place + actual)[actual == guessed], place + actual, place + guessed)
     ]
-    return counts[0], counts[1], counts[2]
+    return np.stack(counts, 1)
 
 
-def _accuracy(hits: Floats, actual: Floats, guessed: Floats) -> Floats:
-    return np.asarray(hits.sum((1, 2)) / actual.sum((1, 2)))
+def _accuracy(counts: Floats) -> Floats:
+    return np.asarray(counts[:, 0].sum((1, 2)) / counts[:, 1].sum((1, 2)))
 
 
-def _balanced_accuracy(hits: Floats, actual: Floats, guessed: Floats) -> Floats:
-    return _mean_of_known(_mean_of_known(hits / actual, 2), 1)
+def _balanced_accuracy(counts: Floats) -> Floats:
+    return _mean_of_known(_mean_of_known(counts[:, 0] / counts[:, 1], 2), 1)
 
 
-def _f1(hits: Floats, actual: Floats, guessed: Floats) -> Floats:
+def _f1(counts: Floats) -> Floats:
     """Of classes that of all, of several labels that of the class 1 of each."""
-    each = 2 * hits / (actual + guessed)
+    each = 2 * counts[:, 0] / (counts[:, 1] + counts[:, 2])
     return _mean_of_known(each[:, :, 1] if each.shape[1] > 1 else _mean_of_known(each, 2), 1)
 
 
-def _iou(hits: Floats, actual: Floats, guessed: Floats) -> Floats:
+def _iou(counts: Floats) -> Floats:
+    hits, actual, guessed = counts[:, 0], counts[:, 1], counts[:, 2]
     return _mean_of_known(_mean_of_known(hits / (actual + guessed - hits), 2), 1)
 
 
@@ -222,90 +221,47 @@ def _mean_of_known(values: Floats, axis: int) -> Floats:
     return np.asarray(np.where(known, values, 0.0).sum(axis) / known.sum(axis))
 
 
-def _bound_rmse(
-    predicted: Values,
-    scores: Values,
-    targets: Values,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
-    """Bound the root of the mean squared error by a bootstrap of the samples."""
-    return _percentiles(np.sqrt(_draw_weights(len(targets), rng) @ (_errors(predicted, targets) ** 2).mean(1)))
-
-
-def _bound_mae(
-    predicted: Values,
-    scores: Values,
-    targets: Values,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
-    """Bound the mean absolute error by a bootstrap of the samples."""
-    return _percentiles(_draw_weights(len(targets), rng) @ np.abs(_errors(predicted, targets)).mean(1))
-
-
-def _bound_r2(
-    predicted: Values,
-    scores: Values,
-    targets: Values,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
-    """Bound the share of the variance that is explained, averaged over the values that vary, by a bootstrap."""
-    truth, weights = np.asarray(targets, np.float64).reshape(len(targets), -1), _draw_weights(len(targets), rng)
-    truth = truth - truth.mean(0)
-    varies = truth.any(0)
-    left = weights @ _errors(predicted, targets)[:, varies] ** 2
-    variance = weights @ truth[:, varies] ** 2 - (weights @ truth[:, varies]) ** 2
-    return _percentiles(_mean_of_known(1 - left / np.where(variance > 0, variance, np.nan), 1))
-
-
 def _errors(predicted: Values, targets: Values) -> Floats:
     """Return by how much predictions are off `[s, values]`."""
     off = np.asarray(predicted, np.float64) - np.asarray(targets, np.float64)
     return off.reshape(len(off), -1)
 
 
-def _bound_perplexity(
-    predicted: Values,
-    scores: Values,
-    targets: Values,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
-    """Bound the exponential of the mean cross-entropy over all known tokens by a bootstrap of the texts."""
-    surprise, tokens = np.zeros(len(targets)), np.zeros(len(targets))
+def _squares(predicted: Values, scores: Values, targets: Values) -> Floats:
+    """Return squared errors, squared targets and targets, these less their mean, `[s, 3, values that vary]`."""
+    truth = np.asarray(targets, np.float64).reshape(len(targets), -1)
+    truth = truth - truth.mean(0)
+    varies = truth.any(0)
+    truth = truth[:, varies]
+    return np.stack([_errors(predicted, targets)[:, varies] ** 2, truth**2, truth], 1)
+
+
+def _r2(means: Floats) -> Floats:
+    """The share of the variance that is explained, averaged over the values that vary."""
+    variance = means[:, 1] - means[:, 2] ** 2
+    return _mean_of_known(1 - means[:, 0] / np.where(variance > 0, variance, np.nan), 1)
+
+
+def _surprise(predicted: Values, scores: Values, targets: Values) -> Floats:
+    """Return the summed cross-entropy of each text, and its known tokens, `[s, 2]`."""
+    found = np.zeros((len(targets), 2))
     for text, (logits, right) in enumerate(zip(scores, targets, strict=True)):
         known = right >= 0
-        logits = np.asarray(logits[known], np.float64)
-        logits = logits - logits.max(1, keepdims=True)
-        chosen = np.take_along_axis(logits, right[known, None], 1)[:, 0]
-        surprise[text], tokens[text] = (np.log(np.exp(logits).sum(1)) - chosen).sum(), known.sum()
-    weights = _draw_weights(len(targets), rng)
-    return _percentiles(np.exp((weights @ surprise) / (weights @ tokens)))
+        chances = log_softmax(np.asarray(logits[known], np.float64), axis=1)
+        found[text] = -np.take_along_axis(chances, right[known, None], 1).sum(), known.sum()
+    return found
 
 
-def _draw_weights(samples: int, rng: np.random.Generator) -> Floats:
-    """Return which share each sample has of as many that are drawn with replacement `[draws, samples]`."""
-    draws = int(np.clip(DRAWN_NUMBERS // max(samples, 1), 100, DRAWS))
-    return np.asarray(rng.multinomial(samples, np.full(samples, 1 / samples), draws) / samples)
-
-
-def _percentiles(values: Floats) -> tuple[float, float]:
-    """Return the ends of a bootstrap's interval; NaN where half of the draws and more are not defined."""
-    known = values[~np.isnan(values)]
-    if len(known) <= len(values) // 2:
-        return NONE
-    low, high = np.quantile(known, [0.025, 0.975])
-    return float(low), float(high)
-
-
-BOUNDED: dict[str, Bound] = {
-    "accuracy": _bound_share(_accuracy),
-    "balanced_accuracy": _bound_share(_balanced_accuracy),
-    "f1": _bound_share(_f1),
-    "iou": _bound_share(_iou),
+BOUNDED: dict[str, Bootstrap | Callable[[Values, Values], tuple[float, float]]] = {
+    "accuracy": Bootstrap(_count_classes, _accuracy, is_share=True),
+    "balanced_accuracy": Bootstrap(_count_classes, _balanced_accuracy, is_share=True),
+    "f1": Bootstrap(_count_classes, _f1, is_share=True),
+    "iou": Bootstrap(_count_classes, _iou, is_share=True),
     "auroc": _bound_auroc,
     "average_precision": _bound_average_precision,
-    "rmse": _bound_rmse,
-    "mae": _bound_mae,
-    "r2": _bound_r2,
-    "perplexity": _bound_perplexity,
+    "rmse": Bootstrap(lambda p, _, t: (_errors(p, t) ** 2).mean(1), np.sqrt),
+    "mae": Bootstrap(lambda p, _, t: np.abs(_errors(p, t)).mean(1), np.asarray),
+    "r2": Bootstrap(_squares, _r2),
+    "perplexity": Bootstrap(_surprise, lambda means: np.exp(means[:, 0] / means[:, 1])),
 }
 """The metrics that have an interval. That of accuracy follows from the number of samples if each has one class."""

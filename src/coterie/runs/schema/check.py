@@ -386,12 +386,10 @@ def _data(data: Data) -> list[str]:
     return found + check_build(
         data.name,
         resolve_split(data),
-        data.clients,
         validation=data.validation,
         test=data.test,
         min_samples=data.min_samples,
         samples_per_client=data.samples_per_client,
-        public=data.public,
         named=named,
     )
 

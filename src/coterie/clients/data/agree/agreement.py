@@ -15,10 +15,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
+from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from coterie.clients.data.agree.population import ClientInfo
 from coterie.clients.data.read.columns import Columns, Named
@@ -32,7 +33,7 @@ from coterie.clients.data.read.preparation import (
     shorten,
     to_texts,
 )
-from coterie.errors import BadInput
+from coterie.errors import BadInput, sentences
 
 MAX_COLUMNS = 100_000
 """Columns that a message may name."""
@@ -98,18 +99,28 @@ class Agreement:
             BadInput: it is something else, or is not possible.
         """
         try:
-            content = json.loads(text)
-            columns = read_columns_of(content["columns"])
-            mean, deviation = (tuple(map(float, content[name])) for name in ("mean", "deviation"))
-        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            found = _WrittenAgreement.model_validate_json(text)
+        except ValidationError as error:
+            said = "; ".join(sentences(error))
             raise BadInput(
-                f"what the clients agreed on cannot be read ({error}); it must be as the server wrote it"
+                f"what the clients agreed on is not possible ({said}); it must be as the server wrote it"
             ) from None
-        if len(mean) != len(deviation) or not all(map(math.isfinite, mean)):
-            raise BadInput("the agreed means are not possible; there must be a finite one for each deviation")
-        if not all(0 < value < math.inf for value in deviation):
-            raise BadInput("the agreed deviations are not possible; each must be finite and above 0")
-        return cls(columns, mean, deviation)
+        if len(found.mean) != len(found.deviation):
+            raise BadInput("the agreed means are not possible; there must be one for each deviation")
+        return cls(_as_columns(found.columns), found.mean, found.deviation)
+
+
+_Text = Annotated[str, Field(max_length=MAX_TEXT)]
+_WrittenColumns = Annotated[
+    list[tuple[_Text, Annotated[list[_Text], Field(max_length=MAX_LEVELS)] | None]], Field(max_length=MAX_COLUMNS)
+]
+"""Columns in JSON: a name, and the values of text or null for numbers."""
+
+
+class _WrittenAgreement(BaseModel):
+    columns: _WrittenColumns
+    mean: tuple[FiniteFloat, ...]
+    deviation: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
 
 
 def write_columns(columns: Sequence[Column]) -> list[tuple[str, tuple[str, ...] | None]]:
@@ -123,24 +134,17 @@ def read_columns_of(content: Any) -> tuple[Column, ...]:
     Raises:
         BadInput: they are too many or too long, a name is there twice, or they are something else.
     """
-    if not isinstance(content, list) or len(content) > MAX_COLUMNS:
-        raise BadInput(f"columns must be a list of at most {MAX_COLUMNS:,}")
-    found = []
-    for entry in content:
-        if not isinstance(entry, list) or len(entry) != 2:
-            raise BadInput("each column must be a name and its values")
-        name, levels = entry
-        if levels is not None and (not isinstance(levels, list) or len(levels) > MAX_LEVELS):
-            raise BadInput(f"the values of a column must be a list of at most {MAX_LEVELS:,}")
-        for text in (name, *(levels or ())):
-            if not isinstance(text, str) or len(text) > MAX_TEXT:
-                raise BadInput(f"names and values of columns must be texts of at most {MAX_TEXT:,} characters")
-        if len(set(levels or ())) != len(levels or ()):
-            raise BadInput("every value of a column must be there once")
-        found.append(Column(name, None if levels is None else tuple(levels)))
-    if len({column.name for column in found}) != len(found):
-        raise BadInput("every column must be there once")
-    return tuple(found)
+    try:
+        return _as_columns(TypeAdapter(_WrittenColumns).validate_python(content))
+    except ValidationError as error:
+        raise BadInput(sentences(error, "columns")[0]) from None
+
+
+def _as_columns(written: Sequence[tuple[str, Sequence[str] | None]]) -> tuple[Column, ...]:
+    for names in ([name for name, _ in written], *(levels or () for _, levels in written)):
+        if len(set(names)) != len(names):
+            raise BadInput("every column, and every value of a column, must be there once")
+    return tuple(Column(name, None if levels is None else tuple(levels)) for name, levels in written)
 
 
 def propose_columns(
@@ -276,20 +280,19 @@ def check_sums(rows: Any, channels: int, most: int) -> tuple[tuple[float, ...], 
         BadInput: it is of other lengths, not finite, or of no samples that there could be.
     """
     try:
-        count, total, squares = (np.array(row, np.float64) for row in rows)
+        count, total, squares = np.array(rows, np.float64).reshape(3, channels)
     except (TypeError, ValueError, OverflowError):
-        raise BadInput("its sums cannot be read; there must be three rows of numbers") from None
-    if any(row.shape != (channels,) for row in (count, total, squares)):
-        raise BadInput(f"its sums have other lengths than a sample; each must have {channels}")
-    if not all(np.isfinite(row).all() for row in (count, total, squares)):
-        raise BadInput("its sums are not finite; they must be")
+        raise BadInput(f"its sums cannot be read; they must be three rows of {channels} numbers") from None
     # By Cauchy and Schwarz, total² <= count * squares; sums of many samples are rounded.
-    if (count < 0).any() or (count != np.floor(count)).any() or (squares < 0).any():
-        raise BadInput("its sums are not possible; counts and sums of squares are never below 0")
-    if (count > most).any():
-        raise BadInput(f"its sums are not possible; its training samples have {most:,} values of an input")
-    if (squares > count * LARGEST_SQUARE * (1 + 1e-6)).any():
-        raise BadInput("its sums are not possible; every value must be a finite 32-bit number")
-    if (np.abs(total) > np.sqrt(count * squares * (1 + 1e-6) + 1e-9)).any():
-        raise BadInput("its sums are not possible; no samples have such a sum with such squares")
+    with np.errstate(over="ignore", invalid="ignore"):
+        possible = (
+            (count >= 0)
+            & (count <= most)
+            & (count == np.floor(count))
+            & (squares >= 0)
+            & (squares <= count * LARGEST_SQUARE * (1 + 1e-6))
+            & (np.abs(total) <= np.sqrt(count * squares * (1 + 1e-6) + 1e-9))
+        )
+    if not possible.all():
+        raise BadInput(f"its sums are not possible; they must be of at most {most:,} finite 32-bit numbers each")
     return tuple(tuple(row.tolist()) for row in (count, total, squares))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -161,15 +162,7 @@ def load_own(
         columns = replace(columns, feature_key="tokens")
     kept_as = "none" if standardise == "global" else standardise
     wanted = Preparation(missing=missing, standardise=kept_as, named=named)
-    preparation = _in_order_of_names(find_columns(columns, wanted, [], declared))
-    if agreed is not None:
-        preparation = match_columns(columns, agreed.columns, preparation)
-        check_width(agreed.columns, features)
-    inputs = make_inputs(columns, preparation, [])
-    kept = handle_missing(inputs, columns, preparation, [])
-    if kept is not None:
-        columns, inputs = columns.take(kept), storage.take(inputs, kept)
-    inputs = _shaped(inputs, features)
+    columns, inputs, preparation = _make_inputs(columns, wanted, features, agreed, declared)
     found: list[BadInput] = []
     open_columns = agreed is None and preparation.columns
     if inputs.shape[1:] != tuple(features) and not open_columns:
@@ -202,8 +195,7 @@ def load_own(
         sums = Sums.of(ordered[: ends[1]]).rows
         preparation = replace(preparation, standardise="global")
         if agreed is not None and agreed.mean:
-            _check_means(agreed.mean, ordered, columns.where)
-            fill_and_scale(ordered, replace(preparation, fill=(), mean=agreed.mean, deviation=agreed.deviation))
+            _scale_as_agreed(ordered, agreed, columns.where)
             preparation = replace(preparation, mean=agreed.mean, deviation=agreed.deviation)
     whole, values = torch.from_numpy(ordered), torch.from_numpy(targets.values[order])
     parts = tuple((whole[start:stop], values[start:stop]) for start, stop in pairwise(ends.tolist()))
@@ -223,11 +215,33 @@ def path_withheld(path: Path) -> Iterator[None]:
         raise BadInput(error.problems, told) from None
 
 
-def _check_means(mean: Sequence[float], inputs: NDArray[np.float32], where: str) -> None:
-    if len(mean) != inputs.shape[-1]:
+def _make_inputs(
+    columns: Columns,
+    wanted: Preparation,
+    features: Sequence[int],
+    agreed: Agreement | None,
+    declared: Collection[str],
+) -> tuple[Columns, NDArray[Any], Preparation]:
+    """Return the samples that stay, as inputs in the shape that is wanted where they can have it, and how."""
+    found = find_columns(columns, wanted, [], declared)
+    # An order on which clients agree who do not know each other's files.
+    preparation = replace(found, columns=tuple(sorted(found.columns, key=lambda column: column.name)))
+    if agreed is not None:
+        preparation = match_columns(columns, agreed.columns, preparation)
+        check_width(agreed.columns, features)
+    columns, inputs = handle_missing(make_inputs(columns, preparation, []), columns, preparation, [])
+    shape, asked = inputs.shape[1:], tuple(features)
+    if shape == (math.prod(asked),) or (*shape, 1) == asked:
+        inputs = inputs.reshape(len(inputs), *asked)
+    return columns, inputs, preparation
+
+
+def _scale_as_agreed(inputs: NDArray[Any], agreed: Agreement, where: str) -> None:
+    if len(agreed.mean) != inputs.shape[-1]:
         raise BadInput(
-            f"{where}: a sample has {inputs.shape[-1]} channels, and means of {len(mean)} were agreed on"
+            f"{where}: a sample has {inputs.shape[-1]} channels, and means of {len(agreed.mean)} were agreed on"
         )
+    fill_and_scale(inputs, Preparation(mean=agreed.mean, deviation=agreed.deviation))
 
 
 def public_inputs(
@@ -251,15 +265,7 @@ def public_inputs(
     """
     columns = read_columns(path, labelled=False, named=named)
     wanted = Preparation(missing=missing, named=named)
-    preparation = _in_order_of_names(find_columns(columns, wanted, [], declared))
-    if agreed is not None:
-        preparation = match_columns(columns, agreed.columns, preparation)
-        check_width(agreed.columns, features)
-    inputs = make_inputs(columns, preparation, [])
-    kept = handle_missing(inputs, columns, preparation, [])
-    if kept is not None:
-        inputs = storage.take(inputs, kept)
-    inputs = _shaped(inputs, features)
+    _, inputs, preparation = _make_inputs(columns, wanted, features, agreed, declared)
     if inputs.shape[1:] != tuple(features):
         raise BadInput(
             f"data.public_file = {str(path)!r}: a sample has the shape {list(inputs.shape[1:])}; it must be "
@@ -271,17 +277,8 @@ def public_inputs(
     inputs = storage.take(inputs, rows)
     preparation, _ = fit_to_training(inputs, np.array([[0, len(inputs), len(inputs), len(inputs)]]), preparation)
     if agreed is not None and agreed.mean:
-        _check_means(agreed.mean, inputs, str(path))
-        fill_and_scale(inputs, replace(preparation, fill=(), mean=agreed.mean, deviation=agreed.deviation))
+        _scale_as_agreed(inputs, agreed, str(path))
     return torch.from_numpy(inputs)
-
-
-def _shaped(inputs: NDArray[np.float32], features: Sequence[int]) -> NDArray[np.float32]:
-    """Flat samples, as a table has them, and images without a channel axis in the shape that is wanted."""
-    shape, wanted = inputs.shape[1:], tuple(features)
-    if shape == (math.prod(wanted),) or (*shape, 1) == wanted:
-        return inputs.reshape(len(inputs), *wanted)
-    return inputs
 
 
 def _roles(columns: Columns, validation: float, test: float, seed: int) -> list[NDArray[np.int64]]:
@@ -298,8 +295,3 @@ def _roles(columns: Columns, validation: float, test: float, seed: int) -> list[
             f"{columns.where}: split leaves no sample to train on or none to test with; it must leave both"
         )
     return found
-
-
-def _in_order_of_names(preparation: Preparation) -> Preparation:
-    """The same columns in an order on which clients agree who do not know each other's files."""
-    return replace(preparation, columns=tuple(sorted(preparation.columns, key=lambda column: column.name)))

@@ -106,19 +106,6 @@ class Partition:
     untrained: list[Indices] | None = None
     notes: tuple[str, ...] = ()
 
-    def of(self, clients: Indices) -> Partition:
-        """The same with only `clients`, in the order given."""
-        if len(clients) == len(self.parts):
-            return self
-        return Partition(
-            [self.parts[i] for i in clients],
-            None if self.planted is None else self.planted[clients],
-            None if self.few_shot is None else self.few_shot[clients],
-            None if self.names is None else tuple(self.names[i] for i in clients),
-            None if self.untrained is None else [self.untrained[i] for i in clients],
-            self.notes,
-        )
-
 
 @split("iid")
 def iid(pool: Pool) -> Partition:
@@ -331,8 +318,6 @@ def few_shot(
     `few_classes` of them alone.
     """
     _at_most(pool, "few-shot", "classes", classes)
-    if few_classes > classes:
-        raise BadInput(few_shot_contradiction(classes, few_classes))
     rng, n = pool.generator(), pool.n
     is_few = np.zeros(n, bool)
     is_few[rng.choice(n, int(share * n + 0.5), replace=False)] = True
@@ -354,11 +339,6 @@ def few_shot(
     parts = [samples[mine] for samples, mine in zip(dealt, own, strict=True)]
     untrained = [samples[~mine] for samples, mine in zip(dealt, own, strict=True)]
     return Partition(parts, planted, is_few, untrained=untrained)
-
-
-def few_shot_contradiction(classes: int, few_classes: int) -> str:
-    """The sentence for a few-shot client that would hold more classes than a regular one."""
-    return f"few-shot.few_classes = {few_classes} is not possible; it must be at most classes = {classes}"
 
 
 def without_users(name: str) -> str:

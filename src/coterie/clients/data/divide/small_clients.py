@@ -57,15 +57,55 @@ def choose_clients(
     Raises:
         BadInput: small clients are refused, or nobody is left.
     """
-    small = _find_small(held, sizes, labels, limits)
-    everybody = np.arange(len(held))
-    if not any(own.any() for own in small.values()):
+    small = {what: own for what, own in _find_small(held, sizes, labels, limits).items() if own.any()}
+    everybody, n, keep = np.arange(len(held)), len(names), limits.fate == "keep"
+    if not small:
         return everybody, []
-    untrained = small["train"]
-    out = untrained if limits.fate == "keep" else np.logical_or.reduce(list(small.values()))
+    none = np.zeros(n, np.bool_)
+    out = small.get("train", none) if keep else np.logical_or.reduce(list(small.values()))
+    reasons = {
+        "samples": f"fewer than data.min_samples = {limits.samples} samples",
+        "train": "no sample to train on",
+        "test": "no sample to test with",
+        "classes": f"training samples of fewer than data.min_classes = {limits.classes} classes",
+    }
+    said = {
+        what: (
+            f"{own.sum()} of {n} clients {_have(own)} {reasons[what]}",
+            _list(names, own, sizes if what == "samples" else None),
+        )
+        for what, own in small.items()
+    }
     if limits.fate == "refuse" or out.all():
-        raise BadInput(_refuse(small, sizes, names, limits, overlapping, aside))
-    return everybody[~out], _say(small, sizes, names, limits)
+        raise BadInput(
+            [
+                f"{who}: {listed}; {_remedy(what, limits, overlapping, aside)}"
+                for what, (who, listed) in said.items()
+            ]
+        )
+    fates = {
+        "samples": "kept",
+        "train": "left out",
+        "test": "kept: they train, and count in no mean",
+        "classes": "kept",
+    }
+    return everybody[~out], [
+        f"{who} and {'is' if small[what].sum() == 1 else 'are'} {fates[what] if keep else 'left out'}: {listed}"
+        for what, (who, listed) in said.items()
+    ]
+
+
+def _remedy(what: str, limits: Limits, overlapping: bool, aside: int) -> str:
+    """Return what to do about small clients that are refused."""
+    if limits.fate != "refuse":
+        return "no client is left; lower data.min_samples or data.min_classes, or use another split"
+    if what == "classes":
+        return "lower data.min_classes, or leave them out: data.small_clients = 'leave-out'"
+    if what != "samples":
+        few = "they hold too few recordings; use fewer clients or another split, or " if overlapping else ""
+        return f"{few}leave them out: data.small_clients = 'leave-out'"
+    fewer = f", or fewer than the {aside} public samples that were set aside" if aside else ""
+    return f"lower data.min_samples, use fewer clients or another split{fewer}"
 
 
 def say_one_class(held: Sequence[Sequence[Indices]], labels: NDArray[Any], names: Sequence[str]) -> list[str]:
@@ -96,67 +136,6 @@ def _find_small(
         "test": test & ~train & ~few,
         "classes": classes & ~few & ~train & ~test,
     }
-
-
-def _refuse(
-    small: dict[str, NDArray[np.bool_]],
-    sizes: Sequence[int],
-    names: Sequence[str],
-    limits: Limits,
-    overlapping: bool,
-    aside: int,
-) -> list[str]:
-    found, n = [], len(names)
-    if (few := small["samples"]).any():
-        found.append(
-            f"{few.sum()} of {n} clients have fewer samples than min_samples = {limits.samples}: "
-            f"{_list(names, few, sizes)}; lower min_samples, use fewer clients or another split"
-            + (f", or fewer than the {aside} public samples that were set aside" if aside else "")
-        )
-    stuck = small["train"] | small["test"]
-    if stuck.any() and overlapping:
-        found.append(
-            f"{_list(names, stuck)} hold too few recordings to have one to train on and one to test; use fewer "
-            "clients or another split, or leave them out: small_clients = 'leave-out'"
-        )
-    elif stuck.any():
-        found.append(
-            f"{stuck.sum()} of {n} clients have no sample to train on or none to test with: {_list(names, stuck)}; "
-            "leave them out: small_clients = 'leave-out'"
-        )
-    if (narrow := small["classes"]).any():
-        found.append(
-            f"{narrow.sum()} of {n} clients have training samples of fewer classes than min_classes = "
-            f"{limits.classes}: {_list(names, narrow)}; lower min_classes, or leave them out: small_clients = "
-            "'leave-out'"
-        )
-    if limits.fate != "refuse":
-        found.append("no client is left; lower data.min_samples or data.min_classes, or use another split")
-    return found
-
-
-def _say(
-    small: dict[str, NDArray[np.bool_]], sizes: Sequence[int], names: Sequence[str], limits: Limits
-) -> list[str]:
-    n, keep = len(names), limits.fate == "keep"
-    reasons = {
-        "samples": f"fewer than data.min_samples = {limits.samples} samples",
-        "train": "no sample to train on",
-        "test": "no sample to test with",
-        "classes": f"training samples of fewer than data.min_classes = {limits.classes} classes",
-    }
-    fates = {
-        "samples": "kept",
-        "train": "left out",
-        "test": "kept: they train, and count in no mean",
-        "classes": "kept",
-    }
-    return [
-        f"{own.sum()} of {n} clients {_have(own)} {reasons[what]} and {'is' if own.sum() == 1 else 'are'} "
-        f"{fates[what] if keep else 'left out'}: {_list(names, own, sizes if what == 'samples' else None)}"
-        for what, own in small.items()
-        if own.any()
-    ]
 
 
 def _have(clients: NDArray[np.bool_]) -> str:

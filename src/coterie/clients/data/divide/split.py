@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from coterie.clients.data.divide import flower_splits
-from coterie.clients.data.divide.partition import SPLITS, few_shot_contradiction
+from coterie.clients.data.divide.partition import SPLITS
 from coterie.clients.data.divide.skew import SKEWS
 from coterie.errors import BadInput
 
 Call = tuple[str, dict[str, Any]]
+
+_PLUS = re.compile(r"\+(?![^()]*\))")
+"""A plus sign outside brackets."""
 
 _CALL = re.compile(r"(?P<name>(?:flwr:)?[A-Za-z][\w-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
 
@@ -32,7 +35,7 @@ def parse_split(text: str) -> list[Call]:
     """
     problems: list[str] = []
     calls: list[Call] = []
-    for piece in _pieces(text):
+    for piece in _PLUS.split(text):
         try:
             calls.append(_call(piece, text))
         except BadInput as error:
@@ -65,24 +68,6 @@ def check_split(text: str) -> list[str]:
     return []
 
 
-def _pieces(text: str) -> list[str]:
-    """The text cut at each plus sign that is outside brackets and quotes."""
-    pieces, depth, quote, start = [], 0, "", 0
-    for position, sign in enumerate(text):
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-        elif sign == "+" and depth == 0:
-            pieces.append(text[start:position])
-            start = position + 1
-    return [*pieces, text[start:]]
-
-
 def _call(piece: str, text: str) -> Call:
     match = _CALL.fullmatch(piece.strip())
     if match is None:
@@ -92,23 +77,21 @@ def _call(piece: str, text: str) -> Call:
             "looks like 'dirichlet(0.5) + rotated(4)'"
         )
     name, arguments = match["name"], match["arguments"] or "()"
-    foreign = name.startswith(flower_splits.PREFIX)
-    target = flower_splits.partitioner(name.removeprefix(flower_splits.PREFIX)) if foreign else SPLITS[name].target
-    settings = arguments_of(name, arguments, _setting_names(target, foreign))
-    if foreign:
-        problems = flower_splits.find_setting_problems(name.removeprefix(flower_splits.PREFIX), settings)
-        if problems:
+    if name.startswith(flower_splits.PREFIX):
+        theirs = name.removeprefix(flower_splits.PREFIX)
+        order = list(inspect.signature(flower_splits.partitioner(theirs)).parameters)
+        settings = arguments_of(name, arguments, order)
+        if problems := flower_splits.find_setting_problems(theirs, settings):
             raise BadInput(problems)
         return name, settings
-    settings = SPLITS[name].bind(settings, name)
+    entry = SPLITS[name]
+    settings = entry.bind(arguments_of(name, arguments, [setting.name for setting in entry.settings]), name)
     if name == "few-shot" and settings["few_classes"] > settings["classes"]:
-        raise BadInput(few_shot_contradiction(settings["classes"], settings["few_classes"]))
+        raise BadInput(
+            f"few-shot.few_classes = {settings['few_classes']} is not possible; it must be at most "
+            f"classes = {settings['classes']}"
+        )
     return name, settings
-
-
-def _setting_names(target: Callable[..., Any], foreign: bool) -> list[str]:
-    parameters = inspect.signature(target).parameters.values()
-    return [p.name for p in parameters if foreign or p.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def arguments_of(name: str, arguments: str, order: Sequence[str]) -> dict[str, Any]:

@@ -156,21 +156,10 @@ class Columns:
     def take(self, rows: NDArray[np.bool_]) -> Columns:
         """Return the samples that `rows` `[N]` marks."""
 
-        def own(values: NDArray[Any] | None) -> NDArray[Any] | None:
-            return None if values is None else values[rows]
-
-        return replace(
-            self,
-            features=self.features.filter(rows)
-            if isinstance(self.features, pl.DataFrame)
-            else storage.take(self.features, rows),
-            labels=own(self.labels),
-            users=own(self.users),
-            given_split=own(self.given_split),
-            segments=own(self.segments),
-            groups=own(self.groups),
-            lines=own(self.lines),
-        )
+        features = self.features
+        taken = features.filter(rows) if isinstance(features, pl.DataFrame) else storage.take(features, rows)
+        beside = {name: getattr(self, name) for name in PER_SAMPLE}
+        return replace(self, features=taken, **{name: None if v is None else v[rows] for name, v in beside.items()})
 
     def row(self, row: int) -> str:
         """Say where a sample is, for a message: its line in a file of text, else its row from 0 on."""
@@ -183,6 +172,9 @@ class Columns:
             user = f"{self.user_key} {user}"
         return f"{self.row(row)} ({user})" if user else self.row(row)
 
+
+PER_SAMPLE = ("labels", "users", "given_split", "segments", "groups", "lines")
+"""The fields of `Columns` that have one entry a sample beside its features."""
 
 OR_SAY_WHICH = ", or say which it is: data.label in the experiment, --set label=COLUMN on the command line"
 

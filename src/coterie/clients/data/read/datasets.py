@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.catalogue import Catalog
-from coterie.clients.data.read import given, hub, shakespeare, storage
+from coterie.clients.data.read import given, hub, shakespeare
 from coterie.clients.data.read.columns import USUAL, Columns, Named, check_lengths
 from coterie.clients.data.read.files import (
     ENDINGS,
@@ -37,7 +37,7 @@ from coterie.clients.data.read.preparation import (
     handle_missing,
     keep_bytes,
     make_inputs,
-    refuse_spelled_labels,
+    refuse_separated_labels,
     scale_bytes,
 )
 from coterie.clients.tasks import CLASSIFICATION, Language, Targets, Task
@@ -153,10 +153,11 @@ def load(
     Raises:
         BadInput: the data cannot be found or read, or they are not usable as they are.
     """
-    problems = find_problems(data, named) + find_test_problems(data, test_path, named)
-    if problems:
+    if problems := find_test_problems(data, test_path, named):
         raise BadInput(problems)
     if data in DATASETS:
+        if problems := find_problems(data, named):
+            raise BadInput(problems)
         loaded: Dataset = DATASETS[data].target(public)
         loaded = replace(loaded, preparation=replace(AS_READ, standardise=standardise))
         if standardise != "none":
@@ -196,13 +197,13 @@ def columns_of(data: str, test_path: str | None = None, named: Named = USUAL) ->
     Raises:
         BadInput: they cannot be found or read.
     """
+    _check_name(data)
     if data.startswith(given.PREFIX):
         columns = given.fetch(data)
+    elif data.startswith(HUB):
+        columns = hub.fetch(data.removeprefix(HUB), named=named)
     else:
-        is_hub = data.startswith(HUB)
-        columns = (
-            hub.fetch(data.removeprefix(HUB), named=named) if is_hub else read_columns(Path(data), named=named)
-        )
+        columns = read_columns(Path(data), named=named)
     return columns if test_path is None else join_tests(columns, read_columns(Path(test_path), named=named))
 
 
@@ -224,21 +225,33 @@ def find_problems(data: str, named: Named = USUAL) -> list[str]:
     """Why the data cannot be loaded, found from names and headers alone; empty if nothing is wrong."""
     if data in DATASETS:
         return _check_named(data) + named.refuse(data, "its columns are known")
-    if problem := DATASETS.problem(data):
-        return [problem]
+    try:
+        _check_name(data)
+    except BadInput as error:
+        return error.problems
     if data.startswith(given.PREFIX):
         return given.find_problems(data, named)
     if data.startswith(HUB):
-        parts = data.removeprefix(HUB).split("/")
-        if len(parts) not in (2, 3) or not all(parts):
-            return [f"data = {data!r} is not possible; write {HUB}owner/name, or {HUB}owner/name/configuration"]
         return [] if hub.is_installed() else [hub.explain_missing(data)]
+    return check_path(Path(data), named=named)
+
+
+def _check_name(data: str) -> None:
+    """Refuse what is the name of no data.
+
+    Raises:
+        BadInput: it is neither a named dataset's, nor one of the hub, nor a path.
+    """
+    if problem := DATASETS.problem(data):
+        raise BadInput(problem)
+    parts = data.removeprefix(HUB).split("/")
+    if data.startswith(HUB) and not (len(parts) in (2, 3) and all(parts)):
+        raise BadInput(f"data = {data!r} is not possible; write {HUB}owner/name, or {HUB}owner/name/configuration")
     path = Path(data)
-    if path.exists() or path.suffix in ENDINGS or len(path.parts) > 1:
-        return check_path(path, named=named)
-    return [
-        unknown("data", data, DATASETS.names(), instead="the path of a .csv, .npz or .parquet file or of a folder")
-    ]
+    is_path = path.exists() or path.suffix in ENDINGS or len(path.parts) > 1
+    if not is_path and not data.startswith((HUB, given.PREFIX)):
+        files = "the path of a .csv, .npz or .parquet file or of a folder"
+        raise BadInput(unknown("data", data, DATASETS.names(), instead=files))
 
 
 def default_split(data: str, named: Named = USUAL) -> str:
@@ -248,11 +261,14 @@ def default_split(data: str, named: Named = USUAL) -> str:
     """
     if data in DATASETS:
         return str(getattr(DATASETS[data].target, "usual_split", "iid"))
-    if data.startswith(HUB) or find_problems(data, named):
+    try:
+        if data.startswith(given.PREFIX):
+            has_clients = data in given.KEPT and given.KEPT[data].users is not None
+        else:
+            has_clients = not data.startswith(HUB) and names_clients(Path(data), named)
+    except BadInput:  # which whoever reads them says
         return "iid"
-    if data.startswith(given.PREFIX):
-        return "by-user" if given.fetch(data).users is not None else "iid"
-    return "by-user" if names_clients(Path(data), named) else "iid"
+    return "by-user" if has_clients else "iid"
 
 
 FILES: dict[str, tuple[str, ...]] = {
@@ -283,15 +299,20 @@ def _check_named(name: str) -> list[str]:
     if name not in FILES:
         return []
     try:
-        folder, absent = _data_folder(), _absent_files(name)
+        absent = _absent_files(name)
     except BadInput as error:
         return error.problems
     if not absent or (name in REPOSITORIES and hub.is_installed()):
         return []
     instead = " or install coterie[hub] to download it" if name in REPOSITORIES else ""
+    return [_say_absent(name, absent) + instead]
+
+
+def _say_absent(name: str, files: list[str]) -> str:
+    folder = _data_folder()
     if folder is None:
-        return [f"data = {name!r} needs files: set {FOLDER} to a folder with {', '.join(absent)}{instead}"]
-    return [f"data = {name!r}: {FOLDER} = {str(folder)!r} has no {', '.join(absent)}; put the files there{instead}"]
+        return f"data = {name!r} needs files: set {FOLDER} to a folder with {', '.join(files)}"
+    return f"data = {name!r}: {FOLDER} = {str(folder)!r} has no {', '.join(files)}; put the files there"
 
 
 def _data_folder() -> Path | None:
@@ -325,10 +346,8 @@ def _file(name: str, file: str) -> Path:
         BadInput: it is not there, or there is no such folder.
     """
     folder = _data_folder()
-    if folder is None:
-        raise BadInput(f"data = {name!r} needs files: set {FOLDER} to a folder with {file}")
-    if not (folder / file).is_file():
-        raise BadInput(f"data = {name!r}: {FOLDER} = {str(folder)!r} has no {file}; put the file there")
+    if folder is None or not (folder / file).is_file():
+        raise BadInput(_say_absent(name, [file]))
     return folder / file
 
 
@@ -571,7 +590,7 @@ def check_and_convert(
     assert columns.labels is not None
     unasked = task is None
     if unasked:
-        refuse_spelled_labels(columns)
+        refuse_separated_labels(columns)
     task = choose_task(columns.labels, notes) if task is None else task
     columns = leave_out_unlabelled(columns, task, notes)
     if task.tokens:
@@ -580,9 +599,7 @@ def check_and_convert(
     inputs: NDArray[Any] | None = None if task.tokens else keep_bytes(columns, preparation, notes)
     if inputs is None:
         inputs = make_inputs(columns, preparation, notes)
-        kept = handle_missing(inputs, columns, preparation, notes, SET_MISSING)
-        if kept is not None:
-            columns, inputs = columns.take(kept), storage.take(inputs, kept)
+        columns, inputs = handle_missing(inputs, columns, preparation, notes, SET_MISSING)
         notes += [] if task.tokens else advise_standardising(inputs, preparation)
     if task.tokens:
         inputs = read_tokens(inputs, columns.where, task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from coterie.clients.data.read import hub, images, storage
 from coterie.clients.data.read.columns import (
+    PER_SAMPLE,
     USUAL,
     Columns,
     Named,
@@ -52,60 +53,72 @@ def read_columns(path: Path, labelled: bool = True, named: Named = USUAL) -> Col
     Raises:
         BadInput: the path is missing, of an unknown kind, damaged, or lacks features or labels.
     """
-    problems = check_path(path, labelled, named)
-    if problems:
-        raise BadInput(problems)
     if not path.is_dir():
-        return without_counters([_read_file(path, labelled, named)])[0]
+        return without_counters([_read_file(_existing(path), labelled, named)])[0]
     if is_saved_dataset(path):
         return hub.read_saved(path, labelled, named)
-    if not _members(path):
-        if arrays := _array_files(path):
-            return _columns_of(path, {name: _read_array(file) for name, file in arrays.items()}, labelled, named)
-        return images.read_images(path, labelled)
-    return pool(str(path), without_counters([_read_file(file, labelled, named) for file in _members(path)]))
+    if members := _members(path):
+        return pool(str(path), without_counters([_read_file(file, labelled, named) for file in members]))
+    if arrays := _array_files(path):
+        return _columns_of(path, {name: _read_array(file) for name, file in arrays.items()}, labelled, named)
+    return images.read_images(path, labelled, named)
 
 
 def check_path(path: Path, labelled: bool = True, named: Named = USUAL) -> list[str]:
     """What is wrong with a path, from names and headers alone."""
+    try:
+        names_clients(path, named, labelled)
+    except BadInput as error:
+        return error.problems
+    return []
+
+
+def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> bool:
+    """Return whether data say who each sample belongs to; only headers are read.
+
+    Raises:
+        BadInput: the path is missing, of an unknown kind, damaged, or lacks features or labels.
+    """
+    if not path.is_dir():
+        return _name_roles(_existing(path), labelled, named)["client"] is not None
+    if is_saved_dataset(path):
+        return hub.names_clients(path, named)
+    if members := _members(path):
+        found = []
+        for file in members:
+            try:
+                _name_roles(file, labelled, named)
+            except BadInput as error:
+                found.append(error)
+        if found:
+            raise BadInput.together(found)
+        return True
+    if arrays := _array_files(path):
+        return _keys(list(arrays), path, labelled, named)[1]["client"] is not None
+    return images.names_clients(path, labelled, named)
+
+
+def _existing(path: Path) -> Path:
+    """Return the path of a file that may be read.
+
+    Raises:
+        BadInput: it is not there, or of an unknown kind.
+    """
     if not path.exists():
-        return [f"data = {str(path)!r} does not exist; give {ACCEPTED}"]
-    if not (path.is_file() or path.is_dir()):
-        return [f"data = {str(path)!r} is neither a file nor a folder; give {ACCEPTED}"]
-    if path.is_dir():
-        if is_saved_dataset(path):
-            return [] if hub.is_installed() else [hub.explain_missing(str(path))]
-        members = _members(path)
-        if not members:
-            if _array_files(path):
-                return _check_arrays(path, labelled, named)
-            why = "images lie in folders that say it"
-            return images.check_folder(path, labelled) + (named.refuse(str(path), why) if labelled else [])
-        return [problem for file in members for problem in _check_file(file, labelled, named)]
+        raise BadInput(f"data = {str(path)!r} does not exist; give {ACCEPTED}")
+    if not path.is_file():
+        raise BadInput(f"data = {str(path)!r} is neither a file nor a folder; give {ACCEPTED}")
     if path.suffix not in ENDINGS:
         saved = "; save it as CSV" if path.suffix.lower() in SPREADSHEETS else ""
-        return [
+        raise BadInput(
             f"data = {str(path)!r} ends in {path.suffix or 'nothing'!r}; it must be a .csv, .npz or .parquet file"
             f"{saved}"
-        ]
-    return _check_file(path, labelled, named)
-
-
-def names_clients(path: Path, named: Named = USUAL) -> bool:
-    """Return whether data that `check_path` accepts say who each sample belongs to; only headers are read."""
-    if path.is_dir():
-        if is_saved_dataset(path):
-            return hub.names_clients(path, named)
-        if _members(path) or not _array_files(path):
-            return bool(_members(path)) or images.names_clients(path)
-        names = list(_array_files(path))
-    else:
-        names = list_names(path)
-    return pick_roles(names, str(path), False, named)["client"] is not None
+        )
+    return path
 
 
 def list_names(path: Path) -> list[str]:
-    """Return what the columns or arrays of a file that `check_path` accepts are called."""
+    """Return what the columns or arrays of a file are called."""
     if path.suffix != ".npz":
         return list(_schema(path))
     with _archive(path) as members:
@@ -126,18 +139,10 @@ def _archive(path: Path) -> Iterator[dict[str, tuple[ZipFile, ZipInfo]]]:
     """Open a `.npz` file and give its arrays by name; none is read yet.
 
     Raises:
-        BadInput: it says that far more is in it than any compression leaves.
         zipfile.BadZipFile: it is no archive.
     """
     with ZipFile(path) as archive:
-        members = archive.infolist()
-        declared, size = sum(member.file_size for member in members), path.stat().st_size
-        if declared > max(ALWAYS_UNPACKED, MOST_COMPRESSED * size):
-            raise BadInput(
-                f"{path} has {size:,} bytes and says that {declared:,} are packed in it, which is not believed; "
-                "save it without compression"
-            )
-        arrays = [member for member in members if member.filename.endswith(".npy")]
+        arrays = [member for member in archive.infolist() if member.filename.endswith(".npy")]
         yield {member.filename.removesuffix(".npy"): (archive, member) for member in arrays}
 
 
@@ -145,22 +150,16 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of a `.npz` file; pickled objects are refused.
 
     Raises:
-        BadInput: the file is missing, damaged, or holds pickled objects.
+        BadInput: the file is damaged, or holds pickled objects.
     """
-    if not path.is_file():
-        raise BadInput(f"{path} is missing; put the file there")
     try:
         with _archive(path) as members:
             return {name: _read_member(path, *member) for name, member in members.items()}
+    except BadInput:
+        raise
     except _DAMAGE as error:
         raise BadInput(_unreadable(path, error)) from None
 
-
-ALWAYS_UNPACKED = 1 << 26
-"""Bytes of an archive's arrays that are unpacked however small the archive is."""
-
-MOST_COMPRESSED = 500
-"""How many times an archive is unpacked beyond that; samples that one can learn from shrink less."""
 
 PIECE_BYTES = 1 << 20
 """Bytes of a member that are read at once."""
@@ -184,10 +183,7 @@ def _read_member(path: Path, archive: ZipFile, member: ZipInfo) -> NDArray[Any]:
             found = storage.allocate(axes, kind)
             raw = found.reshape(-1).view(np.uint8) if size else np.empty(0, np.uint8)
             for start in range(0, size, PIECE_BYTES):
-                content = stream.read(min(PIECE_BYTES, size - start))
-                if not content:
-                    raise EOFError
-                raw[start : start + len(content)] = np.frombuffer(content, np.uint8)
+                raw[start : start + PIECE_BYTES] = np.frombuffer(stream.read(PIECE_BYTES), np.uint8)
         while stream.read(PIECE_BYTES):
             pass  # at the end the checksum is compared
         return found.transpose() if by_columns else found
@@ -254,14 +250,6 @@ def _read_array(path: Path) -> NDArray[Any]:
         raise BadInput(_unreadable(path, error)) from None
 
 
-def _check_arrays(folder: Path, labelled: bool, named: Named) -> list[str]:
-    try:
-        _keys(list(_array_files(folder)), folder, labelled, named)
-    except BadInput as error:
-        return error.problems
-    return []
-
-
 def _read_file(path: Path, labelled: bool, named: Named) -> Columns:
     readers: dict[str, Callable[[Path, bool, Named], Columns]] = {
         ".csv": read_csv,
@@ -279,19 +267,21 @@ def _schema(path: Path) -> dict[str, Any]:
     return dict(read_csv_table(path, HEADER_ROWS).schema if path.suffix == ".csv" else pl.read_parquet_schema(path))
 
 
-def _check_file(path: Path, labelled: bool, named: Named) -> list[str]:
-    """The file opens and names its features and labels; its data are not read."""
+def _name_roles(path: Path, labelled: bool, named: Named) -> Mapping[str, str | None]:
+    """Return what a file calls the roles beside its features; its data are not read.
+
+    Raises:
+        BadInput: it does not open, or does not name its features and labels.
+    """
     try:
         if path.suffix == ".npz":
             with _archive(path) as members:
-                _keys(list(members), path, labelled, named)
-        else:
-            read_header(_schema(path), str(path), labelled, named)
-    except BadInput as error:
-        return error.problems
+                return _keys(list(members), path, labelled, named)[1]
+        return read_header(_schema(path), str(path), labelled, named).roles
+    except BadInput:
+        raise
     except (*_DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        return [_unreadable(path, error)]
-    return []
+        raise BadInput(_unreadable(path, error)) from None
 
 
 def _keys(
@@ -346,35 +336,15 @@ def pool(where: str, files: list[Columns]) -> Columns:
     Raises:
         BadInput: they do not go together.
     """
-    first = files[0]
-    for other in files[1:]:
-        _check_alike(first, other)
-    for file in files:
-        check_lengths(file)
-    tables = [(file.where, file.features) for file in files if isinstance(file.features, pl.DataFrame)]
-    arrays = [file.features for file in files if isinstance(file.features, np.ndarray)]
-    own = [
-        np.full(len(file.features), Path(file.where).stem) if file.users is None else file.users for file in files
-    ]
-    segments = _joined([file.segments for file in files])
-    if segments is not None and first.users is None:  # a file numbers its own
-        segments = np.array(
-            [f"{user} {segment}" for user, segment in zip(np.concatenate(own), segments, strict=True)]
-        )
-    return Columns(
-        where,
-        join_tables(tables) if tables else storage.join(arrays),
-        _joined([file.labels for file in files]),
-        np.concatenate(own),
-        first.user_key,
-        tuple(note for file in files for note in file.notes),
-        first.feature_key,
-        _joined([file.given_split for file in files]),
-        segments,
-        _joined([file.groups for file in files]),
-        {name: why for file in files for name, why in (file.ignored or {}).items()},
-        _joined([file.lines for file in files]) if all(file.lines is not None for file in files) else None,
-    )
+    if all(file.users is None for file in files):
+        files = [_as_client(file, Path(file.where).stem) for file in files]
+    return replace(_stack(files), where=where)
+
+
+def _as_client(file: Columns, name: str) -> Columns:
+    """Return the samples as those of one client, who numbers its own segments."""
+    segments = None if file.segments is None else np.array([f"{name} {segment}" for segment in file.segments])
+    return replace(file, users=np.full(len(file.features), name), segments=segments)
 
 
 def join_tests(columns: Columns, tests: Columns) -> Columns:
@@ -393,80 +363,71 @@ def join_tests(columns: Columns, tests: Columns) -> Columns:
     if isinstance(tests.features, pl.DataFrame):
         left_out = [name for name in columns.ignored or () if name in tests.features.columns]
         tests = replace(tests, features=tests.features.drop(left_out))
-    own = columns.given_split
-    columns = replace(columns, given_split=np.full(len(columns.features), -1, np.int8) if own is None else own)
-    tests = replace(tests, given_split=np.full(len(tests.features), 2, np.int8))
-    _check_alike(columns, tests)
-    check_lengths(columns)
-    check_lengths(tests)
-    if isinstance(columns.features, pl.DataFrame) and isinstance(tests.features, pl.DataFrame):
-        features: NDArray[Any] | pl.DataFrame = join_tables(
-            [(columns.where, columns.features), (tests.where, tests.features)]
-        )
-    else:
-        features = storage.join([np.asarray(columns.features), np.asarray(tests.features)])
+    if columns.given_split is None:
+        columns = replace(columns, given_split=np.full(len(columns.features), -1, np.int8))
+    # A row is told of by its place in both files, not by its line in one of them.
+    return _stack([columns, replace(tests, given_split=np.full(len(tests.features), 2, np.int8), lines=None)])
+
+
+def _stack(parts: list[Columns]) -> Columns:
+    """Return several parts of data one behind the other, called as the first.
+
+    Raises:
+        BadInput: they do not go together.
+    """
+    for other in parts[1:]:
+        _check_alike(parts[0], other)
+    for part in parts:
+        check_lengths(part)
+    tables = [(part.where, part.features) for part in parts if isinstance(part.features, pl.DataFrame)]
     return replace(
-        columns,
-        features=features,
-        labels=_joined([columns.labels, tests.labels]),
-        users=_joined([columns.users, tests.users]),
-        notes=(*columns.notes, *tests.notes),
-        given_split=_joined([columns.given_split, tests.given_split]),
-        segments=_joined([columns.segments, tests.segments]),
-        groups=_joined([columns.groups, tests.groups]),
-        lines=None,  # a row is told of by its place in both files
+        parts[0],
+        features=join_tables(tables) if tables else storage.join([np.asarray(part.features) for part in parts]),
+        notes=tuple(note for part in parts for note in part.notes),
+        ignored={name: why for part in parts for name, why in (part.ignored or {}).items()},
+        **{name: _joined([getattr(part, name) for part in parts]) for name in PER_SAMPLE},
     )
 
 
 def _joined(arrays: list[NDArray[Any] | None]) -> NDArray[Any] | None:
     there = [array for array in arrays if array is not None]
-    return np.concatenate(there) if there else None
+    return np.concatenate(there) if len(there) == len(arrays) else None
 
 
 def _check_alike(first: Columns, other: Columns) -> None:
-    """Refuse two files of a folder that do not go together.
+    """Refuse two parts of data that do not go together.
 
     Raises:
         BadInput: one has named columns, labels or another role, and the other has not; or shapes or types differ.
     """
-    if isinstance(first.features, pl.DataFrame) != isinstance(other.features, pl.DataFrame):
-        named, array = (first, other) if isinstance(first.features, pl.DataFrame) else (other, first)
-        raise BadInput(
-            f"{named.where} has named columns and {array.where} an array of features; save all files alike"
+    both = f"{other.where} has {{}} and {first.where} {{}}; make them alike"
+    own, others = first.features, other.features
+    if isinstance(own, np.ndarray) and isinstance(others, np.ndarray):
+        _check_arrays_alike("features", own, others, both)
+    elif type(own) is not type(others):
+        kinds = (
+            "named columns" if isinstance(each, pl.DataFrame) else "an array of features" for each in (others, own)
         )
-    if isinstance(first.features, np.ndarray) and other.features.shape[1:] != first.features.shape[1:]:
-        raise BadInput(
-            f"{other.where} has features of shape {other.features.shape[1:]} and {first.where} of "
-            f"{first.features.shape[1:]}; they must agree"
-        )
-    if isinstance(first.features, np.ndarray):
-        types = first.features.dtype, np.asarray(other.features).dtype
-        if len({kind.kind in "biuf" for kind in types}) > 1:
-            raise BadInput(
-                f"{other.where} has features of type {types[1]} and {first.where} of {types[0]}; make all of them "
-                "numbers"
-            )
-    for what, own, others in (
-        ("labels", first.labels, other.labels),
-        ("a client column", first.users, other.users),
-        ("a split", first.given_split, other.given_split),
-        ("segments", first.segments, other.segments),
-        ("a group", first.groups, other.groups),
-    ):
-        if (own is None) != (others is None):
-            what_of_them = "it" if what.startswith("a ") else "them"
-            raise BadInput(
-                f"only one of {first.where} and {other.where} has {what}; give {what_of_them} to all or none"
-            )
-        if own is not None and others is not None and own.shape[1:] != others.shape[1:]:
-            raise BadInput(
-                f"{other.where} has {what} of shape {others.shape} and {first.where} of {own.shape}; make them "
-                "alike"
-            )
-    if first.labels is not None and other.labels is not None:
-        kinds = first.labels.dtype, other.labels.dtype
-        if len({kind.kind in "biuf" for kind in kinds}) > 1:
-            raise BadInput(
-                f"{other.where} has labels of type {kinds[1]} and {first.where} of {kinds[0]}; "
-                "make all of them numbers or all strings"
-            )
+        raise BadInput(both.format(*kinds))
+    for field, what in ROLE_NAMES.items():
+        values, theirs = getattr(first, field), getattr(other, field)
+        if (values is None) != (theirs is None):
+            raise BadInput(f"only one of {first.where} and {other.where} has {what}; give it to all or none")
+        if values is not None:
+            _check_arrays_alike(what, values, theirs, both)
+
+
+ROLE_NAMES = {
+    "labels": "labels",
+    "users": "a client column",
+    "given_split": "a split",
+    "segments": "segments",
+    "groups": "a group",
+}
+
+
+def _check_arrays_alike(what: str, own: NDArray[Any], others: NDArray[Any], both: str) -> None:
+    if own.shape[1:] != others.shape[1:]:
+        raise BadInput(both.format(f"{what} of shape {others.shape}", f"of {own.shape}"))
+    if what in ("features", "labels") and (own.dtype.kind in "biuf") != (others.dtype.kind in "biuf"):
+        raise BadInput(both.format(f"{what} of type {others.dtype}", f"of {own.dtype}"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -102,7 +101,7 @@ def download(
     try:
         owner, title, *configuration = repository.split("/")
         preparation = PREPARATIONS.get(f"{owner}/{title}")
-        with _without_retries(offline=not reached):
+        with _offline_unless(reached):
             table = datasets.load_dataset(
                 f"{owner}/{title}", *configuration, split="all" if preparation is not None else split
             )
@@ -129,18 +128,15 @@ def is_reachable(endpoint: str) -> bool:
 
 
 @contextmanager
-def _without_retries(offline: bool) -> Iterator[None]:
-    """Keep the hub's library from printing each of its retries; offline, it takes its cache and does not try."""
+def _offline_unless(reached: bool) -> Iterator[None]:
+    """Have the hub's library take its cache, and not try again and again, where the hub is out of reach."""
     import datasets
 
-    log = logging.getLogger("huggingface_hub")
-    level, was_offline = log.level, datasets.config.HF_HUB_OFFLINE
-    log.setLevel(logging.ERROR)
-    datasets.config.HF_HUB_OFFLINE = was_offline or offline
+    was_offline = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = was_offline or not reached
     try:
         yield
     finally:
-        log.setLevel(level)
         datasets.config.HF_HUB_OFFLINE = was_offline
 
 
@@ -255,8 +251,13 @@ def read_given(saved: Any, where: str, labelled: bool = True, named: Named = USU
 
 
 def names_clients(path: Path, named: Named = USUAL) -> bool:
-    """Return whether a saved dataset says who each sample belongs to; nothing else of it is read."""
+    """Return whether a saved dataset says who each sample belongs to; nothing else of it is read.
+
+    Raises:
+        BadInput: the library is missing.
+    """
+    if not is_installed():
+        raise BadInput(explain_missing(str(path)))
     texts = [file.read_text("utf-8") for file in path.rglob("dataset_info.json")]
-    held = [json.loads(text).get("features") or {} for text in texts]
-    names = [name for features in held for name in features]
+    names = [name for text in texts for name in json.loads(text).get("features") or {}]
     return any(name.lower() in USERS for name in names) if named.client is None else named.client in names

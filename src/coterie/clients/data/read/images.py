@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clients.data.read import storage
-from coterie.clients.data.read.columns import SPLIT_WORDS, Columns, read_split
+from coterie.clients.data.read.columns import SPLIT_WORDS, Columns, Named, read_split
 from coterie.errors import BadInput
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -29,49 +30,55 @@ def _files(folder: Path) -> list[Path]:
     return sorted(file for file in found if file.is_file())
 
 
-def _depths(folder: Path, files: list[Path]) -> set[int]:
-    return {len(file.relative_to(folder).parts) for file in files}
+def names_clients(folder: Path, labelled: bool, named: Named) -> bool:
+    """Return whether the images of a folder lie in folders of clients.
+
+    Raises:
+        BadInput: a folder without tables or archives is none of images.
+    """
+    return _lies_in_clients(folder, _find_images(folder, labelled, named))
 
 
-def check_folder(folder: Path, labelled: bool) -> list[str]:
-    """Return why a folder without tables or archives is none of images, from names alone."""
+def _find_images(folder: Path, labelled: bool, named: Named) -> list[Path]:
+    """Return the images of a folder, of which all lie equally deep.
+
+    Raises:
+        BadInput: there are none, they do not, or they cannot be read.
+    """
     files = _files(folder)
     if not files:
-        return [
+        raise BadInput(
             f"data = {str(folder)!r} has no .csv, .npz or .parquet file, and no images; a folder holds one such "
             "file per client, or images as client/class/file.png or class/file.png"
-        ]
-    depths = _depths(folder, files)
+        )
+    depths = {len(file.relative_to(folder).parts) for file in files}
     if len(depths) > 1 or not depths <= set(DEPTHS[labelled:]):
-        odd = files[0].relative_to(folder)
-        return [
+        raise BadInput(
             f"data = {str(folder)!r}: images must all lie as client/class/file.png or all as class/file.png; the "
-            f"first is {odd}"
-        ]
+            f"first is {files[0].relative_to(folder)}"
+        )
     if find_spec("PIL") is None:
-        return [f"data = {str(folder)!r} holds images; install pillow to read them"]
-    return []
+        raise BadInput(f"data = {str(folder)!r} holds images; install pillow to read them")
+    if labelled and (wrong := named.refuse(str(folder), "images lie in folders that say it")):
+        raise BadInput(wrong)
+    return files
 
 
-def names_clients(folder: Path) -> bool:
-    """Return whether the images of a folder lie in folders of clients."""
-    files = _files(folder)
-    return max(_depths(folder, files)) == 3 and not _are_splits(files, folder)
+def _lies_in_clients(folder: Path, files: list[Path]) -> bool:
+    return len(files[0].relative_to(folder).parts) == 3 and not _are_splits(files, folder)
 
 
 def _are_splits(files: list[Path], folder: Path) -> bool:
     return all(file.relative_to(folder).parts[0].lower() in SPLIT_WORDS for file in files)
 
 
-def read_images(folder: Path, labelled: bool) -> Columns:
+def read_images(folder: Path, labelled: bool, named: Named) -> Columns:
     """Read all images of a folder as `[N, height, width, channels]` uint8, of one channel where none is coloured.
 
     Raises:
-        BadInput: one of them is damaged, or they are not equally large.
+        BadInput: one of them is damaged, or they are not equally large or deep.
     """
-    if problems := check_folder(folder, labelled):
-        raise BadInput(problems)
-    files = _files(folder)
+    files = _find_images(folder, labelled, named)
     places = np.array([file.relative_to(folder).parts for file in files])
     above = places.shape[1] - 1
     outer = places[:, 0] if above == 2 else None
@@ -87,36 +94,33 @@ def read_images(folder: Path, labelled: bool) -> Columns:
 
 
 def _pixels(files: list[Path]) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    coloured, size = False, None
+    coloured = False
+    size = _open(files[0], lambda image: image.size)
     for file in files:
-        try:
-            with Image.open(file) as image:
-                coloured = coloured or image.mode not in ("1", "L", "LA")
-                shape = image.size
-        except OSError as error:
-            raise BadInput(f"{file} is no image that can be read ({type(error).__name__}); replace it") from None
-        if size is None:
-            size = shape
-        elif shape != size:
+        mode, shape = _open(file, lambda image: (image.mode, image.size))
+        coloured = coloured or mode not in ("1", "L", "LA")
+        if shape != size:
             raise BadInput(
                 f"{file} is {shape[0]} x {shape[1]} pixels and {files[0]} {size[0]} x {size[1]}; make all images "
                 "equally large"
             )
-    assert size is not None
-    channels = 3 if coloured else 1
-    found = storage.allocate((len(files), size[1], size[0], channels), np.uint8)
+    found = storage.allocate((len(files), size[1], size[0], 3 if coloured else 1), np.uint8)
     for row, file in enumerate(files):
-        found[row] = _decode(file, "RGB" if coloured else "L").reshape(found.shape[1:])
+        pixels = _open(file, lambda image: np.asarray(image.convert("RGB" if coloured else "L")))
+        found[row] = pixels.reshape(found.shape[1:])
     return found
 
 
-def _decode(file: Path, mode: str) -> NDArray[Any]:
+def _open(file: Path, look: Callable[[Any], Any]) -> Any:
+    """Return what `look` finds of an image.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
     from PIL import Image
 
     try:
         with Image.open(file) as image:
-            return np.asarray(image.convert(mode))
+            return look(image)
     except OSError as error:
         raise BadInput(f"{file} is no image that can be read ({type(error).__name__}); replace it") from None

@@ -6,7 +6,6 @@ predicted later. Columns are known by their names.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -91,13 +90,12 @@ def find_columns(
     `declared` hold text, whatever it looks like.
 
     Raises:
-        BadInput: a column holds numbers and other text, or numbers in a spelling that is not read.
+        BadInput: a column holds numbers and other text, or numbers as text.
     """
     table = columns.features
     ignored = dict(columns.ignored or {})
     found: list[Column] = []
     if isinstance(table, pl.DataFrame):
-        spelled: dict[str, list[str]] = {}
         training = table if columns.given_split is None else table.filter(columns.given_split != 2)
         for name in table.columns:
             if table.schema[name] not in (pl.String, pl.Categorical, pl.Enum):
@@ -106,24 +104,12 @@ def find_columns(
             values = training[name].cast(pl.String)
             levels = values.drop_nulls().unique().sort().to_list()
             is_left_out = len(levels) > MOST_LEVELS or 2 * len(levels) > len(values)
-            spelling = None if name in declared else find_spelling(table[name].cast(pl.String), is_left_out)
-            if spelling is not None:
-                spelled.setdefault(spelling, []).append(name)
-                continue
             if name not in declared:
-                _refuse_numbers_among_text(columns, name, values)
+                _refuse_numbers_as_text(columns, name, values, is_left_out)
             if is_left_out:
                 ignored[name] = f"text with {len(levels)} values in {len(values)} rows"
             else:
                 found.append(Column(name, tuple(levels)))
-        if spelled:
-            raise BadInput(
-                [
-                    f"{columns.where}: {list_columns(names)} look{'s' * (len(names) == 1)} like numbers with "
-                    f"{how}; {MENDED[how]}, or, if they are none, write another sign there"
-                    for how, names in spelled.items()
-                ]
-            )
         if not found:
             raise BadInput(f"{columns.where} has no features; beside its label it needs columns of numbers or text")
     if ignored:
@@ -132,97 +118,62 @@ def find_columns(
     encoded = [f"{column.name} ({column.width})" for column in found if column.levels is not None]
     if encoded:
         notes.append(f"text became one input for each of its values: {', '.join(encoded)}")
-    if dates := [c.name for c in found if c.levels and all(map(DATE.fullmatch, c.levels))]:
-        what, looks, them = ("columns", "look", "them") if len(dates) > 1 else ("column", "looks", "it")
-        notes.append(
-            f"{what} {shorten(dates)} {looks} like dates, and each date is an input; turn {them} into "
-            f"numbers, or remove the {what} from the file"
-        )
     return replace(wanted, columns=tuple(found), ignored=tuple(ignored))
 
 
-_DAY, _MONTH, _YEAR = r"(0?[1-9]|[12]\d|3[01])", r"(0?[1-9]|1[0-2])", r"(1[89]|20)\d\d"
+SEPARATED_NUMBER = r"^[+-]?(\d{1,3}([,.'\u00a0\u202f ]\d{3})+|\d+)(,\d+|\.\d+)?$"
+"""A number that may have a decimal comma, or separators of thousands."""
 
-DATE = re.compile(
-    rf"({_YEAR}([-/.]){_MONTH}\3{_DAY}|{_DAY}([-/.]){_MONTH}\7{_YEAR}|{_MONTH}([-/]){_DAY}\11{_YEAR}"
-    rf"|(0[1-9]|[12]\d|3[01])\.{_MONTH}\.\d\d|({_DAY}/{_MONTH}|{_MONTH}/{_DAY})/\d\d)([ T].*)?"
-)
-"""A date in the order of ISO, or with the day or the month first; a time may follow.
-
-A year of two digits stands behind slashes, or behind points and a day of two digits: 1.2.30 is a version, and
-10-20-30 a pattern.
-"""
-
-PLAIN = r"[+-]?\d+(\.\d+)?"
-
-THOUSANDS = r"[+-]?[1-9]\d{0,2}([,'\u00a0\u202f ]\d{3})+(\.\d+)?"
-
-DECIMAL_COMMA = r"[+-]?([1-9]\d{0,2}([.'\u00a0\u202f ]\d{3})+|\d+),\d+"
-"""Also some of THOUSANDS, as 1,450: the other values of the column decide."""
-
-MENDED = {
-    "a decimal comma": "save the file with a decimal point, so that 0,53 is 0.53",
-    "thousands separators": "take the separators out, so that 1,450.00 is 1450.00",
-}
-"""How numbers that are read as text are mended, by what they are written with."""
+MEND_NUMBERS = "write numbers as 1450.25, without separators of thousands"
 
 
-def find_spelling(values: pl.Series, left_out: bool = False, label: bool = False) -> str | None:
-    """Return what nearly all numbers of a column of text are written with, a key of `MENDED`; None if with neither.
-
-    Args:
-        values: `[N]`, text; what is empty does not count.
-        left_out: it is no input as text, so that whole numbers in groups of three, which may number rows, do not
-            count.
-        label: it is to be predicted; else digits that stand alone, as 1,3, may be answers that somebody ticked.
-    """
-    there = values.drop_nulls().str.strip_chars()
-    there = there.filter(there != "")
-    plain, large, comma = (there.str.contains(f"^({p})$") for p in (PLAIN, THOUSANDS, DECIMAL_COMMA))
-    written = large | comma
-    enough = len(there) and (plain | written).sum() >= 0.9 * len(there) and 2 * written.sum() >= len(there)
-    if not enough or (not label and 2 * (written & there.str.contains(r"\d\d")).sum() < written.sum()):
-        return None
-    decimal = bool((comma & ~large).any())
-    if left_out and not decimal and not (large & there.str.contains(".", literal=True)).any():
-        return None
-    return "a decimal comma" if decimal else "thousands separators"
+def are_separated_numbers(texts: pl.Series) -> bool:
+    """Return whether nine in ten texts are numbers, of which most are written so that the reader knew them not."""
+    numbers = texts.str.strip_chars().str.contains(SEPARATED_NUMBER)
+    odd = numbers & texts.cast(pl.Float64, strict=False).is_null()
+    return len(texts) > 0 and bool(numbers.sum() >= 0.9 * len(texts) and 2 * odd.sum() >= len(texts))
 
 
-def refuse_spelled_labels(columns: Columns) -> None:
-    """Refuse labels of no named task that look like numbers in a spelling that is not read.
+def refuse_separated_labels(columns: Columns) -> None:
+    """Refuse labels of no named task that are numbers in a spelling that is not read.
 
     Raises:
-        BadInput: they do.
+        BadInput: they are.
     """
     labels = columns.labels
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "OSU":
         return
-    texts = pl.Series([label if isinstance(label, str) else None for label in labels.tolist()], dtype=pl.String)
-    if spelling := find_spelling(texts, label=True):
+    if are_separated_numbers(
+        pl.Series([label for label in labels.tolist() if isinstance(label, str)], dtype=pl.String)
+    ):
         raise BadInput(
-            f"{columns.where}: the labels look like numbers with {spelling}; {MENDED[spelling]}, or, if each is a "
-            "class, set task.name = 'classification'"
+            f"{columns.where}: the labels look like numbers; {MEND_NUMBERS}, or, if each is a class, set "
+            "task.name = 'classification'"
         )
 
 
-def _refuse_numbers_among_text(columns: Columns, name: str, values: pl.Series) -> None:
-    """Refuse text most of which is numbers: somebody meant a number, and the rest is a mistake or a gap."""
+def _refuse_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_left_out: bool) -> None:
+    """Refuse text most of which is numbers: somebody meant a number, and the rest is a mistake or a gap.
+
+    Raises:
+        BadInput: it is such.
+    """
     there = values.drop_nulls()
-    numbers = there.cast(pl.Float64, strict=False)
-    if not len(there) or numbers.is_null().all() or 2 * numbers.null_count() > len(there):
-        return
-    if numbers.null_count():
-        odd = values.is_not_null() & values.cast(pl.Float64, strict=False).is_null()
+    odd = values.is_not_null() & values.cast(pl.Float64, strict=False).is_null()
+    count = int(odd.sum())
+    if count and 2 * count <= len(there):
         row = odd.arg_max() or 0
         raise BadInput(
-            f"{columns.where}: column {name} has {numbers.null_count()} values that are no numbers, the first is "
+            f"{columns.where}: column {name} has {count} values that are no numbers, the first is "
             f"{values[row]!r} in {columns.place(row)}; make all of them numbers, or leave them empty",
-            told=f"column {name} has {numbers.null_count()} values that are no numbers; make all of them numbers, "
-            "or leave them empty",
+            told=f"column {name} has {count} values that are no numbers; make all of them numbers, or leave them "
+            "empty",
         )
-    if there.n_unique() > MOST_LEVELS:
-        raise BadInput(f"{columns.where}: column {name} holds numbers as text; make them numbers")
+    all_numbers = not count and there.n_unique() > MOST_LEVELS
+    if all_numbers or (is_left_out and are_separated_numbers(there)):
+        raise BadInput(
+            f"{columns.where}: column {name} holds numbers as text; {MEND_NUMBERS}, or remove the column"
+        )
 
 
 def make_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[Any]:
@@ -339,21 +290,18 @@ def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[st
         numbers: NDArray[np.float32] = values.cast(pl.Float32).to_numpy(allow_copy=True)
         return np.array(numbers, np.float32)[:, None]
     texts = to_texts(values)
-    places = {level: place for place, level in enumerate(column.levels)}
-    found = np.zeros((len(texts), column.width), np.float32)
-    unknown: dict[str, int] = {}
-    for row, text in enumerate(texts.to_list()):
-        if text is None:
-            found[row] = np.nan
-        elif text in places:
-            found[row, places[text]] = 1
-        else:
-            unknown[text] = unknown.get(text, 0) + 1
-    if unknown:
-        shown = ", ".join(f"{text!r} ({count})" for text, count in list(unknown.items())[:MOST_NAMES])
+    unknown = texts.filter(~texts.is_in(list(column.levels)))
+    if len(unknown):
+        counts = [
+            f"{text!r} ({(unknown == text).sum()})" for text in unknown.unique(maintain_order=True)[:MOST_NAMES]
+        ]
         notes.append(
-            f"column {column.name} has values that training had not: {shown}; they were taken for none it had"
+            f"column {column.name} has values that training had not: {', '.join(counts)}; they were taken for none "
+            "it had"
         )
+    found = np.empty((len(texts), column.width), np.float32)
+    for place, level in enumerate(column.levels):
+        found[:, place] = (texts == level).cast(pl.Float32).to_numpy()  # NaN where there is no text
     return found
 
 
@@ -388,8 +336,8 @@ SET_MISSING = "data.missing = mean, drop or zero says what to do with them, on t
 
 def handle_missing(
     inputs: NDArray[np.float32], columns: Columns, known: Preparation, notes: list[str], advice: str = FILL
-) -> NDArray[np.bool_] | None:
-    """Do what is to be done about missing values before data are divided; return which rows stay, None for all.
+) -> tuple[Columns, NDArray[np.float32]]:
+    """Do what is to be done about missing values before data are divided; return the samples that stay.
 
     `advice` ends the sentence where they are refused, by what the caller's user can set. Zeros are written in
     place. Where means stand for them, they are still NaN afterwards.
@@ -398,7 +346,7 @@ def handle_missing(
         BadInput: there are some, and they are refused; or an input is infinite, also as a 32-bit number.
     """
     if all(np.isfinite(inputs[rows]).all() for rows in storage.blocks(inputs)):
-        return None
+        return columns, inputs
     infinite = np.isinf(inputs)
     if infinite.any():
         raise _bad_value(columns, known, infinite, "")
@@ -413,8 +361,8 @@ def handle_missing(
         notes.append(f"{rows.sum():,} of {len(rows):,} samples were left out, for a value of theirs is missing")
         if rows.all():
             raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
-        return np.asarray(~rows)
-    return None
+        return columns.take(~rows), storage.take(inputs, ~rows)
+    return columns, inputs
 
 
 def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Preparation, advice: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def read_table(
 
 
 def _values(column: pl.Series) -> NDArray[Any]:
-    if column.dtype in (pl.Categorical, pl.Enum):
+    if column.dtype in (pl.Categorical, pl.Enum) or column.dtype.is_temporal():
         column = column.cast(pl.String)
     return column.to_numpy()
 
@@ -176,7 +177,9 @@ def read_csv(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
 
 
 def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
-    """Read a `.csv` file as a table; each column is of numbers where all its values are.
+    """Read a `.csv` file as a table; each column is of numbers, or of dates, where all its values are.
+
+    Decimals may have a comma where another sign stands between values.
 
     Raises:
         BadInput: it is no table of UTF-8 text.
@@ -191,13 +194,19 @@ def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice and '"' not in first:
             raise BadInput(f"{path} has column {twice[0]!r} twice; give every column a name of its own")
-        table = pl.read_csv(
+        read = partial(
+            pl.read_csv,
             path,
             separator=separator,
             n_rows=rows,
             infer_schema_length=rows,
             null_values=list(MISSING_TEXTS),
+            try_parse_dates=True,
         )
+        table = read()
+        if separator != "," and pl.String in table.dtypes:
+            by_comma = read(decimal_comma=True)
+            table = min(table, by_comma, key=lambda each: each.dtypes.count(pl.String))
     except UnicodeDecodeError:
         raise BadInput(f"{path} is not UTF-8 text; save it as UTF-8") from None
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -212,27 +221,14 @@ def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
 
 def _list_column(column: pl.Series, where: str) -> NDArray[Any]:
     """A list or array column as `[N, width]`; all rows must be equally long."""
-    if column.is_null().any():
-        row = column.is_null().arg_max()
-        raise BadInput(f"{where}: column {column.name} has no value in row {row}; every row needs one")
-    if isinstance(column.dtype, pl.List):
-        lengths = column.list.len()
-        odd = lengths != lengths[0]
-        if odd.any():
-            row = odd.arg_max()
-            raise BadInput(
-                f"{where}: {column.name} has {lengths[0]} values in row 0 and {lengths[row or 0]} in row {row}; "
-                "every row needs as many"
-            )
-        column = column.list.to_array(int(lengths[0]))
-    if not isinstance(column.dtype, pl.Array):
-        raise BadInput(
-            f"{where}: {column.name} is of type {column.dtype}; features must be numbers or lists of numbers"
-        )
-    values = column.to_numpy()
+    if isinstance(column.dtype, pl.List) and column.list.len().n_unique() == 1:
+        column = column.list.to_array(column.list.len()[0] or 0)
+    is_array = isinstance(column.dtype, pl.Array) and not column.has_nulls()
+    values = column.to_numpy() if is_array else np.empty(0, np.object_)
     if values.dtype.kind not in "biuf":
         raise BadInput(
-            f"{where}: {column.name} is of type {column.dtype}; its rows must be equally long lists of numbers"
+            f"{where}: column {column.name} is of type {column.dtype}; its rows must be equally long lists of "
+            "numbers"
         )
     return values
 
@@ -255,15 +251,7 @@ def join_tables(tables: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
             raise BadInput(
                 f"{where} has {_column(extra)}, which {first} has not; all files must have the same columns"
             )
-    aligned = [table.select(begun.columns) for _, table in tables]
-    for name in begun.columns:
-        kinds = {table.schema[name] for table in aligned} - {pl.Null}
-        if len(kinds) <= 1 and all(table.schema[name] != pl.Null for table in aligned):
-            continue
-        texts = any(kind in (pl.String, pl.Categorical, pl.Enum) for kind in kinds)
-        kind = pl.String if texts else kinds.pop() if len(kinds) == 1 else pl.Float64
-        aligned = [table.with_columns(pl.col(name).cast(kind)) for table in aligned]
-    return pl.concat(aligned)
+    return pl.concat([table.select(begun.columns) for _, table in tables], how="vertical_relaxed")
 
 
 def _column(names: list[str]) -> str:
