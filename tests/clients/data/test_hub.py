@@ -43,13 +43,12 @@ def test_a_benchmark_prepares_images_and_users(library: Any) -> None:
     image = pytest.importorskip("PIL.Image", reason="needs Pillow, which decodes the images of hub datasets")
     pixels = np.random.default_rng(0).integers(0, 256, (5, 8, 6, 3), dtype=np.uint8)
     held = {"image": [image.fromarray(p) for p in pixels], "celeb_id": [3, 1, 3, 1, 2], "Smiling": [0, 1, 1, 0, 1]}
-    table = hub.prepare(library.Dataset.from_dict(held), hub.Preparation(size=4, least=2), "x")
+    table = hub.prepare_celeba(library.Dataset.from_dict(held), "x", size=4, least=2)
     data = check_and_convert("x", hub.read_hub_columns(table, "x"))
     assert data.inputs.shape == (4, 4, 4, 3)
     assert data.labels.tolist() == [0, 1, 1, 0]
     assert data.users is not None
     assert len(np.unique(data.users)) == 2
-    assert hub.PREPARATIONS["flwrlabs/celeba"] == hub.Preparation(size=84, least=5)
 
 
 def test_names_that_hub_datasets_have(library: Any) -> None:

@@ -279,9 +279,8 @@ def test_sums_of_clients_are_those_of_all(parts: list[int], offset: float) -> No
     values = np.random.default_rng(sum(parts)).normal(offset, 2, (sum(parts), 3))
     values[:, 2] = offset
     clients = np.split(values, np.cumsum(parts)[:-1])
-    sums = Sums.of(clients[0])
-    for client in clients[1:]:
-        sums += Sums.of(client)
+    sums = Sums.of(*clients)
+    assert np.array_equal(sums.rows, np.sum([Sums.of(client).rows for client in clients], 0))
     assert np.allclose(sums.mean, values.mean(0))
     assert np.allclose(sums.deviation[:2], np.maximum(values.std(0)[:2], 1e-9), rtol=1e-4) or len(values) == 1
     assert sums.deviation[2] == 1

@@ -468,7 +468,7 @@ def _assembled(
     rows = Rows(dataset.name, inputs, labels, dataset.classes, bounds[:, [0, 3]], seed)
     groupings = [] if planted is None else [planted]
     groupings += [SPLITS[name].target(rows, **settings) for name, settings in skews]
-    targets = _training_rows(labels, bounds)
+    targets = np.concatenate([labels[start:stop] for start, stop in bounds[:, :2].tolist()])
     fitted = dataset.task.fit(targets, dataset.outputs)
     return Federation(
         name=dataset.name,
@@ -491,10 +491,6 @@ def _assembled(
     )
 
 
-def _training_rows(labels: NDArray[Any], bounds: NDArray[np.int64]) -> NDArray[Any]:
-    return np.concatenate([labels[start:stop] for start, stop in bounds[:, :2].tolist()])
-
-
 def _product(groupings: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:
     """Clients are together when all groupings say so."""
     if not groupings:
@@ -508,47 +504,22 @@ def _with_public(
     """The data that are left for the clients, and `count` samples for the server, or at most so many."""
     if count == 0:
         return dataset, None
-    rng = stream(seed, "public")
-    if dataset.public is not None:
-        if at_most:
-            count = min(count, len(dataset.public))
-        if count > len(dataset.public):
-            raise BadInput(
-                f"public = {count} is not possible; {dataset.name} has {len(dataset.public)} official test samples"
-            )
-        drawn = dataset.public[np.sort(rng.choice(len(dataset.public), count, replace=False))]
-        return dataset, scale_bytes(drawn, dataset.standard)
-    total = len(dataset.labels)
-    if at_most:
-        count = max(1, min(count, total // 10))
-    if count >= total:
-        raise BadInput(f"public = {count} is not possible; {dataset.name} has {total} samples in all")
-    if dataset.given_split is None:
-        aside = _set_aside(dataset.units, total, count, rng)
-    else:
-        # Of the samples to train on alone: what is given for validation and testing stays whole.
-        own = np.flatnonzero(dataset.given_split <= TRAIN)
-        if count >= len(own):
-            raise BadInput(f"public = {count} is not possible; {dataset.name} has {len(own)} samples to train on")
-        aside = np.zeros(total, np.bool_)
-        aside[own] = _set_aside(None if dataset.units is None else dataset.units[own], len(own), count, rng)
-    return _without(dataset, aside), scale_bytes(dataset.inputs[aside][:count], dataset.standard)
-
-
-def _without(dataset: Dataset, gone: NDArray[np.bool_]) -> Dataset:
-    """The samples that are not marked in `gone` `[N]`."""
-
-    def rest(values: NDArray[Any] | None) -> NDArray[Any] | None:
-        return None if values is None else values[~gone]
-
-    return replace(
-        dataset,
-        inputs=storage.take(dataset.inputs, ~gone),
-        labels=dataset.labels[~gone],
-        users=rest(dataset.users),
-        units=rest(dataset.units),
-        given_split=rest(dataset.given_split),
+    rng, official, total = stream(seed, "public"), dataset.public, len(dataset.labels)
+    # Of the samples to train on alone: what is given for validation and testing stays whole.
+    own = np.arange(total) if dataset.given_split is None else np.flatnonzero(dataset.given_split <= TRAIN)
+    there, what = (
+        (len(own), "samples to train on") if official is None else (len(official), "official test samples")
     )
+    if at_most:
+        count = max(1, min(count, total // 10)) if official is None else min(count, there)
+    if count > there or (official is None and count == there):
+        raise BadInput(f"public = {count} is not possible; {dataset.name} has {there} {what}")
+    if official is not None:
+        drawn = official[np.sort(rng.choice(there, count, replace=False))]
+        return dataset, scale_bytes(drawn, dataset.standard)
+    aside = np.zeros(total, np.bool_)
+    aside[own] = _set_aside(None if dataset.units is None else dataset.units[own], there, count, rng)
+    return dataset.take(~aside), scale_bytes(dataset.inputs[aside][:count], dataset.standard)
 
 
 def _set_aside(

@@ -192,7 +192,7 @@ def load_own(
         preparation = replace(preparation, mean=mean, deviation=deviation)
     sums: tuple[tuple[float, ...], ...] = ()
     if standardise == "global":
-        sums = Sums.of(ordered[: ends[1]]).rows
+        sums = tuple(tuple(row) for row in Sums.of(ordered[: ends[1]]).rows.tolist())
         preparation = replace(preparation, standardise="global")
         if agreed is not None and agreed.mean:
             _scale_as_agreed(ordered, agreed, columns.where)

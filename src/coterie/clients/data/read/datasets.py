@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.catalogue import Catalog
-from coterie.clients.data.read import given, hub, shakespeare
+from coterie.clients.data.read import given, hub, shakespeare, storage
 from coterie.clients.data.read.columns import USUAL, Columns, Named, check_lengths
 from coterie.clients.data.read.files import (
     ENDINGS,
@@ -126,6 +126,15 @@ class Dataset:
     def __post_init__(self) -> None:
         if not self.outputs:
             object.__setattr__(self, "outputs", self.classes)
+
+    def take(self, rows: NDArray[np.bool_]) -> Dataset:
+        """Return the samples that `rows` `[N]` marks."""
+        beside = {name: getattr(self, name) for name in ("labels", "users", "units", "given_split")}
+        return replace(
+            self,
+            inputs=storage.take(self.inputs, rows),
+            **{name: None if values is None else values[rows] for name, values in beside.items()},
+        )
 
 
 def load(
@@ -352,18 +361,15 @@ def _file(name: str, file: str) -> Path:
 
 
 def _npz(name: str, file: str, *columns: str) -> dict[str, NDArray[Any]]:
-    """The arrays of a file in the data folder, of which `columns` must be there and equally long.
+    """The arrays of a file in the data folder, of which `columns` must be there.
 
     Raises:
-        BadInput: the file is missing or damaged, or its columns are not as they should be.
+        BadInput: the file is missing or damaged, or lacks a column.
     """
     path = _file(name, file)
     held = read_arrays(path)
-    absent = [column for column in columns if column not in held]
-    if absent:
+    if absent := [column for column in columns if column not in held]:
         raise BadInput(f"{path} has no {', '.join(absent)}; replace the file")
-    if len({held[column].shape[:1] for column in columns}) > 1:
-        raise BadInput(f"{path} is damaged: {', '.join(columns)} are not equally long; replace the file")
     return held
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,19 +36,8 @@ BESIDE = ("split", "segment", "group")
 """The other roles that a dataset of the hub may give its columns."""
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """What a benchmark makes of a hub dataset before anybody trains on it: all its splits together, and this."""
-
-    size: int
-    """Height and width of the images."""
-    least: int
-    """Users with fewer images are left out."""
-
-
-PREPARATIONS: Mapping[str, Preparation] = {"flwrlabs/celeba": Preparation(size=84, least=5)}
-"""LEAF's CelebA (Caldas et al., 2018): 9,343 people of 200,288 images."""
-
+CELEBA = "flwrlabs/celeba"
+"""Taken as LEAF (Caldas et al., 2018) has it: all its splits together, 9,343 people of 200,288 images."""
 
 CONNECT_SECONDS = 5
 """How long the hub may take to answer before it counts as out of reach."""
@@ -78,7 +67,7 @@ def download(
 ) -> Any:
     """Download one split of a hub dataset, `owner/name` or `owner/name/configuration`, or take it from the cache.
 
-    Of those in `PREPARATIONS` it is all splits, as the benchmark has them.
+    Of `CELEBA` it is all splits, prepared as the benchmark has them.
 
     Args:
         repository: which one.
@@ -100,13 +89,11 @@ def download(
     reached = is_reachable(datasets.config.HF_ENDPOINT)
     try:
         owner, title, *configuration = repository.split("/")
-        preparation = PREPARATIONS.get(f"{owner}/{title}")
+        is_celeba = f"{owner}/{title}" == CELEBA
         with _offline_unless(reached):
-            table = datasets.load_dataset(
-                f"{owner}/{title}", *configuration, split="all" if preparation is not None else split
-            )
-        if preparation is not None:
-            table = prepare(table, preparation, name)
+            table = datasets.load_dataset(f"{owner}/{title}", *configuration, split="all" if is_celeba else split)
+        if is_celeba:
+            table = prepare_celeba(table, name)
     except Exception as error:  # noqa: BLE001  # the library lets errors of many transports and formats through
         first = next(iter(str(error).splitlines()), "")
         why = f"{type(error).__name__}: {first}" if reached else f"{datasets.config.HF_ENDPOINT} is out of reach"
@@ -140,17 +127,16 @@ def _offline_unless(reached: bool) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = was_offline
 
 
-def prepare(table: Any, preparation: Preparation, where: str) -> Any:
-    """Return the `datasets.Dataset` without users of few images, its images shrunk."""
+def prepare_celeba(table: Any, where: str, size: int = 84, least: int = 5) -> Any:
+    """Return a `datasets.Dataset` without users of fewer than `least` images, which are shrunk to a square."""
     import datasets
 
     users = np.asarray(table[pick_name(table.column_names, USERS, where, "client")])
     _, which, counts = np.unique(users, return_inverse=True, return_counts=True)
-    table = table.select(np.flatnonzero(counts[which] >= preparation.least))
-    side = (preparation.size, preparation.size)
+    table = table.select(np.flatnonzero(counts[which] >= least))
     for name, kind in table.features.items():
         if isinstance(kind, datasets.Image):
-            table = table.map(_shrink, batched=True, fn_kwargs={"name": name, "side": side})
+            table = table.map(_shrink, batched=True, fn_kwargs={"name": name, "side": (size, size)})
     return table
 
 

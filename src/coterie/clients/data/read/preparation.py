@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any, Literal
 
@@ -402,54 +400,37 @@ def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], fur
 
 @dataclass(frozen=True)
 class Sums:
-    """What clients tell of their training samples so that all can be standardised alike; adding them adds clients.
+    """What clients tell of their training samples so that all can be standardised alike."""
 
-    Each is `[channels]`, float64, over the values that are there.
-    """
-
-    count: NDArray[np.float64]
-    total: NDArray[np.float64]
-    squares: NDArray[np.float64]
+    rows: NDArray[np.float64]
+    """`[3, channels]`: counts, sums and sums of squares of the values that are there; adding them adds clients."""
 
     @classmethod
-    def of(cls, inputs: NDArray[Any]) -> Sums:
-        """Of inputs `[N, *features]`; of very many, part by part."""
-        parts = [cls._of_part(inputs[rows]) for rows in storage.blocks(inputs)]
-        return reduce(add, parts) if parts else cls._of_part(inputs)
-
-    @classmethod
-    def _of_part(cls, inputs: NDArray[Any]) -> Sums:
-        values = inputs.reshape(-1, inputs.shape[-1]).astype(np.float64)
-        there = ~np.isnan(values)
-        values = np.where(there, values, 0)
-        return cls(there.sum(0).astype(np.float64), values.sum(0), (values**2).sum(0))
-
-    @classmethod
-    def from_rows(cls, rows: Sequence[Sequence[float]]) -> Sums:
-        """Of counts, sums and sums of squares as plain numbers."""
-        count, total, squares = (np.array(row, np.float64) for row in rows)
-        return cls(count, total, squares)
-
-    @property
-    def rows(self) -> tuple[tuple[float, ...], ...]:
-        """Counts, sums and sums of squares as plain numbers."""
-        return tuple(_plain(row) for row in (self.count, self.total, self.squares))
-
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(self.count + other.count, self.total + other.total, self.squares + other.squares)
+    def of(cls, *parts: NDArray[Any]) -> Sums:
+        """Of the inputs `[N, *features]` of one client or several; of very many, block by block."""
+        found = np.zeros((len(parts), 3, parts[0].shape[-1]))
+        for own, inputs in zip(found, parts, strict=True):
+            for rows in storage.blocks(inputs):
+                values = inputs[rows].reshape(-1, inputs.shape[-1]).astype(np.float64)
+                there = ~np.isnan(values)
+                values = np.where(there, values, 0)
+                own += np.stack([there.sum(0), values.sum(0), (values**2).sum(0)])
+        return cls(found.sum(0))
 
     @property
     def mean(self) -> NDArray[np.float64]:
         """The mean of each channel; 0 where nobody has a value."""
-        mean: NDArray[np.float64] = self.total / np.maximum(self.count, 1)
-        return mean
+        count, total, _ = self.rows
+        return np.asarray(total / np.maximum(count, 1))
 
     @property
     def deviation(self) -> NDArray[np.float64]:
         """The standard deviation of each channel; 1 where all values are the same."""
-        variance = self.squares / np.maximum(self.count, 1) - self.mean**2
+        count, _, squares = self.rows
+        mean_square = squares / np.maximum(count, 1)
+        variance = mean_square - self.mean**2
         # What is left of a constant after cancellation is no spread.
-        constant = variance <= 1e-12 * np.maximum(self.squares / np.maximum(self.count, 1), 1e-30)
+        constant = variance <= 1e-12 * np.maximum(mean_square, 1e-30)
         return np.where(constant, 1.0, np.sqrt(np.maximum(variance, 0)))
 
 
@@ -488,12 +469,7 @@ def fit_to_training(
 
 
 def _sum_training(inputs: NDArray[Any], bounds: NDArray[np.int64]) -> Sums:
-    """What all clients tell of their training samples, added up in their order."""
-    channels = np.zeros(inputs.shape[-1])
-    found = Sums(channels, channels, channels)
-    for start, stop in bounds[:, :2].tolist():
-        found += Sums.of(inputs[start:stop])
-    return found
+    return Sums.of(*(inputs[start:stop] for start, stop in bounds[:, :2].tolist()))
 
 
 def _plain(values: NDArray[np.float64]) -> tuple[float, ...]:
