@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coterie.clients.data import Dataset, Federation, build, check_build, load
+from coterie.clients.data import Dataset, Federation, build, check_build
 from coterie.clients.data.divide.holdout import hold_out
 from coterie.clients.data.divide.small_clients import Limits, choose_clients
 from coterie.clients.data.federation import divide
@@ -125,13 +125,6 @@ def test_slices_are_views(numbered: str) -> None:
     assert federation.samples.sum() + federation.test_samples.sum() == 810
     assert federation.inputs.dtype == torch.float32
     assert federation.labels.dtype == torch.int64
-
-
-def test_few_shot_clients_are_marked(numbered: str) -> None:
-    federation = build(numbered, "few-shot(0.25, 4, 2)", 16, 0)
-    assert federation.few_shot is not None
-    assert federation.few_shot.sum() == 4
-    assert federation.samples[federation.few_shot].max() < federation.samples[~federation.few_shot].min()
 
 
 def test_few_shot_clients_train_on_few_classes_and_are_tested_on_all(numbered: str) -> None:
@@ -263,21 +256,15 @@ def test_the_usual_number_of_public_samples_is_bounded_by_what_there_is() -> Non
     assert build("digits", "iid", 5, 0, public=None).public is None
 
 
-@pytest.mark.medium
-def test_whole_units_are_set_aside(data_folder: Path) -> None:
-    """No window of UCI HAR that the server holds overlaps one that a client holds."""
-    federation, whole = build("uci-har", "by-user", None, 0, public=300), build("uci-har", "by-user", None, 0)
+def test_whole_units_are_set_aside() -> None:
+    """No sample that the server holds shares measurements with one that a client holds."""
+    values, units = np.arange(300, dtype=np.float32)[:, None], np.arange(300) // 7
+    federation = divide(Dataset("own", values, np.arange(300) % 3, 3, units=units), "iid", 4, 0, public=30)
     assert federation.public is not None
-    assert len(federation.public) == 300
-    gone = len(whole.labels) - len(federation.labels)
-    assert gone >= 300
-    dataset = load("uci-har")
-    assert dataset.units is not None
-    held = {window.tobytes() for window in federation.inputs.numpy()}
-    units: dict[bool, set[int]] = {True: set(), False: set()}
-    for window, unit in zip(dataset.inputs, dataset.units, strict=True):
-        units[window.tobytes() in held].add(int(unit))
-    assert not units[True] & units[False]
+    assert len(federation.public) == 30
+    held, public = ({int(value) // 7 for value in part[:, 0]} for part in (federation.inputs, federation.public))
+    assert not held & public
+    assert 30 <= 300 - len(federation.labels) <= 36
 
 
 def test_reordered_clients_keep_their_data() -> None:
