@@ -76,7 +76,7 @@ def test_a_run_on_bytes_is_the_same_run(
     tmp_path: Path,
 ) -> None:
     """Also where samples are put in order and prepared minibatch by minibatch, as those of large clients are."""
-    found = []
+    found: list[Any] = []
     for data in (images[1], images[0]):
         run = {"rounds": 2, "workers": 1, "engine": engine, "folder": str(tmp_path / str(len(found)))}
         method = {"name": "ifca", "clusters": 2}

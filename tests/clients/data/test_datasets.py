@@ -66,7 +66,7 @@ def test_real_data(data_folder: Path, name: str) -> None:
     assert data.inputs.dtype == (np.float32 if name in ("digits", "uci-har") else np.uint8)
     assert data.labels.dtype == np.int64
     assert np.unique(data.labels).tolist() == list(range(classes)) == list(range(data.classes))
-    channels = scale_bytes(data.inputs, data.standard).reshape(-1, shape[-1])
+    channels = scale_bytes(data.inputs[::9], data.standard).reshape(-1, shape[-1])
     assert np.abs(channels.mean(axis=0, dtype=np.float64)).max() < 0.02
     assert np.abs(channels.std(axis=0, dtype=np.float64) - 1).max() < 0.04
     assert (data.users is not None) == has_users(name)

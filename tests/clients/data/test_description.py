@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from coterie.clients.data import build, describe
-from coterie.clients.data.agree.description import SMOOTHING, label_divergence
 from coterie.clients.data.federation import divide
 from coterie.clients.data.read.datasets import Dataset
 from coterie.clients.tasks import Language
+from coterie.grouping.label_divergence import SMOOTHING, label_divergence
 
 
 @settings(max_examples=20)

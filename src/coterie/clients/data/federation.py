@@ -342,7 +342,8 @@ def divide(
     limits = Limits(min_samples, min_classes, fate)
     chosen, notes = choose_clients(held, sizes, classes, names, limits, dataset.units is not None, aside)
     held, names = [held[i] for i in chosen], tuple(names[i] for i in chosen)
-    planted, few_shot = (None if each is None else each[chosen] for each in (partition.planted, partition.few_shot))
+    planted = None if partition.planted is None else partition.planted[chosen]
+    few_shot = None if partition.few_shot is None else partition.few_shot[chosen]
     notes = [*dataset.notes, *_say_unused(dataset, name, validation), *partition.notes, *notes]
     if name == "by-user" and classes is not None and min_classes == 1:
         notes += say_one_class(held, classes, names)

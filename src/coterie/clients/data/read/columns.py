@@ -158,8 +158,7 @@ class Columns:
 
         features = self.features
         taken = features.filter(rows) if isinstance(features, pl.DataFrame) else storage.take(features, rows)
-        beside = {name: getattr(self, name) for name in PER_SAMPLE}
-        return replace(self, features=taken, **{name: None if v is None else v[rows] for name, v in beside.items()})
+        return replace(self, features=taken, **take_each(self, PER_SAMPLE, rows))
 
     def row(self, row: int) -> str:
         """Say where a sample is, for a message: its line in a file of text, else its row from 0 on."""
@@ -175,6 +174,13 @@ class Columns:
 
 PER_SAMPLE = ("labels", "users", "given_split", "segments", "groups", "lines")
 """The fields of `Columns` that have one entry a sample beside its features."""
+
+
+def take_each(held: Any, names: Iterable[str], rows: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the rows `[N]` that are marked of each of these arrays, by name; None where there is none."""
+    arrays = {name: getattr(held, name) for name in names}
+    return {name: None if values is None else values[rows] for name, values in arrays.items()}
+
 
 OR_SAY_WHICH = ", or say which it is: data.label in the experiment, --set label=COLUMN on the command line"
 

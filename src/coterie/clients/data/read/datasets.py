@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coterie.catalogue import Catalog
 from coterie.clients.data.read import given, hub, shakespeare, storage
-from coterie.clients.data.read.columns import USUAL, Columns, Named, check_lengths
+from coterie.clients.data.read.columns import USUAL, Columns, Named, check_lengths, take_each
 from coterie.clients.data.read.files import (
     ENDINGS,
     check_path,
@@ -129,12 +129,8 @@ class Dataset:
 
     def take(self, rows: NDArray[np.bool_]) -> Dataset:
         """Return the samples that `rows` `[N]` marks."""
-        beside = {name: getattr(self, name) for name in ("labels", "users", "units", "given_split")}
-        return replace(
-            self,
-            inputs=storage.take(self.inputs, rows),
-            **{name: None if values is None else values[rows] for name, values in beside.items()},
-        )
+        beside = take_each(self, ("labels", "users", "units", "given_split"), rows)
+        return replace(self, inputs=storage.take(self.inputs, rows), **beside)
 
 
 def load(

@@ -139,9 +139,13 @@ def _archive(path: Path) -> Iterator[dict[str, tuple[ZipFile, ZipInfo]]]:
     """Open a `.npz` file and give its arrays by name; none is read yet.
 
     Raises:
+        BadInput: it says that far more is in it than any compression leaves.
         zipfile.BadZipFile: it is no archive.
     """
     with ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > max(ALWAYS_UNPACKED, MOST_COMPRESSED * path.stat().st_size):
+            raise BadInput(f"{path} would unpack to {unpacked:,} bytes; save it without compression")
         arrays = [member for member in archive.infolist() if member.filename.endswith(".npy")]
         yield {member.filename.removesuffix(".npy"): (archive, member) for member in arrays}
 
@@ -160,6 +164,12 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     except _DAMAGE as error:
         raise BadInput(_unreadable(path, error)) from None
 
+
+ALWAYS_UNPACKED = 1 << 26
+"""Bytes of an archive's arrays that are unpacked however small the archive is."""
+
+MOST_COMPRESSED = 500
+"""How many times an archive is unpacked beyond that; samples that one can learn from shrink less."""
 
 PIECE_BYTES = 1 << 20
 """Bytes of a member that are read at once."""
@@ -380,12 +390,13 @@ def _stack(parts: list[Columns]) -> Columns:
     for part in parts:
         check_lengths(part)
     tables = [(part.where, part.features) for part in parts if isinstance(part.features, pl.DataFrame)]
+    beside: dict[str, Any] = {name: _joined([getattr(part, name) for part in parts]) for name in PER_SAMPLE}
     return replace(
         parts[0],
         features=join_tables(tables) if tables else storage.join([np.asarray(part.features) for part in parts]),
         notes=tuple(note for part in parts for note in part.notes),
         ignored={name: why for part in parts for name, why in (part.ignored or {}).items()},
-        **{name: _joined([getattr(part, name) for part in parts]) for name in PER_SAMPLE},
+        **beside,
     )
 
 

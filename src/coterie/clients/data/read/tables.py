@@ -206,7 +206,7 @@ def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
         table = read()
         if separator != "," and pl.String in table.dtypes:
             by_comma = read(decimal_comma=True)
-            table = min(table, by_comma, key=lambda each: each.dtypes.count(pl.String))
+            table = min(table, by_comma, key=lambda each: each.dtypes.count(pl.String()))
     except UnicodeDecodeError:
         raise BadInput(f"{path} is not UTF-8 text; save it as UTF-8") from None
     except (OSError, pl.exceptions.PolarsError) as error:
