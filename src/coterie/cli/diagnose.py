@@ -185,9 +185,8 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
         tables: an experiment's; data that are not a file, or cannot be read, are passed over.
         settings: texts like `clusters=3`; data that they name stand in the place of those of the tables.
     """
-    from coterie.clients.data.read.columns import Named
+    from coterie.clients.data.read.columns import Named, shorten
     from coterie.clients.data.read.files import ENDINGS, check_path, list_names, names_clients
-    from coterie.clients.data.read.preparation import shorten
     from coterie.runs.schema import toml
 
     data = tables.get("data")

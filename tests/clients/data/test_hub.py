@@ -203,20 +203,16 @@ def test_flower_partitioner_by_real_users(flower: Any, data_folder: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "sentences"),
+    ("text", "sentence"),
     [
-        ("flwr:IidPartitoner", ["flwr partitioner 'IidPartitoner' is unknown; did you mean IidPartitioner?"]),
-        (
-            "flwr:DirichletPartitioner(alfa=0.3, partition_by='label')",
-            [
-                "flwr:DirichletPartitioner.alfa is not a setting; did you mean alpha?",
-                "flwr:DirichletPartitioner.alpha is missing; give it a value",
-            ],
-        ),
+        ("flwr:IidPartitoner", "flwr partitioner 'IidPartitoner' is unknown; did you mean IidPartitioner?"),
+        ("flwr:DirichletPartitioner(alfa=0.3, partition_by='label')", "'alpha'); it takes num_partitions, "),
+        ("flwr:IidPartitioner(alfa=0.3)", "'alfa'); it takes num_partitions"),
     ],
 )
-def test_wrong_flower_partitioners(flower: Any, text: str, sentences: list[str]) -> None:
-    assert check_split(text) == sentences
+def test_wrong_flower_partitioners(flower: Any, text: str, sentence: str) -> None:
+    (problem,) = check_split(text)
+    assert sentence in problem
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ def test_rotations_are_right(groups: int) -> None:
 
 @pytest.mark.parametrize("shape", [(20, 9), (20, 4, 5, 1), (20, 128, 9)])
 def test_only_square_images_are_rotated(shape: tuple[int, ...]) -> None:
-    with pytest.raises(BadInput, match="needs square images and the inputs of x are"):
+    with pytest.raises(BadInput, match="needs square images and the inputs of x have"):
         SPLITS["rotated"].target(rows(np.zeros(shape, np.float32), 4), groups=4)
 
 

@@ -112,7 +112,7 @@ def test_intervals_hold_the_metric_and_what_it_would_be_of_endless_samples(metri
         low, high = bound_metric(metric, predicted, scores, targets, rng)
         assert low < measure(drawn) < high
         held += low <= wanted <= high
-    assert held >= 0.75 * times  # 0.95, less 3 standard errors, and a bootstrap of 60 samples is a little too narrow
+    assert held >= 0.75 * times  # 0.95 less 3 standard errors; a bootstrap of 60 samples is a little narrow
 
 
 @pytest.mark.medium

@@ -21,15 +21,13 @@ import polars as pl
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from coterie.clients.data.agree.population import ClientInfo
-from coterie.clients.data.read.columns import Columns, Named
+from coterie.clients.data.read.columns import Columns, Named, list_columns, shorten
 from coterie.clients.data.read.preparation import (
     Column,
     Missing,
     Preparation,
     Standardise,
     Sums,
-    list_columns,
-    shorten,
     to_texts,
 )
 from coterie.errors import BadInput, sentences

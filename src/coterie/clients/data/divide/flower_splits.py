@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.clients.data.divide.partition import Partition, Pool
-from coterie.errors import BadInput, nearest, unknown
+from coterie.errors import BadInput, unknown
 from coterie.randomness import address
 
 PREFIX = "flwr:"
@@ -33,19 +33,19 @@ def partitioner(name: str) -> Callable[..., Any]:
     return found
 
 
-def find_setting_problems(name: str, settings: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a partitioner's settings by its signature; the values are its own to check."""
-    parameters = inspect.signature(partitioner(name)).parameters
-    problems = []
-    for key in settings:
-        if key not in parameters:
-            close = nearest(key, parameters)
-            hint = f"did you mean {close}?" if close else f"known: {', '.join(parameters)}"
-            problems.append(f"{PREFIX}{name}.{key} is not a setting; {hint}")
-    for key, parameter in parameters.items():
-        if parameter.default is parameter.empty and key not in (*settings, "num_partitions"):
-            problems.append(f"{PREFIX}{name}.{key} is missing; give it a value")
-    return problems
+def check_settings(name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a partitioner's signature does not take; the values are its own to check.
+
+    Raises:
+        BadInput: one is missing, or unknown.
+    """
+    signature = inspect.signature(partitioner(name))
+    own = {"num_partitions": 1} if "num_partitions" in signature.parameters else {}
+    try:
+        signature.bind(**{**own, **settings})
+    except TypeError as error:
+        known = ", ".join(signature.parameters)
+        raise BadInput(f"split = '{PREFIX}{name}' has other settings ({error}); it takes {known}") from None
 
 
 def partition(pool: Pool, name: str, settings: Mapping[str, Any]) -> Partition:

@@ -54,7 +54,7 @@ def rotated(
     shape = rows.inputs.shape[1:]
     if len(shape) != 3 or shape[0] != shape[1]:
         raise BadInput(
-            f"split = 'rotated({groups})' needs square images and the inputs of {rows.name} are {_shaped(shape)}; "
+            f"split = 'rotated({groups})' needs square images and the inputs of {rows.name} have shape {shape}; "
             "leave rotated out, as in --split iid, or --split by-user where the data name their users"
         )
     group = assign_groups(len(rows.runs), groups, sizes, "rotated")
@@ -63,12 +63,6 @@ def rotated(
             images = rows.inputs[start:stop]
             images[:] = np.rot90(images, int(number) * (4 // groups), axes=(1, 2)).copy()
     return group
-
-
-def _shaped(shape: tuple[int, ...]) -> str:
-    if len(shape) == 1:
-        return f"rows of {shape[0]} numbers"
-    return f"arrays of {' x '.join(map(str, shape))} numbers"
 
 
 @split("permuted-labels", by_class=True)

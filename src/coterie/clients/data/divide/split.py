@@ -81,8 +81,7 @@ def _call(piece: str, text: str) -> Call:
         theirs = name.removeprefix(flower_splits.PREFIX)
         order = list(inspect.signature(flower_splits.partitioner(theirs)).parameters)
         settings = arguments_of(name, arguments, order)
-        if problems := flower_splits.find_setting_problems(theirs, settings):
-            raise BadInput(problems)
+        flower_splits.check_settings(theirs, settings)
         return name, settings
     entry = SPLITS[name]
     settings = entry.bind(arguments_of(name, arguments, [setting.name for setting in entry.settings]), name)

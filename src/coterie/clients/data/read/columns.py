@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,6 +74,17 @@ MISSING_TEXTS = ("", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "N
 """How files of text write that there is no value."""
 
 
+def list_columns(names: Sequence[str]) -> str:
+    """Return names of columns as a message lists them."""
+    return f"column{'s' * (len(names) > 1)} {shorten(names)}"
+
+
+def shorten(names: Sequence[str]) -> str:
+    """Return the first of many names as a message lists them."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
 @dataclass(frozen=True)
 class Named:
     """What the label and the client of data are called where the usual names do not say it; None where they do."""
@@ -99,9 +110,7 @@ class Named:
             others = [name for name in names if name not in self.keys.values()]
             return pick_name(others, usual or ROLES[role].names, where, ROLES[role].what, needed)
         if own not in names and needed:
-            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-            there = f"{', '.join(names[:MOST_NAMES])}{more}"
-            raise BadInput(f"data.{role} = {own!r} is no column of {where}; it must be one of {there}")
+            raise BadInput(f"data.{role} = {own!r} is no column of {where}; it must be one of {shorten(names)}")
         return own if own in names else None
 
     def refuse(self, data: str, why: str) -> list[str]:

@@ -6,7 +6,7 @@ predicted later. Columns are known by their names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from coterie.clients.data.read import storage
-from coterie.clients.data.read.columns import USUAL, Columns, Named, is_id
+from coterie.clients.data.read.columns import USUAL, Columns, Named, is_id, list_columns, shorten
 from coterie.clients.data.read.normalisation import Standard
 from coterie.errors import MOST_NAMES, BadInput
 
@@ -312,17 +312,6 @@ def to_texts(values: pl.Series) -> pl.Series:
     return whole.cast(pl.String).zip_with(
         (whole == values).fill_null(value=False), texts.set(values.is_nan(), None)
     )
-
-
-def list_columns(names: Sequence[str]) -> str:
-    """Return names of columns as a message lists them."""
-    return f"column{'s' * (len(names) > 1)} {shorten(names)}"
-
-
-def shorten(names: Sequence[str]) -> str:
-    """Return the first of many names as a message lists them."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 FILL = "fill them in, or remove them"

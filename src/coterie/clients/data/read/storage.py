@@ -111,12 +111,10 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """
     kind = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    if is_large(size) and size and not kind.hasobject:
+    if kind.hasobject or not size:
+        return np.empty(shape, kind)
+    if is_large(size):
         return _map_new(shape, kind, size)
-    if kind.hasobject:
-        return np.empty(shape, kind)
-    if not size:
-        return np.empty(shape, kind)
     try:
         # PyTorch's memory begins at a line of cache and NumPy's does not, and products then take longer.
         room = torch.empty(size, dtype=torch.uint8)

@@ -20,6 +20,7 @@ from coterie.clients.data.read.columns import (
     find_mask,
     is_id,
     join_mask,
+    list_columns,
     name_row,
     pick_roles,
     read_split,
@@ -245,14 +246,10 @@ def join_tables(tables: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
         extra = [name for name in table.columns if name not in begun.columns]
         if missing:
             raise BadInput(
-                f"{where} has no {_column(missing)}, which {first} has; all files must have the same columns"
+                f"{where} has no {list_columns(missing)}, which {first} has; all files must have the same columns"
             )
         if extra:
             raise BadInput(
-                f"{where} has {_column(extra)}, which {first} has not; all files must have the same columns"
+                f"{where} has {list_columns(extra)}, which {first} has not; all files must have the same columns"
             )
     return pl.concat([table.select(begun.columns) for _, table in tables], how="vertical_relaxed")
-
-
-def _column(names: list[str]) -> str:
-    return f"column{'s' * (len(names) > 1)} {', '.join(names)}"
