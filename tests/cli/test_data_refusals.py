@@ -29,7 +29,7 @@ def files(tmp_path: Path) -> Path:
     [
         (
             ["--data", "users.npz", "--set", "small_clients=refuse"],
-            "1 of 3 clients have fewer samples than min_samp",
+            "1 of 3 clients has fewer than data.min_samples = 10 samples: c (3)",
         ),
         (["--data", "users.npz", "--set", "small_clients=drop"], "data.small_clients = 'drop' is not possible"),
         (["--data", "users.npz", "--set", "min_classes=0"], "data.min_classes = 0 is not possible"),

@@ -103,7 +103,7 @@ def test_a_folder_is_read_whole(tmp_path: Path) -> None:
     assert found.labels is not None
     assert found.labels.tolist() == [1, 0, 1, 0]
     np.savez(tmp_path / "client-2.npz", features=np.zeros((2, 5)))
-    assert "client-2.npz has labels; give them to all or none" in refusal(tmp_path, PETS)
+    assert "client-2.npz has labels; give it to all or none" in refusal(tmp_path, PETS)
 
 
 def test_samples_that_do_not_fit_are_refused(tmp_path: Path) -> None:
