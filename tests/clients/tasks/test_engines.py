@@ -65,7 +65,6 @@ def test_engines_agree_on_every_task(task: str, tmp_path: Path) -> None:
     for request in (
         Train(model, epochs=2, pull=0.5, anchor=torch.zeros_like(model), part=one.layout.last_layers(1)),
         Losses(torch.stack([model, 2 * model])),
-        Losses(model[None], per_sample=True),
         Gradients(model, full=True),
         Score(model),
         MetaTrain(model, 0.1, 0.1, second_order=True),
