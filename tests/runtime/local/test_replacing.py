@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -22,7 +23,7 @@ from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.local import workers
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.runtime import Runtime
-from tests.runtime.local.test_workers import kill_workers, mixed, runtime_of
+from tests.runtime.local.test_workers import kill_workers, mixed, runtime_of, worker_processes
 
 
 @rule("test-words")
@@ -124,6 +125,27 @@ def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: py
                 ask_words(runtime, "old")
         assert ask_words(runtime, "a whole new question").numbers["length"].tolist() == expected == [20.0] * 6
         assert runtime.failures == []
+    finally:
+        runtime.close()
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="nobody says that a process is stopped")
+def test_a_worker_that_is_stopped_costs_nobody_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "STOPPED_SECONDS", 0.5)
+    runtime = runtime_of()
+    try:
+        send = {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))}
+        expected = mixed(runtime, send).models
+        victim = worker_processes()[0]
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGSTOP)
+        replies = mixed(runtime, send)
+        assert dict(replies.missing) == {}
+        assert torch.equal(replies.models, expected)
+        assert runtime.notes == [
+            "a worker process was stopped; all are started anew, and what they had in hand is asked again"
+        ]
     finally:
         runtime.close()
 

@@ -1,8 +1,8 @@
 """Persistent worker processes over shared memory: ids and small things travel, models do not.
 
 What a question carries is written once into memory that all processes map; a worker writes the vectors of its
-answers into such memory too, where the method finds them. Where a worker dies or exceeds its time, all of them are
-started anew and what they had in hand is asked again, so that one bad client costs nobody else the round.
+answers into such memory too, where the method finds them. Where a worker dies, is stopped or exceeds its time, all
+are started anew and what they had in hand is asked again, so that one bad client costs nobody else the round.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coterie.clients.rules.rule import Order
 from coterie.errors import BadInput
 from coterie.methods.exchange import Outputs
 from coterie.runtime.dispatch import Dispatcher, Job, Setback
-from coterie.runtime.local.processes import end, start
+from coterie.runtime.local.processes import end, is_stopped, start
 from coterie.runtime.local.shared_batch import LARGE_MATRIX_BYTES, Question, QuestionWriter, copy_small
 from coterie.runtime.local.shared_memory import Arena
 from coterie.runtime.local.worker import READY
@@ -42,6 +42,8 @@ MAX_FAILED_STARTS = 3
 """How often in succession a worker may end before it is ready."""
 START_SECONDS = 60.0
 """In this time a worker must be ready, or in that which its clients may take if that is longer."""
+STOPPED_SECONDS = 10.0
+"""After so much silence it is seen whether the system says that a busy worker is stopped (Linux)."""
 MAX_WAITING_BYTES = 1 << 14
 """Largest message that may wait in the pipe of a worker that is still busy."""
 MESSAGE_SHARE = 0.25
@@ -51,8 +53,10 @@ MAX_MESSAGE_TASKS = 128
 FORKS = sys.platform == "linux"
 """Forked workers have the federation and the engine as they are. Others start from nothing; PyTorch then moves the
 federation to memory that all of them map."""
-RESTARTED = "a worker process died; all are started anew, and what they had in hand is asked again"
+RESTARTED = "all are started anew, and what they had in hand is asked again"
+"""What is said of the workers where one of them died or was stopped."""
 _DIED = Setback("its worker process died", "process")
+_STOPPED = Setback("its worker process was stopped", "process")
 
 Reply = list[list[Any]] | Setback
 """What came of each job of a message, or why nothing did."""
@@ -86,7 +90,7 @@ class Pool:
         self, runner: TaskRunner, build: Callable[[], Engine], workers: int, timeout: float | None, arena: Arena
     ) -> None:
         self.notes: list[str] = []
-        """One sentence for each time that a worker died."""
+        """One sentence for each time that a worker died or was stopped."""
         self._equip = (lambda: runner) if FORKS else partial(_build_runner, build)
         engine = runner.engine
         self._writer = QuestionWriter(arena, engine.layout, engine.distribution_size, runner.sketcher.width)
@@ -228,21 +232,23 @@ class Pool:
         """Wait for workers, busy or starting, that have something to say, have died or are late; who they are."""
         busy = [w for w in self._workers if w.messages or not w.ready]
         deadlines = [w.deadline for w in busy if w.deadline is not None]
-        patience = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        patience = min([max(0.0, d - time.monotonic()) for d in deadlines] + [STOPPED_SECONDS])
         speaking = wait([w.pipe for w in busy], patience)
         now = time.monotonic()
-        return [w for w in busy if w.pipe in speaking or (w.deadline is not None and now >= w.deadline)]
+        heard = [w for w in busy if w.pipe in speaking or (w.deadline is not None and now >= w.deadline)]
+        return heard or [w for w in busy if is_stopped(w.process.pid)]
 
     def _receive(self, worker: _Worker) -> tuple[Reply, bool]:
         """What came of the message that a worker was busy with, and whether its process can go on."""
         try:
             if not worker.pipe.poll():
-                return Setback(f"took longer than {self._timeout:g} s"), False
+                if worker.deadline is not None and not is_stopped(worker.process.pid):
+                    return Setback(f"took longer than {self._timeout:g} s"), False
+                self.notes.append(f"a worker process was stopped; {RESTARTED}")
+                return _STOPPED, False
             reply = worker.pipe.recv()
         except (EOFError, OSError):  # also in the middle of a message
-            self.notes.append(
-                "a worker process died; all are started anew, and what they had in hand is asked again"
-            )
+            self.notes.append(f"a worker process died; {RESTARTED}")
             return _DIED, False
         except Exception as error:  # noqa: BLE001  # a message is built again by code of whatever it holds
             return Setback(f"its answer cannot be read ({type(error).__name__}: {error})"), True
