@@ -489,7 +489,7 @@ def test_rules_in_step() -> None:
     one, many = (population(engine, Training(epochs=2, batch_size=10)) for engine in ENGINES)
     orders, states = zip(*mixed(one), strict=True)
     together = one.engine.carry_out(orders, states)
-    batched = many.engine.carry_out(*zip(*mixed(many), strict=True))
+    batched = many.engine.carry_out([order for order, _ in mixed(many)], [state for _, state in mixed(many)])
     for i, (order, state) in enumerate(zip(orders, states, strict=True)):
         (alone,) = one.engine.carry_out([order], [state])
         expected = crossing(alone)
