@@ -98,7 +98,7 @@ def test_a_queue_leaves_out_what_is_up_to_date(coterie: Terminal, tmp_path: Path
     (tmp_path / "papers/a-table2.toml").write_text(quick, "utf-8")
     done = coterie("reproduce", "all", "--scale", "small", "--jobs", "1", "--keep", "kept")
     assert done.code == 1
-    assert "a-table1: 1 of 1 runs to do\n" in done.out or "a-table1: 1 of 1 runs to do, " in done.out
+    assert "a-table1: 1 of 1 runs to do\n" in done.out
     assert "2 runs to do in all" in done.out
     assert done.err.startswith("coterie: a-table1: IID, FedAvg, seed 0 failed: ")
     assert result.read(tmp_path / "kept/a-table2-small.json").finished == 1
@@ -110,23 +110,23 @@ def test_a_queue_leaves_out_what_is_up_to_date(coterie: Terminal, tmp_path: Path
 def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None:
     done = coterie("reproduce", "a-table1", *SMALL, "--keep", "kept", "--folder", "here")
     assert done.code == 0, done.err
+    told = " ".join(done.out.split())
     for text in (
-        "A Paper, Table 1: Two methods on two splits",
-        "The paper: IFCA is above FedAvg where the clients' labels differ.",
-        "Run here: scale small, 2 seeds, 8 runs",
-        "Stand-in: digits for the images.",
-        "Reduced: 6 clients instead of 100, 2 rounds instead of 100.",
-        "not run  The statistic of IID data is lower (Figure 2)",
+        "A Paper, Table 1: Two methods on two splits. The paper: IFCA is above FedAvg where the clients'",
+        "small: 2 seeds, 8 runs of ",
+        "Stand-in: digits for the images. Reduced: 6 clients instead of 100, 2 rounds instead of 100.",
+        "The statistic of IID data is lower. (Figure 2)",
         "published: holds, +2.75",
+        "not run 1.",
     ):
-        assert text in done.out
+        assert text in told
     folder = tmp_path / "here/a-table1-small"
     assert {path.name for path in folder.iterdir()} == {"result.json", "table.md", "report.html"}
     kept = (tmp_path / "kept/a-table1-small.json").read_bytes()
     assert kept == (folder / "result.json").read_bytes()
     assert len(kept) < 50_000
     page = (folder / "report.html").read_text("utf-8")
-    assert "Claim, not run: The statistic of IID data is lower. (Figure 2)" in page
+    assert "not run 1." in page
 
     # What was kept is what the runs say.
     found = result.read(folder / "result.json")
@@ -192,7 +192,7 @@ def test_a_run_that_fails_among_good_ones(coterie: Terminal, tmp_path: Path) -> 
     assert (found.runs, found.finished, len(found.failed)) == (4, 2, 2)
     assert found.values[Reference("accuracy", "IFCA", "IID")] == (None,)
     assert found.values[Reference("accuracy", "IFCA", "β = 0.2")][0] is not None
-    assert "Finished: 2 of 4 runs." in done.out
+    assert "Finished: 2 of 4 runs." in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize(
