@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coterie.runs.schema.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGES = 1_500
+IMAGES = 4_000
 """In each half of a made dataset."""
 CLIENTS, SAMPLES, ROUNDS = 6, 40, 2
 """The most that an experiment has of each after `shrink`; samples are of each client."""
