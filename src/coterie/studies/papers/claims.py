@@ -285,11 +285,11 @@ class _Compared(NamedTuple):
 
 def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLink:
     meant = references([link])
-    run = [{r: found for r in meant if (found := lookup(r)) is not None} for lookup in lookups]
-    run = [values for values in run if len(values) == len(meant)]
+    run = [{r: values for r in meant if (values := lookup(r)) is not None} for lookup in lookups]
+    run = [complete for complete in run if len(complete) == len(meant)]
     if len(run) < min(2, len(lookups)):
         return JudgedLink(str(link), "not run")
-    compared = [_compare(link, values) for values in run]
+    compared = [_compare(link, complete) for complete in run]
     alone = len(meant) == 1 and not exact
     exact = exact or alone
     telling = [c for c in compared if exact or not c.constant]
