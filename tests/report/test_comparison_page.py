@@ -27,8 +27,9 @@ from coterie.studies.compare.folder import ComparisonFolder
 from coterie.studies.compare.measures import Frames, measure_cells
 from coterie.studies.compare.spec import Comparison
 from coterie.studies.compare.table import summarise
+from tests.browser import CHROMIUM
 
-from .test_page import CHROMIUM, Reader, assert_loads_nothing, browse
+from .test_page import Reader, assert_loads_nothing, browse
 
 pytestmark = pytest.mark.medium  # Its runs take a few seconds.
 

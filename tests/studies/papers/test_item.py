@@ -146,7 +146,7 @@ def test_the_digest_is_of_settings_and_not_of_words() -> None:
         ('at = "max"', "", "quantities.hop = "),
         ('at = "max"', 'at = "most"', "quantities.hop.at = 'most' is not possible; it must be 'last', 'first', "),
         ('log = "hopkins"', 'measure = "acuracy"', "measure 'acuracy' is unknown; did you mean accuracy?"),
-        ("scales.medium", "scales.big", "scales.big"),
+        ("scales.medium", "scales.big", "scale 'big' is unknown; known: full, large, medium, small"),
         ("seeds = 2", "sedes = 2", "scales.small.sedes is not a setting of an item; did you mean seeds?"),
         ('"IFCA"]', '"IFC"]', "method 'IFC' is unknown; did you mean IFCA?"),
         ("methods.IFCA.method", "methods.IFAC.method", "method 'IFAC' is unknown; did you "),

@@ -13,7 +13,7 @@ from functools import cached_property
 from hashlib import blake2b
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,8 +32,6 @@ DEFAULT_MEASURE = CLASSIFICATION.headline
 FULL = "full"
 SCALES = ("small", "medium", "large", FULL)
 """How much of a paper's setting is run, the least first."""
-
-ScaleName = Literal["small", "medium", "large", "full"]
 
 Parts = dict[str, dict[str, Any]]
 
@@ -54,7 +52,7 @@ class Claim(_Closed):
     where: str = Field(min_length=1)
     """The place in the paper that says so."""
     holds: Annotated[str, AfterValidator(_check_claim)]
-    finding: dict[ScaleName, str] = {}
+    finding: dict[str, str] = {}
     """By scale: why it came out as it did, and which experiment would decide it."""
     published_exception: str | None = None
     """Why the printed numbers themselves do not bear the claim out, where they do not."""
@@ -95,7 +93,7 @@ class Item(_Closed):
     place: str = Field(min_length=1)
     title: str = Field(min_length=1)
     says: str = Field(min_length=1)
-    findings: dict[ScaleName, str] = {}
+    findings: dict[str, str] = {}
     """By scale: why claims came out as they did, and what would decide them. A claim may have its own."""
     seeds: int | list[int] = 5
     measure: str = DEFAULT_MEASURE
@@ -112,12 +110,12 @@ class Item(_Closed):
     """Printed numbers by quantity, setting and method; without the setting where the item has none."""
     own_quantities: dict[str, Quantity] = Field({}, alias="quantities")
     claims: list[Claim] = Field(min_length=1)
-    reduced: dict[ScaleName, Scale] = Field({}, alias="scales")
+    reduced: dict[str, Scale] = Field({}, alias="scales")
 
     @cached_property
     def scales(self) -> dict[str, Scale]:
         """The scales by name, the least first."""
-        there = {**{str(name): scale for name, scale in self.reduced.items()}, FULL: Scale()}
+        there = {**self.reduced, FULL: Scale()}
         return {name: there[name] for name in SCALES if name in there}
 
     @cached_property
@@ -342,10 +340,12 @@ def _find_unknown(item: Item) -> Iterator[str]:
         "method": item.methods,
         "setting": item.settings,
         "measure": known_measures(item.metrics),
+        "scale": SCALES,
     }
     own = [quantity for by_name in item.quantities.values() for quantity in by_name.values()]
     named = {
         "measure": [quantity.measure for quantity in own if quantity.measure is not None],
+        "scale": [*item.reduced, *item.findings, *(scale for claim in item.claims for scale in claim.finding)],
         "quantity": [*item.shows, *(name for scale in item.scales.values() for name in scale.quantities)],
         "method": [m for scale in item.scales.values() for m in (*(scale.keep_methods or ()), *scale.methods)],
         "setting": [s for scale in item.scales.values() for s in (*(scale.keep_settings or ()), *scale.settings)],

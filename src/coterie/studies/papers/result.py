@@ -240,10 +240,10 @@ def read(path: Path) -> Result:
             for setting, by_method in by_setting.items()
             for method, numbers in by_method.items()
         }
-        lists = {name: tuple(table[name]) for name in ("seeds", "failed", "notes")}
         alone = ("item", "scale", "digest", "runs", "finished", "seconds", "versions")
-        kept = {name: table[name] for name in alone}
-        return Result(**kept, **lists, values=values, methods=table.get("methods", {}))
+        kept: dict[str, Any] = {name: table[name] for name in alone}
+        kept |= {name: tuple(table[name]) for name in ("seeds", "failed", "notes")}
+        return Result(**kept, values=values, methods=table.get("methods", {}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged_file(path, error) from None
 
