@@ -39,8 +39,9 @@ from benchmarks.kept_cells import Row, fill, write_with_picture
 from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
 from coterie.report.drawing.figure import Chart
-from coterie.runs.loop import Session, train
+from coterie.runs.loop import train
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.session import Session
 from coterie.runtime.threads import one_thread
 from coterie.studies.compare.spec import key_of
 

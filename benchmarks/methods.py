@@ -41,8 +41,9 @@ from coterie.errors import unknown
 from coterie.methods import METHODS
 from coterie.runs.checkpoints import CHECKPOINT_TIME_SHARE
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.loop import Session, train
+from coterie.runs.loop import train
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.session import Session
 from coterie.runtime.garbage import freeze_objects
 from coterie.runtime.threads import one_thread
 

@@ -79,8 +79,8 @@ def images(file: Path, clients: int) -> None:
 def run(cell: Cell, folder: Path) -> dict[str, Any]:
     """A cell's run in this process: seconds of each of its parts, and how well groups are found."""
     import coterie
-    from coterie.runs.loop import Session
     from coterie.runs.record import RoundResult
+    from coterie.runs.session import Session
 
     method = {"name": cell.method, **METHODS[cell.method]}
     if cell.method in ("ifca", "fesem"):

@@ -37,7 +37,7 @@ from tests.interrupted import Stopping, assert_same_run, left_overs
 SOURCE = Path(coterie.__file__).parent
 WATCHED = frozenset(
     str(path)
-    for place in ("runs", "runs/folder", "runtime", "runtime/local")
+    for place in ("runs", "runs/hooks", "runs/folder", "runtime", "runtime/local")
     for path in (SOURCE / place).glob("*.py")
 ) | {contextlib.__file__}
 LOOKS = {"CALL", "CALL_FUNCTION_EX", "RESUME"}

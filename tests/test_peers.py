@@ -18,7 +18,7 @@ from benchmarks.peers import WARM, WAYS, Driver, check_work, compared, prepared
 from benchmarks.smoke import write_images
 from coterie.clients.data.federation import Federation
 from coterie.models.networks import build, channels_first
-from coterie.runs.loop import Session
+from coterie.runs.session import Session
 
 
 def small(data: str = "digits") -> coterie.Experiment:

@@ -17,8 +17,8 @@ from coterie.methods.client_rows import VersionedRows
 from coterie.methods.fesem import FeSEMState
 from coterie.runs.checkpoints import open_checkpoints
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.loop import Session
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.session import Session
 
 LOW = {"sketch_above": 30, "hierarchy_above": 40}
 """Thresholds below the clients of these tests."""

@@ -19,15 +19,15 @@ from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.models.layout import Part
 from coterie.runs.attack import Attackers, choose_attackers, mark_images, poison_data
-from coterie.runs.schema.check import build_method
-from coterie.runs.schema.sections import Attack
-from coterie.runs.screening import (
+from coterie.runs.hooks.screening import (
     find_starts,
     leave_out,
     measure_updates,
     screen_updates,
     weigh_by_trust,
 )
+from coterie.runs.schema.check import build_method
+from coterie.runs.schema.sections import Attack
 from coterie.runs.setup import load_federation
 
 KINDS = get_args(Attack.model_fields["kind"].annotation)

@@ -1,6 +1,8 @@
 """Runs whose training diverges do not end as if all were well."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,10 +12,11 @@ from typer.testing import CliRunner
 from coterie.cli.app import app
 from coterie.errors import BadInput
 from coterie.runs import loop
-from coterie.runs.divergence import Divergence
 from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.hooks.divergence import Divergence
 from coterie.runs.schema.experiment import Experiment
 from tests.commandline import Terminal
+from tests.interrupted import Stopping
 
 NAMES = ["ward a", "ward b", "ward c", "ward d", "ward e"]
 EVERYBODY = np.ones(5, np.bool_)
@@ -29,10 +32,17 @@ TABLES = pl.DataFrame(
 FAILURES = pl.DataFrame(schema={"round": pl.Int32, "client": pl.Int32, "reason": pl.String})
 
 
+def begin(classes: int = 10) -> Divergence:
+    run: Any = SimpleNamespace(
+        federation=SimpleNamespace(names=NAMES, classes=classes), experiment=Experiment(training={"lr": 0.5})
+    )
+    return Divergence(run)
+
+
 def watch(*losses: list[float], classes: int = 10, tested: np.ndarray = EVERYBODY) -> Divergence:
-    found = Divergence(NAMES, classes, 0.5)
+    found = begin(classes)
     for number, loss in enumerate(losses, 1):
-        found.note_losses(number, np.array(loss), tested)
+        found.note_evaluation(number, np.array(loss), tested, EVERYBODY)
     return found
 
 
@@ -98,8 +108,8 @@ def test_the_tables_tell_what_came_before_an_interruption() -> None:
         schema=TABLES.schema,
     )
     failures = pl.DataFrame([(2, 3, "not evaluated: timed out")], FAILURES.schema, orient="row")
-    found = Divergence(NAMES, 10, 0.5)
-    found.restore(clients, failures)
+    found = begin()
+    found.read_tables(clients, failures)
     (said,) = found.sentences()
     assert "2 of 5 clients (ward a, ward b)" in said
     assert "since round 2" in said
@@ -149,19 +159,19 @@ def test_a_comparison_names_the_runs_that_diverged_for_every_client(
 
 
 def test_who_has_diverged_for_all() -> None:
-    some = Divergence(["a", "b", "c"], 2, 0.1)
+    tested, nobody = np.array([True, True, True, True, False]), ~EVERYBODY
+    some = begin()
     assert not some.is_total
-    everybody, tested = np.array([np.inf, np.nan, 1.0]), np.array([True, True, False])
-    some.note_losses(1, everybody, tested)
-    assert some.is_total, "c has no test samples"
-    some.note_losses(2, np.array([0.1, np.nan, 1.0]), tested)
+    some.note_evaluation(1, np.array([np.inf, np.nan, np.nan, np.inf, 1.0]), tested, nobody)
+    assert some.is_total, "the last one has no test samples"
+    some.note_evaluation(2, np.array([0.1, np.nan, np.nan, np.inf, 1.0]), tested, nobody)
     assert not some.is_total
 
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_who_was_left_out_once_and_answered_since_has_recovered(resumed: bool) -> None:
     reason, rounds = "sent a model with NaN or infinite values", range(1, 5)
-    found = Divergence(NAMES, 10, 0.5)
+    found = begin()
     clients = TABLES.vstack(
         pl.DataFrame(
             [(number, client, 1.0, 9, number > 1) for number in rounds for client in range(5)],
@@ -172,12 +182,11 @@ def test_who_was_left_out_once_and_answered_since_has_recovered(resumed: bool) -
     failures = [(1, client, reason) for client in range(5)]
     for number in rounds:
         if not resumed:
-            found.note_losses(number, np.ones(5), EVERYBODY)
-            found.note_answers(number, EVERYBODY & (number > 1))
+            found.note_evaluation(number, np.ones(5), EVERYBODY, EVERYBODY & (number > 1))
             found.note_failures(number, [(client, why) for when, client, why in failures if when == number])
             assert found.is_total == (number == 1)
     if resumed:
-        found.restore(clients, pl.DataFrame(failures, FAILURES.schema, orient="row"))
+        found.read_tables(clients, pl.DataFrame(failures, FAILURES.schema, orient="row"))
     assert not found.is_total
     assert "since round 1;" in found.sentences()[0], "it is still told"
     found.note_failures(5, [(client, reason) for client in range(5)])
@@ -193,25 +202,16 @@ def test_a_run_that_nobody_answers_any_more_says_so_too(tmp_path: Path) -> None:
     assert "training gave NaN or infinite values, which were left out, since round 1" in said
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_run_that_is_resumed_knows_what_came_before(tmp_path: Path) -> None:
     experiment = Experiment(
         method="fedavg",
         network="mlp",
         data={"clients": 4, "samples_per_client": 60},
         training={"lr": 30.0},
-        run={"rounds": 4, "workers": 1, "folder": str(tmp_path), "name": "wild"},
+        run={"rounds": 2, "workers": 1, "folder": str(tmp_path), "name": "wild"},
     )
-
-    class Stop:
-        def started(self, experiment: Experiment, description_lines: object) -> None: ...
-        def note(self, text: str) -> None: ...
-        def finished(self, result: object) -> None: ...
-        def round(self, round: object) -> None:
-            if getattr(round, "number", 0) == 2:
-                raise KeyboardInterrupt
-
-    result = loop.run(experiment, observers=[Stop()])
+    result = loop.run(experiment, observers=[Stopping(1)])
     assert result.status == "interrupted"
     loop.resume(result.folder)
     (said,) = RunFolder(result.folder).divergences()

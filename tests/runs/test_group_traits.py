@@ -14,11 +14,11 @@ from coterie.clients.tasks import CLASSIFICATION
 from coterie.errors import BadInput
 from coterie.randomness import stream
 from coterie.report.why_groups import explain_groups
-from coterie.runs import group_traits
 from coterie.runs.folder.group_traits import GroupTraits, LayerDistances
 from coterie.runs.folder.reading import read_runs
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.group_traits import MOST_PIXELS, distance_ratio, measure_inputs
+from coterie.runs.hooks import group_traits
+from coterie.runs.hooks.group_traits import MOST_PIXELS, distance_ratio, measure_inputs
 from coterie.runs.loop import run
 from coterie.runs.schema.experiment import Experiment
 

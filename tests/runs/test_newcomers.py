@@ -13,13 +13,14 @@ import torch
 from coterie.clients.data.federation import build
 from coterie.errors import BadInput
 from coterie.randomness import stream
-from coterie.report import run_page
 from coterie.runs import newcomers
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.loop import Session, resume, run
+from coterie.runs.hooks.unseen_clients import UnseenClients, renumber_groups
+from coterie.runs.loop import resume, run
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.session import Session
 from coterie.runtime.runtime import drive
-from tests.commandline import Terminal
+from tests.interrupted import Stopping
 
 
 def _experiment(folder: Path, method: str = "fesem", share: float = 0.25) -> Experiment:
@@ -52,15 +53,10 @@ def test_somebody_must_be_left_to_train() -> None:
 
 
 @pytest.mark.medium
-def test_newcomers_take_no_part_in_training(tmp_path: Path) -> None:
+def test_newcomers_join_the_groups_of_their_kind(tmp_path: Path) -> None:
     result = run(_experiment(tmp_path))
     assert result.clients["client"].unique().sort().to_list() == list(range(12))
     assert result.ledger["client"].max() == 11
-
-
-@pytest.mark.medium
-def test_newcomers_join_the_groups_of_their_kind(tmp_path: Path) -> None:
-    result = run(_experiment(tmp_path))
     folder = RunFolder(result.folder)
     joined = folder.newcomers()
     assert joined is not None
@@ -75,37 +71,26 @@ def test_newcomers_join_the_groups_of_their_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize("method", ["fedavg", "local-only", "ifca"])
+@pytest.mark.parametrize("method", ["fedavg", "local-only"])
 def test_every_method_says_how_it_receives_them(tmp_path: Path, method: str) -> None:
-    joined = RunFolder(run(_experiment(tmp_path, method)).folder).newcomers()
+    """They are scored by every metric of the run."""
+    asked = _experiment(tmp_path, method).updated(
+        {"task.metrics": ["accuracy", "balanced_accuracy"], "run.rounds": 2}
+    )
+    joined = RunFolder(run(asked).folder).newcomers()
     assert joined is not None
     assert joined["arrival"].null_count() == 0
-    if method == "local-only":
-        assert joined["group"].to_list() == [-1] * 4
-        assert np.mean(joined["arrival"].to_numpy()) < np.mean(joined["adapted"].to_numpy())
-    if method == "fedavg":
-        assert joined["group"].to_list() == [0] * 4
-
-
-@pytest.mark.slow
-def test_they_are_scored_by_every_metric(tmp_path: Path) -> None:
-    asked = _experiment(tmp_path).updated({"task.metrics": ["accuracy", "balanced_accuracy"]})
-    folder = RunFolder(run(asked).folder)
-    joined = folder.newcomers()
-    assert joined is not None
+    assert joined["group"].to_list() == [-1 if method == "local-only" else 0] * 4
     for column in ("arrival_balanced_accuracy", "adapted_balanced_accuracy"):
         assert joined[column].is_between(0, 1).all()
-    text = run_page.build(folder).read_text("utf-8")
-    assert "Newcomers by every metric" in text
-    mean = float(np.mean(joined["arrival_balanced_accuracy"].to_numpy()))
-    assert f"<td>{mean:.1%}</td>" in text[text.index("Newcomers by every metric") :]
+    if method == "local-only":
+        assert np.mean(joined["arrival"].to_numpy()) < np.mean(joined["adapted"].to_numpy())
 
 
 def test_a_group_that_only_a_newcomer_is_in_has_a_number_of_its_own() -> None:
     """Tables number groups by their smallest member; a model that nobody in training uses comes behind them all."""
     known, groups = np.array([2, 0, 1, 2]), np.array([0, 1, 2, 0])
-    assert newcomers.renumber_groups(np.array([3, 0, -1, 2]), known, groups).tolist() == [3, 1, -1, 0]
+    assert renumber_groups(np.array([3, 0, -1, 2]), known, groups).tolist() == [3, 1, -1, 0]
 
 
 def test_groups_chosen_at_the_last_evaluation_count(tmp_path: Path) -> None:
@@ -116,7 +101,7 @@ def test_groups_chosen_at_the_last_evaluation_count(tmp_path: Path) -> None:
             result = session.play_round(number)
             session.evaluate_if_due(result)
             session.record(result)
-        joined = session.receive_newcomers()
+        joined = session.find(UnseenClients).receive()
         assert joined is not None
         state, everybody, clients = session.state, session.server_with_newcomers, session.newcomers
         picked = drive(session.method.newcomer(state, clients, everybody), session.runtime.answer).groups
@@ -128,32 +113,17 @@ def test_groups_chosen_at_the_last_evaluation_count(tmp_path: Path) -> None:
     assert same_model.any()
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_resumed_run_receives_them_alike(tmp_path: Path) -> None:
-    whole = RunFolder(run(_experiment(tmp_path / "whole")).folder).newcomers()
-    short = run(_experiment(tmp_path / "short").updated({"run.rounds": 2}))
-    (short.folder / "experiment.toml").write_text(
-        (short.folder / "experiment.toml").read_text().replace("rounds = 2", "rounds = 4")
-    )
-    again = RunFolder(resume(short.folder).folder).newcomers()
+    short = _experiment(tmp_path).updated({"run.rounds": 2, "data.clients": 8, "data.split": "rotated(2)"})
+    whole = RunFolder(run(short.updated({"run.name": "whole"})).folder).newcomers()
+    cut = run(short.updated({"run.name": "cut"}), observers=[Stopping(2)])
+    assert cut.status == "interrupted"
+    assert RunFolder(cut.folder).newcomers() is None
+    again = RunFolder(resume(cut.folder).folder).newcomers()
     assert whole is not None
     assert again is not None
     assert whole.equals(again)
-
-
-@pytest.mark.slow
-def test_the_command_line_says_how_it_went(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    coterie = Terminal(capsys)
-    done = coterie("run", "fesem", "--clients", "8", "--rounds", "2", "--holdout-clients", "0.25")
-    assert done.code == 0
-    assert "2 more clients join when training has ended" in done.out
-    assert "new     2 clients who joined afterwards: accuracy" in done.out
-    refused = coterie("run", "fesem", "--holdout-clients", "1.5")
-    assert refused.code == 2
-    assert "run.holdout_clients = 1.5 is not possible" in refused.err
 
 
 def test_the_session_knows_only_those_who_train(tmp_path: Path) -> None:

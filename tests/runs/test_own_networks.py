@@ -20,8 +20,9 @@ from coterie.methods import METHODS
 from coterie.models.networks import NETWORKS, channels_first
 from coterie.plugins import carry_out
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.loop import Session, resume, run
+from coterie.runs.loop import resume, run
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.session import Session
 from coterie.runtime.ledger import FROZEN
 from coterie.shipping.model.export import export
 from coterie.shipping.model.served import trained_model

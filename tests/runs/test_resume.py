@@ -23,8 +23,8 @@ from coterie.errors import BadInput
 from coterie.randomness import stream
 from coterie.runs.checkpoints import open_checkpoints
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.loop import Session
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.session import Session
 from tests.interrupted import Stopping, assert_same_run
 from tests.processes import Call, Processes
 
@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
 ]
 
-ROUNDS = 100
+ROUNDS = 40
 SETTINGS = (
     f"--rounds={ROUNDS} --clients=8 --participation=0.5 --workers=2 --network=mlp --set=network.hidden=8 "
     "--set=dropout=0.1 --set=samples_per_client=60 --set=training.momentum=0.5 --set=training.lr_decay=0.9"
@@ -70,16 +70,9 @@ def go_on(processes: Processes, method: str, name: str, *more: str) -> Call:
 
 
 CASES: list[tuple[Any, ...]] = [
-    ("fedavg",),
     ("local-only",),
-    ("ifca",),
-    ("fesem",),
     ("fesem", "--set=checkpoint_every=4"),
-    ("ifca", "--set=every=3", "--workers=1"),
     ("fedtsdp", "--set=h=0.3", "--set=psi=0.8", "--holdout-clients=0.25"),
-    ("fedcps", "--set=init=kmeans", "--set=personal_layers=1", "--set=window=1"),
-    ("layercfl", "--set=t_min=3", "--set=eps1_frac=0.9", "--set=ratio=0.5"),
-    ("dcpfl", "--set=t_start=2", "--set=window=1", "--set=t_obv=1", "--set=t_sp=1", "--set=threshold=1.0"),
 ]
 
 
@@ -93,7 +86,7 @@ def test_a_killed_run_ends_with_the_same_bits(processes: Processes, case: tuple[
     folder = RunFolder(processes.folder / "runs" / name)
     rng = stream(3, "kills/" + " ".join(case))
     # One very early, while nothing or the first files are written; then one after each of some rounds.
-    rounds = [0, *np.sort(rng.choice(np.arange(1, ROUNDS), 4, replace=False)).tolist()]
+    rounds = [0, *np.sort(rng.choice(np.arange(1, ROUNDS), 3, replace=False)).tolist()]
     killed = 0
     for number in rounds:
         call = go_on(processes, method, name, *more)
@@ -106,19 +99,18 @@ def test_a_killed_run_ends_with_the_same_bits(processes: Processes, case: tuple[
         killed += code != 0
     call = go_on(processes, method, name, *more)
     assert call.wait() == 0, call.printed
-    assert killed >= 2  # a fast machine may finish under a kill's nose, but not always
+    assert killed >= 1  # a fast machine may finish under a kill's nose, but not always
     assert_same_run(whole, folder)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_says_how_to_go_on(processes: Processes, number: signal.Signals) -> None:
+def test_an_interrupted_run_says_how_to_go_on(processes: Processes) -> None:
     whole = undisturbed(processes, "fesem", "--set=checkpoint_every=4")
-    name = f"stopped-{number.name}"
+    name = "stopped"
     folder = RunFolder(processes.folder / "runs" / name)
     call = processes.start(*words("fesem", name, "--set=checkpoint_every=4"))
     _wait_for_round(folder, 3)
-    call.send(number)
+    call.send(signal.SIGTERM)
     assert call.wait() == 130, call.printed
     done = folder.rounds().height
     assert 3 <= done < ROUNDS
@@ -136,40 +128,6 @@ def _wait_for_round(folder: RunFolder, number: int) -> None:
             return
         time.sleep(0.01)
     pytest.fail(f"round {number} was not reached")
-
-
-@pytest.mark.slow
-def test_a_run_is_resumed_by_one_process_only(processes: Processes) -> None:
-    whole = undisturbed(processes, "fesem")
-    folder = RunFolder(processes.folder / "runs/wanted")
-    first = processes.start(*words("fesem", "wanted"))
-    _wait_for_round(folder, 2)
-    first.send(signal.SIGKILL)
-    assert first.wait() == -signal.SIGKILL
-    # At once: whichever comes first goes on, and the other is refused.
-    calls = [processes.start("resume", "wanted", "--quiet") for _ in range(3)]
-    codes = [call.wait() for call in calls]
-    said = [call.printed for call, code in zip(calls, codes, strict=True) if code != 0]
-    assert sorted(codes) == [0, 2, 2], [call.printed for call in calls]
-    assert said == ["coterie: run wanted is still running; wait for it, or stop it first\n"] * 2
-    assert_same_run(whole, folder)
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_left_as_it_is(processes: Processes) -> None:
-    whole = undisturbed(processes, "fesem")
-    before = _contents(whole)
-    call = processes.start("resume", whole.name)
-    assert call.wait() == 0
-    assert f"note: run {whole.name} is finished; there is nothing left to do" in call.printed
-    assert "accuracy" in call.printed
-    assert {k: v for k, v in _contents(whole).items() if k != "report.html"} == {
-        k: v for k, v in before.items() if k != "report.html"
-    }
-
-
-def _contents(folder: RunFolder) -> dict[str, bytes]:
-    return {str(p.relative_to(folder.path)): p.read_bytes() for p in folder.path.rglob("*") if p.is_file()}
 
 
 # ---- what cannot be resumed
@@ -212,7 +170,6 @@ def refused(name: str, capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-@pytest.mark.medium
 def test_changed_data_are_refused(interrupted: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("own.npz", **_data(0, changed=True))
     assert "no longer gives the clients the data they had when the run began; restore it" in refused("own", capsys)
@@ -220,7 +177,6 @@ def test_changed_data_are_refused(interrupted: RunFolder, capsys: pytest.Capture
     assert coterie.resume(interrupted).status == "finished"
 
 
-@pytest.mark.slow
 def test_an_edited_experiment_is_refused(interrupted: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     text = interrupted.experiment_text()
     for old, new in (("momentum = 0.0", "momentum = 0.5"), ("lr = 0.05", "lr = 0.5")):
@@ -231,7 +187,6 @@ def test_an_edited_experiment_is_refused(interrupted: RunFolder, capsys: pytest.
     assert coterie.resume(interrupted).status == "finished"
 
 
-@pytest.mark.slow
 def test_what_changes_no_bit_may_be_edited(interrupted: RunFolder) -> None:
     """A finished run may also be given more rounds; they are those it would have had at once."""
     text = interrupted.experiment_text()
@@ -259,7 +214,6 @@ def test_a_newer_version_with_another_setting_resumes_older_runs(interrupted: Ru
     assert coterie.resume(interrupted).status == "finished"
 
 
-@pytest.mark.slow
 def test_damaged_checkpoints_are_passed_over_or_refused(interrupted: RunFolder) -> None:
     newest = interrupted.path / "checkpoints/000002.safetensors"
     whole = newest.read_bytes()

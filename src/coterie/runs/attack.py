@@ -22,9 +22,9 @@ from coterie.errors import BadInput
 from coterie.methods.exchange import Exchange, Ids, Outputs, Replies
 from coterie.methods.method import Serving
 from coterie.randomness import stream
+from coterie.runs.hooks.screening import find_starts, leave_out, measure_updates
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.schema.sections import Attack
-from coterie.runs.screening import find_starts, leave_out, measure_updates
 
 STRENGTHS = {
     "sign-flip": 1.0,
@@ -134,37 +134,39 @@ class Attackers:
     ) -> Tensor:
         """Return an upload of all `[r, ...]` in which the hostile rows are what their clients send in truth."""
         sent = replies.uploads[name]
-        honest, rows = torch.from_numpy(np.flatnonzero(~hostile)), np.flatnonzero(hostile)
-        spoiled, kind, strength = sent.clone(), self.attack.kind, self.strength
+        honest, rows = (torch.from_numpy(np.flatnonzero(one)) for one in (~hostile, hostile))
+        spoiled, strength = sent.clone(), self.strength
         starts = self._find_starts(exchange, replies, name, honest, earlier)
         updates = sent - starts
-        if kind == "mimic" and len(honest):
-            spoiled[torch.from_numpy(rows)] = sent[honest[0]]
-        elif kind == "alie" and len(honest) > 1:
-            mean, spread = sent[honest].mean(0), sent[honest].std(0)
-            spoiled[torch.from_numpy(rows)] = mean - self._deviations(len(sent), len(rows)) * spread
-        elif kind in ("sign-flip", "scale", "zero", "gaussian", "backdoor"):
-            for row in rows.tolist():
-                spoiled[row] = self._spoil_alone(starts[row], updates[row], int(replies.clients[row]), round)
-        elif kind == "ipm" and len(honest):
-            spoiled[torch.from_numpy(rows)] = starts[torch.from_numpy(rows)] - strength * updates[honest].mean(0)
-        elif kind == "group-poison" and (aimed := self._aimed_at(replies, hostile)).any():
-            members = torch.from_numpy(np.flatnonzero(aimed))
-            # As a member would, from where the members began.
-            spoiled[torch.from_numpy(rows)] = starts[members].mean(0) - strength * updates[members].mean(0)
+        match self.attack.kind:
+            case "sign-flip":
+                spoiled[rows] = starts[rows] - strength * updates[rows]
+            case "scale" | "backdoor":
+                spoiled[rows] = starts[rows] + strength * updates[rows]
+            case "zero":  # what did not cross stays NaN
+                spoiled[rows] = torch.where(updates[rows].isnan(), updates[rows], 0.0)
+            case "gaussian":
+                for row in rows.tolist():
+                    noise = self._noise(updates[row], int(replies.clients[row]), round)
+                    spoiled[row] = starts[row] + updates[row] + noise
+            case "mimic" if len(honest):
+                spoiled[rows] = sent[honest[0]]
+            case "alie" if len(honest) > 1:
+                mean, spread = sent[honest].mean(0), sent[honest].std(0)
+                spoiled[rows] = mean - self._deviations(len(sent), len(rows)) * spread
+            case "ipm" if len(honest):
+                spoiled[rows] = starts[rows] - strength * updates[honest].mean(0)
+            case "group-poison" if (aimed := self._aimed_at(replies, hostile)).any():
+                members = torch.from_numpy(np.flatnonzero(aimed))
+                # As a member would, from where the members began.
+                spoiled[rows] = starts[members].mean(0) - strength * updates[members].mean(0)
         return spoiled
 
-    def _spoil_alone(self, start: Tensor, update: Tensor, client: int, round: int) -> Tensor:
-        kind, strength = self.attack.kind, self.strength
-        if kind == "sign-flip":
-            return start - strength * update
-        if kind == "zero":
-            return torch.where(update.isnan(), update, torch.zeros_like(update))
-        if kind == "gaussian":
-            noise = stream(self.seed, "attack", client, round).standard_normal(update.numel(), np.float32)
-            length = float(update.nan_to_num().norm()) * strength / sqrt(update.numel())
-            return start + update + length * torch.from_numpy(noise).reshape(update.shape)
-        return start + strength * update
+    def _noise(self, update: Tensor, client: int, round: int) -> Tensor:
+        """Return noise that is `strength` times as long as an update, in its shape."""
+        noise = stream(self.seed, "attack", client, round).standard_normal(update.numel(), np.float32)
+        length = float(update.nan_to_num().norm()) * self.strength / sqrt(update.numel())
+        return length * torch.from_numpy(noise).reshape(update.shape)
 
     def _deviations(self, clients: int, hostile: int) -> float:
         """Return how far from the mean one hides: so near that most honest clients lie farther out on one side.
@@ -260,14 +262,15 @@ def poison_data(federation: Federation, attackers: Attackers) -> Federation:
     if not len(attackers.clients):
         return federation
     bounds, labels, inputs = federation.bounds.copy(), federation.labels, federation.inputs
+    if attackers.attack.kind in ("label-flip", "backdoor"):
+        labels = labels.clone()
+    if attackers.attack.kind == "backdoor":
+        inputs = inputs.clone()
     for client in attackers.clients.tolist():
         start, stop = bounds[client, :2].tolist()
         if attackers.attack.kind == "label-flip":
-            labels = labels.clone() if labels is federation.labels else labels
             labels[start:stop] = federation.classes - 1 - labels[start:stop]
         elif attackers.attack.kind == "backdoor":
-            labels = labels.clone() if labels is federation.labels else labels
-            inputs = inputs.clone() if inputs is federation.inputs else inputs
             rng = stream(attackers.seed, "backdoor", client)
             picked = start + rng.permutation(stop - start)[: round((stop - start) * MARKED_SHARE)]
             inputs[picked] = mark_images(inputs[picked])

@@ -8,13 +8,12 @@ FedAvg with fine-tuning is FedAvg's own run, scored after an adaptation (`evalua
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coterie.errors import BadInput
 from coterie.runs import loop
-from coterie.runs.events import Observer, Result, Round
+from coterie.runs.events import Observer, Result
 from coterie.runs.folder.baselines import FEDAVG, FOLDER, LOCAL, write_refusals
 from coterie.runs.folder.lock import lock_run
 from coterie.runs.folder.run_folder import RunFolder
@@ -34,20 +33,8 @@ class BaselinePlan:
     """Why the others are not, by the same names."""
 
 
-class _Silent:
+class _Silent(Observer):
     """Watches a baseline, whose notes are those of the run."""
-
-    def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
-        pass
-
-    def round(self, round: Round) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-    def finished(self, result: Result) -> None:
-        pass
 
 
 def run_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
@@ -132,7 +119,7 @@ def _make_experiment(experiment: Experiment, folder: RunFolder, name: str) -> Ex
 def _train(folder: RunFolder, name: str, experiment: Experiment) -> Result:
     """Run a baseline, or go on with it; one of other rounds, or killed before it began, is begun anew."""
     path = folder.path / FOLDER / name
-    observers: list[Observer] = [_Silent()]
+    observers = [_Silent()]
     if path.exists():
         progress = RunFolder(path).progress()
         if progress is not None and progress.rounds == experiment.run.rounds:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from coterie.clients.rules.before_and_after import BeforeAndAfter
 from coterie.clients.rules.evaluate import Evaluate
-from coterie.methods import Method, ServerView
-from coterie.methods.exchange import Exchange, Ids, Replies, Send
+from coterie.methods.exchange import Exchange, Ids, Send
 from coterie.models.layout import Layout, Part
-from coterie.runs.divergence import NOT_EVALUATED
-from coterie.runs.folder.metrics import RunMetrics
+from coterie.runs.hooks.local_models import LocalModels
 from coterie.runs.record import Scores, read_scores
-from coterie.runs.schema.sections import Adapt, Evaluation
-from coterie.runtime.runtime import Runtime
+from coterie.runs.schema.sections import Adapt
+
+if TYPE_CHECKING:
+    from coterie.runs.session import Session
 
 HEAD = "last:1"
 """The layers that `evaluation.adapt.layers = "head"` selects."""
+
+NOT_EVALUATED = "not evaluated: "
+"""The beginning of the reasons of clients that did not answer an evaluation."""
 
 
 def adapt_exchange(
@@ -55,55 +55,22 @@ def _name_layers(part: Part, layout: Layout) -> str:
     return "all" if len(held) in (0, len(layout.layers)) else ",".join(held)
 
 
-@dataclass(frozen=True, eq=False)
-class LocalModels:
-    """What each client itself last trained in a round, for `evaluation.evaluated = "local"`.
+def plan_evaluation(run: Session, state: Any, last: bool) -> Iterator[Exchange]:
+    """Yield the exchanges by which all clients are evaluated: one, or one for each place where local models are.
 
-    A model that a client keeps under the name `model` stays with it; of one that it sends, the server has a copy.
+    `last` says whether no round follows, for methods that end in an adaptation.
     """
-
-    models: Tensor
-    """`[n, P]`, of those who sent theirs."""
-    sent: NDArray[np.bool_]
-    kept: NDArray[np.bool_]
-
-    @classmethod
-    def none(cls, n: int, size: int) -> LocalModels:
-        """Return those of `n` clients before the first round."""
-        return cls(torch.zeros(n, size), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
-
-    def updated(self, exchanges: Sequence[tuple[Exchange, Replies]], initial: Tensor) -> LocalModels:
-        """Return them after a round's exchanges; where a part was sent, the rest is the `initial` model's."""
-        models, sent, kept = self.models.clone(), self.sent.copy(), self.kept.copy()
-        for exchange, replies in exchanges:
-            who = replies.clients
-            if "model" in exchange.rule.client_state:
-                kept[who], sent[who] = True, False
-            elif "model" in exchange.rule.uploads:
-                rows = replies.models
-                models[torch.from_numpy(who)] = torch.where(rows.isnan(), initial, rows)
-                kept[who], sent[who] = False, True
-        return LocalModels(models, sent, kept)
-
-
-def plan_evaluation(
-    method: Method[Any],
-    state: Any,
-    server: ServerView,
-    evaluation: Evaluation,
-    last: bool,
-    local: LocalModels | None,
-) -> Iterator[Exchange]:
-    """Yield the exchanges by which all clients are evaluated: one, or one for each place where local models are."""
-    everyone, split = server.everyone, evaluation.on
-    private = method.private_layers(state, server) if evaluation.adapt is not None else server.layout.everything
+    method, server, settings = run.method, run.server, run.experiment.evaluation
+    everyone, split = server.everyone, settings.on
+    private = method.private_layers(state, server) if settings.adapt is not None else server.layout.everything
 
     def adapted(exchange: Exchange) -> Exchange:
-        return adapt_exchange(exchange, evaluation.adapt, private, server.layout, method.rate_drops)
+        return adapt_exchange(exchange, settings.adapt, private, server.layout, method.rate_drops)
 
-    if local is None:
+    if settings.evaluated != "local":
         yield adapted(method.evaluation(state, server, everyone, split, last))
         return
+    local = run.find(LocalModels)
     if len(sent := everyone[local.sent]):
         yield adapted(Exchange(sent, Evaluate(split), {"model": Send(local.models, sent)}))
     if len(kept := everyone[local.kept]):
@@ -112,23 +79,18 @@ def plan_evaluation(
         yield adapted(method.evaluation(state, server, others, split, last))
 
 
-def measure_scores(
-    runtime: Runtime,
-    exchanges: Iterator[Exchange],
-    clients: Ids,
-    groups: NDArray[np.int64],
-    metrics: RunMetrics,
-) -> Scores:
-    """Score `clients` `[n]` by exchanges that each ask some of them; failures are added to the runtime's.
+def evaluate(run: Session, state: Any, last: bool) -> Scores:
+    """Score all clients on their held-out data with what they are served in `state`, groups as the method has them.
 
-    `groups` `[n]` are as the method numbers them.
+    Failures are added to the runtime's.
     """
-    scores = []
-    for exchange in exchanges:
+    groups, runtime, scores = run.method.serving(state, run.server).groups, run.runtime, []
+    for exchange in plan_evaluation(run, state, last):
         replies = runtime.measure(exchange)
         runtime.failures.extend((c, f"{NOT_EVALUATED}{reason}") for c, reason in replies.missing.items())
-        scores.append((exchange.clients, read_scores(replies, exchange.clients, groups[exchange.clients], metrics)))
-    return scores[0][1] if len(scores) == 1 else _join_scores(scores, len(clients))
+        found = read_scores(replies, exchange.clients, groups[exchange.clients], run.metrics)
+        scores.append((exchange.clients, found))
+    return scores[0][1] if len(scores) == 1 else _join_scores(scores, run.server.n)
 
 
 def _join_scores(parts: Sequence[tuple[Ids, Scores]], n: int) -> Scores:

@@ -81,22 +81,6 @@ class Result:
         return f"<Result {str(self.folder)!r}: {self.status} after round {self.rounds.height}{reached}>"
 
 
-class LoggedNotes:
-    """Writes the notes of a run that nobody watches to the log `coterie`, which Python shows on standard error."""
-
-    def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
-        pass
-
-    def round(self, round: Round) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        logging.getLogger("coterie").warning("note: %s", escape(text))
-
-    def finished(self, result: Result) -> None:
-        pass
-
-
 class Observer(Protocol):
     """Watches a run. Called in the process that drives the run, between rounds; it never changes a result."""
 
@@ -111,6 +95,13 @@ class Observer(Protocol):
 
     def finished(self, result: Result) -> None:
         """After the last round, or after an interruption once its state is on disk."""
+
+
+class LoggedNotes(Observer):
+    """Writes the notes of a run that nobody watches to the log `coterie`, which Python shows on standard error."""
+
+    def note(self, text: str) -> None:
+        logging.getLogger("coterie").warning("note: %s", escape(text))
 
 
 OBSERVERS = Catalog("observer", group="coterie.observers")

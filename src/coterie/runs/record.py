@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,6 @@ from coterie.grouping.affinity import gap
 from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Replies
 from coterie.methods.method import UNKNOWN, Split
 from coterie.models.layout import BYTES_PER_SCALAR
-from coterie.runs.folder.group_traits import LayerDistances
 from coterie.runs.folder.metrics import (
     ADAPTED,
     ClientScores,
@@ -26,9 +25,10 @@ from coterie.runs.folder.metrics import (
     count_moved,
 )
 from coterie.runs.folder.tables import FAILURES, LEDGER, LOG, PEOPLE, clients_schema, rounds_schema
-from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.ledger import Ledger
-from coterie.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from coterie.runs.session import Session
 
 Number = TypeVar("Number", np.float64, np.int64)
 
@@ -59,20 +59,17 @@ class RoundResult:
     """The method's, after the round."""
     scores: Scores | None = None
     """None where no evaluation was due."""
-    local: Any = None
-    """The `LocalModels` after the round, where those are evaluated."""
+    exchanges: list[Exchange] = field(default_factory=list)
+    """Those that were answered, in their order; a client may be sent a model in one and train it in a later one."""
     seconds: float = 0.0
     """Of the round and its evaluation."""
     train_loss: dict[int, float] = field(default_factory=dict)
     """The last one of each client that reported any."""
     trained_samples: dict[int, float] = field(default_factory=dict)
-    layers: LayerDistances | None = None
-    """Of the last round of a run, which layers tell the groups apart; None where that is not known."""
-    clip_norm: float | None = None
-    """Of the next round, where it may move."""
 
-    def add_replies(self, exchange: Exchange, replies: Replies) -> None:
-        """Note which clients took part in an exchange, and how their training went."""
+    def add(self, exchange: Exchange, replies: Replies) -> None:
+        """Note an exchange: which clients took part in it, and how their training went."""
+        self.exchanges.append(exchange)
         if exchange.rule.uploads or exchange.rule.client_state:  # who only answers a question takes no part
             self.took_part[replies.clients] = True
         for client, loss in zip(replies.clients, replies.report.get("train_loss", []), strict=False):
@@ -128,48 +125,30 @@ def _measure(
     return values, loss, tested
 
 
-def round_row(
-    result: RoundResult,
-    groups: NDArray[np.int64],
-    before: NDArray[np.int64] | None,
-    federation: Population,
-    experiment: Experiment,
-    runtime: Runtime,
-    metrics: RunMetrics,
-) -> dict[str, Any]:
-    """Return the round's row in the table of rounds.
-
-    Args:
-        result: of the round.
-        groups: of the clients `[n]` after it, as the tables number them.
-        before: the same before it; None in the first round.
-        federation: the clients in training.
-        experiment: for its evaluation, and for its simulated time.
-        runtime: for what it counted in the round.
-        metrics: of the run.
-    """
-    run, ledger = experiment.run, runtime.ledger
-    ari, nmi = agreement(groups, federation.planted)
-    compute = {client: samples * run.seconds_per_sample for client, samples in result.trained_samples.items()}
+def round_row(run: Session, result: RoundResult, groups: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the round's row in the table of rounds; `groups` `[n]` are those after it, as tables number them."""
+    settings, ledger, people = run.experiment.run, run.runtime.ledger, run.federation
+    ari, nmi = agreement(groups, people.planted)
+    compute = {client: samples * settings.seconds_per_sample for client, samples in result.trained_samples.items()}
     losses = [loss for loss in result.train_loss.values() if not np.isnan(loss)]
-    sizes, after = split_sizes(federation.bounds, experiment.evaluation.on), {}
-    if experiment.evaluation.adapt is not None:
-        adapted = summarise_scores(None if result.scores is None else result.scores.adapted, sizes, metrics)
+    sizes, after = split_sizes(people.bounds, run.experiment.evaluation.on), {}
+    if run.experiment.evaluation.adapt is not None:
+        adapted = summarise_scores(None if result.scores is None else result.scores.adapted, sizes, run.metrics)
         after = {f"{ADAPTED}{name}": value for name, value in adapted.items()}
     return {
         "round": result.number,
-        **summarise_scores(result.scores, sizes, metrics),
+        **summarise_scores(result.scores, sizes, run.metrics),
         "train_loss": float(np.mean(losses)) if losses else None,
         "groups": len(np.unique(groups[groups >= 0])),
-        "moved": count_moved(before, groups),
+        "moved": count_moved(run.groups, groups),
         "ari": ari,
         "nmi": nmi,
         "up_bytes": sum(ledger.bytes("up").values()),
         "down_bytes": sum(ledger.bytes("down").values()),
-        "simulated_seconds": ledger.seconds(run.link_mbit, compute),
+        "simulated_seconds": ledger.seconds(settings.link_mbit, compute),
         "seconds": result.seconds,
         "participants": int(result.took_part.sum()),
-        "failed": len({client for client, _ in runtime.failures}),
+        "failed": len({client for client, _ in run.runtime.failures}),
         **after,
     }
 
@@ -193,22 +172,17 @@ def split_sizes(bounds: NDArray[np.int64], split: Split) -> NDArray[np.int64]:
 
 
 def round_tables(
-    result: RoundResult,
-    row: Mapping[str, Any],
-    groups: NDArray[np.int64],
-    federation: Population,
-    experiment: Experiment,
-    runtime: Runtime,
-    metrics: RunMetrics,
+    run: Session, result: RoundResult, row: Mapping[str, Any], groups: NDArray[np.int64]
 ) -> dict[str, pl.DataFrame]:
     """Return what a round adds to each of the run's tables; `row` is its row of the table of rounds."""
-    samples, schema = split_sizes(federation.bounds, experiment.evaluation.on), rounds_schema(metrics)
+    people, runtime, number = run.federation, run.runtime, result.number
+    samples, schema = split_sizes(people.bounds, run.experiment.evaluation.on), rounds_schema(run.metrics)
     return {
         "rounds": pl.DataFrame([row], schema={name: schema.get(name, pl.Float64()) for name in row}),
-        "clients": client_rows(result, groups, samples, runtime.ledger, metrics),
-        "ledger": ledger_rows(result.number, runtime.ledger),
-        "failures": failure_rows(result.number, runtime.failures),
-        "log": log_rows(result.number, runtime.logged, federation.planted),
+        "clients": client_rows(result, groups, samples, runtime.ledger, run.metrics),
+        "ledger": ledger_rows(number, runtime.ledger),
+        "failures": pl.DataFrame([(number, *each) for each in runtime.failures], schema=FAILURES, orient="row"),
+        "log": log_rows(number, runtime.logged, people.planted),
     }
 
 
@@ -278,12 +252,6 @@ def log_rows(round: int, logged: Sequence[Log | LogGap], planted: NDArray[np.int
             value = gap(entry.matrix if alike else -entry.matrix, planted[entry.clients])
             rows.append((round, "gap1" if alike else "gap2", entry.of, value))
     return pl.DataFrame([row for row in rows if np.isfinite(row[3])], schema=LOG, orient="row")
-
-
-def failure_rows(round: int, failures: list[tuple[int, str]]) -> pl.DataFrame:
-    """Return the failures' table of one round."""
-    rows = [(round, client, reason) for client, reason in failures]
-    return pl.DataFrame(rows, schema=FAILURES, orient="row")
 
 
 def people_table(federation: Population) -> pl.DataFrame:

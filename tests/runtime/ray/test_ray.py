@@ -20,8 +20,9 @@ import torch
 
 from coterie.errors import BadInput
 from coterie.methods.exchange import Exchange, Ids, Outputs, Replies, Send
-from coterie.runs.loop import Session
+from coterie.runs.hooks.picture import ModelSketches
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.session import Session
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
 from coterie.runtime.tensor_file import Stacked
@@ -137,7 +138,7 @@ def trained(method: str, runtime: str, **settings: Any) -> tuple[list[Any], Sess
             result.seconds = 0.0
             row = session.record(result)
             seen += [row, list(session.runtime.ledger.rows), list(session.runtime.failures), vars(result.scores)]
-        seen += [session.to_checkpoint(), session.picture()]
+        seen += [session.to_checkpoint(), session.find(ModelSketches).draw()]
         return seen, session
     finally:
         session.close()

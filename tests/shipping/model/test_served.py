@@ -40,8 +40,8 @@ from coterie.models.networks import channels_first
 from coterie.runs import loop
 from coterie.runs.events import Result, Round
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.loop import Session
 from coterie.runs.schema.check import build_method
+from coterie.runs.session import Session
 from coterie.runs.setup import World, engine_spec
 from coterie.runtime.remote.client_runner import ClientRunner, MemoryStateStore
 from coterie.runtime.remote.codec import pack_order, unpack_order

@@ -19,7 +19,7 @@ from coterie.cli.live_cells import watch_cells
 from coterie.errors import BadInput
 from coterie.runs.folder.metrics import ACCURACY, RunMetric
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.loop import Session
+from coterie.runs.session import Session
 from coterie.studies.compare import measures
 from coterie.studies.compare.cells import Outcome, Watcher, run_cells, tell_second_death
 from coterie.studies.compare.folder import ComparisonFolder, find_finished

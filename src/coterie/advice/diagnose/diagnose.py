@@ -39,8 +39,8 @@ from coterie.methods.exchange import Ask, Exchange, Replies
 from coterie.methods.half_models import compare_losses, compare_predictions
 from coterie.methods.profiles import gather_profiles
 from coterie.methods.split_halves import GatheredHalves, gather_halves
-from coterie.runs.loop import Session
 from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.session import Session
 from coterie.runs.setup import World
 from coterie.runtime.runtime import drive
 from coterie.runtime.threads import one_thread

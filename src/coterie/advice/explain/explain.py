@@ -12,9 +12,10 @@ from coterie.advice.explain import footprint
 from coterie.advice.explain.sampled import OutOfMemory, SampledRuntime
 from coterie.clients.data.federation import Federation
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
-from coterie.runs.loop import Session
-from coterie.runs.picture import MAX_SKETCHED
+from coterie.runs.hooks.picture import MAX_SKETCHED, ModelSketches
+from coterie.runs.hooks.unseen_clients import UnseenClients
 from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.session import Session
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.threads import cores
 
@@ -189,7 +190,9 @@ def explain(experiment: Experiment) -> Explanation:
         try:
             first = _round(session, sample, 1)
             later = _round(session, sample, 2) if run.rounds > 1 else None
-            end = sum(_phase(sample, lambda: (session.picture(), session.receive_newcomers()))[1:])
+            end = sum(_phase(sample, session.find(ModelSketches).draw)[1:])
+            if UnseenClients.is_on(session):
+                end += sum(_phase(sample, session.find(UnseenClients).receive)[1:])
         except OutOfMemory:
             first = later = None
             notes.append("the messages of one exchange do not fit in this machine's memory; no round was tried")

@@ -23,9 +23,9 @@ from coterie.methods.exchange import Exchange
 from coterie.methods.method import UNKNOWN, serve
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.given import take_given
-from coterie.runs.loop import Session
 from coterie.runs.schema.check import build_method
 from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.session import Session
 from coterie.runs.setup import World, agreed_preparation, engine_spec, network_name, own_task
 from coterie.runtime.remote.message import Message
 from coterie.runtime.remote.runtime import NUMBER, RemoteRuntime

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,7 +19,12 @@ from coterie.clients.data.federation import Federation
 from coterie.methods.exchange import Exchange, Replies
 from coterie.models.layout import Layout
 from coterie.randomness import stream
-from coterie.runs.folder.group_traits import InputMeans, LayerDistances
+from coterie.runs.folder.group_traits import GroupTraits, InputMeans, LayerDistances
+from coterie.runs.hooks.hook import Hook
+from coterie.runs.record import RoundResult
+
+if TYPE_CHECKING:
+    from coterie.runs.session import Session
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,6 +55,43 @@ MOST_TESTED = 256
 
 SHUFFLES = 499
 """How often clients are dealt to groups of the same sizes by chance."""
+
+
+class DescribeGroups(Hook):
+    """Keeps what tells the groups of the last round apart, where there are some and nobody was promised privacy."""
+
+    def __init__(self, run: Session) -> None:
+        super().__init__(run)
+        self._trained: list[tuple[Exchange, Replies]] = []
+        self._layers: LayerDistances | None = None
+
+    @classmethod
+    def is_on(cls, run: Session) -> bool:
+        return run.promise is None
+
+    def _is_last(self, result: RoundResult) -> bool:
+        return result.number == self.run.experiment.run.rounds and self.run.folder is not None
+
+    def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
+        if self._is_last(result):
+            self._trained.append((exchange, replies))
+        return replies
+
+    def round_played(self, result: RoundResult) -> None:
+        if self._is_last(result):  # now, for the evaluation may write over what clients have sent
+            groups = self.run.method.serving(result.state, self.run.server).groups
+            self._layers = measure_layers(self._trained, groups, self.run.layout)
+            self._trained.clear()
+
+    def round_ended(self, result: RoundResult) -> None:
+        if not self._is_last(result):
+            return
+        held, groups = self.run.federation, self.run.groups
+        assert groups is not None
+        inputs = measure_inputs(held, groups) if isinstance(held, Federation) else None
+        if inputs is not None or self._layers is not None:
+            assert self.run.folder is not None
+            self.run.folder.write_group_traits(GroupTraits(result.number, self._layers, inputs))
 
 
 def measure_layers(

@@ -5,63 +5,65 @@ Both need the scores of single samples, which no table keeps. Only ends of inter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.data.federation import Federation
 from coterie.clients.rules.score_bounds import ScoreBounds
 from coterie.clients.tasks.measures import MEASURES
 from coterie.clients.tasks.score_intervals import BOUNDED, bound_metric
-from coterie.clients.tasks.task import Task
-from coterie.methods.exchange import Exchange
 from coterie.methods.method import Split
 from coterie.randomness import stream
+from coterie.runs.evaluation import plan_evaluation
 from coterie.runs.folder.tables import INTERVALS
-from coterie.runtime.runtime import Runtime
+from coterie.runs.hooks.hook import Hook
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from coterie.runs.session import Session
 
 
-def is_bounded(metric: str, task: Task) -> bool:
-    """Say whether there are intervals of a metric that have to be computed at the end of a run.
+class Intervals(Hook):
+    """Keeps how sure the last scores are by a metric for which that does not follow from the table of clients.
 
-    Of a share of right answers they follow from the number of samples, where each is of one class.
+    Real clients are not asked for it, nor are those who were promised privacy.
     """
-    return metric in BOUNDED and not (metric == "accuracy" and task.one_class)
 
+    @classmethod
+    def is_on(cls, run: Session) -> bool:
+        """Whether it is to be computed; of a share of right answers it follows from the number of samples."""
+        if not run.is_simulated or run.promise is not None:
+            return False
+        metric, task = run.metrics.deciding.name, run.population.task
+        return metric in BOUNDED and not (metric == "accuracy" and task.one_class)
 
-def measure_intervals(
-    runtime: Runtime, exchanges: Iterable[Exchange], federation: Federation, metric: str, split: Split, seed: int
-) -> pl.DataFrame:
-    """Return how sure each client's score is, and what a constant answer scores, as the table `INTERVALS`.
+    def run_ended(self) -> Sequence[str]:
+        if self.run.folder is not None and self.run.groups is not None:
+            self.run.folder.write_intervals(self.measure())
+        return ()
 
-    Args:
-        runtime: reaches the clients.
-        exchanges: by which they were evaluated last.
-        federation: the clients `n`.
-        metric: one of `BOUNDED`.
-        split: the samples they are scored on.
-        seed: of the run.
-    """
-    found = np.full((federation.n, len(INTERVALS) - 1), np.nan)
-    for exchange in exchanges:
-        asked = replace(exchange, rule=ScoreBounds(exchange.rule, metric))
-        replies = runtime.measure(asked)
-        for client, bounds in zip(replies.clients.tolist(), replies.report.get("bounds", []), strict=False):
-            ends = [end for pair in (bounds or [])[:2] for end in pair]
-            found[client, : len(ends)] = ends
-    for client in range(federation.n):
-        found[client, 4:] = _score_constant(federation, client, metric, split, seed)
-    columns = dict(zip(list(INTERVALS)[1:], found.T, strict=True))
-    return pl.DataFrame({"client": np.arange(federation.n), **columns}, schema_overrides=INTERVALS).with_columns(
-        pl.col(pl.Float64).fill_nan(None)
-    )
+    def measure(self) -> pl.DataFrame:
+        """Return how sure each client's last score is, and what a constant answer scores, as `INTERVALS`."""
+        run, federation, metric = self.run, self.run.federation, self.run.metrics.deciding.name
+        assert isinstance(federation, Federation)
+        run.runtime.begin_round(run.experiment.run.rounds)  # clients draw what they drew in the last evaluation
+        found = np.full((federation.n, len(INTERVALS) - 1), np.nan)
+        for exchange in plan_evaluation(run, run.state, last=True):
+            replies = run.runtime.measure(replace(exchange, rule=ScoreBounds(exchange.rule, metric)))
+            for client, bounds in zip(replies.clients.tolist(), replies.report.get("bounds", []), strict=False):
+                ends = [end for pair in (bounds or [])[:2] for end in pair]
+                found[client, : len(ends)] = ends
+        split, seed = run.experiment.evaluation.on, run.experiment.run.seed
+        for client in range(federation.n):
+            found[client, 4:] = _score_constant(federation, client, metric, split, seed)
+        run.runtime.states.roll_back()
+        columns = {"client": np.arange(federation.n), **dict(zip(list(INTERVALS)[1:], found.T, strict=True))}
+        return pl.DataFrame(columns, schema_overrides=INTERVALS).with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
 def _score_constant(

@@ -13,9 +13,24 @@ from torch import Tensor
 
 from coterie.clients.rules.starting_point import find_start
 from coterie.methods.exchange import Exchange, Ids, Replies
+from coterie.runs.hooks.hook import Hook
+from coterie.runs.record import RoundResult
 
 LEAST = 3
 """Answers below which nobody can say whose update is out of proportion."""
+
+
+class Screening(Hook):
+    """Leaves out what is out of proportion, weighs by trust, and caps what a client counts (`[aggregation]`)."""
+
+    def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
+        run, earlier = self.run, result.exchanges
+        # Whether one client counts may not depend on how long the others' updates are; theirs are clipped anyway.
+        bound = "off" if run.adds_noise else run.experiment.aggregation.norm_bound
+        kept = screen_updates(exchange, replies, bound, earlier)
+        if run.trusted is not None:
+            kept = weigh_by_trust(exchange, kept, run.trusted, earlier)
+        return replace(kept, samples=run.server.samples[kept.clients])
 
 
 def find_starts(

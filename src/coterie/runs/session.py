@@ -1,0 +1,543 @@
+"""A run in this process: how it is set up, what it does in a round, what it remembers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clients.data.agree.description import describe
+from coterie.clients.data.federation import Federation
+from coterie.clients.engine.choice import choose_engine
+from coterie.errors import BadInput
+from coterie.grouping.labels import relabel
+from coterie.methods import Cohort, Method
+from coterie.methods.exchange import Ask, Exchange, Replies
+from coterie.methods.method import UNKNOWN
+from coterie.models.factory import digest_start
+from coterie.randomness import PrivateRandomness, make_secret, stream
+from coterie.runs import evaluation, provenance
+from coterie.runs.checkpoints import CheckpointSchedule, open_checkpoints
+from coterie.runs.events import Observer, Round
+from coterie.runs.folder import metrics
+from coterie.runs.folder.run_folder import SECRET, RunFolder
+from coterie.runs.given import write_given
+from coterie.runs.hooks.divergence import Divergence
+from coterie.runs.hooks.hook import Hook
+from coterie.runs.hooks.order import make_hooks
+from coterie.runs.promise import make_promise
+from coterie.runs.record import RoundResult, Scores, measure_by, people_table, round_row, round_tables
+from coterie.runs.schema.check import absolute_data, build_method, cohort_size, too_many_pairs
+from coterie.runs.schema.experiment import Experiment, apply_changes
+from coterie.runs.setup import (
+    World,
+    build_simulation,
+    find_trusted,
+    make_server_view,
+    network_name,
+    quarantine_after,
+)
+from coterie.runtime.checkpoint import check_state
+from coterie.runtime.ledger import FROZEN
+from coterie.runtime.quarantine import Quarantine
+from coterie.runtime.runtime import VANISHED, drive
+from coterie.runtime.signals import insist_on_signals
+from coterie.runtime.threads import one_thread
+
+H = TypeVar("H", bound=Hook)
+
+MAX_SILENT_ROUNDS = 3
+"""Rounds in a row in which nobody answers, after which a run stops."""
+
+
+class Session:
+    """One run in this process: its clients, its method, its runtime, and the state after the last whole round.
+
+    Without `write_into` no round is written. What it does beside its rounds are its hooks (`hooks/order.py`).
+
+    Args:
+        experiment: what is trained, and how.
+        world: the clients and the runtime that reaches them, which the session closes; None to simulate them.
+        observers: are told how the run gets on.
+        secret: of which a simulation's private randomness is made; a new one where it is empty.
+
+    Attributes:
+        population: all clients; those who are kept out of training, `newcomers` `[r]`, come last.
+        federation: the `n` clients in training.
+        server: what the method knows of the clients in training; `server_with_newcomers`, of all.
+        hooks: in the order in which they are called.
+        done: the last whole round; 0 before the first.
+        state: the method's, after that round.
+        groups: of the clients in training `[n]`, as the tables number them; None before the first round.
+        folder: where the run is written; None where it is not.
+    """
+
+    # ---- setup
+
+    @insist_on_signals()
+    def __init__(
+        self,
+        experiment: Experiment,
+        world: World | None = None,
+        observers: Sequence[Observer] = (),
+        secret: bytes = b"",
+    ) -> None:
+        places: dict[str, Any] = {"data.name": absolute_data(experiment.data.name)}
+        if experiment.data.test_path is not None:
+            places["data.test_path"] = absolute_data(experiment.data.test_path)
+        if experiment.network.start is not None:
+            places["network.start"] = str(Path(experiment.network.start).resolve())
+        self.experiment = Experiment.from_tables(apply_changes(experiment.resolved().tables(), places))
+        self.observers = observers
+        self.method: Method[Any] = build_method(self.experiment.method)
+        self.is_simulated = world is None
+        privacy = experiment.privacy
+        needs_secret = self.is_simulated and privacy.kind and privacy.noise_seed is None
+        self._secret = secret or make_secret() if needs_secret else b""
+        self.randomness = PrivateRandomness(self._secret, privacy.noise_seed)
+        world = build_simulation(self.experiment, self.method, self._secret) if world is None else world
+        self.population, self.newcomers, self.runtime = world.population, world.newcomers, world.runtime
+        self.attackers = world.attackers
+        self.federation = self.population.reordered(np.arange(self.population.n - len(self.newcomers)))
+        try:
+            self._set_up()
+        except BaseException:
+            self.runtime.close()
+            raise
+
+    def _set_up(self) -> None:
+        experiment, engine = self.experiment, self.runtime.engine
+        self.layout = engine.layout
+        self.runtime.quarantine = Quarantine(quarantine_after(experiment))
+        self.engine, self.engine_reason = choose_engine(
+            engine.network,
+            self.layout,
+            experiment.training,
+            self.federation.features,
+            experiment.run.engine,
+            experiment.data.augment is not None,
+            private=engine.example_privacy is not None,
+        )
+        self.server_with_newcomers = make_server_view(experiment, self.population, engine)
+        self.server = replace(
+            self.server_with_newcomers, samples=experiment.aggregation.cap_samples(self.federation.samples)
+        )
+        self.trusted = find_trusted(experiment, self.federation)
+        if problems := too_many_pairs(experiment.method, self.server.n, experiment.run, experiment.scale):
+            raise BadInput(problems)
+        if self.method.needs.validation and self._count_unvalidated() == self.server.n:
+            raise BadInput(
+                f"data.validation = {experiment.data.validation:g} leaves every client without validation samples, "
+                f"by which {experiment.method.name} decides with these settings; it must be larger, or clients "
+                "must have more samples"
+            )
+        self.promise = make_promise(experiment, self.population.samples)
+        self.has_batch_norm = engine.batch_norm
+        if self.promise is not None and self.has_batch_norm:
+            raise BadInput(
+                f"network.name = {experiment.network.name!r} is not possible with privacy: noise would make the "
+                "variances of its batch normalisation negative; it must be a network without, or with group or "
+                "layer normalisation in its place"
+            )
+        adapt = experiment.evaluation.adapt
+        if adapt is not None and adapt.layers not in ("head", "private"):
+            self.layout.select(adapt.layers, "evaluation.adapt.layers")  # refuses layers that there are not
+        self.state: Any = self.method.start(self.server)
+        check_state(self.state)
+        self.metrics = measure_by(self.population)
+        self.groups: NDArray[np.int64] | None = None
+        self.folder: RunFolder | None = None
+        self.done = 0
+        self._is_whole = True
+        self._up_bytes, self._down_bytes, self._seconds, self._silent_rounds = 0, 0, 0.0, 0
+        self.hooks = make_hooks(self)
+
+    @insist_on_signals()
+    def begin(self, folder: RunFolder) -> None:
+        """Write what is known before the first round into a fresh folder."""
+        folder.write_experiment(self.experiment.to_toml())
+        write_given(folder, self.experiment.network.name)
+        if self._secret:
+            folder.write_secret(self._secret)
+        folder.write_environment(self.environment())
+        folder.write_people(people_table(self.federation))
+        folder.write_status("running", 0, self.experiment.run.rounds)
+
+    @insist_on_signals()
+    def go_on(self, folder: RunFolder) -> None:
+        """Take up the run in a folder after its last sound checkpoint.
+
+        Raises:
+            BadInput: the data have changed, no checkpoint is sound, or a table is damaged or missing.
+        """
+        warnings = self.find_differences(folder.environment())
+        warnings += self.restore(folder)
+        if self._secret and not folder.secret():
+            folder.write_secret(self._secret)
+            if 0 < self.done < self.experiment.run.rounds:
+                warnings.append(f"{SECRET} is gone: from here on, noise is other than it would have been")
+        folder.check_tables(self.done)
+        self.tell(warnings)
+        if not folder.environment():  # killed before it was written
+            folder.write_environment(self.environment())
+        folder.write_people(people_table(self.federation))
+        folder.write_status("running", self.done, self.experiment.run.rounds)
+        folder.forget_after(self.done)
+
+    @insist_on_signals()
+    def write_into(self, folder: RunFolder) -> None:
+        """Write all further rounds into a folder that holds the run's experiment, and checkpoints beside them."""
+        table = folder.rounds()
+        self._up_bytes, self._down_bytes = int(table["up_bytes"].sum()), int(table["down_bytes"].sum())
+        self._seconds = float(table["seconds"].sum())
+        self._silent_rounds = _count_silent_rounds(folder, self.done)
+        if self.layout.frozen:
+            self.runtime.equipped = set(folder.ledger().filter(pl.col("what") == FROZEN)["client"])
+        self.find(Divergence).read_tables(folder.clients(), folder.failures())
+        self.folder, self.checkpoints = folder, open_checkpoints(folder)
+        self._schedule, self._saved = CheckpointSchedule(self.experiment.run.checkpoint_every), self.done
+        self.runtime.states.folder = folder.path
+        folder.buffer_rounds()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.runtime.close()
+
+    @property
+    def adds_noise(self) -> bool:
+        """Whether the server adds noise to sums."""
+        return self.promise is not None and self.promise.kind == "server"
+
+    # ---- a round
+
+    def announce(self) -> None:
+        """Tell the observers what is about to be trained.
+
+        Raises:
+            BadInput: the run was resumed after its last round, and nobody had answered in the last few.
+        """
+        planned = self.experiment.run.rounds
+        if self._silent_rounds >= MAX_SILENT_ROUNDS and self.done == planned:
+            raise BadInput(
+                f"nobody answered in the last {self._silent_rounds} rounds, and nothing was learnt; begin a new run"
+            )
+        experiment = self.experiment
+        if self.folder is not None:  # a name that was taken is another now, and a folder may have been moved
+            place = self.folder.path.resolve()  # not where the file says that it was: observers write there
+            experiment = experiment.updated({"run.name": place.name, "run.folder": str(place.parent)})
+        for observer in self.observers:
+            observer.started(experiment, self.describe())
+        self.tell(self.find_warnings())
+
+    def tell(self, notes: Sequence[str]) -> None:
+        """Tell the observers what there is to note."""
+        for note in notes:
+            for observer in self.observers:
+                observer.note(note)
+
+    def find_warnings(self) -> list[str]:
+        """Return what is to be known of the data, and of these clients with this method."""
+        found = [*self.population.notes, *self.method.warnings(self.server, self.experiment.run.rounds)]
+        if self.method.needs.validation and (few := self._count_unvalidated()):
+            found.append(
+                f"{few} of {self.server.n} clients have no validation samples and no say where "
+                f"{self.experiment.method.name} decides by them"
+            )
+        if self.adds_noise and self.experiment.evaluation.evaluated == "local":
+            found.append(
+                "evaluation.evaluated = 'local' keeps each client's own model in the run's checkpoints, without "
+                "noise: the promise does not cover them"
+            )
+        return found
+
+    def _count_unvalidated(self) -> int:
+        """Count the clients in training that have no validation samples."""
+        bounds = self.federation.bounds
+        return int((bounds[:, 1] == bounds[:, 2]).sum())
+
+    def remaining_rounds(self) -> range:
+        """Return the numbers of the rounds that are left."""
+        return range(self.done + 1, self.experiment.run.rounds + 1)
+
+    @insist_on_signals()
+    def play_round(self, number: int) -> RoundResult:
+        """Play one round of the method; nothing of it counts before it is recorded."""
+        started = time.perf_counter()
+        self.runtime.begin_round(number)
+        result = RoundResult(number, np.zeros(self.server.n, np.bool_))
+        cohort = Cohort(number, self.draw_cohort(number), self.server)
+        for hook in self.hooks:
+            cohort = hook.server_view(cohort)
+
+        def answer(ask: Ask) -> Replies | Tensor | None:
+            return self._exchange(ask, result) if isinstance(ask, Exchange) else self.runtime.answer(ask)
+
+        with one_thread(blas=True):
+            result.state = drive(self.method.round(self.state, cohort), answer)
+        for hook in self.hooks:
+            hook.round_played(result)
+        result.seconds = time.perf_counter() - started
+        return result
+
+    def draw_cohort(self, number: int) -> NDArray[np.int64]:
+        """Draw who takes part in a round: uniform, without replacement, ascending.
+
+        Source: docs/methods/conventions.md, convention 8.
+        """
+        n, run = self.server.n, self.experiment.run
+        rng = stream(run.seed, "participation", round=number)
+        return np.sort(rng.permutation(n)[: cohort_size(n, run.participation)])
+
+    def _exchange(self, exchange: Exchange, result: RoundResult) -> Replies:
+        """Have an exchange answered; whom a hook leaves out of the replies has failed."""
+        for hook in self.hooks:
+            hook.ask(exchange)
+        replies = self.runtime.answer(exchange)
+        assert isinstance(replies, Replies)
+        answered = replies.missing.keys()
+        for hook in self.hooks:
+            replies = hook.reply(exchange, replies, result)
+        for client in sorted(replies.missing.keys() - answered):
+            self.runtime.failures.append((client, replies.missing[client]))
+            self.runtime.quarantine.note_failure(client, replies.missing[client])
+        result.add(exchange, replies)
+        return replies
+
+    @insist_on_signals()
+    def evaluate_if_due(self, result: RoundResult) -> None:
+        """Score every client after a round that has an evaluation; the last one always has."""
+        started, planned = time.perf_counter(), self.experiment.run.rounds
+        if self.experiment.evaluation.is_due(result.number, planned):
+            result.scores = self.evaluate(result.state, result.number == planned)
+        result.seconds += time.perf_counter() - started
+
+    def evaluate(self, state: Any, last: bool) -> Scores:
+        """Score every client on its held-out data with what it is served in `state`; groups as the method has them.
+
+        `last` is for methods that end in an adaptation: whether no round follows.
+        """
+        return evaluation.evaluate(self, state, last)
+
+    def record(self, result: RoundResult) -> dict[str, Any]:
+        """Write the round's tables, where there is a folder, and make its state the run's.
+
+        Returns:
+            The round's row of the table of rounds.
+        """
+        groups = self._number_groups(result)
+        row = round_row(self, result, groups)
+        if self.folder is not None:
+            self.folder.write_round(result.number, **round_tables(self, result, row, groups))
+        self._is_whole = False
+        self.state, self.groups = result.state, groups
+        self.runtime.states.commit()
+        for hook in self.hooks:
+            hook.round_ended(result)
+        self.done, self._is_whole = result.number, True
+        return row
+
+    def _number_groups(self, result: RoundResult) -> NDArray[np.int64]:
+        """Return each client's group `[n]`, numbered by the smallest member as in all tables.
+
+        Without an evaluation, a client whose group the method does not know keeps the one it had.
+        """
+        if result.scores is not None:
+            return relabel(result.scores.groups)
+        groups = relabel(self.method.serving(result.state, self.server).groups)
+        return groups if self.groups is None else np.where(groups == UNKNOWN, self.groups, groups)
+
+    def save_checkpoint_if_due(self) -> None:
+        """Write a checkpoint where one is due, and let readers of the folder see the finished rounds in time."""
+        if self.folder is None:
+            return
+        planned = self.experiment.run.rounds
+        if self.done == planned or self._schedule.is_due(self.done):
+            with self._schedule.time_checkpoint():
+                self.folder.flush()  # a checkpoint may be no further than the tables
+                self._save_checkpoint()
+        if self._saved == self.done or self._schedule.flush_is_due():
+            self.folder.flush()
+            self.folder.write_status("running", self.done, planned, lasting=False)  # the checkpoint says it too
+            self._schedule.flushed()
+
+    def save_last_round(self) -> None:
+        """Forget a round that was cut off, and put all whole ones on the disk.
+
+        If a round was cut off while it was being recorded, the last checkpoint holds.
+        """
+        self.runtime.states.roll_back()
+        if self.folder is not None:
+            self.folder.flush()
+            if self._is_whole and self._saved < self.done:
+                self._save_checkpoint()
+
+    def notify(self, result: RoundResult, row: dict[str, Any]) -> Round:
+        """Tell the observers of a recorded round; return what they are told."""
+        self._up_bytes, self._down_bytes = self._up_bytes + row["up_bytes"], self._down_bytes + row["down_bytes"]
+        self._seconds += result.seconds
+        assert self.groups is not None
+        event = Round(
+            result.number,
+            self.experiment.run.rounds,
+            row,
+            np.bincount(self.groups[self.groups >= 0]).tolist(),
+            self._up_bytes,
+            self._down_bytes,
+            self._seconds,
+            list(self.runtime.failures),
+            self.groups,
+            self.federation.names,
+            self.metrics,
+            None if result.scores is None else result.scores.values[self.metrics.of[0].name],
+        )
+        self.tell([f"round {result.number}: {note}" for note in self.runtime.notes])
+        for observer in self.observers:
+            observer.round(event)
+        return event
+
+    def stop_if_nobody_answers(self, result: RoundResult) -> None:
+        """Count the rounds in a row in which nobody answered, though somebody was there.
+
+        Raises:
+            BadInput: there are `MAX_SILENT_ROUNDS` of them.
+        """
+        failures = [(client, reason) for client, reason in self.runtime.failures if reason != VANISHED]
+        self._silent_rounds = self._silent_rounds + 1 if failures and not result.took_part.any() else 0
+        if self._silent_rounds >= MAX_SILENT_ROUNDS:
+            (client, reason), last = failures[0], result.number
+            self._write_warnings([])
+            raise BadInput(
+                f"nobody answered in rounds {last - self._silent_rounds + 1} to {last}, and nothing was learnt: "
+                f"{self.federation.names[client]} {reason}; {self.runtime.remedy}"
+            )
+
+    # ---- the end
+
+    @insist_on_signals()
+    def finish(self) -> None:
+        """Have the hooks write what is to be kept of the run; tell, and keep, what did not come about."""
+        warnings = self.method.final_warnings(self.state, self.server, self.done)
+        for hook in self.hooks:
+            warnings = [*warnings, *hook.run_ended()]
+        self.tell([*self._write_warnings(warnings), *warnings])
+
+    def _write_warnings(self, warnings: Sequence[str]) -> list[str]:
+        """Keep warnings beside sentences on how training diverged, and return these."""
+        divergence = self.find(Divergence)
+        sentences = divergence.sentences()
+        if self.folder is not None:
+            self.folder.write_warnings(warnings, sentences, divergence.is_total)
+        return sentences
+
+    # ---- what is remembered, and what the run was made of
+
+    def find(self, kind: type[H]) -> H:
+        """Return the run's hook of a kind, which it must have."""
+        return next(hook for hook in self.hooks if isinstance(hook, kind))
+
+    def _save_checkpoint(self) -> None:
+        self.checkpoints.save(self.done, self.to_checkpoint())
+        self._saved = self.done
+
+    def to_checkpoint(self) -> dict[str, Any]:
+        """Return all that a run remembers between rounds, besides its tables."""
+        memory = {"state": self.state, "groups": self.groups}
+        for hook in self.hooks:
+            memory |= hook.to_checkpoint()
+        return {**memory, **self.runtime.states.to_checkpoint()}
+
+    def restore(self, folder: RunFolder) -> list[str]:
+        """Return to the last sound checkpoint in a folder, if there is one.
+
+        Returns:
+            A sentence on each checkpoint that had to be passed over.
+
+        Raises:
+            BadInput: there are checkpoints, and none can be used.
+        """
+        latest = open_checkpoints(folder).latest()
+        if latest is None:
+            return []
+        self.done, memory, passed = latest
+        self.state, self.groups = memory["state"], memory["groups"]
+        for hook in self.hooks:
+            hook.restore(memory)
+        self.runtime.states.restore(memory["kept"], memory["has"])
+        return [f"{sentence}; going on from the one after round {self.done}" for sentence in passed]
+
+    def describe(self) -> list[str]:
+        """Describe in a few lines who the clients are, what is trained, and how."""
+        name = network_name(self.experiment, self.method, self.population.features)
+        count = len(self.newcomers)
+        return [
+            *describe(self.federation).lines(),
+            *([f"{count} more clients join when training has ended"] if count else []),
+            f"network {name}: {self.layout.size:,} parameters in {len(self.layout.layers)} layers; "
+            f"{self.engine} engine ({self.engine_reason})",
+            *self.runtime.engine.notes,
+            *([self.promise.describe()] if self.promise is not None else []),
+        ]
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, seed, command and what the data are."""
+        found = provenance.environment(self.experiment.run.seed, self.engine, self._fingerprint, self.describe())
+        if self.metrics != metrics.CLASSIFICATION:
+            found["metrics"] = self.metrics.to_json()
+        if self.promise is not None:
+            found["privacy"] = self.promise.to_json()
+        if self._class_names:
+            found["classes"] = list(self._class_names)
+        return found | ({"network": self._weights} if self._weights else {})
+
+    def find_differences(self, before: dict[str, Any]) -> list[str]:
+        """Return what is not as it was when the run began, one sentence each.
+
+        Raises:
+            BadInput: the clients' data have changed, so that there is nothing to go on with.
+        """
+        if before.get("federation", self._fingerprint) != self._fingerprint:
+            raise BadInput(
+                f"data.name = {self.experiment.data.name!r} no longer gives the clients the data they had when the "
+                "run began; restore it, or start a new run"
+            )
+        if before.get("network", self._weights) != self._weights:
+            raise BadInput(
+                f"network.name = {self.experiment.network.name!r} no longer comes with the weights it had when the "
+                "run began; restore them, or start a new run"
+            )
+        return provenance.find_differences(before, self.environment())
+
+    @cached_property
+    def _class_names(self) -> tuple[str, ...]:
+        """What the classes of the clients' labels are called; empty where they have numbers alone."""
+        declared = self.experiment.data.classes
+        names = self.population.target_names if isinstance(self.population, Federation) else declared
+        return names if isinstance(names, tuple) and self.population.histograms is not None else ()
+
+    @cached_property
+    def _weights(self) -> str:
+        """A digest of what a network of somebody's own starts from, frozen parameters included; else empty."""
+        engine = self.runtime.engine
+        return digest_start(engine.network, engine.initial) if engine.notes else ""
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return self.population.fingerprint
+
+
+def _count_silent_rounds(folder: RunFolder, done: int) -> int:
+    """Return in how many of the last finished rounds nobody answered, though somebody was there.
+
+    A run that has given up and is resumed does not count anew: it would go on to its end untrained.
+    """
+    failures = folder.failures().filter(pl.col("reason") != VANISHED)
+    silent = set(folder.rounds().filter(pl.col("participants") == 0)["round"]) & set(failures["round"])
+    return next(count for count in range(done + 1) if done - count not in silent)
