@@ -14,7 +14,6 @@ import torch
 import coterie
 from coterie import BadInput, Experiment
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.methods import METHODS
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.models.layout import Part
@@ -30,7 +29,6 @@ from coterie.runs.schema.check import build_method
 from coterie.runs.schema.sections import Attack
 from coterie.runs.setup import load_federation
 
-KINDS = get_args(Attack.model_fields["kind"].annotation)
 RULES = get_args(Aggregation.model_fields["rule"].annotation)
 CLIENTS = np.arange(6)
 DATA = {"name": "digits", "split": "rotated(2)", "clients": 10}
@@ -153,7 +151,7 @@ def test_trust_without_a_known_start_gives_numbers() -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("method", ["dcpfl", "flis", "fedtsdp"])
+@pytest.mark.parametrize("method", ["dcpfl", "flis"])
 def test_trusted_clients_do_no_harm_where_starts_are_told_elsewhere(method: str) -> None:
     trust = {"rule": "fltrust", "trusted": ["client 0", "client 1"]}
     wanted = experiment(method, 3, aggregation=trust)
@@ -274,34 +272,12 @@ def test_a_backdoor_works_on_the_mean_and_is_logged(tmp_path: Path) -> None:
     assert log["value"][-1] > 0.5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_attack_is_the_same_on_every_engine(kind: str) -> None:
-    attack = {"share": 0.2, "kind": kind}
-    one, other = (last(experiment(attack=attack, run={"engine": e})) for e in ("sequential", "batched"))
-    assert one["accuracy"] == pytest.approx(other["accuracy"], abs=0.02)
-    assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
-
-
-@pytest.mark.slow
-def test_workers_change_no_bit_of_an_attack() -> None:
-    found = [
-        last(experiment("ifca", attack={"share": 0.2, "kind": "gaussian"}, run={"workers": workers}))["loss"]
-        for workers in (1, 2)
-    ]
-    assert found[0] == found[1]
-
-
-def averaging() -> list[str]:
-    return [name for name in METHODS.names() if not METHODS[name].target().own_aggregation]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", averaging())
-def test_every_method_that_averages_can_be_robust(method: str) -> None:
+@pytest.mark.medium
+@pytest.mark.parametrize("method", ["fesem", "ifca", "fedper"])
+def test_methods_that_average_can_be_robust(method: str) -> None:
     robust = {"rule": "multi-krum", "norm_bound": 20.0}
     attack = {"share": 0.2, "kind": "scale", "strength": 1e6}
-    found = last(experiment(method, rounds=3, aggregation=robust, attack=attack))
+    found = last(experiment(method, aggregation=robust, attack=attack))
     assert np.isfinite(found["loss"])
     assert found["failed"] == 2
 
@@ -313,39 +289,22 @@ def test_every_rule_trains(rule: str) -> None:
     assert last(experiment(rounds=3, aggregation={"rule": rule, **trusted}))["accuracy"] > 0.3
 
 
-@pytest.mark.parametrize(
-    "method", ["robust-tkm", "clusterfl", "local-only", "mixed(aggregate='trimmed', trim=0.1)"]
-)
+@pytest.mark.parametrize("method", ["robust-tkm", "local-only"])
 def test_a_rule_that_would_count_for_nothing_is_refused(method: str) -> None:
-    name, _, settings = method.partition("(")
-    own = {"name": name} | ({"aggregate": "trimmed", "trim": 0.1} if settings else {})
-    with pytest.raises(BadInput, match=rf"aggregation.rule = 'krum' is not possible with {name}: .*; leave it out"):
-        experiment(own, aggregation={"rule": "krum"}).check()
-    with pytest.raises(BadInput, match=r"aggregation.clip_norm = 1.0 is not possible"):
-        experiment(own, aggregation={"clip_norm": 1.0}).check()
+    with pytest.raises(
+        BadInput, match=rf"aggregation.rule = 'krum' is not possible with {method}: .*; leave"
+    ):
+        experiment(method, aggregation={"rule": "krum"}).check()
 
 
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
-        (
-            {"aggregation": {"rule": "mode"}},
-            "aggregation.rule = 'mode' is not possible; it must be 'mean', '",
-        ),
-        (
-            {"aggregation": {"norm_bound": 0.5}},
-            "aggregation.norm_bound = 0.5 is not possible; it must be greater than or equal to 1 or 'off'",
-        ),
-        ({"aggregation": {"max_weight": "none"}}, "aggregation.max_weight = 'none' is not possible; it must be "),
         ({"aggregation": {"hostile": 0.3}}, "hostile needs rule = trimmed-mean, krum, multi-krum or bulyan"),
         ({"aggregation": {"rule": "fltrust"}}, "rule = fltrust needs trusted, and trusted needs rule = fltrust"),
         (
             {"aggregation": {"rule": "fltrust", "trusted": ["client 99"]}},
             "the client of aggregation.trusted 'client 99' is unknown; did you mean client 9?",
-        ),
-        (
-            {"aggregation": {"rule": "fltrust", "trusted": ["client 0"]}, "run": {"participation": 0.5}},
-            "run.participation = 0.5 is not possible with aggregation.rule = 'fltrust', which needs the trusted",
         ),
         ({"attack": {"kind": "scale"}}, "share must be above 0 where an attack is described"),
         (
@@ -361,10 +320,6 @@ def test_a_rule_that_would_count_for_nothing_is_refused(method: str) -> None:
             "attack.target = 2 is not possible; it must be a group, 0 to 1",
         ),
         (
-            {"attack": {"share": 0.2, "group": 2}},
-            "attack.group = 2 is not possible; it must be a group, 0 to 1",
-        ),
-        (
             {"attack": {"share": 0.8, "group": 1}},
             "attack.share = 0.8 makes 8 of 10 clients hostile; group 1 has 5 that are not trusted, so it "
             "must be at most 0.5",
@@ -372,10 +327,6 @@ def test_a_rule_that_would_count_for_nothing_is_refused(method: str) -> None:
         (
             {"attack": {"share": 0.2, "strength": "bound"}, "aggregation": {"norm_bound": "off"}},
             "attack.strength = 'bound' is not possible with aggregation.norm_bound = 'off'; it must be a number",
-        ),
-        (
-            {"attack": {"share": 0.2, "strength": 0}},
-            "attack.strength = 0 is not possible; it must be greater than 0 or 'bound'",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def outcome(network, task, data, **run):
         network=network,
         task=task,
         training={"lr": 0.02},
-        run={"rounds": 2, **run},
+        run={"rounds": 1, **run},
     )
     return [(event.metrics["loss"], *sorted(event.metrics.items())[:3]) for event in coterie.rounds(experiment)]
 
@@ -63,10 +63,8 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     elsewhere = {"spawn": {"workers": 2}, "ray": {"runtime": "ray"}, "gpu": {"engine": "gpu"}}[sys.argv[1]]
     cases = [
-        ("tests.own_networks:ViT", "classification", "digits"),
         (ViT(10), "classification", "digits"),
         ("mlp", "tests.own_tasks:Counts", "tables"),
-        ("mlp", "__main__:Squares", "tables"),
         (Net((3,), 1), "__main__:Squares", "tables"),
     ]
     for case in cases:
@@ -95,7 +93,7 @@ def run(folder: Path, where: str) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("the same") == 5
+    assert done.stdout.count("the same") == 3
 
 
 @pytest.mark.slow

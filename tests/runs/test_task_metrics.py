@@ -27,11 +27,9 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     user = np.repeat(np.arange(CLIENTS), EACH)
     y = (x * rng.normal(size=(2, 4))[user % 2]).sum(1).astype(np.float32)
     np.savez(tmp_path / "own.npz", x=x, y=y, user=user)
-    np.savez(tmp_path / "binary.npz", x=x, y=(y > 0.5).astype(np.int64), user=user)
     return Terminal(capsys)
 
 
-@pytest.mark.slow
 def test_a_regression_from_its_run_to_its_page(terminal: Terminal) -> None:
     words = ["--set", "task.name=regression", "--set", "evaluation.adapt={epochs=1}", "--holdout-clients", "0.25"]
     ran = terminal("run", "fedavg", "--data", "own.npz", "--workers", "1", *WORDS, *words, "--name", "own")
@@ -58,15 +56,3 @@ def test_a_regression_from_its_run_to_its_page(terminal: Terminal) -> None:
     said = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "RMSE, mean over clients" in said
     assert "Their mean RMSE is" in said
-
-
-@pytest.mark.slow  # Its cells run in a process of their own, which imports it all again.
-def test_what_decides_is_what_was_asked_for_first(terminal: Terminal) -> None:
-    words = ["--data", "binary.npz", "--set", "task.name=binary", "--set", 'task.metrics=["auroc", "accuracy"]']
-    found = terminal("compare", "fedavg", "ifca", *WORDS, *words, "--seeds", "1", "--name", "own", "--jobs", "1")
-    assert (found.code, found.err) == (0, "")
-    assert "AUROC, %" in found.out
-    assert "AUROC: mean over clients in the last evaluated round, in per cent" in found.out
-    assert "accuracy, %" in found.out
-    again = terminal("compare", "comparisons/own")
-    assert again.out.splitlines()[0] == found.out[found.out.index("┏") :].splitlines()[0]

@@ -1,0 +1,79 @@
+"""How sure scores are by metrics that are no shares of right answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from coterie.report.each_client import describe_clients
+from coterie.runs.folder.reading import read_runs
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.loop import resume, run
+from coterie.runs.schema.check import build_method
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.setup import load_federation
+from tests.interrupted import Stopping
+from tests.tasked import NETWORK, write
+
+pytestmark = pytest.mark.medium
+
+
+def experiment(folder: Path, task: str, metrics: list[str], **more: Any) -> Experiment:
+    return Experiment(
+        method="fedavg",
+        task={"name": task, "metrics": metrics},
+        data={"name": str(write(folder, task)), "split": "by-user"},
+        network=NETWORK.get(task, "auto"),
+        run={"rounds": 1, "folder": str(folder / "runs"), "workers": 1},
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "constant"),
+    [
+        ("binary", ["f1", "accuracy"], "own majority class"),
+        ("segmentation", ["iou", "f1"], "own majority class"),
+        ("language", ["perplexity", "accuracy"], "own token counts"),
+        ("multilabel", ["average_precision"], "chance"),
+        ("forecasting", ["r2", "mae"], "own training mean"),
+    ],
+)
+def test_scores_have_intervals_by_every_metric(
+    tmp_path: Path, task: str, metrics: list[str], constant: str
+) -> None:
+    """Around the score of the model that was scored; and so has what an answer without a model scores."""
+    (one,) = read_runs([RunFolder(run(experiment(tmp_path, task, metrics)).folder)])
+    beside = one.last.join(one.intervals, on="client").drop_nulls(metrics[0])
+    low, score, high = (beside[column].to_numpy() for column in ("low", metrics[0], "high"))
+    assert len(score) >= 3
+    assert ((low <= score + 1e-6) & (score <= high + 1e-6)).all()
+    assert beside["constant_low"].null_count() == beside["constant"].null_count() == 0
+    found = describe_clients(one)
+    assert found is not None
+    assert found.table.header[1] == f"Gain over {constant}"
+
+
+def test_an_interrupted_run_has_the_same_intervals(tmp_path: Path) -> None:
+    wanted = experiment(tmp_path, "regression", ["rmse"], evaluation={"adapt": {"epochs": 1}})
+    wanted = wanted.updated({"run.rounds": 2})
+    whole = run(wanted.updated({"run.name": "whole"}))
+    cut = run(wanted.updated({"run.name": "cut"}), observers=[Stopping(1)])
+    assert RunFolder(cut.folder).intervals() is None
+    resume(cut.folder)
+    first, second = (pl.read_parquet(path / "intervals.parquet") for path in (whole.folder, cut.folder))
+    assert first.equals(second)
+    assert first["adapted_low"].null_count() == 0
+    federation = load_federation(wanted, build_method(wanted.method))
+    for client, constant in first.select("client", "constant").iter_rows():
+        own, tested = (federation.slice(client, split)[1].double() for split in ("train", "test"))
+        assert constant == pytest.approx(float((tested - own.mean()).square().mean().sqrt()), rel=1e-4)
+
+
+def test_a_run_by_accuracy_needs_none(tmp_path: Path) -> None:
+    data = {"name": "digits", "clients": 4, "samples_per_client": 40}
+    wanted = Experiment(method="fedavg", data=data, run={"rounds": 1, "folder": str(tmp_path), "workers": 1})
+    assert RunFolder(run(wanted).folder).intervals() is None
