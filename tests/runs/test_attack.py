@@ -291,9 +291,7 @@ def test_every_rule_trains(rule: str) -> None:
 
 @pytest.mark.parametrize("method", ["robust-tkm", "local-only"])
 def test_a_rule_that_would_count_for_nothing_is_refused(method: str) -> None:
-    with pytest.raises(
-        BadInput, match=rf"aggregation.rule = 'krum' is not possible with {method}: .*; leave"
-    ):
+    with pytest.raises(BadInput, match=rf"aggregation.rule = 'krum' is not possible with {method}: .*; leave"):
         experiment(method, aggregation={"rule": "krum"}).check()
 
 

@@ -251,4 +251,3 @@ def test_a_key_of_the_table_can_be_set_alone(tmp_path: Path) -> None:
     assert experiment.evaluation.adapt is not None
     assert (experiment.evaluation.adapt.epochs, experiment.evaluation.adapt.layers) == (2, "head")
     assert Experiment.from_toml(experiment.to_toml()) == experiment
-    assert "adapt" not in _experiment(tmp_path).to_toml()

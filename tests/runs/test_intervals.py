@@ -70,7 +70,7 @@ def test_an_interrupted_run_has_the_same_intervals(tmp_path: Path) -> None:
     federation = load_federation(wanted, build_method(wanted.method))
     for client, constant in first.select("client", "constant").iter_rows():
         own, tested = (federation.slice(client, split)[1].double() for split in ("train", "test"))
-        assert constant == pytest.approx(float((tested - own.mean()).square().mean().sqrt()), rel=1e-4)
+        assert constant == pytest.approx(float((tested - own.mean(0)).square().mean().sqrt()), rel=1e-4)
 
 
 def test_a_run_by_accuracy_needs_none(tmp_path: Path) -> None:

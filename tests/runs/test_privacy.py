@@ -132,50 +132,29 @@ def test_an_epsilon_that_no_noise_gives_is_refused() -> None:
     ("privacy", "problem"),
     [
         ({"unit": "client"}, "either epsilon or noise_multiplier must be given, and not both"),
-        (
-            {"unit": "client", "epsilon": 1, "noise_multiplier": 1},
-            "either epsilon or noise_multiplier must be given",
-        ),
         ({"unit": "example", "epsilon": 1, "noise_by": "clients"}, "noise_by needs unit = 'client'"),
-        (
-            {"unit": "client", "epsilon": 1, "noise_by": "clients", "clip_quantile": 0.5},
-            "clip_quantile needs unit = 'client' and noise_by = 'server'",
-        ),
+        ({"unit": "client", "epsilon": 1, "noise_by": "clients", "clip_quantile": 0.5}, "clip_quantile needs unit"),
     ],
 )
 def test_what_makes_no_promise_is_refused(privacy: dict[str, Any], problem: str) -> None:
-    with pytest.raises(BadInput) as raised:
+    with pytest.raises(BadInput, match=problem):
         experiment(**privacy)
-    assert any(problem in sentence for sentence in raised.value.problems), raised.value.problems
 
 
 @pytest.mark.parametrize(
-    ("method", "noise_by", "sentence"),
+    ("method", "sentence"),
     [
-        (
-            "cfl",
-            "server",
-            "privacy.noise_by = 'server' is not possible with cfl: its server compares single clients' updates; "
-            "leave privacy out",
-        ),
-        (
-            "fesem",
-            "server",
-            "privacy.noise_by = 'server' is not possible with fesem: its server compares single clients' models; "
-            "possible with it: noise_by = 'clients'",
-        ),
+        ("cfl", "its server compares single clients' updates; leave privacy out"),
+        ("fesem", "its server compares single clients' models; possible with it: noise_by = 'clients'"),
         (
             "ifca",
-            "server",
-            "privacy.noise_by = 'server' is not possible with ifca: its first models depend on what single clients "
-            "choose or train; method.init must be 'plain'; leave privacy out",
+            "its first models depend on what single clients choose or train; method.init must be 'plain'",
         ),
     ],
 )
-def test_a_method_that_tells_more_is_refused(method: str, noise_by: str, sentence: str) -> None:
-    with pytest.raises(BadInput) as raised:
-        experiment(method, unit="client", noise_multiplier=1, noise_by=noise_by).check()
-    assert raised.value.problems == [sentence]
+def test_a_method_that_tells_more_is_refused(method: str, sentence: str) -> None:
+    with pytest.raises(BadInput, match=rf"^privacy.noise_by = 'server' is not possible with {method}: {sentence}"):
+        experiment(method, unit="client", noise_multiplier=1, noise_by="server").check()
 
 
 def test_what_does_not_go_with_a_promise_is_refused() -> None:
@@ -200,32 +179,21 @@ BY_SERVER = {"unit": "client", "epsilon": 1}
 
 
 @pytest.mark.parametrize(
-    ("privacy", "changes", "sentence"),
+    ("privacy", "changes"),
     [
-        (
-            BY_SAMPLES,
-            {"data.standardise": "client"},
-            "for each sample alters all others of its client by their mean",
-        ),
-        (BY_SAMPLES, {"data.missing": "mean"}, "for the mean of the training samples is told without noise"),
-        (BY_SERVER, {"data.missing": "mean"}, "for the mean of the training samples is told without noise"),
-        (BY_SERVER, {"task.name": "classification", "task.class_weights": "balanced"}, "all classes are counted"),
-        (
-            BY_SERVER,
-            {"task.name": "regression", "task.target_scale": "global"},
-            "for the mean of all targets is told",
-        ),
+        (BY_SAMPLES, {"data.standardise": "client"}),
+        (BY_SERVER, {"data.missing": "mean"}),
+        (BY_SERVER, {"task.name": "classification", "task.class_weights": "balanced"}),
+        (BY_SERVER, {"task.name": "regression", "task.target_scale": "global"}),
     ],
 )
 def test_what_is_computed_from_samples_without_noise_is_refused(
-    privacy: dict[str, Any], changes: dict[str, Any], sentence: str
+    privacy: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     """By it one unit alters the gradients of others, which are then longer than the clipping norm together."""
-    with pytest.raises(BadInput, match=sentence):
+    with pytest.raises(BadInput, match=f"{list(changes)[-1]} = .* is not possible with privacy"):
         experiment(**privacy).updated(changes).check()
-    if privacy is BY_SERVER and "data.missing" not in changes:
-        return
-    experiment(unit="client", epsilon=1).updated({"data.standardise": "client"}).check()
+    experiment(**BY_SERVER).updated({"data.standardise": "client"}).check()
 
 
 def test_every_refusal_has_a_reason_of_the_method() -> None:
