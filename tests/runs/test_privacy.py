@@ -78,7 +78,7 @@ def draw(session: Session, number: int) -> list[int]:
     cohort = Cohort(number, session.draw_cohort(number), session.server)
     for hook in session.hooks:
         cohort = hook.server_view(cohort)
-    return cohort.clients.tolist()
+    return [int(client) for client in cohort.clients]
 
 
 def method_of(name: str) -> Method[Any]:
@@ -174,8 +174,8 @@ def test_what_does_not_go_with_a_promise_is_refused() -> None:
             wanted.updated(changes).check()
 
 
-BY_SAMPLES = {"unit": "example", "epsilon": 1}
-BY_SERVER = {"unit": "client", "epsilon": 1}
+BY_SAMPLES: dict[str, Any] = {"unit": "example", "epsilon": 1}
+BY_SERVER: dict[str, Any] = {"unit": "client", "epsilon": 1}
 
 
 @pytest.mark.parametrize(

@@ -82,19 +82,26 @@ class Result:
 
 
 class Observer(Protocol):
-    """Watches a run. Called in the process that drives the run, between rounds; it never changes a result."""
+    """Watches a run. Called in the process that drives the run, between rounds; it never changes a result.
+
+    A class that is derived from it overrides what it wants to be told of.
+    """
 
     def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
         """Before the first round, with the federation described in a few lines."""
+        return
 
     def round(self, round: Round) -> None:
         """After each round."""
+        return
 
     def note(self, text: str) -> None:
         """A remark that needs no answer, such as a checkpoint that had to be passed over."""
+        return
 
     def finished(self, result: Result) -> None:
         """After the last round, or after an interruption once its state is on disk."""
+        return
 
 
 class LoggedNotes(Observer):
