@@ -94,7 +94,8 @@ class SampledRuntime(LocalRuntime):
     ) -> tuple[list[Outcome | Failure], Rows[torch.Tensor]]:
         """Carry out one order for each representative and form of a message; the answer to it is everybody's."""
         few: dict[tuple[object, ...], int] = {}
-        places, asked = [], []
+        places: list[int] = []
+        asked: list[Order] = []
         for order in orders:
             client = int(stand_in[order.client])
             shapes = frozenset((name, tuple(item.values.shape)) for name, item in order.items.items())

@@ -26,7 +26,7 @@ ENDINGS = (".parquet", ".csv", ".npz")
 
 
 @dataclass(frozen=True, eq=False)
-class Predictions(ABC):
+class _Predictions(ABC):
     """The predictions of a model for `N` samples."""
 
     about: About
@@ -71,7 +71,7 @@ class Predictions(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted(Predictions):
+class Predicted(_Predictions):
     """The classes of `N` samples: `probabilities` is `[N, classes]`, `labels` `[N]`."""
 
     probabilities: NDArray[np.float32]
@@ -129,7 +129,7 @@ class Predicted(Predictions):
 
 
 @dataclass(frozen=True, eq=False)
-class PredictedValues(Predictions):
+class PredictedValues(_Predictions):
     """Predictions for `N` samples that are not of one class each: `predicted` `[N, ...]` as the task's targets.
 
     `probabilities` are those of each label, in the same form; None where the task has none.
@@ -185,6 +185,9 @@ class PredictedValues(Predictions):
         """Return `predicted` `[N, …]`, and `label` and `probability` where there are any, all of one shape."""
         found = {"predicted": self.predicted, "label": self.labels, "probability": self.probabilities}
         return {name: values for name, values in found.items() if values is not None}
+
+
+Predictions = Predicted | PredictedValues
 
 
 def conclude(about: About, task: Task, outputs: Tensor, labels: NDArray[Any] | None) -> Predictions:
