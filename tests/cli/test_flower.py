@@ -248,8 +248,8 @@ def test_status_says_who_is_there(terminal: Terminal) -> None:
         assert head == "one: running, round 3 of 20, as of 7 min ago"
         rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
         assert rows == [
-            ["0", "ward-0", "1230", "online", "1", "120", "3", "5 hours ago", ""],
-            ["1", "ward-1", "1231", "offline", "1", "121", "1", "5 hours ago", "did not answer [in time]"],
+            ["0", "ward-0", "1230", "online", "", "5 hours ago", "1", "120", "3"],
+            ["1", "ward-1", "1231", "offline", "did not answer [in time]", "5 hours ago", "1", "121", "1"],
             ["2", "ward-2", "", "offline", "", "", "", "", ""],
         ]
     assert terminal("flower", "status").out.startswith("two: running, round 9 of 20")

@@ -91,6 +91,7 @@ def test_every_text_of_a_run_page_is_escaped() -> None:
         more_groups=1,
         transfers=table,
         newcomers=table,
+        about_newcomers=HOSTILE,
         more_transfers=1,
         failures=table,
         failed=1,
@@ -100,7 +101,7 @@ def test_every_text_of_a_run_page_is_escaped() -> None:
         environment=table,
         seed=HOSTILE,
     )
-    _assert_no_foreign_element(text, 57)
+    _assert_no_foreign_element(text, 58)
 
 
 def test_every_text_of_a_comparison_page_is_escaped() -> None:
