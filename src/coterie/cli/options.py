@@ -249,7 +249,7 @@ def make_experiment(
         tables = toml.load(Path(what))
     else:
         give_typed(tables)
-    return change_experiment(tables, settings, imports, observers, **options)
+    return change_experiment(tables, settings, imports, observers, allow, **options)
 
 
 def give_typed(changes: Mapping[str, Any], settings: Sequence[str] | None = None) -> None:

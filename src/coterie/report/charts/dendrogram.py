@@ -56,7 +56,7 @@ def draw_dendrogram(run: Run) -> Figure:
     ]
     tips = [
         {"x": 10.0 * place + 5, "value": 0.0, "clients": label, "group": group, "colour": shades[group]}
-        for place, (node, label) in enumerate(zip(drawn["leaves"], drawn["ivl"], strict=True))
+        for place, (node, label) in enumerate(zip(drawn["leaves"] or [], drawn["ivl"], strict=True))
         for group in [min(members[node])]
     ]
     x = alt.X("x:Q").title("clients").scale(domain=[0, 10 * len(tips)], nice=False)
