@@ -286,7 +286,7 @@ def serve() -> None:
         place.listen()
         print(flush=True)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        while place in (wait([place, sys.stdin])):
+        while place in wait([place, sys.stdin.fileno()]):
             asking = place.accept()[0]
             if not os.fork():
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
