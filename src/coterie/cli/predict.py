@@ -211,14 +211,14 @@ def say_whose_model(about: About, notes: list[str]) -> None:
 def _print(predicted: Predictions) -> None:
     """Print what was predicted in short and, with labels, how good it is."""
     from coterie.cli.printing import make_console, say
-    from coterie.shipping.model.predicted import Predicted
+    from coterie.shipping.model.predicted import Predicted, PredictedValues
 
     console = make_console()
     if isinstance(predicted, Predicted):
         console.print(to_rich(_tabulate_classes(predicted)))
-    elif predicted.is_table:
+    elif isinstance(predicted, PredictedValues) and predicted.is_table:
         console.print(to_rich(_tabulate_outputs(predicted)))
-    else:
+    elif isinstance(predicted, PredictedValues):
         shape = " x ".join(map(str, predicted.predicted.shape[1:]))
         say(f"{len(predicted.predicted):,} predictions, each an array {shape}; --out FILE.npz writes them")
     if predicted.metrics:
