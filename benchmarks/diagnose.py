@@ -32,11 +32,10 @@ from benchmarks.measuring import machine
 from benchmarks.smoke import Arguments
 from coterie.advice.diagnose.diagnose import diagnose
 from coterie.clients.data.federation import Federation
-from coterie.methods import FedAvg
 from coterie.report.drawing.figure import FAINT
 from coterie.report.drawing.saving import save_charts
 from coterie.runs.folder.files import write_whole
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import World, engine_spec, load_federation
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.studies.rows import write_rows
@@ -86,8 +85,9 @@ def diagnose_one(case: Case, seed: int) -> Row:
         method="fedavg",
         run={"seed": seed, "workers": 1},
     )
-    whole = plant(load_federation(experiment, FedAvg()), case, seed)
-    spec = engine_spec(experiment, FedAvg(), whole)
+    prepared = prepare(experiment)
+    whole = plant(load_federation(prepared), case, seed)
+    spec = engine_spec(prepared, whole)
     world = World(whole, np.empty(0, np.int64), LocalRuntime(spec, whole.samples, 0.0, 1, None))
     found = diagnose(experiment, world=world, alpha=ALPHA, gains=False)
     return {

@@ -26,9 +26,8 @@ from benchmarks.kept_cells import Row, put_between
 from benchmarks.smoke import Arguments
 from coterie.advice.diagnose.diagnose import diagnose
 from coterie.clients.data.federation import Federation
-from coterie.methods import FedAvg
 from coterie.runs.folder.files import write_whole
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import World, engine_spec, load_federation
 from coterie.runtime.local.runtime import LocalRuntime
 
@@ -108,8 +107,9 @@ def test_one(case: Case, seed: int) -> Row:
         method="fedavg",
         run={"seed": seed, "workers": 1},
     )
-    whole = case.plant(load_federation(experiment, FedAvg()), seed)
-    spec = engine_spec(experiment, FedAvg(), whole)
+    prepared = prepare(experiment)
+    whole = case.plant(load_federation(prepared), seed)
+    spec = engine_spec(prepared, whole)
     world = World(whole, np.empty(0, np.int64), LocalRuntime(spec, whole.samples, 0.0, 1, None))
     found = diagnose(experiment, world=world, starts=1, gains=False, losses=True)
     return {"directions": found.structure.p, **{signal.name: signal.test.p for signal in found.signals}}

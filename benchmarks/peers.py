@@ -49,9 +49,9 @@ from benchmarks.drivers.workload import Workload
 from benchmarks.measuring import arguments, median, ratios, write
 from benchmarks.memory import held, require_proc, tree
 from benchmarks.smoke import shrink
-from coterie.methods import FedAvg
 from coterie.models.networks import build as build_network
-from coterie.runs.schema.check import cohort_size
+from coterie.runs.schema.experiment import prepare
+from coterie.runs.schema.rules import cohort_size
 from coterie.runs.setup import load_federation
 from coterie.runtime.threads import cores
 
@@ -132,7 +132,7 @@ def prepared(name: str, whole: coterie.Experiment, folder: Path) -> Workload:
     training, run = whole.training, whole.run
     changes = {"run.folder": str(folder / "runs"), "run.name": None}
     (folder / "experiment.toml").write_text(whole.updated(changes).to_toml(), encoding="utf-8")
-    clients = load_federation(whole, FedAvg())
+    clients = load_federation(prepare(whole))
     name_, settings = whole.network.name, whole.network.settings
     _, layout = build_network(name_, settings, clients.features, clients.classes, run.seed)
     work = Workload(

@@ -206,18 +206,22 @@ def assert_nothing_happened() -> None:
     assert "trap" not in sys.modules
 
 
+HOSTILE_FILES = [
+    *(("run", name) for name in HOSTILE),
+    *((command, "a network") for command in (*FILES, *IN_PYTHON) if command != "run"),
+    *((command, "a planted package") for command in ("compare", "predict", "predict by a file", "resume")),
+    *((command, "a module to import") for command in ("explain", "compare a folder", "export", "in_python")),
+    *((command, "os:system") for command in ("diagnose a run", "flower new", "in_another_thread")),
+]
+"""Every name in a file that is run, and every way to read a file with one name or more."""
+
+
 @pytest.mark.medium
-@pytest.mark.thinned(3)
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("command", [*FILES, *IN_PYTHON])
+@pytest.mark.parametrize(("command", "name"), HOSTILE_FILES)
 def test_a_file_makes_no_command_import_anything(
     command: str, name: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes = HOSTILE[name]
-    if command == "predict by a file" and not {"network", "task"} & changes.keys():
-        pytest.skip("a model's file names nothing else")
-    if command == "flower new" and (name == "an observer" or "data" in changes or "run" in changes):
-        pytest.skip("nothing is looked up")
     if command in IN_PYTHON:
         with pytest.raises(BadInput) as caught:
             IN_PYTHON[command](changes)
@@ -282,10 +286,8 @@ def test_a_run_resumed_from_the_page_may_import_what_watch_was_told(
     [
         "run own:Mine",
         "run fedavg --network own:Net",
-        "run fedavg --set network.name=own:Net",
         'run fedavg --set data.augment=[\\"own:alter\\"] --observer own:Watcher --import own',
         "run a.toml --allow own:Net",
-        "run a.toml --network own:Net",
         "explain a.toml --allow own:Net",
         "compare fedavg 'own:Mine(power=2.0)' --network own:Net --seeds 1",
     ],

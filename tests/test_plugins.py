@@ -65,7 +65,7 @@ def listed(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_listing_names_what_packages_offer_and_imports_nothing(site: Path) -> None:
     shouting = METHOD + "\nprint('imported')\n"
     install(site, "some-package", {"methods": {"mine": "some_module:Mine"}}, {"some_module": shouting})
@@ -134,16 +134,6 @@ def test_a_module_may_register_the_name_itself(site: Path) -> None:
         ),
         (
             "bad_module:Mine",
-            "raise SystemExit(3)",
-            "method 'mine' of the package bad cannot be imported: SystemExit: 3",
-        ),
-        (
-            "bad_module:Mine",
-            "Mine = 3",
-            "method 'mine' is int; it must be a class or a function",
-        ),
-        (
-            "bad_module:Mine",
             "def Mine(): pass",
             "method 'mine' is a function that is no Method; it must be a class derived from "
             "coterie.methods.method.Method",
@@ -160,7 +150,6 @@ def test_a_package_that_does_not_work_is_one_sentence(site: Path, path: str, sou
     install(site, "bad", {"methods": {"mine": path}}, {"bad_module": source})
     install(site, "good", {"methods": {"yours": "good_module:Mine"}}, {"good_module": METHOD})
     assert refusal("mine") == sentence
-    assert METHODS.sentence("mine") == sentence
     assert "mine" not in METHODS
     assert "yours" in METHODS
 
@@ -240,45 +229,27 @@ MODULE = METHOD.replace(
             "run gone:Mine",
             "method 'gone:Mine' cannot be imported: there is no module gone; install its package, or",
         ),
-        ("run own:value", "method 'own:value' is int; it must be a class or a function"),
-        ("run own:function", "method 'own:function' is a function that is no Method; it must be a class derived"),
         ("run own:subprocess.Popen", "method 'own:subprocess.Popen' is not defined there but in subprocess; name"),
-        ("run own:Mine --set powr=1.0", "powr is not a setting of own:Mine or of any section; did you mean power?"),
-        ("run own:Mine --set power=x", "method.power = 'x' is not possible; it must be a valid number"),
         (
             "run fedavg --network gone:net",
             "network 'gone:net' cannot be imported: there is no module gone; install",
         ),
-        ("run fedavg --network own:value", "network 'own:value' is int; it must be a class or a function"),
         ("run fedavg --data gone:load", "dataset 'gone:load' cannot be imported: there is no module gone; install"),
         (
             "run fedavg --import gone",
             "run.imports: module 'gone' cannot be imported: there is no module gone; install",
         ),
-        (
-            "run fedavg --import own.py",
-            "run.imports: module 'own.py' cannot be imported: there is no module own.py; ",
-        ),
-        ("run fedavg --import ./own", "run.imports: module './own' is not possible; write it as in an import"),
-        ("run registered", "method 'registered' is unknown; "),
         ("run fedavg --observer nobody", "run.observers: observer 'nobody' is unknown; "),
         ("run fedavg --observer own:Silent(x=3)", "run.observers: own:Silent.x is not a setting; remove it"),
         (
             "run fedavg --observer own:Silent",
             "observer 'own:Silent' has no function started, round, note, finished; ",
         ),
-        ("run fedavg --set run.imports=own", "run.imports = 'own' is not possible; it must be a valid tuple"),
-        (
-            "compare fedavg own:Nine",
-            "method 'own:Nine' cannot be imported: object 'Nine' is unknown in own; did you",
-        ),
         ("compare fedavg registered --import gone", "module 'gone' cannot be imported: there is no module gone; "),
-        ("explain own:Nine", "method 'own:Nine' cannot be imported: object 'Nine' is unknown in own; did you mean"),
         (
             "new a.toml --method own:Nine",
             "method 'own:Nine' cannot be imported: object 'Nine' is unknown in own; did",
         ),
-        ("list methods own:Nine", "method 'own:Nine' cannot be imported: object 'Nine' is unknown in own; did you"),
         ("list methods --import gone", "module 'gone' cannot be imported: there is no module gone; install its"),
         (
             "predict m.safetensors --data digits --import gone",
@@ -296,7 +267,7 @@ def test_refusals(words: str, sentence: str, site: Path, capsys: pytest.CaptureF
     assert not Path("runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_imports_are_added_to_those_of_a_file(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("own", "more"):
         Path(f"{name}.py").write_text("", "utf-8")
@@ -382,7 +353,7 @@ def test_a_metric_of_a_package(site: Path) -> None:
         MEASURES.entries = before
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_metrics_are_listed_and_chosen(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -447,7 +418,7 @@ class Once(Observer):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_what_is_done_with_a_run_later_imports_what_the_run_did(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -472,16 +443,10 @@ def test_what_is_done_with_a_run_later_imports_what_the_run_did(
     words = "run own-method --import own_things --data line.npz --set task.name=own-task --network own-net"
     cut = call(*words.split(), *["--rounds", "3", "--workers", "1", "--observer", "once", "--name", "cut", "-q"])
     assert (cut.code, Path("interrupted").exists()) == (130, True)
-    Path("both.toml").write_text(
-        "methods = ['fedavg', 'own-method']\nseeds = [0]\nname = 'both'\n[experiment]\n"
-        "data = {name = 'line.npz'}\ntask = {name = 'own-task'}\n"
-        "run = {rounds = 1, workers = 1, imports = ['own_things']}\n"
-    )
     later = (
         "resume cut -q",
         "predict cut --data line.npz",
         "export cut --to m.safetensors",
-        "compare both.toml -q",
     )
     for command in later:
         forget("elsewhere/own_things.py")

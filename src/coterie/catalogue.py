@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -78,14 +79,22 @@ class Setting:
 
 @dataclass(frozen=True)
 class Entry:
-    """One named thing: its callable, its one-line summary, and its settings' schema."""
+    """One named thing: its callable, its summary and its settings, which are read when they are asked for."""
 
     name: str
     """As it is asked for."""
     target: Callable[..., Any]
     """The class or function."""
-    summary: str
-    schema: type[BaseModel]
+
+    @cached_property
+    def summary(self) -> str:
+        """The first sentence of its docstring."""
+        return first_sentence(inspect.getdoc(self.target) or "")
+
+    @cached_property
+    def schema(self) -> type[BaseModel]:
+        """What its signature says of its settings."""
+        return _schema(self.name, self.target)
 
     @property
     def settings(self) -> list[Setting]:
@@ -145,18 +154,14 @@ class Catalog:
         Raises:
             ValueError: another target has this name.
         """
+        return partial(self._add, name)
 
-        def keep(target: T) -> T:
-            former = self.entries.get(name)
-            if former is not None and _place(former.target) != _place(target):
-                raise ValueError(
-                    f"{self.kind} {name!r} exists already, in {_place(former.target)}; take another name"
-                )
-            summary = first_sentence(inspect.getdoc(target) or "")
-            self.entries[name] = Entry(name, target, summary, _schema(name, target))
-            return target
-
-        return keep
+    def _add(self, name: str, target: T) -> T:
+        former = self.entries.get(name)
+        if former is not None and _place(former.target) != _place(target):
+            raise ValueError(f"{self.kind} {name!r} exists already, in {_place(former.target)}; take another name")
+        self.entries[name] = Entry(name, target)
+        return target
 
     def add_unless_known(self, name: str, target: Callable[..., Any]) -> None:
         """List what another process knows under a name; one that is known here stays as it is."""
@@ -215,7 +220,9 @@ class Catalog:
             self._check(name, target)
             try:
                 self.add(name)(target)
+                _ = self.entries[name].schema
             except (AttributeError, TypeError, ValueError, NameError, PydanticUserError) as error:
+                self.entries.pop(name, None)
                 said = str(error).strip().partition("\n")[0]
                 raise BadInput(
                     f"{self.kind} {name!r} cannot be used, for its settings cannot be read ({said}); write each as "

@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 
 import coterie
 from coterie.cli import demo_flower
-from coterie.runs.schema.check import build_method
+from coterie.runs.schema.experiment import prepare
 from coterie.runs.setup import load_federation
 
 TRUTH = [0, 1, 0]
@@ -39,7 +39,7 @@ def test_groups_of_writers_are_found(tmp_path: Path, data_folder: Path, seed: in
 
 def test_the_clients_experiment_says_what_they_hold(tmp_path: Path) -> None:
     simulation = demo_flower.make_simulation(demo_flower.DIGITS, 0)
-    federation = load_federation(simulation, build_method(simulation.method))
+    federation = load_federation(prepare(simulation))
     own = demo_flower.use_own_data(simulation, federation, str(tmp_path))
     own.check()
     assert (own.data.own, own.data.clients, own.data.features, own.data.classes) == (True, 3, (8, 8, 1), 10)

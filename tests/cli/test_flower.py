@@ -13,8 +13,7 @@ import pytest
 
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.newcomers import hold_out_clients
-from coterie.runs.schema.check import build_method
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import load_federation
 from coterie.shipping.flower.status import FEDERATION
 from tests.commandline import Terminal
@@ -176,9 +175,7 @@ def test_each_client_gets_the_very_samples_of_the_simulation_in_their_order(term
     assert (done.code, done.err) == (0, "")
     assert 'name = "own", clients = 6, features = [8, 8, 1], classes = 10' in done.out
     experiment = Experiment.from_toml(REHEARSAL)
-    federation, away = hold_out_clients(
-        load_federation(experiment.resolved(), build_method(experiment.method)), 0.3, 0
-    )
+    federation, away = hold_out_clients(load_federation(prepare(experiment)), 0.3, 0)
     assert len(away) == 2
     assert sorted(path.name for path in Path("parts").iterdir()) == [f"client-{i}.npz" for i in range(6)]
     for client in range(6):

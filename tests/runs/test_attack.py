@@ -25,7 +25,7 @@ from coterie.runs.hooks.screening import (
     screen_updates,
     weigh_by_trust,
 )
-from coterie.runs.schema.check import build_method
+from coterie.runs.schema.experiment import prepare
 from coterie.runs.schema.sections import Attack
 from coterie.runs.setup import load_federation
 
@@ -201,7 +201,7 @@ def test_who_goes_to_the_bound_is_as_long_as_passes(kind: str) -> None:
 
 def test_all_hostile_clients_are_of_the_group_that_is_named() -> None:
     wanted = experiment(attack={"share": 0.3, "kind": "zero", "group": 1}, run={"seed": 3})
-    whole = load_federation(wanted, build_method(wanted.method))
+    whole = load_federation(prepare(wanted))
     found = choose_attackers(wanted, whole, whole.n, np.array([1]))
     assert whole.planted is not None
     assert whole.planted[found.clients].tolist() == [1, 1, 1]
@@ -233,7 +233,7 @@ def test_columns_that_did_not_cross_stay_so() -> None:
 
 def test_hostile_clients_train_on_spoilt_data_and_are_not_tested() -> None:
     wanted = experiment()
-    whole = load_federation(wanted, build_method(wanted.method))
+    whole = load_federation(prepare(wanted))
     flipped = poison_data(whole, attackers("label-flip"))
     assert flipped.test_samples[[1, 4]].tolist() == [0, 0]
     assert (np.delete(flipped.test_samples, [1, 4]) == np.delete(whole.test_samples, [1, 4])).all()
@@ -247,7 +247,7 @@ def test_hostile_clients_train_on_spoilt_data_and_are_not_tested() -> None:
     changed = (inputs != before_of(whole, 4)).flatten(1).any(1)
     assert 0.4 < changed.float().mean() < 0.6
     assert (labels[changed] == 3).all()
-    assert torch.equal(whole.inputs, load_federation(wanted, build_method(wanted.method)).inputs)
+    assert torch.equal(whole.inputs, load_federation(prepare(wanted)).inputs)
 
 
 def before_of(federation: Any, client: int) -> torch.Tensor:

@@ -12,8 +12,7 @@ from coterie.report.each_client import describe_clients
 from coterie.runs.folder.reading import read_runs
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.loop import resume, run
-from coterie.runs.schema.check import build_method
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import load_federation
 from tests.interrupted import Stopping
 from tests.tasked import NETWORK, write
@@ -67,7 +66,7 @@ def test_an_interrupted_run_has_the_same_intervals(tmp_path: Path) -> None:
     first, second = (pl.read_parquet(path / "intervals.parquet") for path in (whole.folder, cut.folder))
     assert first.equals(second)
     assert first["adapted_low"].null_count() == 0
-    federation = load_federation(wanted, build_method(wanted.method))
+    federation = load_federation(prepare(wanted))
     for client, constant in first.select("client", "constant").iter_rows():
         own, tested = (federation.slice(client, split)[1].double() for split in ("train", "test"))
         assert constant == pytest.approx(float((tested - own.mean(0)).square().mean().sqrt()), rel=1e-4)

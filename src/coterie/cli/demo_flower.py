@@ -15,8 +15,7 @@ from coterie.clients.data.read.datasets import find_problems
 from coterie.errors import print_escaped
 from coterie.report.numbers import percent
 from coterie.runs.folder.run_folder import RunFolder, list_runs
-from coterie.runs.schema.check import build_method
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import load_federation
 from coterie.shipping.flower.command_line import DeploymentFailed, Scalar
 from coterie.shipping.flower.deployment import Deployment, deploy
@@ -56,7 +55,7 @@ def show(folder: str, seed: int = 0) -> RunFolder:
     """
     data = DIGITS if find_problems(WRITERS) else WRITERS
     simulated = make_simulation(data, seed)
-    federation = load_federation(simulated, build_method(simulated.method))
+    federation = load_federation(prepare(simulated))
     experiment = use_own_data(simulated, federation, folder)
     experiment.check()
     for line in INTRODUCTION:

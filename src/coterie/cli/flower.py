@@ -124,14 +124,12 @@ def data(
 ) -> None:
     """Write each client's part of a simulated federation as a file, which real clients can hold in a rehearsal."""
     from coterie.runs.newcomers import hold_out_clients
-    from coterie.runs.schema.check import build_method
-    from coterie.runs.schema.experiment import Experiment
+    from coterie.runs.schema.experiment import Experiment, prepare
     from coterie.runs.setup import load_federation
     from coterie.shipping.flower.parts import write_parts
 
     found = Experiment.from_toml(experiment)
-    found.check()
-    federation = load_federation(found.resolved(), build_method(found.method))
+    federation = load_federation(prepare(found))
     federation, _ = hold_out_clients(federation, found.run.holdout_clients, found.run.seed)
     for path, name, sizes in zip(
         write_parts(federation, into), federation.names, federation.bounds[:, [0, 3]].tolist(), strict=True

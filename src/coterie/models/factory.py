@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -50,9 +50,7 @@ class NetworkCatalog(Catalog):
 
     def add_own(self, name: str, target: Callable[..., Any]) -> None:
         """List a module, or a class or function that gives one, called with what its signature asks for."""
-        summary = "" if isinstance(target, nn.Module) else first_sentence(inspect.getdoc(target) or "")
-        factory = Factory(name, target)
-        self.entries[name] = OwnEntry(name, factory, summary, factory.schema, factory)
+        self.entries[name] = OwnEntry(name, Factory(name, target))
 
     def _bring(self, name: str) -> None:
         if name.startswith(GIVEN):
@@ -127,7 +125,19 @@ class Factory:
 class OwnEntry(Entry):
     """An entry whose settings are the parameters of somebody's own class or function."""
 
-    factory: Factory
+    target: Factory
+
+    @cached_property
+    def summary(self) -> str:
+        """The first sentence of its docstring; of a module there is none."""
+        return (
+            "" if isinstance(self.target.target, nn.Module) else first_sentence(inspect.getdoc(self.target) or "")
+        )
+
+    @cached_property
+    def schema(self) -> type[BaseModel]:
+        """What its parameters are."""
+        return self.target.schema
 
     def bind(self, settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         """Check and convert the settings; defaults that can be written down are filled in."""

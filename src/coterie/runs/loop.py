@@ -15,7 +15,7 @@ from coterie.runs.folder import metrics
 from coterie.runs.folder.lock import lock_run
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.given import take_given
-from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.schema.sections import Data, make_name
 from coterie.runs.session import Session
 from coterie.runs.setup import World
@@ -26,7 +26,9 @@ REGISTER = "register.json"
 """The file in a run's folder that says who its clients are, where these are real ones."""
 
 
-def run(experiment: Experiment, *, observers: Sequence[Observer] = (), world: World | None = None) -> Result:
+def run(
+    experiment: Experiment | Prepared, *, observers: Sequence[Observer] = (), world: World | None = None
+) -> Result:
     """Train, and keep everything in a fresh run folder.
 
     The clients are those of `world`, whose runtime is closed with the run; without one they are simulated.
@@ -39,10 +41,11 @@ def run(experiment: Experiment, *, observers: Sequence[Observer] = (), world: Wo
     Raises:
         BadInput: the experiment cannot run; nothing has been written then.
     """
-    check(experiment)
-    observers = [*(observers or (LoggedNotes(),)), *make_observers(experiment.run.observers)]
-    with closing(Session(experiment, world, observers)) as session, freeze_objects():
-        folder = RunFolder.create(experiment.run.folder, experiment.run.name or _make_name(session.experiment))
+    prepared = prepare(experiment)
+    wanted = prepared.experiment.run
+    observers = [*(observers or (LoggedNotes(),)), *make_observers(wanted.observers)]
+    with closing(Session(prepared, world, observers)) as session, freeze_objects():
+        folder = RunFolder.create(wanted.folder, wanted.name or _make_name(session.experiment))
         with lock_run(folder):
             session.begin(folder)
             return _train_and_finish(session, folder)
@@ -85,7 +88,7 @@ def resume(
                 observer.note(f"run {folder.name} is finished; there is nothing left to do")
             return _read_result(folder, experiment, "finished", observers)
         take_given(folder, experiment.network.name, network)
-        check(experiment)
+        prepared = prepare(experiment)
         if world is None and (folder.path / REGISTER).exists():
             words = f"resume='{folder.name}' runs='{folder.path.parent.resolve()}'"
             raise BadInput(
@@ -93,7 +96,7 @@ def resume(
                 f'app: flwr run APP local --run-config "{words}"'
             )
         observers = [*observers, *make_observers(experiment.run.observers)]
-        with closing(Session(experiment, world, observers, folder.secret())) as session, freeze_objects():
+        with closing(Session(prepared, world, observers, folder.secret())) as session, freeze_objects():
             session.go_on(folder)
             return _train_and_finish(session, folder)
 
@@ -104,9 +107,9 @@ def rounds(experiment: Experiment, observers: Sequence[Observer] = ()) -> Iterat
     Raises:
         BadInput: the experiment cannot run.
     """
-    check(experiment)
+    prepared = prepare(experiment)
     observers = [*(observers or (LoggedNotes(),)), *make_observers(experiment.run.observers)]
-    with closing(Session(experiment, None, observers)) as session:
+    with closing(Session(prepared, None, observers)) as session:
         yield from train(session)
 
 

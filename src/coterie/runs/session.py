@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from coterie.clients.data.federation import Federation
 from coterie.clients.engine.choice import choose_engine
 from coterie.errors import BadInput
 from coterie.grouping.labels import relabel
-from coterie.methods import Cohort, Method
+from coterie.methods import Cohort
 from coterie.methods.exchange import Ask, Exchange, Replies
 from coterie.methods.method import UNKNOWN
 from coterie.models.factory import digest_start
@@ -35,8 +34,8 @@ from coterie.runs.hooks.hook import Hook
 from coterie.runs.hooks.order import make_hooks
 from coterie.runs.promise import make_promise
 from coterie.runs.record import RoundResult, Scores, measure_by, people_table, round_row, round_tables
-from coterie.runs.schema.check import absolute_data, build_method, cohort_size, too_many_pairs
-from coterie.runs.schema.experiment import Experiment, apply_changes
+from coterie.runs.schema.experiment import Experiment, Prepared, prepare
+from coterie.runs.schema.rules import cohort_size, too_many_pairs
 from coterie.runs.setup import (
     World,
     build_simulation,
@@ -85,25 +84,20 @@ class Session:
     @insist_on_signals()
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: Experiment | Prepared,
         world: World | None = None,
         observers: Sequence[Observer] = (),
         secret: bytes = b"",
     ) -> None:
-        places: dict[str, Any] = {"data.name": absolute_data(experiment.data.name)}
-        if experiment.data.test_path is not None:
-            places["data.test_path"] = absolute_data(experiment.data.test_path)
-        if experiment.network.start is not None:
-            places["network.start"] = str(Path(experiment.network.start).resolve())
-        self.experiment = Experiment.from_tables(apply_changes(experiment.resolved().tables(), places))
+        self.prepared = prepare(experiment)
+        self.experiment, self.method = self.prepared.experiment, self.prepared.method
         self.observers = observers
-        self.method: Method[Any] = build_method(self.experiment.method)
         self.is_simulated = world is None
-        privacy = experiment.privacy
+        privacy = self.experiment.privacy
         needs_secret = self.is_simulated and privacy.kind and privacy.noise_seed is None
         self._secret = secret or make_secret() if needs_secret else b""
         self.randomness = PrivateRandomness(self._secret, privacy.noise_seed)
-        world = build_simulation(self.experiment, self.method, self._secret) if world is None else world
+        world = build_simulation(self.prepared, self._secret) if world is None else world
         self.population, self.newcomers, self.runtime = world.population, world.newcomers, world.runtime
         self.attackers = world.attackers
         self.federation = self.population.reordered(np.arange(self.population.n - len(self.newcomers)))
@@ -131,7 +125,9 @@ class Session:
             self.server_with_newcomers, samples=experiment.aggregation.cap_samples(self.federation.samples)
         )
         self.trusted = find_trusted(experiment, self.federation)
-        if problems := too_many_pairs(experiment.method, self.server.n, experiment.run, experiment.scale):
+        if problems := too_many_pairs(
+            experiment.method, self.method, self.server.n, experiment.run, experiment.scale
+        ):
             raise BadInput(problems)
         if self.method.needs.validation and self._count_unvalidated() == self.server.n:
             raise BadInput(
@@ -475,7 +471,7 @@ class Session:
 
     def describe(self) -> list[str]:
         """Describe in a few lines who the clients are, what is trained, and how."""
-        name = network_name(self.experiment, self.method, self.population.features)
+        name = network_name(self.prepared, self.population.features)
         count = len(self.newcomers)
         return [
             *describe(self.federation).lines(),

@@ -14,13 +14,14 @@ from torch import Tensor
 from coterie.clients.data.agree.agreement import Agreement
 from coterie.clients.data.agree.population import Population
 from coterie.clients.data.divide.augmentation import Augmentation
-from coterie.clients.data.federation import Federation, build
+from coterie.clients.data.federation import Federation, divide
+from coterie.clients.data.read import datasets
 from coterie.clients.data.read.preparation import Preparation
 from coterie.clients.data.read.storage import memory_limit
 from coterie.clients.engine.engine import Engine
-from coterie.clients.tasks import CLASSIFICATION, MEASURES, Task
+from coterie.clients.tasks import MEASURES
 from coterie.errors import BadInput, unknown
-from coterie.methods import Method, ServerView
+from coterie.methods import ServerView
 from coterie.methods.exchange import Ids
 from coterie.models.networks import build_network, channels_first, default_network, is_own
 from coterie.models.origin import Origin, initialise
@@ -28,8 +29,8 @@ from coterie.plugins import consent
 from coterie.runs.attack import Attackers, choose_attackers, poison_data
 from coterie.runs.newcomers import hold_out_clients
 from coterie.runs.promise import find_client_noise
-from coterie.runs.schema.check import AUTO, build_task, named_columns, set_metrics
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.check import AUTO, named_columns, set_metrics
+from coterie.runs.schema.experiment import Experiment, Prepared
 from coterie.runs.schema.sections import Data, Network
 from coterie.runs.weights import read_weights
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
@@ -57,22 +58,21 @@ class World:
     attackers: Attackers | None = None
 
 
-def build_simulation(experiment: Experiment, method: Method[Any], secret: bytes = b"") -> World:
+def build_simulation(prepared: Prepared, secret: bytes = b"") -> World:
     """Set up clients that hold parts of a dataset, on this machine or a Ray cluster (`run.runtime`).
 
     Raises:
         BadInput: the data cannot be had or divided as asked, or the runtime cannot be begun.
     """
+    experiment = prepared.experiment
     settings, scale = experiment.run, experiment.scale
-    whole, newcomers = hold_out_clients(
-        load_federation(experiment, method), settings.holdout_clients, settings.seed
-    )
+    whole, newcomers = hold_out_clients(load_federation(prepared), settings.holdout_clients, settings.seed)
     attackers = None
     if experiment.attack.share:
         trusted = find_trusted(experiment, whole)
         attackers = choose_attackers(experiment, whole, whole.n - len(newcomers), trusted)
         whole = poison_data(whole, attackers)
-    spec = engine_spec(experiment, method, whole, secret)
+    spec = engine_spec(prepared, whole, secret)
     if settings.runtime == "ray":
         from coterie.runtime.ray.runtime import RayRuntime
 
@@ -136,42 +136,48 @@ def quarantine_after(experiment: Experiment) -> int | None:
     return None if asked == "never" else asked
 
 
-def load_federation(experiment: Experiment, method: Method[Any]) -> Federation:
+def load_federation(prepared: Prepared) -> Federation:
     """Load the data of an experiment on a dataset and divide them among the clients.
 
     Raises:
         BadInput: the clients hold data of their own, or the data cannot be had or divided as asked.
     """
-    data = experiment.data
+    experiment, needs = prepared.experiment, prepared.method.needs
+    data, run = experiment.data, experiment.run
     if data.own:
         raise BadInput(
             f"data.name = {data.name!r} means data that clients hold elsewhere; make an app for them with: "
             "coterie flower new, or name a dataset to simulate with"
         )
+    public = needs.public if data.public is None else data.public
     # Machines of a cluster share no file.
-    limit = experiment.scale.data_mb if experiment.run.runtime == "local" else inf
-    with memory_limit(limit):
-        found = build(
+    with memory_limit(experiment.scale.data_mb if run.runtime == "local" else inf):
+        whole = datasets.load(
             data.name,
-            data.split,
-            data.clients,
-            experiment.run.seed,
-            validation=data.validation,
-            test=data.test,
-            min_samples=data.min_samples,
-            samples_per_client=data.samples_per_client,
-            public=data.public,
-            usual_public=method.needs.public,
-            task=build_task(experiment.task),
-            small_clients=data.small_clients,
-            min_classes=data.min_classes or 1,
+            public=public > 0,
+            task=prepared.task,
             missing=data.missing or "refuse",
             standardise=data.standardise or "none",
             test_path=data.test_path,
             named=named_columns(data),
         )
+        found = divide(
+            whole,
+            data.split,
+            data.clients,
+            run.seed,
+            validation=data.validation,
+            test=data.test,
+            min_samples=data.min_samples,
+            samples_per_client=data.samples_per_client,
+            public=public,
+            at_most=data.public is None,
+            small_clients=data.small_clients,
+            min_classes=data.min_classes or 1,
+            count_twins=data.name not in datasets.DATASETS,
+        )
     task = set_metrics(found.task, experiment.task)
-    if wrong := method.needs.find_wrong_task(experiment.method.name, task):
+    if wrong := needs.find_wrong_task(experiment.method.name, task):
         raise BadInput(wrong)  # where the data alone say what the task is
     samples = found.to_numbers(found.slice(0, "train")[0][:2])
     return replace(found, task=task, augment=make_augmentation(data, samples))
@@ -190,13 +196,7 @@ def make_augmentation(data: Data, inputs: Tensor) -> Augmentation | None:
     return found
 
 
-def own_task(experiment: Experiment) -> Task:
-    """Return the task of clients who hold their own data; classification unless another one is named."""
-    task = build_task(experiment.task)
-    return set_metrics(CLASSIFICATION, experiment.task) if task is None else task
-
-
-def engine_spec(experiment: Experiment, method: Method[Any], data: Any, secret: bytes = b"") -> EngineSpec:
+def engine_spec(prepared: Prepared, data: Any, secret: bytes = b"") -> EngineSpec:
     """Return how to build the engine for clients with such `data` (a `Data` that also has `features`).
 
     Of `secret` comes their noise, where they add any (`PrivateRandomness`).
@@ -204,27 +204,24 @@ def engine_spec(experiment: Experiment, method: Method[Any], data: Any, secret: 
     Raises:
         BadInput: no network fits such data, and none is named.
     """
+    experiment = prepared.experiment
     if data.task.tokens and experiment.network.name == AUTO:
         raise BadInput(
             "network.name = 'auto' is not possible with samples that are tokens; it must be a network of your own "
             "that takes them, as package.module:factory"
         )
-    name = network_name(experiment, method, data.features)
-    training, run = experiment.training, experiment.run
-    origin = origin_of(experiment.network)
-    settings = experiment.network.settings
-    imports = run.imports or ()
+    run = experiment.run
     upload_noise, example_privacy = find_client_noise(experiment, data, secret)
     return EngineSpec(
-        name,
-        settings,
+        network_name(prepared, data.features),
+        experiment.network.settings,
         data.features,
         data,
-        training,
+        experiment.training,
         run.seed,
         run.engine,
-        origin,
-        imports=imports,
+        origin_of(experiment.network),
+        imports=run.imports or (),
         consent=consent(),
         metrics=tuple(MEASURES[metric] for metric in data.task.metrics),
         upload_noise=upload_noise,
@@ -249,7 +246,7 @@ def agreed_preparation(data: Data, agreement: Agreement | None) -> Preparation:
     return (agreement or Agreement()).preparation(missing, standardise, named_columns(data))
 
 
-def network_name(experiment: Experiment, method: Method[Any], features: tuple[int, ...]) -> str:
+def network_name(prepared: Prepared, features: tuple[int, ...]) -> str:
     """Return the network's name; for `auto`, the one that fits data and method."""
-    name = experiment.network.name
-    return default_network(features, method.needs.gaussian) if name == AUTO else name
+    name = prepared.experiment.network.name
+    return default_network(features, prepared.method.needs.gaussian) if name == AUTO else name

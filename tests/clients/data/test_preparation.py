@@ -9,8 +9,7 @@ import pytest
 
 from coterie.clients.data.read.preparation import Column, Preparation, advise_standardising
 from coterie.errors import BadInput
-from coterie.runs.schema.check import build_method
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import load_federation
 
 
@@ -25,6 +24,6 @@ def test_inputs_of_very_different_scales_are_noted_whatever_is_missing() -> None
 def test_columns_of_raw_memory_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, x=np.zeros((40, 2), "V8"), y=np.arange(40) % 2, columns=np.array(["age", "size"]))
-    wanted = Experiment(data={"name": str(path), "split": "iid", "clients": 2})
+    wanted = Experiment(data={"name": str(path), "split": "iid", "clients": 2}, method="fedavg")
     with pytest.raises(BadInput, match=r"x is of type .V8; its columns must hold numbers or text"):
-        load_federation(wanted, build_method(wanted.method))
+        load_federation(prepare(wanted))

@@ -101,7 +101,6 @@ class Outside:
 
 
 COMMANDS = {
-    "resume": ("resume", "copy"),
     "report": ("report", "copy", "--against", "first"),
     "export": ("export", "copy", "--to", "model.safetensors"),
     "predict": ("predict", "copy", "--data", "digits", "--out", "predicted.csv"),
@@ -137,21 +136,38 @@ def play(source: Path, copy: Path, outside: Outside, kinds: Sequence[str], call:
     shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize(("source", "command"), [("interrupted", "resume"), *(("finished", c) for c in COMMANDS)])
-def test_a_link_in_a_run(made: Made, source: str, command: str, terminal: Terminal, tmp_path: Path) -> None:
-    outside = Outside(tmp_path / "outside", made)
-    kinds = KINDS if source == "interrupted" else KINDS[:1]
-    copy = made.data / "runs/copy"
-    play(getattr(made, source), copy, outside, kinds, lambda: terminal(*COMMANDS[command]))
+@pytest.mark.slow
+def test_each_link_in_a_run_that_goes_on(made: Made, terminal: Terminal, tmp_path: Path) -> None:
+    outside, copy = Outside(tmp_path / "outside", made), made.data / "runs/copy"
+    play(made.interrupted, copy, outside, KINDS[:1], lambda: terminal("resume", "copy"))
 
 
-def test_a_link_in_a_comparison(made: Made, terminal: Terminal, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["experiment.toml", "baselines", "metrics/link"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_link_in_a_run(made: Made, command: str, name: str, terminal: Terminal, tmp_path: Path) -> None:
+    outside, copy = Outside(tmp_path / "outside", made), made.data / "runs/copy"
+    shutil.copytree(made.finished, copy)
+    place = copy / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(outside.place / ("folder" if name == "baselines" else "file"))
+    before = contents(copy)
+    outcome = terminal(*COMMANDS[command])
+    outside.assert_untouched(outcome)
+    assert (outcome.code, contents(copy)) == (2, before), outcome
+    assert "is a link that leads out of" in outcome.err
+    shutil.rmtree(copy)
+
+
+@pytest.mark.slow
+def test_each_link_in_a_comparison(made: Made, terminal: Terminal, tmp_path: Path) -> None:
     outside, copy = Outside(tmp_path / "outside", made), made.data / "comparisons/copy"
     play(made.comparison, copy, outside, KINDS[:1], lambda: terminal("compare", str(copy), "--quiet"))
 
 
-@pytest.mark.parametrize("name", ["cells", "dcpfl-fig5-small"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("name", "kind"), [("cells", "folder"), ("dcpfl-fig5-small", "nothing")])
 def test_a_reproduction_refuses_a_link(
     made: Made, name: str, kind: str, terminal: Terminal, tmp_path: Path
 ) -> None:

@@ -17,8 +17,7 @@ import pytest
 pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.schema.check import build_method
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import load_federation
 from coterie.shipping.flower.command_line import make_environment
 from coterie.shipping.flower.deployment import free_ports
@@ -136,7 +135,7 @@ def test_the_guide_leads_to_a_federation_that_can_be_stopped_and_resumed(site: S
     site.do("keys")
     (site.server / "wards/experiment.toml").write_text(_experiment().to_toml(), "utf-8")
     simulated = _experiment().updated({"data": {"name": "digits", "clients": 2, "split": "iid"}})
-    parts = write_parts(load_federation(simulated, build_method(simulated.method)), site.folder / "parts")
+    parts = write_parts(load_federation(prepare(simulated)), site.folder / "parts")
 
     site.begin("superlink", site.server, site.written("server"))
     trusted = ssl.create_default_context(cafile=str(site.server / "keys/ca.crt"))

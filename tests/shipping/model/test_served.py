@@ -40,7 +40,7 @@ from coterie.models.networks import channels_first
 from coterie.runs import loop
 from coterie.runs.events import Result, Round
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.schema.check import build_method
+from coterie.runs.schema.experiment import prepare
 from coterie.runs.session import Session
 from coterie.runs.setup import World, engine_spec
 from coterie.runtime.remote.client_runner import ClientRunner, MemoryStateStore
@@ -265,9 +265,9 @@ def federated(
     experiment = coterie.Experiment(
         method=method, data=data, run={"rounds": 3, "workers": 1, "folder": str(folder), "name": "real"}
     ).resolved()
-    kind = build_method(experiment.method)
+    prepared = prepare(experiment)
     holdings = [Holding.of(federation, client) for client in range(CLIENTS)]
-    engines = [engine_spec(experiment, kind, holding).build() for holding in holdings]
+    engines = [engine_spec(prepared, holding).build() for holding in holdings]
     served: dict[int, torch.Tensor] = {}
 
     def keeps(client: int) -> Callable[[torch.Tensor, Layout], None]:

@@ -39,7 +39,7 @@ from coterie.methods.exchange import Ask, Exchange, Replies
 from coterie.methods.half_models import compare_losses, compare_predictions
 from coterie.methods.profiles import gather_profiles
 from coterie.methods.split_halves import GatheredHalves, gather_halves
-from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.session import Session
 from coterie.runs.setup import World
 from coterie.runtime.runtime import drive
@@ -107,10 +107,10 @@ def diagnose(
     Raises:
         BadInput: the experiment cannot run, or `alpha` or `starts` is not possible.
     """
-    check(experiment)
-    check_diagnosis(experiment, alpha, starts)
+    prepared = prepare(experiment)
+    check_diagnosis(prepared.experiment, alpha, starts)
     begun = time.perf_counter()
-    with closing(Session(experiment, world)) as session:
+    with closing(Session(prepared, world)) as session:
         missing: dict[int, str] = {}
 
         def answer(ask: Ask) -> Replies | Tensor | None:

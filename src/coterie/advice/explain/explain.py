@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from coterie.advice.explain import footprint
@@ -14,7 +14,7 @@ from coterie.clients.data.federation import Federation
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
 from coterie.runs.hooks.picture import MAX_SKETCHED, ModelSketches
 from coterie.runs.hooks.unseen_clients import UnseenClients
-from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.session import Session
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.threads import cores
@@ -171,12 +171,12 @@ def explain(experiment: Experiment) -> Explanation:
     Raises:
         BadInput: the experiment cannot run.
     """
-    check(experiment)
+    prepared = prepare(experiment)
     elsewhere = experiment.run.runtime != "local"
-    experiment = experiment.updated({"run.runtime": "local", "run.ray_address": None})
+    here = prepared.experiment.updated({"run.runtime": "local", "run.ray_address": None})
     free, before = footprint.available_bytes(), footprint.resident_bytes()
     begun = time.perf_counter()
-    with closing(Session(experiment)) as session:
+    with closing(Session(replace(prepared, experiment=here))) as session:
         start = time.perf_counter() - begun
         run = session.experiment.run
         workers = cores() if run.workers is None else run.workers

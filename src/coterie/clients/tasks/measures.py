@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydantic import create_model
+from pydantic import BaseModel, create_model
 
 from coterie.catalogue import Catalog, Entry, T
 from coterie.errors import BadInput
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 class Measure(Entry):
     """A number that says how good a model is on one client's held-out samples.
 
-    Its `name` is that in settings, and of its column in tables; its `summary` says what it is, for somebody who
-    meets it for the first time.
+    Its `name` is that in settings, and of its column in tables.
     """
 
+    explanation: str
     title: str
     """What pages call it: `accuracy`, `RMSE`."""
     takes: str
@@ -43,6 +44,16 @@ class Measure(Entry):
     """Whether it is an error."""
     tasks: tuple[str, ...] = ()
     """Tasks that it means something for, beside those that name it themselves (`Task.measurable`)."""
+
+    @cached_property
+    def summary(self) -> str:
+        """What it is, for somebody who meets it for the first time."""
+        return self.explanation
+
+    @cached_property
+    def schema(self) -> type[BaseModel]:
+        """It has no settings."""
+        return create_model(self.name)
 
     def __reduce__(self) -> Any:
         """Make another process register it, where nothing else may have imported what does."""
@@ -118,7 +129,7 @@ def register(
     how: Mapping[str, Any],
 ) -> Measure:
     """Add a metric to `MEASURES` (see `measure`) and return it."""
-    found = Measure(name, compute, explanation, create_model(name), title, takes, **how)
+    found = Measure(name, compute, explanation, title, takes, **how)
     MEASURES.entries[name] = found
     return found
 

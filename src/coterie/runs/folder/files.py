@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coterie.clients.open_files import replace_whole
 from coterie.errors import BadInput
+
+T = TypeVar("T")
 
 
 def write_whole(path: Path, data: bytes, *, lasting: bool = True, private: bool = False) -> None:
@@ -71,6 +78,27 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise damaged_file(path, ValueError("it holds no JSON object"))
     return value
+
+
+def encode_arrays(arrays: Mapping[str, Any]) -> bytes:
+    """Encode arrays as an NPZ file."""
+    buffer, kept = BytesIO(), dict[str, Any](arrays)
+    np.savez_compressed(buffer, **kept)
+    return buffer.getvalue()
+
+
+def decode_arrays(path: Path, read: Callable[[Mapping[str, NDArray[Any]]], T]) -> T:
+    """Return what `read` makes of the arrays in an NPZ file.
+
+    Raises:
+        BadInput: the file is damaged, or lacks an array.
+    """
+    try:
+        # Of the bytes: NumPy leaves a file open that it cannot read.
+        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as kept:
+            return read(dict(kept))
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise damaged_file(path, error) from None
 
 
 def damaged_file(path: Path, error: Exception) -> BadInput:

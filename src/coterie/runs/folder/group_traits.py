@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.runs.folder.files import damaged_file
+from coterie.runs.folder.files import decode_arrays, encode_arrays
 
 Floats = NDArray[np.float64]
 
@@ -66,28 +65,23 @@ class GroupTraits:
                 kept |= {f"{part}.{field.name}": np.asarray(getattr(of, field.name)) for field in fields(of)}
         if self.inputs is not None and self.inputs.kind == "images":
             kept["inputs.means"] = np.asarray(self.inputs.means, np.uint8)
-        buffer = BytesIO()
-        np.savez_compressed(buffer, **kept)
-        return buffer.getvalue()
+        return encode_arrays(kept)
 
     @classmethod
     def decode(cls, path: Path) -> GroupTraits:
         """Read the traits from an NPZ file.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            BadInput: the file cannot be read.
+            BadInput: the file is damaged.
         """
-        try:
-            with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as kept:
-                found = cls(int(kept["round"]), _read_layers(kept), _read_inputs(kept))
-        except FileNotFoundError:
-            raise
-        except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
-            raise damaged_file(path, error) from None
-        if not found.is_whole:
-            raise damaged_file(path, ValueError("its arrays do not fit each other"))
-        return found
+
+        def read(kept: Mapping[str, Any]) -> GroupTraits:
+            found = cls(int(kept["round"]), _read_layers(kept), _read_inputs(kept))
+            if not found.is_whole:
+                raise ValueError("its arrays do not fit each other")
+            return found
+
+        return decode_arrays(path, read)
 
     @property
     def is_whole(self) -> bool:

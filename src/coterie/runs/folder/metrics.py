@@ -5,10 +5,10 @@ See docs/methods/conventions.md, conventions 6 and 9.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import log
 from typing import Any
 
 import numpy as np
@@ -345,8 +345,12 @@ def agreement(groups: npt.ArrayLike, planted: npt.ArrayLike | None) -> tuple[flo
     both = (found >= 0) & (true >= 0)
     if not both.any():
         return None, None
-    shared = _overlaps(true[both], found[both])
-    return _adjusted_rand(*shared), _normalised_information(*shared)
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there are nearly as many groups as clients
+        ari = adjusted_rand_score(true[both], found[both])
+        return float(ari), float(normalized_mutual_info_score(true[both], found[both]))
 
 
 def count_moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:
@@ -360,19 +364,10 @@ def count_moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:
     before, after = np.asarray(old, np.int64), np.asarray(new, np.int64)
     if before.shape != after.shape:
         raise BadInput(f"new has the shape {after.shape}; it must be that of old, {before.shape}")
-    both = (before >= 0) & (after >= 0)
     stay = int(((before < 0) & (after < 0)).sum())
+    both = (before >= 0) & (after >= 0)
     if both.any():
-        old_groups, new_groups, shared = _overlaps(before[both], after[both])
-        # A group that is as it was keeps all its clients; only the others have to be matched, and seldom many.
-        alone = (np.bincount(old_groups)[old_groups] == 1) & (np.bincount(new_groups)[new_groups] == 1)
-        stay += int(shared[alone].sum())
-        if not alone.all():
-            stay += _most_matched(
-                relabel(old_groups[~alone]),
-                relabel(new_groups[~alone]),
-                shared[~alone],
-            )
+        stay += _count_matched(before[both], after[both])
     return int(before.size) - stay
 
 
@@ -420,58 +415,20 @@ def _known(values: npt.ArrayLike) -> Floats:
     return array[~np.isnan(array)]
 
 
-def _most_matched(a: Ints, b: Ints, shared: Ints) -> int:
-    """The most clients that stay where each group `a` keeps at most one group `b`, from what the pairs share.
+def _count_matched(a: Ints, b: Ints) -> int:
+    """Return the most clients that stay where each group `a` keeps at most one group `b`, both `[clients]`.
 
-    Only pairs that share clients are looked at: with many groups, few of all pairs do.
+    Only pairs of groups that share clients are looked at: with many groups, few of all pairs do.
     """
-    from scipy.sparse import csr_array
+    if np.array_equal(relabel(a), relabel(b)):
+        return len(a)
+    from scipy.sparse import coo_array, csr_array, eye_array, hstack
     from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
-    groups, others = int(a.max()) + 1, int(b.max()) + 1
+    (names, a), (others, b) = np.unique(a, return_inverse=True), np.unique(b, return_inverse=True)
     # Everybody has to be matched, and by no weight of 0: beside the groups b each a has a nobody of its own, and
-    # all weights are greater by 1.
-    everybody = np.arange(groups)
-    weights = np.concatenate([shared + 1, np.ones(groups)])
-    places = np.concatenate([a, everybody]), np.concatenate([b, others + everybody])
-    graph = csr_array((weights, places), shape=(groups, others + groups))
-    return int(graph[min_weight_full_bipartite_matching(graph, maximize=True)].sum()) - groups
-
-
-def _overlaps(a: Ints, b: Ints) -> tuple[Ints, Ints, Ints]:
-    """The pairs of groups that share clients, groups numbered from 0, and how many clients each pair shares."""
-    (_, a), (names, b) = np.unique(a, return_inverse=True), np.unique(b, return_inverse=True)
-    pairs, counts = np.unique(a * len(names) + b, return_counts=True)
-    return pairs // len(names), pairs % len(names), counts
-
-
-def _adjusted_rand(a: Ints, b: Ints, shared: Ints) -> float:
-    """The adjusted Rand index of two partitions (Hubert and Arabie, 1985), from what their groups share."""
-    rows, columns = np.bincount(a, shared).astype(np.int64), np.bincount(b, shared).astype(np.int64)
-    # Ordered pairs of clients that are together in both partitions, in one alone, and in none.
-    squares, ones, others = (int((counts.astype(object) ** 2).sum()) for counts in (shared, rows, columns))
-    n = int(shared.sum())
-    together, first, second, apart = squares - n, ones - squares, others - squares, n**2 - ones - others + squares
-    if first == second == 0:
-        return 1.0
-    return (
-        2.0
-        * (together * apart - first * second)
-        / ((together + first) * (first + apart) + (together + second) * (second + apart))
-    )
-
-
-def _normalised_information(a: Ints, b: Ints, shared: Ints) -> float:
-    """Mutual information over the mean of the two entropies; 1 for two of one group each."""
-    ones, others = np.bincount(a, shared), np.bincount(b, shared)
-    if len(ones) == 1 or len(others) == 1:
-        return float(len(ones) == len(others))
-    n = float(shared.sum())
-    share = shared / n
-    terms = share * (np.log(shared) - log(n)) + share * (-np.log(ones[a] * others[b]) + log(n) + log(n))
-    terms[np.abs(terms) < np.finfo(np.float64).eps] = 0.0
-    information = max(float(terms.sum()), 0.0)
-    if not information:
-        return 0.0
-    entropies = [-((sizes / n) * (np.log(sizes) - log(n))).sum() for sizes in (ones, others)]
-    return float(information / np.mean(entropies))
+    # all weights of pairs are greater by 1.
+    shared = coo_array((np.ones(len(a)), (a, b)), shape=(len(names), len(others))).tocsr()
+    shared.data += 1
+    graph = csr_array(hstack([shared, eye_array(len(names))]))
+    return int(graph[min_weight_full_bipartite_matching(graph, maximize=True)].sum()) - len(names)

@@ -221,9 +221,16 @@ class RunFolder:
         progress = self.progress()
         return 0 if progress is None else progress.round
 
+    def _write_table(self, name: str, frame: pl.DataFrame, schema: pl.Schema) -> None:
+        write_whole(self.path / f"{name}.parquet", encode(frame, schema, self._identify()))
+
+    def _read_table(self, name: str, schema: pl.Schema) -> pl.DataFrame | None:
+        path = self.path / f"{name}.parquet"
+        return decode(path, schema, self._identify()) if path.exists() else None
+
     def write_people(self, people: pl.DataFrame) -> None:
         """Keep who the clients are; columns `PEOPLE`."""
-        write_whole(self.path / "people.parquet", encode(people, PEOPLE, self._identify()))
+        self._write_table("people", people, PEOPLE)
 
     def people(self) -> pl.DataFrame | None:
         """One row a client, ascending: name, planted group, samples, labels; None where none was kept.
@@ -231,8 +238,7 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        path = self.path / "people.parquet"
-        return decode(path, PEOPLE, self._identify()) if path.exists() else None
+        return self._read_table("people", PEOPLE)
 
     def write_newcomers(self, newcomers: pl.DataFrame) -> None:
         """Keep how the clients fare that were held out of training; columns `newcomers_schema`.
@@ -243,7 +249,7 @@ class RunFolder:
         schema = newcomers_schema(self.metrics)
         if found := find_mismatches("newcomers", newcomers, schema):
             raise BadInput(found)
-        write_whole(self._newcomers, encode(newcomers, schema, self._identify()))
+        self._write_table("newcomers", newcomers, schema)
 
     def newcomers(self) -> pl.DataFrame | None:
         """One row a client that was held out of training; None where nobody was, or the run has not ended.
@@ -251,13 +257,11 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        if not self._newcomers.exists():
-            return None
-        return decode(self._newcomers, newcomers_schema(self.metrics), self._identify())
+        return self._read_table("newcomers", newcomers_schema(self.metrics))
 
     def write_intervals(self, intervals: pl.DataFrame) -> None:
         """Keep how sure the last scores are; columns `INTERVALS`."""
-        write_whole(self._intervals, encode(intervals, INTERVALS, self._identify()))
+        self._write_table("intervals", intervals, INTERVALS)
 
     def intervals(self) -> pl.DataFrame | None:
         """One row a client, ascending; None where the metric needs none, or the run has not ended.
@@ -265,7 +269,7 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return decode(self._intervals, INTERVALS, self._identify()) if self._intervals.exists() else None
+        return self._read_table("intervals", INTERVALS)
 
     def write_warnings(
         self, warnings: Sequence[str], diverged: Sequence[str] = (), diverged_for_all: bool = False
@@ -371,9 +375,8 @@ class RunFolder:
 
     def forget_after(self, number: int) -> None:
         """Drop what rounds later than `number` and the run's end measured: a resumed run measures them again."""
-        self._newcomers.unlink(missing_ok=True)
-        self._warnings.unlink(missing_ok=True)
-        self._intervals.unlink(missing_ok=True)
+        for name in ("newcomers.parquet", "warnings.json", "intervals.parquet"):
+            (self.path / name).unlink(missing_ok=True)
         self._tables.forget_after(number)
 
     def compact(self) -> None:
@@ -381,11 +384,7 @@ class RunFolder:
         self._tables.compact()
 
     def write_picture(self, picture: Picture) -> None:
-        """Keep the last regrouping.
-
-        Raises:
-            BadInput: the arrays do not agree in the number of clients.
-        """
+        """Keep the last regrouping."""
         write_whole(self.path / "picture.npz", picture.encode())
 
     def picture(self) -> Picture | None:
@@ -448,14 +447,6 @@ class RunFolder:
         if progress is None:
             return "interrupted"
         return "interrupted" if progress.state == "running" and _is_dead(progress) else progress.state
-
-    @property
-    def _newcomers(self) -> Path:
-        return self.path / "newcomers.parquet"
-
-    @property
-    def _intervals(self) -> Path:
-        return self.path / "intervals.parquet"
 
     @property
     def _group_traits(self) -> Path:

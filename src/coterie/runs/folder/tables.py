@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -173,6 +174,7 @@ def take_adapted(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(**after)
 
 
+@cache
 def growing_tables(metrics: RunMetrics) -> dict[str, pl.Schema]:
     """Return the columns of the tables that grow by each round, by table."""
     return {
@@ -231,8 +233,8 @@ def encode(frame: pl.DataFrame, schema: pl.Schema, run: str = "") -> bytes:
     return buffer.getvalue()
 
 
-def decode(path: Path, schema: pl.Schema, run: str = "", later: Collection[str] = ()) -> pl.DataFrame:
-    """Decode the table in a Parquet file. Of columns `later`, those that an earlier version did not write are null.
+def decode(path: Path, schema: pl.Schema, run: str = "") -> pl.DataFrame:
+    """Decode the table in a Parquet file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -247,7 +249,7 @@ def decode(path: Path, schema: pl.Schema, run: str = "", later: Collection[str] 
             raise
         raise damaged_file(path, error) from None
     _require_run(run, said, path)
-    return _require_schema(schema, frame, path, later)
+    return _require_schema(schema, frame, path)
 
 
 def _require_run(run: str, said: str, path: Path) -> None:
@@ -318,16 +320,8 @@ def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema] = SCHE
     return _require_schema(schema, frame, path)
 
 
-def _require_schema(
-    schema: pl.Schema, frame: pl.DataFrame, path: Path, later: Collection[str] = ()
-) -> pl.DataFrame:
+def _require_schema(schema: pl.Schema, frame: pl.DataFrame, path: Path) -> pl.DataFrame:
     """Return the frame from a file, if it has the schema."""
-    late = {n: kind for n, kind in schema.items() if n in later or n.startswith((ARRIVAL, ADAPTED))}
-    new = {name: kind for name, kind in late.items() if name not in frame.columns}
-    if new:  # written before there were such columns
-        frame = cast_columns(
-            frame.with_columns(pl.lit(None, kind).alias(name) for name, kind in new.items()), schema
-        )
     if frame.schema != _with_adapted(schema, frame):
         raise damaged_file(path, ValueError(f"its columns are {', '.join(frame.columns)}"))
     return frame

@@ -10,8 +10,9 @@ A person gives what is written in Python; what comes from a file imports nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,16 +26,17 @@ from coterie.plugins import consent, find_refusal, give
 from coterie.runs.schema import toml
 from coterie.runs.schema.check import (
     CHOICES,
+    absolute_data,
     bind,
     find_failed_imports,
     find_paths,
-    find_problems,
     known_settings,
     qualify,
     resolve_split,
     unknown_names,
 )
 from coterie.runs.schema.registry import as_table, build_section, name_given, without_silent
+from coterie.runs.schema.rules import Parts
 from coterie.runs.schema.sections import (
     Attack,
     Choice,
@@ -45,6 +47,10 @@ from coterie.runs.schema.sections import (
     Run,
     TaskChoice,
 )
+
+if TYPE_CHECKING:
+    from coterie.clients.tasks import Task
+    from coterie.methods import Method
 
 
 class Experiment(BaseModel):
@@ -172,8 +178,7 @@ class Experiment(BaseModel):
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The experiment as plain tables, one a section; keys that are not set (None) are left out."""
-        whole = {name: as_table(name, section) or {} for name, section in self}
-        return {name: {k: v for k, v in table.items() if v is not None} for name, table in whole.items()}
+        return {title: section.model_dump(exclude_none=True) for title, section in self}
 
     def updated(self, changes: Mapping[str, Any]) -> Experiment:
         """The experiment with other values under dotted keys: `{"run.rounds": 30, "method.mu": 0.0}`.
@@ -185,7 +190,7 @@ class Experiment(BaseModel):
             BadInput: as for `Experiment`.
         """
         give(find_paths(changes).values())
-        return Experiment.from_tables(apply_changes(self.tables(), changes))
+        return Experiment.from_tables(apply_changes(dict(self), changes))
 
     def resolved(self) -> Experiment:
         """The experiment with the defaults of its method and network written out, and the split that auto means.
@@ -193,19 +198,26 @@ class Experiment(BaseModel):
         Raises:
             BadInput: the method or the network is unknown, or its settings are wrong.
         """
-        found: list[str] = []
-        full: dict[str, Any] = dict(self)
-        full["data"] = self.data.updated(split=resolve_split(self.data))
+        settings, problems = {}, list[str]()
         for title in CHOICES:
-            choice: Choice = full[title]
             try:
-                # A network or task `auto` stays `auto`: what fits is known only when the data are loaded.
-                full[title] = choice.with_settings({k: v for k, v in bind(choice).items() if v is not None})
+                settings[title] = bind(getattr(self, title))
             except BadInput as problem:
-                found += problem.problems
-        if found:
-            raise BadInput(found)
-        return Experiment.from_tables(full)
+                problems += problem.problems
+        if problems:
+            raise BadInput(problems)
+        return self._written_out(settings, split=resolve_split(self.data))
+
+    def _written_out(self, settings: Mapping[str, Mapping[str, Any]], **data: Any) -> Experiment:
+        """The experiment with all settings of its method, network and task, and with other values of its data.
+
+        A network or task `auto` stays `auto`: what fits is known only when the data are loaded.
+        """
+        full: dict[str, Any] = {"data": self.data.updated(**data)}
+        for title, own in settings.items():
+            choice: Choice = getattr(self, title)
+            full[title] = choice.with_settings({key: value for key, value in own.items() if value is not None})
+        return self.model_copy(update=full)
 
     def check(self) -> None:
         """Refuse what cannot run; see the function `check`."""
@@ -236,7 +248,7 @@ def _build_sections(given: Mapping[str, Any]) -> dict[str, Any]:
     if lost:  # with it whatever it registers: nobody can tell which names are wrong
         raise BadInput(found)
     if found:
-        raise BadInput(found + find_problems(built) + unknown_names(broken))
+        raise BadInput(found + Parts(built).problems + unknown_names(broken))
     return built
 
 
@@ -276,12 +288,42 @@ def check(experiment: Experiment) -> None:
     Raises:
         BadInput: one sentence for each problem, with the key, its value and what would be right.
     """
+    prepare(experiment)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """An experiment that has been checked, and what it names, made. Its data are not loaded yet."""
+
+    experiment: Experiment
+    """With all settings written out, the split that `auto` means, and absolute paths."""
+    method: Method[Any]
+    task: Task | None
+    """What is learnt; None where the data say what they are for."""
+
+
+def prepare(experiment: Experiment | Prepared) -> Prepared:
+    """Make what an experiment names, and check all of it together; one that is prepared stays as it is.
+
+    Raises:
+        BadInput: one sentence for each problem, with the key, its value and what would be right.
+    """
+    if isinstance(experiment, Prepared):
+        return experiment
     if not isinstance(experiment, Experiment):
         right = "Experiment.from_toml(path)" if str(experiment).endswith(".toml") else "Experiment(method=...)"
         raise BadInput(f"{experiment!r} is not an experiment; write coterie.{right}")
-    found = find_problems(dict(experiment))
-    if found:
-        raise BadInput(found)
+    parts = Parts(dict(experiment))
+    if parts.problems:
+        raise BadInput(parts.problems)
+    data, network = experiment.data, experiment.network
+    places: dict[str, Any] = {"name": absolute_data(data.name)}
+    if data.test_path is not None:
+        places["test_path"] = absolute_data(data.test_path)
+    full = experiment._written_out(parts.settings, split=parts.split, **places)
+    if network.start is not None:
+        full = full.model_copy(update={"network": full.network.updated(start=str(Path(network.start).resolve()))})
+    return Prepared(full, parts.made["method"], parts.made.get("task"))
 
 
 def _wholes_then_names(key: str) -> int:
@@ -324,7 +366,7 @@ def assemble(tables: Mapping[str, Any], changes: Mapping[str, Any], texts: Itera
     except BadInput as problem:
         raise BadInput(found + problem.problems) from None
     if found:
-        raise BadInput(found + find_problems(dict(experiment)))
+        raise BadInput(found + Parts(dict(experiment)).problems)
     return experiment
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
-from coterie.catalogue import Outcome, Section, Setting, settings_of
+from coterie.catalogue import Changes, Outcome, Section, Setting, settings_of
 from coterie.clients.rules.training import Training
 from coterie.errors import BadInput, nearest
 from coterie.methods.aggregation import Aggregation
@@ -32,14 +33,15 @@ LATER = ("task", "aggregation", "attack", "privacy")
 """Sections that are left out of keys and files where they say nothing: those of before stay what they were."""
 
 
-def section_settings(title: str) -> list[Setting]:
+@cache
+def section_settings(title: str) -> tuple[Setting, ...]:
     """Return the keys that a section always has, without the further settings of a method or network."""
-    return settings_of(SECTIONS[title])
+    return tuple(settings_of(SECTIONS[title]))
 
 
 def field_names(title: str) -> list[str]:
     """Return the names of `section_settings`; none for what is no section."""
-    return [setting.name for setting in section_settings(title)] if title in SECTIONS else []
+    return list(SECTIONS[title].model_fields) if title in SECTIONS else []
 
 
 def build_section(title: str, value: Any) -> Section:
@@ -114,7 +116,7 @@ def as_table(title: str, value: Any) -> dict[str, Any] | None:
 
         if given.is_given(value):
             return {"name": given.keep(value)}
-    return dict(value) if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) else None
+    return dict(value) if isinstance(value, Mapping) and {type(key) for key in value} <= {str} else None
 
 
 def keys_deciding(
@@ -122,18 +124,23 @@ def keys_deciding(
 ) -> dict[str, dict[str, Any]]:
     """Return the tables of an experiment with those keys alone on which its training, or its tables, depend."""
     others: tuple[Outcome, ...] = ("nothing", "tables") if what == "training" else ("nothing",)
-    left_out = {(t, s.name) for t in SECTIONS for s in section_settings(t) if s.changes in others}
+    left_out = {
+        (title, name)
+        for title, section in SECTIONS.items()
+        for name, field in section.model_fields.items()
+        for note in field.metadata
+        if isinstance(note, Changes) and note.outcome in others
+    }
     found = {t: {k: v for k, v in table.items() if (t, k) not in left_out} for t, table in tables.items()}
     return without_silent(found)
 
 
 def without_silent(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the tables of an experiment without those of `LATER` that say nothing."""
-    return {t: dict(table) for t, table in tables.items() if t not in LATER or table not in ({}, _defaults(t))}
+    return {t: dict(table) for t, table in tables.items() if t not in LATER or table not in ({}, _DEFAULTS[t])}
 
 
-def _defaults(title: str) -> dict[str, Any]:
-    return {s.name: s.default for s in section_settings(title) if s.default is not None}
+_DEFAULTS = {title: SECTIONS[title]().model_dump(exclude_none=True) for title in LATER}
 
 
 def _unknown_section(name: str) -> str:

@@ -133,7 +133,7 @@ class Data(Section):
         Field(ge=0, description="unlabelled samples on the server; without it, as many as the method is used to"),
     ] = None
     features: Annotated[
-        tuple[int, ...] | None,
+        tuple[Annotated[int, Field(ge=1)], ...] | None,
         Field(min_length=1, description="own data alone: the shape of one sample, as [28, 28, 1]"),
     ] = None
     classes: Annotated[

@@ -89,7 +89,7 @@ def value_of(text: str) -> Any:
 
 def dump(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Write the tables as TOML, one key a line."""
-    parts = ["\n".join([f"[{name}]", *(_line(k, v) for k, v in table.items())]) for name, table in tables.items()]
+    parts = ["\n".join([f"[{name}]", *[_line(k, v) for k, v in table.items()]]) for name, table in tables.items()]
     return "\n\n".join(parts) + "\n"
 
 

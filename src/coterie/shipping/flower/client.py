@@ -20,13 +20,14 @@ from coterie.clients.data.read.preparation import Column
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules.profile import HalfProfiles, InputMoments
 from coterie.clients.rules.rule import Order
+from coterie.clients.tasks import CLASSIFICATION
 from coterie.errors import BadInput, print_escaped
 from coterie.models.layout import Layout
 from coterie.plugins import allowed_by_environment, give, is_path
 from coterie.runs.schema import toml
-from coterie.runs.schema.check import build_method, catalog, find_names, named_columns
-from coterie.runs.schema.experiment import Experiment
-from coterie.runs.setup import engine_spec, load_federation, make_augmentation, network_name, own_task
+from coterie.runs.schema.check import build_method, build_task, catalog, find_names, named_columns
+from coterie.runs.schema.experiment import Experiment, Prepared
+from coterie.runs.setup import engine_spec, load_federation, make_augmentation, network_name
 from coterie.runtime.leftovers import remove_half_written
 from coterie.runtime.remote.client_runner import ClientRunner, FileStateStore
 from coterie.runtime.remote.handshake import REGISTERED, pack_hello
@@ -244,6 +245,13 @@ class Client:
         return ClientRunner(self._engine, store, self._save_model, check)
 
     @cached_property
+    def _prepared(self) -> Prepared:
+        """The experiment as the server has checked it: here, no file or folder is looked at that it names."""
+        experiment = self._experiment
+        task = build_task(experiment.task, experiment.data.own)
+        return Prepared(experiment, build_method(experiment.method), task)
+
+    @cached_property
     def _holding(self) -> Holding:
         """What the client holds.
 
@@ -272,7 +280,7 @@ class Client:
                     missing=data.missing or "refuse",
                     standardise=data.standardise or "none",
                     named=named_columns(data),
-                    task=own_task(self._experiment),
+                    task=self._prepared.task or CLASSIFICATION,
                     agreed=self._agreed,
                     declared=data.levels or (),
                 )
@@ -283,7 +291,7 @@ class Client:
                 or f"data.name = {data.name!r} is not possible here; it must be 'own' for a client that has data, "
                 f"or in a rehearsal one of {', '.join(DATASETS.names())}"
             )
-        federation = load_federation(self._experiment, build_method(self._experiment.method))
+        federation = load_federation(self._prepared)
         if not node.client.isdecimal() or int(node.client) >= federation.n:
             raise BadInput(
                 f"client = {node.client!r} is not possible; {data.name} has the clients 0 to {federation.n - 1}"
@@ -292,14 +300,14 @@ class Client:
 
     @cached_property
     def _engine(self) -> Engine:
-        return engine_spec(self._experiment, build_method(self._experiment.method), self._holding).build()
+        return engine_spec(self._prepared, self._holding).build()
 
     def _save_model(self, model: Tensor, layout: Layout) -> None:
         """Save the model that this client was evaluated with, ready for use."""
         experiment, holding = self._experiment, self._holding
         classes = experiment.data.classes
         about = About(
-            network_name(experiment, build_method(experiment.method), holding.features),
+            network_name(self._prepared, holding.features),
             experiment.network.settings,
             holding.features,
             holding.outputs,

@@ -17,14 +17,15 @@ from coterie.advice.diagnose.diagnosis import Diagnosis
 from coterie.clients.data.agree.agreement import Agreement, check_width, propose_columns
 from coterie.clients.data.agree.own import Holding, public_inputs
 from coterie.clients.data.agree.population import ClientInfo, Population, RemotePopulation
+from coterie.clients.tasks import CLASSIFICATION
 from coterie.errors import BadInput, print_escaped
 from coterie.runs import loop
 from coterie.runs.events import Observer, Result
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.newcomers import hold_out_clients
-from coterie.runs.schema.check import build_method, named_columns
-from coterie.runs.schema.experiment import Experiment
-from coterie.runs.setup import World, agreed_preparation, engine_spec, load_federation, own_task
+from coterie.runs.schema.check import named_columns
+from coterie.runs.schema.experiment import Experiment, Prepared, prepare
+from coterie.runs.setup import World, agreed_preparation, engine_spec, load_federation
 from coterie.runtime.flower.roster import Roster
 from coterie.runtime.flower.runtime import FlowerRuntime
 from coterie.runtime.remote.codec import VERSION
@@ -62,13 +63,13 @@ def serve(grid: Grid, settings: Mapping[str, Any], app: Path, observers: Sequenc
         experiment = _read_experiment(config, app)
     else:
         experiment = Experiment.from_toml(folder.experiment_text() + "\n")
-    experiment.check()
+    prepared = prepare(experiment)
     former = None if folder is None else Registration.read(folder.path)
-    world, registration = _gather(grid, experiment, config, former)
+    world, registration = _gather(grid, prepared, config, former)
     assert isinstance(world.runtime, FlowerRuntime)
     watching = [*observers, StatusWriter(world.runtime, registration)]
     if folder is None:
-        return loop.run(experiment, observers=watching, world=world)
+        return loop.run(prepared, observers=watching, world=world)
     return loop.resume(folder, observers=watching, world=world)
 
 
@@ -91,9 +92,9 @@ def diagnose_clients(
     if not isinstance(profiles, bool):
         raise BadInput(f"profiles = {profiles!r} is not possible; it must be true or false")
     experiment = _read_experiment(config, app)
-    experiment.check()
+    prepared = prepare(experiment)
     check_diagnosis(experiment)
-    world, _ = _gather(grid, experiment, config, None)
+    world, _ = _gather(grid, prepared, config, None)
     return experiment, diagnose(experiment, world=world, profiles=profiles, progress=progress)
 
 
@@ -141,29 +142,29 @@ def _read_experiment(config: _Config, app: Path) -> Experiment:
 
 
 def _gather(
-    grid: Grid, experiment: Experiment, config: _Config, former: Registration | None
+    grid: Grid, prepared: Prepared, config: _Config, former: Registration | None
 ) -> tuple[World, Registration]:
     """Wait for the clients; return them with the runtime that reaches them, and their registration."""
-    method, run = build_method(experiment.method), experiment.run
+    experiment, run = prepared.experiment, prepared.experiment.run
     key = uuid4().hex if former is None else former.key
     context = {"version": VERSION, "experiment": experiment.to_toml(), "run": key}
-    gathering = _Gathering(grid, experiment, config, context)
+    gathering = _Gathering(grid, prepared, config, context)
     whole: Population
     if experiment.data.own:
         present, agreement = gathering.gather_own(former)
         registration = former or Registration(key, present, agreement)
-        public = _load_public(experiment, method.needs.public, agreement)
+        public = _load_public(experiment, prepared.method.needs.public, agreement)
         known = agreed_preparation(experiment.data, agreement)
-        whole = RemotePopulation("own data", registration.clients, public, own_task(experiment), known)
+        whole = RemotePopulation("own data", registration.clients, public, prepared.task or CLASSIFICATION, known)
     else:  # a rehearsal: whoever knows the experiment knows what each client holds
-        whole = load_federation(experiment, method)
+        whole = load_federation(prepared)
         digests = {name: Holding.of(whole, i).digest for i, name in enumerate(whole.names)}
         present, agreement = gathering.wait(None, digests, enough=len(digests) if former is None else 1), None
         registration = former or Registration(key, present)
     roster = gathering.roster
     population, newcomers = hold_out_clients(whole, run.holdout_clients, run.seed)
     roster.names = population.names
-    engine = engine_spec(experiment, method, population).build()
+    engine = engine_spec(prepared, population).build()
     order = {**context, **_tell(agreement), "asks": ORDER}
     seconds = run.client_timeout or config.seconds
     runtime = FlowerRuntime(engine, population.bounds, roster, order, seconds, config.wait, run.dropout)
@@ -176,13 +177,14 @@ class _Gathering:
 
     Args:
         grid: reaches them.
-        experiment: says what they must hold.
+        prepared: says what they must hold.
         config: says how long to wait for them.
         context: the values of every message.
     """
 
-    def __init__(self, grid: Grid, experiment: Experiment, config: _Config, context: Mapping[str, Value]) -> None:
-        self._grid, self._experiment, self._config, self._context = grid, experiment, config, context
+    def __init__(self, grid: Grid, prepared: Prepared, config: _Config, context: Mapping[str, Value]) -> None:
+        self._grid, self._prepared, self._config, self._context = grid, prepared, config, context
+        self._experiment = prepared.experiment
         self._said: set[str] = set()
         self.roster: Roster
         """Of those who were waited for last."""
@@ -226,7 +228,7 @@ class _Gathering:
         digests, own = digests or {}, self._experiment.data.own
 
         def check(client: ClientInfo) -> str | None:
-            problem = _mismatch(self._experiment, agreement, client) if own else None
+            problem = _mismatch(self._prepared, agreement, client) if own else None
             return problem or _changed(digests, client)
 
         hello = Message({**self._context, **_tell(agreement), "asks": HELLO})
@@ -249,16 +251,16 @@ def _tell(agreement: Agreement | None) -> dict[str, Value]:
     return {} if agreement is None else {"agreed": agreement.to_json()}
 
 
-def _mismatch(experiment: Experiment, agreement: Agreement | None, client: ClientInfo) -> str | None:
+def _mismatch(prepared: Prepared, agreement: Agreement | None, client: ClientInfo) -> str | None:
     """Return why a client's data do not fit the experiment; None where they do. The client checks this too."""
-    data = experiment.data
+    experiment, data = prepared.experiment, prepared.experiment.data
     if agreement is not None and not agreement.mean and data.standardise == "global" and not client.sums:
         return "it tells no sums of its samples, and data.standardise = 'global'"
     open_columns = agreement is None and client.columns
     if client.features != tuple(data.features or ()) and not open_columns:
         right = list(data.features or ())
         return f"its samples have the shape {list(client.features)}; it must be {right}, as data.features says"
-    if (client.classes, client.outputs) != own_task(experiment).count(data.class_count):
+    if (client.classes, client.outputs) != (prepared.task or CLASSIFICATION).count(data.class_count):
         held = f"{client.classes} classes" if client.classes else f"{client.outputs} outputs"
         return f"it has {held}; it must have {data.class_count}, as data.classes says"
     if experiment.evaluation.on == "validation" and not client.sizes[1]:

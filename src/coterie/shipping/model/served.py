@@ -18,15 +18,15 @@ from coterie.clients.data.read.datasets import DATASETS
 from coterie.clients.data.read.preparation import AS_READ, Preparation
 from coterie.clients.rules import Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
+from coterie.clients.tasks import CLASSIFICATION
 from coterie.errors import MOST_NAMES, BadInput, unknown
 from coterie.methods.exchange import Exchange
 from coterie.methods.method import UNKNOWN, serve
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.given import take_given
-from coterie.runs.schema.check import build_method
-from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.session import Session
-from coterie.runs.setup import World, agreed_preparation, engine_spec, network_name, own_task
+from coterie.runs.setup import World, agreed_preparation, engine_spec, network_name
 from coterie.runtime.remote.message import Message
 from coterie.runtime.remote.runtime import NUMBER, RemoteRuntime
 from coterie.runtime.runtime import Failure, drive
@@ -90,8 +90,8 @@ def _restore_models(
     if own and clients[0] is not None:
         raise _keeps_its_model(clients[0], folder.name)
     take_given(folder, experiment.network.name, network)
-    check(experiment)
-    with closing(Session(experiment, _restore_clients(folder, experiment) if own else None)) as session:
+    prepared = prepare(experiment)
+    with closing(Session(prepared, _restore_clients(folder, prepared) if own else None)) as session:
         notes = [*moved, *([] if own else session.find_differences(folder.environment()))]
         passed, done = session.restore(folder), session.done
         if not done:
@@ -106,7 +106,7 @@ def _restore_models(
             session.runtime.begin_round(done)
             model, whose, more = restored.group(group) if client is None else restored.client(client)
             about = About(
-                network_name(session.experiment, session.method, session.population.features),
+                network_name(prepared, session.population.features),
                 session.experiment.network.settings,
                 session.population.features,
                 session.population.outputs,
@@ -148,19 +148,19 @@ class _NoClients(RemoteRuntime):
         return {client: Failure("is not reached from here") for client in messages}
 
 
-def _restore_clients(folder: RunFolder, experiment: Experiment) -> World:
+def _restore_clients(folder: RunFolder, prepared: Prepared) -> World:
     """Return the clients of a real federation as its run folder knows them, with a runtime that reaches none."""
-    people, data = folder.people(), experiment.data
+    people, data = folder.people(), prepared.experiment.data
     if people is None or data.features is None or data.classes is None:
         raise BadInput(f"run {folder.name} does not say who its clients are; it holds no people.parquet")
     features = tuple(data.features)
-    task = own_task(experiment)
+    task = prepared.task or CLASSIFICATION
     classes, outputs = task.count(data.class_count)
     rows = people.select("name", "train", "validation", "test").iter_rows()
     clients = tuple(ClientInfo(name, (t, v, e), features, classes, "", outputs) for name, t, v, e in rows)
     known = agreed_preparation(data, Registration.read(folder.path).agreement)
     population = RemotePopulation(data.name, clients, task=task, preparation=known)
-    engine = engine_spec(experiment, build_method(experiment.method), population).build()
+    engine = engine_spec(prepared, population).build()
     return World(population, np.empty(0, np.int64), _NoClients(engine, population.bounds))
 
 

@@ -40,8 +40,8 @@ from coterie.runs.folder import metrics
 from coterie.runs.folder.metrics import MACRO
 from coterie.runs.folder.reading import Run
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.schema.check import build_method, catalog
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.check import build_method, build_task, catalog
+from coterie.runs.schema.experiment import Experiment, Prepared
 from coterie.runs.schema.registry import section_settings
 from coterie.runs.schema.toml import literal
 from coterie.runs.setup import engine_spec, load_federation
@@ -159,8 +159,8 @@ def _layout_of(text: str) -> Layout | None:
     """Return the layout of an experiment's network; None where it cannot be built, which its run will explain."""
     try:
         experiment = Experiment.from_toml(text).resolved()
-        method = build_method(experiment.method)
-        return engine_spec(experiment, method, load_federation(experiment, method)).build().layout
+        prepared = Prepared(experiment, build_method(experiment.method), build_task(experiment.task))
+        return engine_spec(prepared, load_federation(prepared)).build().layout
     except BadInput:
         return None
 

@@ -105,9 +105,10 @@ class Named:
         Raises:
             BadInput: it is not there and needed, or several usual names are.
         """
-        names, own = list(names), self.keys.get(role)
+        names, given = list(names), self.keys
+        own = given.get(role)
         if own is None:
-            others = [name for name in names if name not in self.keys.values()]
+            others = [name for name in names if name not in given.values()]
             return pick_name(others, usual or ROLES[role].names, where, ROLES[role].what, needed)
         if own not in names and needed:
             raise BadInput(f"data.{role} = {own!r} is no column of {where}; it must be one of {shorten(names)}")

@@ -1,0 +1,110 @@
+"""What an experiment names is made once, and whoever runs it takes what was made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.errors import BadInput
+from coterie.methods import METHODS
+from coterie.methods.fedavg import FedAvg
+from coterie.runs.events import LoggedNotes
+from coterie.runs.schema.experiment import Experiment, prepare
+from coterie.runs.setup import load_federation
+
+
+@dataclass(frozen=True)
+class Counted(FedAvg):
+    """FedAvg that counts how often it is made."""
+
+    made: ClassVar[list[int]] = []
+
+    def __post_init__(self) -> None:
+        self.made.append(1)
+
+
+def test_a_run_makes_its_method_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS, "entries", dict(METHODS.entries))
+    METHODS.add("counted")(Counted)
+    small = {"clients": 3, "samples_per_client": 30}
+    experiment = Experiment(method="counted", data=small, run={"rounds": 1, "workers": 1, "folder": str(tmp_path)})
+    coterie.run(experiment, observers=[LoggedNotes()])
+    assert len(Counted.made) == 1
+
+
+def test_all_settings_are_written_out_and_paths_are_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", x=np.random.default_rng(0).random((60, 3)), y=np.arange(60) % 2, user=np.arange(60) % 3)
+    experiment = Experiment(data="mine.npz", method={"name": "fesem", "clusters": 2})
+    prepared = prepare(experiment)
+    wanted = experiment.resolved().updated({"data.name": str(tmp_path / "mine.npz")})
+    assert prepared.experiment == wanted
+    assert prepared.experiment.to_toml() == wanted.to_toml()
+    assert prepared.experiment.data.split == "by-user"
+    assert prepared.method == METHODS["fesem"].target(clusters=2)
+    assert prepared.task is None
+    assert prepare(prepared) is prepared
+    monkeypatch.chdir("/")
+    assert load_federation(prepared).names == ("user 0", "user 1", "user 2")
+
+
+def test_clients_with_data_of_their_own_have_classes_unless_a_task_is_named() -> None:
+    own: dict[str, Any] = {"name": "own", "clients": 3, "features": [4], "classes": 2}
+    task = prepare(Experiment(data=own, method="fedavg", task={"metrics": ["f1"]})).task
+    assert task is not None
+    assert (task.name, task.metrics) == ("classification", ("f1",))
+    numbers = prepare(Experiment(data=own, method="fedavg", task="regression")).task
+    assert numbers is not None
+    assert numbers.name == "regression"
+    with pytest.raises(BadInput, match="standardise = 'global' is not possible with privacy"):
+        prepare(
+            Experiment(
+                data={**own, "standardise": "global"}, method="fedavg", privacy={"unit": "client", "epsilon": 1}
+            )
+        )
+
+
+def test_rules_between_sections_are_told_beside_a_section_that_is_wrong() -> None:
+    with pytest.raises(BadInput) as caught:
+        Experiment(method={"name": "fesem", "clusters": 9}, data={"clients": 5}, run={"rounds": 0})
+    assert caught.value.problems == [
+        "run.rounds = 0 is not possible; it must be greater than or equal to 1",
+        "method.clusters = 9 is more than data.clients = 5; it must be at most that",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sections", "beginning"),
+    [
+        ({"data": {"features": [4]}}, "data.features = (4,) is not possible with data.name = 'digits'; it is for"),
+        ({"data": {"name": "own", "clients": 3, "features": [4], "classes": 2, "min_classes": 2}},
+         "data.min_classes = 2 is not possible with data.name = 'own'; it is for a dataset"),
+        ({"data": {"samples_per_client": 9}}, "samples_per_client = 9 is below min_samples = 10; raise it"),
+        ({"data": {"split": "by-user"}}, "split = 'by-user' needs data with users and digits has none"),
+        ({"data": {"name": "own", "clients": 3, "features": [4], "classes": 2, "label": "a", "client": "a"}},
+         "data.label and data.client are both 'a'"),
+        ({"training": {"momentum": 0.9, "optimizer": "adam"}}, "training.momentum = 0.9 counts for nothing here"),
+        ({"run": {"ray_address": "auto"}}, "run.ray_address = 'auto' is not possible with run.runtime = 'local'"),
+        ({"run": {"holdout_clients": 0.5}, "data": {"clients": 6}, "method": "ifca"},
+         "method.clusters = 4 is more than the 3 clients in training"),
+        ({"method": "fedsr", "network": "mlp"}, "network.name = 'mlp' is not possible with fedsr; it must have"),
+        ({"method": "fedcr", "task": "regression", "network": "gaussian-mlp"}, "task.name = 'regression' is not"),
+        ({"run": {"participation": 0.5}, "aggregation": {"rule": "fltrust", "trusted": ["client 0"]}},
+         "run.participation = 0.5 is not possible with aggregation.rule = 'fltrust'"),
+        ({"method": "local-only", "aggregation": {"rule": "median"}}, "aggregation.rule = 'median' is"),
+        ({"method": "fedavg", "attack": {"share": 0.2},
+          "data": {"name": "own", "clients": 3, "features": [4], "classes": 2}}, "attack.share is not"),
+    ],
+)  # fmt: skip
+def test_a_rule_is_one_sentence(sections: dict[str, Any], beginning: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Experiment(**{"method": "fedavg", **sections}).check()
+    (sentence,) = caught.value.problems
+    assert sentence.startswith(beginning)
