@@ -63,7 +63,6 @@ METHODS = (
     "clusterfl",
     "robust-tkm",
     "halves",
-    "mixed",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its
 own."""

@@ -20,7 +20,6 @@ PUBLISHED: dict[str, Any] = {
     "linkage": "complete",
     "t_min": 20,
     "cooldown": 10,
-    "stale": 5,
 }
 """LayerCFL's own thresholds: a tenth of the longest mean update, and four times that; every cut is accepted."""
 

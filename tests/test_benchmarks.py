@@ -420,7 +420,7 @@ def test_every_method_that_searches_for_groups_is_on_the_page_of_planted_groups(
     """Who says why no groups came about, or takes a number of them."""
     warning = {entry.name for entry in METHODS if entry.target.final_warnings is not Method.final_warnings}  # type: ignore[attr-defined]
     numbered = {entry.name for entry in METHODS if "clusters" in entry.schema.model_fields}
-    assert (warning | numbered) - {"mixed"} <= set(planted.METHODS)  # by its defaults `mixed` looks for none
+    assert (warning | numbered) - {"grouped-layers"} <= set(planted.METHODS)  # there it is K-means of one round
     assert set(planted.TOLD) <= numbered
 
 

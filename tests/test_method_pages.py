@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 METHODS = own_methods()
 BESIDE = {"conventions"}
 """Pages of the folder that are of no method."""
-WITHOUT_A_PAPER = {"halves", "local-only", "mixed"}
+WITHOUT_A_PAPER = {"grouped-layers", "halves", "local-only"}
 
 COST = "| down a round | up a round | the server remembers | a client keeps |\n|---|---|---|---|\n"
 DECISION = re.compile(r"^(?:\* \*\*|\| )D(\d+)\b", re.MULTILINE)

@@ -117,6 +117,8 @@ class Entry:
 class Catalog:
     """Entries by name, in the order they were added; `also_called` says what other names mean here.
 
+    `gone` says what to use in place of names that were listed once.
+
     With a `group` of entry points, names that installed packages offer there, and `package.module:object`, are
     imported when they are asked for. The former are listed from then on; a path is found again, but never listed.
     Without a group, names are those that were added.
@@ -134,12 +136,14 @@ class Catalog:
         kind: str,
         also_called: Mapping[str, str] | None = None,
         *,
+        gone: Mapping[str, str] | None = None,
         group: str = "",
         must_be: str = "",
         not_a_path: str = "",
     ) -> None:
         self.kind = kind
         self._also_called = dict(also_called or {})
+        self._gone = dict(gone or {})
         self._group = group
         self._must_be = must_be
         self._not_a_path = not_a_path
@@ -192,6 +196,8 @@ class Catalog:
         return None
 
     def _describe_unknown(self, name: str) -> str:
+        if name in self._gone:
+            return f"{self.kind} {name!r} is no more; {self._gone[name]}"
         meant = self._also_called.get(name.lower())
         if meant:
             return f"{self.kind} {name!r} is called {meant} here"

@@ -58,7 +58,6 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         (("fedtsdp", "task.name=regression"), DISTRIBUTIONS),
         (("flis", "task.name=regression"), DISTRIBUTIONS),
         (("clusterfl", "task.name=regression"), DISTRIBUTIONS),
-        (("mixed", "signal=outputs", "task.name=regression"), DISTRIBUTIONS),
         (
             (*OWN, "data.classes=1", "task.name=regression", "target_scale=[[5, 6], [2, 3]]"),
             "task.target_scale is not possible; it must be [[means], [deviations]] with 1 finite number each",

@@ -52,7 +52,7 @@ BAD_INPUTS: tuple[tuple[str, ...], ...] = (
     ("list", "method"),
     ("list", "models"),
     ("list", "methods", "fesm"),
-    ("list", "parts", "shares"),
+    ("list", "parts", "clusters"),
     ("new", "a.txt"),
     ("new", "a.toml", "--method", "fesm"),
     ("new", "no/a.toml"),
@@ -66,10 +66,11 @@ def see_help() -> str:
 
 
 def see_lists() -> str:
-    """List every kind, and every name of each with its settings."""
+    """List every kind, and every name of each with its settings; of parts, which have none, one file's."""
     calls: list[tuple[str, ...]] = []
     for kind in KINDS:
-        calls += [("list", kind), *(("list", kind, name) for name in _listed(kind))]
+        names = ["cluster"] if kind == "parts" else _listed(kind)
+        calls += [("list", kind), *(("list", kind, name) for name in names)]
     return transcript(calls)
 
 

@@ -27,7 +27,7 @@ ENDS: dict[str, tuple[str, ...]] = {
 """What commands that train or serve are given at the end, twice, so that they are refused before they begin."""
 
 ARGUMENTS = {
-    "METHOD|FILE.toml": ("fedavg", "fesem", "ifca", "mixed", "experiment.toml", "nothing.toml"),
+    "METHOD|FILE.toml": ("fedavg", "fesem", "ifca", "cfl", "experiment.toml", "nothing.toml"),
     "FILE.toml|RUN|DATA": ("experiment.toml", "first", "digits", "data.csv", "nothing.toml"),
     "METHOD...|FILE.toml|FOLDER": ("fedavg", "fesem(clusters=2)", "experiment.toml", "runs", "runs/first"),
     "RUN": ("first", "fir", "runs/first", "runs", "second"),

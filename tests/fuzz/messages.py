@@ -40,7 +40,7 @@ METHODS = (
     "ditto",
     "local-only",
     "flis",
-    "mixed",
+    "grouped-layers",
     "fedprox",
     "robust-tkm",
 )

@@ -58,7 +58,7 @@ def make_method(random: Random) -> Case:
 
 
 def _draw_method(random: Random) -> str:
-    entry = random.choice([*catalog("method"), *[catalog("method")["mixed"]] * 6])
+    entry = random.choice(list(catalog("method")))
     text = _write_call(entry, entry.name, random, modest=False)
     return damage(text, random) if random.random() < 0.25 else text
 

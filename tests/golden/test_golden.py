@@ -205,8 +205,8 @@ def test_cfl(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     most = int(np.diff(numbers["bounds"]).max())
     training = Training(batch_size=most, lr=0.1 * 0.99, lr_decay=0.99, momentum=0.9)
     method = CFL(
-        layers="all", signal="update", distance="cosine", linkage="complete", eps1=0.4, eps2=1.6, eps2_on="all",
-        t_min=21, gamma_max=0.0, recursive=False, weights="uniform", stale=0, persist_opt=True,
+        layers="all", signal="update", distance="cosine", linkage="complete", eps1=0.4, eps2=1.6,
+        t_min=21, gamma_max=0.0, recursive=False, weights="uniform", persist_opt=True,
     )  # fmt: skip
     assert numbers["groups"].max(1).argmax() + 1 == 22  # one after the first in which a leaf is tested
     written = numbers["written"].tolist()

@@ -151,8 +151,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit)
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize("noise", [1.0, 3.0, 6.0])
+@pytest.mark.parametrize("noise", [3.0])
 def test_kmeans_on_sketches_finds_what_kmeans_on_models_does(noise: float) -> None:
     rows, of = planted(1_000, 2_000, 4, noise)
     exact = kmeans(rows, 4, 20, np.random.default_rng(1))

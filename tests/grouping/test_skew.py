@@ -77,18 +77,18 @@ def levels(federations: list[np.ndarray], members: np.ndarray) -> dict[str, floa
 
 
 def test_groups_that_are_none_differ_in_nothing_more_often_than_the_level_says() -> None:
-    found = levels([profiles("none", s) for s in range(100)], np.arange(CLIENTS) % 3 == 1)
+    found = levels([profiles("none", s) for s in range(50)], np.arange(CLIENTS) % 3 == 1)
     assert max(found.values()) <= 0.12
 
 
 def test_a_group_with_other_classes_has_inputs_that_differ_no_more_often_than_the_level_says() -> None:
     """Nearly no sample of some classes is in the group, so that the means of these are uncertain."""
-    found = levels([profiles("rare", s) for s in range(100)], np.arange(CLIENTS) % 2 == 1)
+    found = levels([profiles("rare", s) for s in range(50)], np.arange(CLIENTS) % 2 == 1)
     assert found["classes"] == 1
     assert found["within"] <= 0.12
 
 
-@pytest.mark.parametrize(("every", "size"), [(8, 8), (4, 8), (6, 16)])
+@pytest.mark.parametrize(("every", "size"), [(8, 8), (6, 16)])
 def test_a_group_of_small_halves_differs_no_more_often_than_the_level_says(every: int, size: int) -> None:
     small = np.arange(CLIENTS) % every == 1
     found = levels([profiles("none", s, small=(small, size)) for s in range(100)], small)

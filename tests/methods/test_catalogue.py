@@ -15,9 +15,9 @@ def test_what_crosses_is_imported_without_the_methods() -> None:
         "import sys\n"
         "import coterie.methods.exchange\n"
         "from coterie.methods import Cohort, Method\n"
-        "assert not any(m.endswith(('.fedavg', '.mixed', '.catalog')) for m in sys.modules)\n"
+        "assert not any(m.endswith(('.fedavg', '.ifca', '.catalog')) for m in sys.modules)\n"
         "from coterie.methods import METHODS, FedRep\n"
         "assert METHODS['fedrep'].target is FedRep\n"
-        "assert {'fedavg', 'mixed', 'robust-tkm'} <= set(METHODS.names())\n"
+        "assert {'fedavg', 'grouped-layers', 'robust-tkm'} <= set(METHODS.names())\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

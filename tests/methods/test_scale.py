@@ -84,7 +84,7 @@ def test_a_layer_is_chosen_by_a_sample() -> None:
         {"name": "ifca", "init": "kmeans"},
         {"name": "fedcps", "init": "kmeans", "clusters": 4},
         {"name": "fesem-ma"},
-        {"name": "mixed", "signal": "weights", "cluster": "kmeans", "trigger": "once", "after": 1},
+        {"name": "grouped-layers", "after": 1},
     ],
 )
 def test_k_means_starts_from_sketches_where_it_says_so(method: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ def test_the_kept_update_of_each_client_is_its_own() -> None:
 @pytest.mark.parametrize("signal", ["all", "last_kernel"])
 def test_centres_of_many_are_those_of_few(signal: str) -> None:
     """After the same warm-up nothing differs but products in float32, which move nobody here."""
-    method = {"name": "fesem", "signal": signal, "reseed": True}
+    method = {"name": "fesem", "signal": signal}
     few, many = (trained(experiment(method, scale, 0.3), 4) for scale in (None, LOW))
     one, other = few.state, many.state
     assert isinstance(one, FeSEMState)
@@ -169,7 +169,7 @@ def test_versions_of_a_matrix() -> None:
         versions[0].nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["dcpfl", "clusterfl", "flis", "fedtsdp", "mixed"])
+@pytest.mark.parametrize("name", ["dcpfl", "clusterfl", "flis", "fedtsdp"])
 def test_a_matrix_of_all_pairs_is_refused(name: str) -> None:
     many = Experiment(method=name, data={"clients": 50_000})
     with pytest.raises(BadInput) as caught:
@@ -184,10 +184,8 @@ def test_a_matrix_of_all_pairs_is_refused(name: str) -> None:
 def test_who_is_compared_counts() -> None:
     paper = {"name": "fedtsdp", "eps2": 3.5}
     Experiment(method=paper, data={"clients": 50_000}, run={"participation": 0.01}).check()
-    choose = {"name": "mixed", "cluster": "choose", "signal": "losses", "trigger": "every"}
-    Experiment(method=choose, data={"clients": 50_000}).check()
     Experiment(method="flis", data={"clients": 30_000}, run={"holdout_clients": 0.4}).check()
-    for name in ("fedavg", "ifca", "fesem", "cfl", "layercfl", "adacfl"):
+    for name in ("fedavg", "ifca", "fesem", "cfl", "layercfl", "adacfl", "grouped-layers"):
         Experiment(method=name, data={"clients": 100_000}).check()
 
 

@@ -32,8 +32,7 @@ OTHERS = ("regression", "binary", "multilabel", "segmentation", "language")
 
 
 def experiment(folder: Path, task: str, method: str, **run: Any) -> coterie.Experiment:
-    groups = method != "mixed" and "clusters" in {s.name for s in METHODS[method].settings}
-    settings = {"clusters": 2} if groups else {}
+    settings = {"clusters": 2} if "clusters" in {s.name for s in METHODS[method].settings} else {}
     return coterie.Experiment(
         data={"name": str(write(folder, task)), "validation": 0.2, "public": 6 if needs_public(method) else 0},
         task=task,

@@ -119,7 +119,7 @@ def test_networks_without_gaussian_features_are_refused(name: str) -> None:
 
 
 @pytest.mark.slow
-@some_or_all
+@pytest.mark.parametrize("participation", [0.5])
 def test_fedcr_6_18_without_divergence_is_fedper(participation: float) -> None:
     """With beta = 0, one draw and no limit, and clients that count alike, it trains what FedPer trains."""
     federation = planted("feature")
@@ -254,7 +254,7 @@ def test_fedcr_6_18_bytes(network: dict[str, Any], participation: float) -> None
 
 
 @pytest.mark.slow
-@some_or_all
+@pytest.mark.parametrize("participation", [0.5])
 def test_fedsr_6_19_without_its_terms_is_fedavg(participation: float) -> None:
     federation = planted("feature", sizes=SIZES)
     settings: dict[str, Any] = {"training": LONGER, "participation": participation, **PLAIN}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from coterie.methods import FedAvg, Method
 from coterie.methods.per_fedavg import PerFedAvg
 from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, planted, train
-from tests.survival import SIZES, asked, assert_resumes, assert_survives
+from tests.survival import SIZES, asked
 
 METHODS: dict[str, Method[Any]] = {
     "first": PerFedAvg(),
@@ -29,18 +28,6 @@ METHODS: dict[str, Method[Any]] = {
 }
 every_method = pytest.mark.parametrize("name", METHODS)
 some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
-
-
-@every_method
-def test_per_fedavg_8_7(name: str) -> None:
-    assert_survives(METHODS[name])
-
-
-@pytest.mark.slow
-@every_method
-@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
-def test_per_fedavg_8_9_resumed(name: str, network: str, tmp_path: Path) -> None:
-    assert_resumes(METHODS[name], tmp_path, network=network)
 
 
 @pytest.mark.medium

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from coterie.methods.lg_fedavg import LGFedAvg
 from coterie.models.layout import Part
 from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, Trained, planted, train
-from tests.survival import SIZES, asked, assert_resumes, assert_survives, kept, local
+from tests.survival import SIZES, asked, kept, local
 
 METHODS: dict[str, Method[Any]] = {
     "ditto": Ditto(),
@@ -57,20 +56,6 @@ def own(run: Trained, name: str = "model") -> torch.Tensor:
     models = [m for m in kept(run, name) if m is not None]
     assert len(models) == run.server.n
     return torch.stack(models)
-
-
-@pytest.mark.medium
-@every_method
-def test_baselines_8_7(name: str) -> None:
-    assert_survives(METHODS[name])
-
-
-@pytest.mark.medium
-@pytest.mark.thinned(8)
-@every_method
-@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
-def test_baselines_8_9_resumed(name: str, network: str, tmp_path: Path) -> None:
-    assert_resumes(METHODS[name], tmp_path, network=network)
 
 
 def test_private_layers_beyond_the_network_are_refused() -> None:
@@ -240,7 +225,7 @@ def test_fedrep_6_6_trained_together_is_fedper(engine: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+@pytest.mark.parametrize("network", ["narrow-batch-norm"])
 def test_fedrep_6_6(network: str) -> None:
     """The head for E_h epochs with the body frozen, then the body for E_b with the head frozen."""
     run = train(FedRep(head_epochs=3, body_epochs=2), planted("feature"), 2, network=network)
@@ -258,7 +243,7 @@ def test_fedrep_6_6(network: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+@pytest.mark.parametrize("network", ["narrow-batch-norm"])
 def test_fedrep_6_6_everybody_trains_the_head_in_the_end(network: str) -> None:
     run = train(FedRep(), planted("label"), 3, participation=0.3, network=network)
     before, everyone = [None if m is None else m.clone() for m in kept(run, "model")], run.server.everyone
@@ -397,7 +382,7 @@ def test_fedbabu_6_8_fine_tuning_obeys_the_drops() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
+@pytest.mark.parametrize("network", ["narrow-batch-norm"])
 def test_fedbabu_6_8_evaluation_adapts_the_whole_model_and_forgets_it(network: str) -> None:
     run = train(FedBABU(), planted("label"), 2, participation=0.5, network=network)
     everyone = run.server.everyone

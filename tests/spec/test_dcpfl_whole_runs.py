@@ -25,7 +25,7 @@ def run_of_table1(scale: str, seed: int, folder: Path, changes: dict[str, Any]) 
     return coterie.run(cell.updated({"run.folder": str(folder), "run.workers": 1, **changes}))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 def test_dcpfl_tries_finer_groups_in_every_run(seed: int, data_folder: Path, tmp_path: Path) -> None:
     """On the paper's network and images FC1 and FC2 are averaged every third round, and the loss is a saw-tooth."""
     changes = {"run.rounds": 30, "evaluation.every": 30, "evaluation.last": 1, "evaluation.adapt": None}
@@ -38,7 +38,7 @@ def test_dcpfl_tries_finer_groups_in_every_run(seed: int, data_folder: Path, tmp
     assert len(trials) >= 2
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0])
 def test_dcpfl_score_does_not_depend_on_the_round_modulo_alpha(seed: int, tmp_path: Path) -> None:
     """Runs of 17, 18 and 19 rounds, between two trials, as Table I scores them: before and after local training.
 

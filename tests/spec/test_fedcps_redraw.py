@@ -27,8 +27,7 @@ def fewest(run: Trained) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize(("clusters", "wanted"), [(2, 4), (3, 3), (4, 2)])
+@pytest.mark.parametrize(("clusters", "wanted"), [(2, 4), (4, 2)])
 def test_fedcps_3_5_redraw_share(clusters: int, wanted: int) -> None:
     """Of 20 clients 0.4 / K are 4, 2.67 and 2: one fewer is not enough, and who has that many is taken at once."""
     rejected, taken = set(), set()
@@ -62,18 +61,3 @@ def test_fedcps_3_5_redraws_are_independent_draws_over_one_base() -> None:
 def _sent(exchange: Any, name: str) -> Any:
     """What the first client is sent under a name."""
     return exchange.send[name].item(0).values
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("share", "wanted"), [(0.05, 1), (0.25, 5)])
-def test_fedcps_3_5_redraw_share_as_it_is_set(share: float, wanted: int) -> None:
-    draws = []
-    for seed in range(4):
-        run = train(
-            FedCPS(3, 1, min_share=share, init="redraw"), planted("feature", samples=40, seed=seed), 1, seed=seed
-        )
-        *before, last = fewest(run)
-        assert all(found < wanted for found in before)
-        assert last >= wanted
-        draws.append(len(before))
-    assert max(draws) > 0

@@ -121,8 +121,7 @@ def test_fedtsdp_1_8_4_clients_that_are_all_different_do_not_fire() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(10)
-@pytest.mark.parametrize("seed", [1, 4, 7, 8, 9])
+@pytest.mark.parametrize("seed", [1, 7])
 def test_fedtsdp_8_4_iid_control(seed: int) -> None:
     """IID clients, E = 2, lr 0.05: H never passes 0.65 in ten rounds.
 
@@ -140,7 +139,6 @@ def expected(run: Trained, round: int) -> np.ndarray:
     assert isinstance(method, FedTSDP)
     q = predictions(run, round, replies.models).double().numpy()
     js = np.array([[np.mean(jensenshannon(a, b, axis=1) ** 2) for b in q] for a in q])
-    js = np.sqrt(js) if method.root else js
     np.fill_diagonal(js, 0.0)
 
     def dbscan(distances: np.ndarray, eps: float | str) -> np.ndarray:
@@ -152,8 +150,6 @@ def expected(run: Trained, round: int) -> np.ndarray:
 
     first = np.zeros(len(q), int) if method.stages == "second" else dbscan(js, method.eps1)
     part = run.server.layout.trainable
-    if method.scope == "shared":
-        part = part & run.states[round - 1].shared_part(run.server.layout)
     weights = part.take(replies.models).double().numpy()
     final, count = np.zeros(len(q), int), 0
     for group in np.unique(first):
@@ -177,10 +173,8 @@ def expected(run: Trained, round: int) -> np.ndarray:
         ("feature", 4, {"eps2": 0.85, "noise": "singletons"}),
         ("feature", 4, {"eps2": 0.85, "noise": "group"}),
         ("feature", 4, {"eps1": 0.01, "noise": "group", "eps2": 1.5}),
-        ("feature", 4, {"eps1": 0.15, "root": True, "eps2": "inf"}),
         ("feature", 4, {"stages": "second", "eps2": 1.5}),
         ("feature", 4, {"stages": "first", "eps1": 0.03, "eps2": 0.0}),
-        ("feature", 4, {"scope": "shared", "shared": 1.0, "eps2": 1.3}),
         ("incongruent", 4, {"eps1": 0.1, "eps2": 1.5}),
     ],
     ids=str,
@@ -197,17 +191,15 @@ def test_fedtsdp_1_4_clusters(kind: str, groups: int, settings: dict[str, Any]) 
 
 @pytest.mark.medium
 def test_fedtsdp_1_4_clusters_differ_where_an_option_does() -> None:
-    """Root, noise, scope and eps2 change what is found, so that the test above is not about one case."""
+    """Noise and eps2 change what is found, so that the test above is not about one case."""
     federation = planted("feature", 4)
 
     def found(**settings: Any) -> list[int]:
         return train(FedTSDP(h=0.0, **settings), federation, 1, training=TWO).groups().tolist()  # type: ignore[no-any-return]
 
     assert max(found(eps2="inf")) == 0  # JS: one cluster
-    assert max(found(eps2="inf", root=True, eps1=0.15)) > 3  # its root: nearly everybody alone (D2)
     singletons, together = found(eps2=0.85, noise="singletons"), found(eps2=0.85, noise="group")
     assert max(together) < max(singletons)
-    assert found(shared=1.0, scope="shared", eps2=1.8) != found(shared=1.0, scope="all", eps2=1.8)
 
 
 @pytest.mark.medium

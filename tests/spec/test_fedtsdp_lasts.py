@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,9 @@ from coterie.methods import METHODS, Cohort, FedAvg, ServerView, Serving
 from coterie.methods.exchange import Exchange, Ids, Log
 from coterie.methods.fedtsdp import FedTSDP
 from coterie.methods.method import serve
-from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import drive
-from tests.federated import TRAINING, Trained, planted, same, train, without_client
+from tests.federated import TRAINING, Trained, planted, train
 
 SIZES = [40 + 3 * i for i in range(20)]
 TWO = TRAINING.updated(epochs=2)
@@ -63,10 +61,9 @@ def test_fedtsdp_1_8_9(participation: float, dropout: float) -> None:
     assert run.state.count_tensors(layout) < 2
 
 
-@pytest.mark.parametrize("root", [False, True])
-def test_fedtsdp_d18(root: bool) -> None:
+def test_fedtsdp_d18() -> None:
     """Who is away at a regrouping joins the cluster of least mean JS to its last upload, or else the largest."""
-    method = replace(OFTEN, root=root, psi=1.0)
+    method = replace(OFTEN, psi=1.0)
     run = train(method, planted("label", 5, sizes=SIZES), 5, training=TWO, participation=0.5, dropout=0.1)
     last: dict[int, Tensor] = {}
     moved = 0
@@ -82,7 +79,7 @@ def test_fedtsdp_d18(root: bool) -> None:
         sizes = np.bincount(state.groups[state.known])
         for client in np.setdiff1d(np.arange(20), here).tolist():
             if client in last:
-                far = js_divergences(predictions(run, number, last[client][None]), q, root=root)[0]
+                far = js_divergences(predictions(run, number, last[client][None]), q)[0]
                 means = [far[clusters == k].mean() for k in range(len(sizes))]
                 assert state.groups[client] == int(np.argmin(means))
                 moved += state.groups[client] != run.states[number - 1].groups[client]
@@ -202,33 +199,12 @@ def test_fedtsdp_affinity() -> None:
     assert found.name == "divergence of predictions"
     np.testing.assert_array_equal(found.matrix, js[np.ix_([3, 4, 19], [3, 4, 19])])
     assert run.method.affinity(run.states[0], run.server, run.server.everyone) is None
-    part = train(replace(OFTEN, root=True), federation, 2, participation=0.5)
+    part = train(OFTEN, federation, 2, participation=0.5)
     assert part.method.affinity(part.state, part.server, part.server.everyone) is None
     there = part.asked[1][0][1].clients
     found = part.method.affinity(part.state, part.server, there)
     assert found is not None
-    assert found.name == "divergence of predictions (root)"
-
-
-@pytest.mark.medium
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize("case", ["one client", "one sample", "dropout", "nobody answers"])
-@pytest.mark.parametrize("network", ["planted-perceptron", "planted-batch-norm"])
-@pytest.mark.parametrize("method", [FedTSDP(), OFTEN, replace(OFTEN, shared=1.0, scope="shared", stages="second")])
-def test_fedtsdp_odd_federations(method: FedTSDP, network: str, case: str) -> None:
-    federation = planted("feature", clients=1 if case == "one client" else 8)
-    if case == "one sample":
-        federation = without_client(federation, 1)
-    dropout = {"dropout": 0.3, "nobody answers": 0.999999}.get(case, 0.0)
-    run = train(method, federation, 6, network=network, dropout=dropout)
-    assert torch.isfinite(run.served()).all()
-    assert torch.isfinite(run.state.models).all()
-    if case == "nobody answers":
-        assert all(same(state, run.states[0]) for state in run.states)
-        assert run.logged("hopkins") == [None] * 6
-    if case == "one client":
-        assert run.logged("hopkins") == [0.5] * 6
-        assert run.logged("js", "min") == [None] * 6
+    assert found.name == "divergence of predictions"
 
 
 @pytest.mark.slow
@@ -294,37 +270,6 @@ def test_fedtsdp_predictions_that_overflow_do_not_fire() -> None:
     assert after.groups.tolist() == state.groups.tolist()
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(8)
-@pytest.mark.parametrize("method", [FedTSDP(eps2="inf"), OFTEN, FedTSDP(h=1.0, eps2=3.5), FedTSDP(shared=0.0)])
-def test_fedtsdp_kill_and_resume(method: FedTSDP, tmp_path: Path) -> None:
-    """Wherever the run is cut, before a firing or after, with private tensors or without: the same bits."""
-    federation = planted("label", 2, sizes=SIZES)
-
-    def fresh() -> Trained:
-        return train(method, federation, 0, training=TWO, dropout=0.1)
-
-    whole, cuts = fresh(), Checkpoints(tmp_path, "fedtsdp")
-    assert isinstance(whole.runtime, LocalRuntime)
-    files = []
-    for number in range(1, 7):
-        _continued(whole, 1, 0.6)
-        memory = {"state": whole.state, **whole.runtime.states.to_checkpoint()}
-        files.append(cuts.save(number, memory).read_bytes())
-    for number, content in enumerate(files, 1):
-        path = tmp_path / f"{number:06d}.safetensors"
-        path.write_bytes(content)
-        _, memory = cuts.load(path)
-        other = fresh()
-        assert isinstance(other.runtime, LocalRuntime)
-        other.runtime.states.restore(memory["kept"], memory["has"])
-        other.states[:] = [*whole.states[:number], memory["state"]]
-        _continued(other, 6 - number, 0.6)
-        for ours, theirs in zip(other.states[number:], whole.states[number:], strict=True):
-            assert same(ours, theirs)
-        assert torch.equal(other.served(), whole.served())
-
-
 def test_fedtsdp_rounding_reaches_what_is_sent_and_served() -> None:
     """Two layers of four tensors, after one firing 3.92 of them: rounded up, nothing is private yet."""
     federation = planted("iid", clients=3, samples=20)
@@ -334,7 +279,7 @@ def test_fedtsdp_rounding_reaches_what_is_sent_and_served() -> None:
 
 
 @pytest.mark.medium
-def test_fedtsdp_says_which_setting_would_have_made_groups() -> None:
+def test_fedtsdp_says_why_there_is_one_group() -> None:
     """Why there is one group: the statistic stayed low, or eps1 links all."""
     quiet = train(FedTSDP(), planted("iid"), 3, training=TWO)
     (remark,) = quiet.method.final_warnings(quiet.state, quiet.server, 3)
@@ -342,8 +287,7 @@ def test_fedtsdp_says_which_setting_would_have_made_groups() -> None:
     assert remark.startswith(
         "the Hopkins statistic did not pass method.h = 0.65 in 3 rounds; its highest value was 0."
     )
-    would = float(remark.removesuffix(" would have passed").rsplit(" ", 1)[1])
-    assert would < highest <= would + 0.01
+    assert remark.endswith(f"{highest:.3f}")
     linked = train(FedTSDP(h=0.0), planted("iid"), 1, training=TWO)
     (remark,) = linked.method.final_warnings(linked.state, linked.server, 1)
     assert remark.startswith("clients were regrouped and are one group, for method.eps1 = 0.15 links all")
@@ -359,7 +303,7 @@ def test_fedtsdp_says_which_setting_would_have_made_groups() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("split", ["permuted-labels(2)", "permuted-labels(4)", "rotated(2)", "rotated(4)"])
+@pytest.mark.parametrize("split", ["permuted-labels(4)", "rotated(2)"])
 def test_fedtsdp_finds_planted_groups_of_digits(split: str) -> None:
     """20 clients, two steps a round, 20 rounds: by the defaults alone."""
     federation = build("digits", split, 20, 0, validation=0.0, test=0.2, public=200)
@@ -386,18 +330,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("settings", "sentence"), BAD, ids=[str(s) for s, _ in BAD])
 def test_fedtsdp_refuses_settings(settings: dict[str, Any], sentence: str) -> None:
-    for make in (lambda: FedTSDP(**settings), lambda: METHODS["fedtsdp"].bind(settings)):
-        with pytest.raises(BadInput) as caught:
-            make()
-        assert len(caught.value.problems) == 1
-        assert caught.value.problems[0].startswith(sentence)
+    with pytest.raises(BadInput) as caught:
+        METHODS["fedtsdp"].bind(settings)
+    assert len(caught.value.problems) == 1
+    assert caught.value.problems[0].startswith(sentence)
 
 
 def test_fedtsdp_refuses_all_at_once_and_more_layers_than_there_are() -> None:
     with pytest.raises(BadInput) as caught:
-        FedTSDP(eps1="x", rho=2.0, psi=0.0)
+        METHODS["fedtsdp"].bind({"eps1": "x", "rho": 2.0, "psi": 0.0})
     assert [p.split(" ")[0] for p in caught.value.problems] == ["psi", "eps1", "rho"]
     with pytest.raises(BadInput, match=r"method\.shared = 3 is not possible; this network has 2 layers"):
         train(FedTSDP(shared=3.0), planted("iid", clients=2), 1)
-    assert FedTSDP(eps1=float("inf")).eps1 == float("inf")
     assert METHODS["fedtsdp"].bind({"eps1": float("inf"), "eps2": 3})["eps1"] == "inf"

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from coterie.errors import BadInput
 from coterie.grouping.affinity import squared_distances
 from coterie.grouping.aggregate import group_means
-from coterie.grouping.matching import Matching
 from coterie.methods import Cohort, FeSEM, ServerView
 from coterie.methods.client_rows import VersionedRows
 from coterie.methods.fesem import FeSEMState, mean_distance
@@ -120,31 +119,18 @@ def test_fesem_ma_2_10_7_of_one_model() -> None:
     assert run.method.affinity(state, run.server, np.arange(6)).matrix.max() < 1e-6  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_fesem_ma_2_10_8() -> None:
-    """Clients of one model get it back; as a posterior mean it is shrunk by 6/7, less and less as sigma0 grows."""
-    federation = planted("iid", clients=6)
-    for method, factor in (
-        (FeSEMMA(clusters=1), 1.0),
-        (FeSEMMA(clusters=1, shrink=True), 6 / 7),
-        (FeSEMMA(clusters=1, shrink=True, sigma0=10.0), 600 / 601),
-        (FeSEMMA(clusters=1, shrink=True, sigma0=1e4), 1.0),
-    ):
-        run = train(method, federation, 1)
-        alike = replace(run.state, models=VersionedRows(run.state.last[:1].repeat(6, 1)))
-        (centre,) = method.take_m_step(alike, run.server, np.arange(6)).centres
-        first, bias, *last = run.server.layout.tensors
-        model = alike.last[0]
-        torch.testing.assert_close(first.view(centre), first.view(model) * factor, atol=1e-6, rtol=0)
-        shift = 0.1 * (1 - factor)
-        torch.testing.assert_close(bias.view(centre), bias.view(model) * factor + shift, atol=1e-6, rtol=0)
-        assert all(torch.equal(e.view(centre), e.view(model)) for e in last)
+    """Clients of one model get it back."""
+    method = FeSEMMA(clusters=1)
+    run = train(method, planted("iid", clients=6), 1)
+    alike = replace(run.state, models=VersionedRows(run.state.last[:1].repeat(6, 1)))
+    (centre,) = method.take_m_step(alike, run.server, np.arange(6)).centres
+    assert torch.equal(centre, alike.last[0])
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(4)
-@pytest.mark.parametrize("kind", ["feature", "incongruent"])
-@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize(("kind", "groups"), [("feature", 4), ("incongruent", 2)])
 def test_fesem_ma_finds_planted_groups(kind: str, groups: int) -> None:
     training = TRAINING.updated(epochs=5)
     run = train(FeSEMMA(clusters=groups), planted(kind, groups), 4, training=training, participation=0.6)
@@ -254,21 +240,6 @@ def test_fesem_ma_newcomer() -> None:
 
 
 @pytest.mark.slow
-def test_fesem_ma_reseeds_at_the_matched_distance() -> None:
-    """FeSEM's D8: another order of a centre's own units is not far from it, and no place for an empty centre."""
-    method = FeSEMMA(clusters=2, reseed=True)
-    run = train(method, planted("feature", 2), 2)
-    groups, centre = np.zeros(20, np.int64), run.state.centres[0]
-    models = centre.repeat(20, 1)
-    models[3] = reordered(centre, run.server.layout, np.random.default_rng(0))
-    models[5] += 1e-3
-    state = replace(run.state, models=VersionedRows(models), groups=groups, empty=np.array([0, 4]))
-    assert torch.equal(method.take_m_step(state, run.server, np.arange(20)).centres[1], models[5])
-    plain = FeSEM(clusters=2, reseed=True).take_m_step(state, run.server, np.arange(20))
-    assert torch.equal(plain.centres[1], models[3])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("signal", ["all", "last_kernel"])
 def test_fesem_ma_logs_the_objective(signal: str) -> None:
     """The mean matched distance to the own centre; the E-step never makes it larger."""
@@ -293,12 +264,6 @@ def test_fesem_ma_logs_the_objective(signal: str) -> None:
         left = np.where(earlier.known, earlier.groups, state.groups)
         np.testing.assert_allclose(before, objective(earlier.centres, left))
         assert before >= after > 0
-
-
-def test_fesem_ma_settings_reach_the_matching() -> None:
-    method = FeSEMMA(sweeps=3, shrink=True, sigma=2.0, sigma0=3.0, bias_mean=0.5)
-    assert method.matching == Matching(2.0, 3.0, bias_mean=0.5, sweeps=3, shrink=True)
-    assert FeSEMMA().matching == Matching()
 
 
 def test_fesem_ma_refuses_shortcuts_before_anything_is_trained() -> None:
@@ -329,7 +294,7 @@ def test_fesem_ma_from_independent_starts_matches_units_in_the_warm_up() -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(10, 10), (12, 6, 3, 1)])
+@pytest.mark.parametrize("sizes", [(12, 6, 3, 1)])
 def test_fesem_ma_finds_planted_groups_by_its_defaults(sizes: tuple[int, ...]) -> None:
     """As FeSEM does, of which it has the warm-up."""
     for kind in ("feature", "incongruent"):

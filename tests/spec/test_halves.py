@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from coterie.methods import FedAvg, Halves
 from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, grouped, planted, train
-from tests.survival import SIZES, assert_resumes, assert_survives, local
+from tests.survival import SIZES, local
 
 MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
 
@@ -118,13 +117,3 @@ def test_halves_of_too_few_are_one_group_at_once(clients: int, samples: int) -> 
     assert torch.equal(run.state.models, fedavg.state.model)
     (warning,) = run.method.warnings(run.server, 2)
     assert warning.startswith("3 clients are too few" if clients == 3 else "more than a fifth of the clients")
-
-
-@pytest.mark.medium
-def test_halves_8_7() -> None:
-    assert_survives(Halves(starts=1))
-
-
-@pytest.mark.slow
-def test_halves_8_9_resumed(tmp_path: Path) -> None:
-    assert_resumes(Halves(starts=2), tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +20,14 @@ from coterie.methods.layercfl import LayerCFL
 from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, Trained, planted, same, train, without_client
 from tests.splitting import DECAY, FIRST, LAST, PUBLISHED, QUICK, gaps_of, quick
-from tests.survival import SIZES, assert_resumes, assert_survives, local
+from tests.survival import SIZES
 
 both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(8)
-@both_engines
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize(("engine", "participation"), [("sequential", 0.5), ("batched", 1.0)])
 @pytest.mark.parametrize("never", [{"eps1_frac": 0.0}, {"eps1": 0.0}])
 def test_layercfl_4_8_2(engine: str, participation: float, never: dict[str, Any]) -> None:
     """With eps1 = 0 no leaf ever rests: FedAvg, bit for bit."""
@@ -85,8 +83,7 @@ def splits(groups: int, seed: int, kind: str = "incongruent", decay: float = 0.9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("layers", ["auto", "all"])
+@pytest.mark.parametrize(("seed", "layers"), [(0, "auto"), (1, "all")])
 def test_layercfl_4_8_6(seed: int, layers: str) -> None:
     """Incongruent groups, lr 0.1 x 0.98^t, r = 4, 80 rounds: K - 1 splits and ARI 1 for K = 2 and 4, none for 1."""
     for groups in (1, 2, 4):
@@ -96,8 +93,7 @@ def test_layercfl_4_8_6(seed: int, layers: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize("layers", [FIRST, LAST, "all"])
+@pytest.mark.parametrize("layers", ["all"])
 def test_layercfl_4_8_6_constant_learning_rate(layers: str) -> None:
     """Two groups are found without a decay as well, by either layer alone; four are not (D5)."""
     run = splits(2, 0, decay=1.0, layers=layers)
@@ -109,7 +105,7 @@ def test_layercfl_4_8_6_constant_learning_rate(layers: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_layercfl_4_8_7(seed: int) -> None:
     """IID clients are never split with r = 4, and are with r = 1, for any norm that falls satisfies that (D6).
 
@@ -119,13 +115,11 @@ def test_layercfl_4_8_7(seed: int) -> None:
 
     def number_of_splits(**settings: Any) -> int:
         run = train(LayerCFL(**PUBLISHED | {"layers": "all", "t_min": 5} | settings), federation, 60, seed=seed)
-        if settings.get("gamma_max") == "split_half":
-            assert run.state.until[0] > 0
         return len(run.state.splits)
 
     assert number_of_splits() == 0
     assert number_of_splits(ratio=1.0) > 0
-    assert number_of_splits(ratio=1.0, gamma_max="split_half") == 0
+    assert number_of_splits(ratio=1.0, gamma_max="noise") == 0
 
 
 @pytest.mark.medium
@@ -161,8 +155,7 @@ def test_layercfl_4_8_9() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(4)
-@pytest.mark.parametrize("clients", [12, 48])
+@pytest.mark.parametrize("clients", [12])
 def test_layercfl_four_incongruent_groups(clients: int) -> None:
     """Nobody is lost at the second split: every client ends in exactly one leaf, and the leaves are the groups."""
     run = train(LayerCFL(**PUBLISHED), planted("incongruent", 4, clients=clients), 80, training=DECAY)
@@ -251,61 +244,6 @@ def test_layercfl_signals_see_no_buffers(network: str) -> None:
         run.state.models, group_means(replies.models, run.state.groups, run.state.models, replies.samples)
     )
     assert list(gaps_of(run)) == [*layout.layers, "all"]
-
-
-SURVIVORS: dict[str, LayerCFL] = {
-    "default": LayerCFL(),
-    "quick": LayerCFL(t_min=2, eps1_frac=0.9, ratio=1.0, gamma_max=0.0),
-    "split-half": LayerCFL(t_min=1, eps1_frac=2.0, ratio=0.0, gamma_max="split_half", cooldown=1),
-    "recursive": LayerCFL(
-        t_min=1, eps1_frac=2.0, ratio=0.0, recursive=True, layers="last:1", weights="uniform", gamma_max=0.0
-    ),
-    "options": LayerCFL(
-        t_min=2,
-        eps1_frac=2.0,
-        ratio=0.0,
-        gamma_max=0.0,
-        signal="weights",
-        layers="all",
-        linkage="average",
-        persist_opt=True,
-    ),
-    "l2": LayerCFL(
-        t_min=2, eps1_frac=2.0, ratio=0.0, gamma_max=0.0, distance="l2", layers="first:1", linkage="single"
-    ),
-}
-each = pytest.mark.parametrize("name", SURVIVORS)
-
-
-@each
-def test_layercfl_survives(name: str) -> None:
-    assert_survives(SURVIVORS[name], 4)
-
-
-@pytest.mark.slow
-@pytest.mark.thinned(6)
-@each
-def test_layercfl_resumes_from_every_round(name: str, tmp_path: Path) -> None:
-    """While it is choosing, before a split, after it, and while a refused leaf waits: the same bits."""
-    training = TRAINING.updated(momentum=0.5, lr_decay=0.98)
-    assert_resumes(SURVIVORS[name], tmp_path, 6, training=training, dropout=0.1, participation=0.8)
-
-
-@pytest.mark.medium
-def test_layercfl_resumed_runs_went_through_every_phase() -> None:
-    """The runs that are killed above do choose, split and refuse."""
-    federation = planted("feature", clients=8, sizes=SIZES[:8])
-    settings: dict[str, Any] = {
-        "training": TRAINING.updated(momentum=0.5, lr_decay=0.98),
-        "dropout": 0.1,
-        "participation": 0.8,
-    }
-    runs = {name: train(method, federation, 6, **settings) for name, method in SURVIVORS.items()}
-    assert any(state.looks > 0 and state.chosen == -1 for state in runs["default"].states)
-    assert runs["quick"].state.chosen >= 0
-    assert runs["split-half"].state.until.max() > 0
-    assert all(len(runs[name].state.splits) for name in ("quick", "recursive", "options", "l2"))
-    assert local(runs["options"]).states.kept.keys() == {"moments"}
 
 
 @pytest.mark.slow

@@ -36,9 +36,6 @@ FEATURE_SKEW_CONVOLUTION = 3
 NO_STRUCTURE = 0.25
 """Mean silhouettes up to here speak for no groups at all (Kaufman and Rousseeuw, 1990)."""
 
-FEW_CLIENTS = 200
-"""Clients up to whom comparing them in a round without a need costs little."""
-
 MOST_GROUPS = 16
 """Groups up to which a number of groups is looked for."""
 

@@ -32,27 +32,6 @@ Places = NDArray[np.int64]
 """For each unit of a model, which unit of the centre it is `[width]`."""
 
 
-@dataclass(frozen=True)
-class Matching:
-    """The model behind the matching: `x_iu ~ N(theta_g, sigma^2)`, `theta_g ~ N(mu0, sigma0^2)`.
-
-    Every client has as many units as the centre (docs/methods/fesem-ma.md, D1), so every assignment has the same
-    prior. The matching depends on `sweeps` alone, and `shrink` on the deviations and `bias_mean`.
-    """
-
-    sigma: float = 1.0
-    sigma0: float = 1.0
-    bias_mean: float = 0.1
-    """mu0 of a bias; that of every other number is 0."""
-    sweeps: int = 5
-    """How often every client is taken out, in random order, and matched anew."""
-    shrink: bool = False
-    """Posterior means in the place of plain ones: with equal deviations, J / (J + 1) of them.
-
-    See docs/methods/fesem-ma.md, D5.
-    """
-
-
 def align_units(models: Tensor, centre: Tensor, layout: Layout) -> Tensor:
     """Models `[n, P]` with their hidden units in the order of the centre's `[P]`.
 
@@ -91,9 +70,8 @@ def average_matched(
     previous: Tensor,
     layout: Layout,
     rng: np.random.Generator,
-    matching: Matching = Matching(),
+    sweeps: int = 5,
     weights: ArrayLike | None = None,
-    class_counts: NDArray[np.int64] | None = None,
 ) -> Tensor:
     """The matched mean of each group's models, in the order of units of the group's first model.
 
@@ -103,9 +81,8 @@ def average_matched(
         previous: `[K, P]`; a group without members keeps its row (docs/methods/conventions.md, convention 7).
         layout: of the models.
         rng: draws the orders of the sweeps.
-        matching: the model behind the matching.
+        sweeps: how often every client is taken out, in random order, and matched anew.
         weights: `[r]`, positive, of the mean and not of the matching; uniform where not given.
-        class_counts: `[r, C]`, samples of each class: weights of the rows of the last layer, as FedMA has them.
 
     Returns:
         A new matrix `[K, P]`, float32.
@@ -118,8 +95,7 @@ def average_matched(
         members = np.flatnonzero(groups == k)
         if len(members):
             own = None if weights is None else np.asarray(weights, np.float64)[members]
-            counts = None if class_counts is None else class_counts[members]
-            means[k] = _mean(models, members, layout, rng, matching, own, counts)
+            means[k] = _mean(models, members, layout, rng, sweeps, own)
     return means
 
 
@@ -128,57 +104,43 @@ def _mean(
     members: NDArray[np.int64],
     layout: Layout,
     rng: np.random.Generator,
-    matching: Matching,
+    sweeps: int,
     weights: NDArray[np.float64] | None,
-    class_counts: NDArray[np.int64] | None,
 ) -> Tensor:
-    """The matched mean of the rows `members` of `models`, with `weights` and `class_counts` of these alone."""
+    """The matched mean of the rows `members` of `models`, with the `weights` of these alone."""
     chain, rows = hidden_layers(layout), [models[i] for i in members.tolist()]
     for hidden in chain:
-        places = _match(rows, hidden, rng, matching)
+        places = _match(rows, hidden, rng, sweeps)
         if any((own != np.arange(hidden.width)).any() for own in places):
             rows = [reorder_units(row, layout, hidden, own) for row, own in zip(rows, places, strict=True)]
     if rows[0].data_ptr() == models[members[0]].data_ptr():  # no unit has moved: without a copy of the rows
         groups, shares = np.full(len(models), -1, np.int64), np.ones(len(models))
         groups[members] = 0
         shares[members] = 1.0 if weights is None else weights
-        centre = group_means(models, groups, models[:1], shares)[0]
-    else:
-        stacked = torch.stack(rows)
-        centre = mean(stacked, stacked[:1], weights)[0]
-    prior, own = matching.sigma0**-2, matching.sigma**-2
-    for entry in (e for hidden in chain for e in hidden.owned):
-        values = centre[entry.start : entry.stop]
-        total = values.double() * len(members)
-        if matching.shrink and entry.role != "buffer":
-            mu0 = matching.bias_mean if entry.role == "bias" else 0.0
-            values[:] = (mu0 * prior + total * own) / (prior + len(members) * own)
-        else:
-            values[:] = total / len(members)
-    if class_counts is not None:
-        _weigh_classes(centre, rows, layout, class_counts)
-    return centre
+        return group_means(models, groups, models[:1], shares)[0]
+    stacked = torch.stack(rows)
+    return mean(stacked, stacked[:1], weights)[0]
 
 
-def _match(models: Sequence[Tensor], hidden: Hidden, rng: np.random.Generator, matching: Matching) -> list[Places]:
+def _match(models: Sequence[Tensor], hidden: Hidden, rng: np.random.Generator, sweeps: int) -> list[Places]:
     """The unit of the centre that every unit of every model is: the maximum a posteriori, by sweeps.
 
-    See docs/methods/fesem-ma.md.
+    The model behind it is `x_iu ~ N(theta_g, sigma^2)`, `theta_g ~ N(mu0, sigma0^2)`. Every client has as many
+    units as the centre (docs/methods/fesem-ma.md, D1), so every assignment has the same prior, and neither the
+    deviations nor mu0 change which is best.
     """
     places: list[Places] = [np.arange(hidden.width) for _ in models]
     if len(models) == 1:
         return places
-    orders = [rng.permutation(len(models)) for _ in range(matching.sweeps)]
+    orders = [rng.permutation(len(models)) for _ in range(sweeps)]
     if stays_in_order(models, hidden):
         return places
-    # x / sigma^2 of every unit, and s_g = mu0 / sigma0^2 + sum x / sigma^2 of every unit of the centre.
-    precision = matching.sigma**-2
 
     def units(i: int) -> NDArray[np.float64]:
         # Of one model at a time: those of all in float64 take twice the memory of the models.
-        return hidden.units(models[i]).astype(np.float64) * precision
+        return hidden.units(models[i]).astype(np.float64)
 
-    sums = hidden.prior(matching.bias_mean) * matching.sigma0**-2 + units(0)
+    sums = units(0)  # of what is matched to each unit of the centre
     for i in range(1, len(models)):
         own = units(i)
         places[i] = _assign(own @ sums.T)
@@ -201,19 +163,6 @@ def _assign(scores: NDArray[np.float64]) -> Places:
     from scipy.optimize import linear_sum_assignment
 
     return np.asarray(linear_sum_assignment(scores, maximize=True)[1])
-
-
-def _weigh_classes(centre: Tensor, models: Sequence[Tensor], layout: Layout, counts: NDArray[np.int64]) -> None:
-    """Rows of the last layer as means weighted by the samples of their class; uniform for one nobody has."""
-    seen = counts.sum(0) > 0
-    share = np.where(seen, counts, 1).astype(np.float64)
-    share /= share.sum(0)
-    last = [e for e in layout.entries if e.layer == len(layout.layers) - 1]
-    for entry in last:
-        rows = torch.zeros_like(rows_of(entry, centre, counts.shape[1]), dtype=torch.float64)
-        for model, own in zip(models, torch.from_numpy(share), strict=True):
-            rows += rows_of(entry, model, counts.shape[1]) * own[:, None]
-        rows_of(entry, centre, counts.shape[1])[:] = rows
 
 
 def reorder_units(model: Tensor, layout: Layout, hidden: Hidden, places: Places) -> Tensor:
@@ -248,12 +197,6 @@ class Hidden:
     def units(self, model: Tensor) -> Units:
         """The trainable numbers of every unit of `model` `[P]`."""
         return np.asarray(torch.cat([rows_of(e, model, self.width) for e in self.trained], 1).numpy())
-
-    def prior(self, bias_mean: float) -> NDArray[np.float64]:
-        """mu0 of a unit `[D]`."""
-        return np.concatenate(
-            [np.full(e.size // self.width, bias_mean * (e.role == "bias"), np.float64) for e in self.trained]
-        )
 
 
 def hidden_layers(layout: Layout) -> tuple[Hidden, ...]:

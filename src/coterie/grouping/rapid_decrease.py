@@ -49,7 +49,7 @@ def radii(losses: Sequence[float], terms: int) -> NDArray[np.float64]:
     return found
 
 
-def has_decrease_ended(losses: Sequence[float], terms: int, observed: int, least: int = 0) -> bool:
+def has_decrease_ended(losses: Sequence[float], terms: int, observed: int) -> bool:
     """Whether the rapid decrease has ended by the last of `losses`.
 
     It ends at the first round whose radius is finite and smaller than in each of the `observed` rounds after it.
@@ -59,13 +59,12 @@ def has_decrease_ended(losses: Sequence[float], terms: int, observed: int, least
         losses: mean training losses since the last change of the groups, one a round.
         terms: how many of them are smoothed over (see `count_terms`).
         observed: rounds for which the radius must stay larger (t_obv).
-        least: the first round, counted from 1 after the change, in which the decrease may end (D6).
     """
     radius = radii(losses, terms)
     if len(radius) <= observed:
         return False
     later = np.lib.stride_tricks.sliding_window_view(radius[1:], observed).min(1)
-    return bool((radius[:-observed] < later)[max(least - 1, 0) :].any())
+    return bool((radius[:-observed] < later).any())
 
 
 def cut_at(tree: NDArray[np.float64], share: float) -> Groups:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.methods.fesem import FeSEM as FeSEM
     from coterie.methods.fesem_ma import FeSEMMA as FeSEMMA
     from coterie.methods.flis import FLIS as FLIS
+    from coterie.methods.grouped_layers import GroupedLayers as GroupedLayers
     from coterie.methods.halves import Halves as Halves
     from coterie.methods.ifca import IFCA as IFCA
     from coterie.methods.layercfl import LayerCFL as LayerCFL
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from coterie.methods.method import Needs as Needs
     from coterie.methods.method import ServerView as ServerView
     from coterie.methods.method import Serving as Serving
-    from coterie.methods.mixed import Mixed as Mixed
     from coterie.methods.per_fedavg import PerFedAvg as PerFedAvg
     from coterie.methods.robust_tkm import RobustTKM as RobustTKM
 

@@ -10,9 +10,10 @@ Decisions where the paper is silent, and cost: docs/methods/adacfl.md
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.methods.catalog import METHODS
-from coterie.methods.cfl import Distance, Eps2On, Layers, Signal
+from coterie.methods.cfl import Distance, Layers, Signal
 from coterie.methods.layercfl import LayerCFL
 
 
@@ -27,4 +28,5 @@ class AdaCFL(LayerCFL):
     layers: Layers = "last:1"
     signal: Signal = "weights"
     distance: Distance = "l2"
-    eps2_on: Eps2On = "all"
+
+    eps2_is_of_selected: ClassVar[bool] = False

@@ -14,6 +14,10 @@ METHODS = Catalog(
         "nofed": "local-only",
         "standalone": "local-only",
     },
+    gone={
+        "mixed": "for groups with private or common layers take grouped-layers; other parts put together are a "
+        "file of your own (docs/methods.md, and `coterie list parts`)",
+    },
     group="coterie.methods",
     must_be="coterie.methods.method:Method",
 )

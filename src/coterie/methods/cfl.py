@@ -19,16 +19,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PlainValidator
+from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.half_data import HalfDataSpread
 from coterie.clients.rules.local_update import LocalUpdate, UpdateKeepingSolver
 from coterie.errors import BadInput
 from coterie.grouping.cluster import Linkage, bipartition, nearest_group
@@ -52,12 +51,12 @@ from coterie.grouping.splitting import Gates, Leaves, born, norms, row_of, separ
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.client_rows import add_rows, replace_rows
 from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Replies, Round, Send
-from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, ServerView, Serving, find_idle_settings
+from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, ServerView, Serving
 from coterie.methods.privacy import UNTRIED, Covered
 from coterie.methods.split_halves import compare_halves
 from coterie.models.layout import BYTES_PER_SCALAR, Layout, Part
 
-NOISE, SPLIT_HALF = "noise", "split_half"
+NOISE: Final = "noise"
 
 LEVEL = 0.003
 """The p-value of a test on halves below which members of a leaf count as no draws from one population."""
@@ -79,29 +78,16 @@ Signal = Annotated[Literal["update", "weights"], Field(description="what is comp
 
 Distance = Annotated[Measure, Field(description="how it is compared")]
 
-Eps2On = Annotated[
-    Literal["selected", "all"],
-    Field(description="tensors whose norm is held against eps2: the compared ones as in Eq. 28, or all as in CFL"),
-]
-
 FirstSplit = Annotated[int, Field(ge=1, description="the first round in which a leaf may be split")]
 
 Weights = Annotated[Literal["samples", "uniform"], Field(description="a client's weight in its leaf's mean")]
 
 
-def _check_gamma(value: Any) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value not in (NOISE, SPLIT_HALF) and not (number and 0 <= value <= 1):
-        raise ValueError(f"it must be a number, 0 … 1, {NOISE!r} or {SPLIT_HALF!r}")
-    return value
-
-
 Gamma = Annotated[
-    float | str,
-    PlainValidator(_check_gamma),
+    Annotated[float, Field(ge=0, le=1)] | Literal["noise"],
     Field(
-        description="the separation, 0 … 1, that sides must exceed; split_half: Theorem 1's bound of it; noise: a "
-        "test on halves of the members' data must reject that they are of one distribution"
+        description="the separation, 0 … 1, that sides must exceed; or noise: a test on halves of the members' "
+        "data must reject that they are of one distribution"
     ),
 ]
 
@@ -161,15 +147,12 @@ class CFLState(Leaves, Choice):
         updated_in[replies.clients] = round
         return replace(self, updates=replace_rows(self.updates, replies.clients, moved), updated_in=updated_in)
 
-    def find_known(self, round: int, stale: int | None) -> Ids:
-        """Return the clients with an update from their leaf's model (docs/methods/layercfl.md, D16).
+    def find_known(self, round: int) -> Ids:
+        """Return the clients with an update from their leaf's model: one of this round, or since the leaf was made.
 
-        One of this round counts, and one since the leaf was made: where `stale` is given, from the last `stale` + 1
-        rounds.
+        See docs/methods/layercfl.md, D16.
         """
-        since = self.updated_in > born(self)[self.groups]
-        recent = self.updated_in >= (0 if stale is None else round - stale)
-        return np.flatnonzero((self.updated_in == round) | (since & recent))
+        return np.flatnonzero((self.updated_in == round) | (self.updated_in > born(self)[self.groups]))
 
     def find_mute(self, round: int, share: float) -> Ids:
         """Return the clients who never answer: in the rounds since they did, or joined their leaf, they were asked.
@@ -198,15 +181,15 @@ class CFL(Method[CFLState]):
     """Recursive bipartition by the cosine of whole updates (Sattler et al., 2020; also FMTL, FedCluster).
 
     The released code is `eps1 = 0.4` (and `eps2 = 1.6`, which is `ratio = 4` times that), `linkage = "complete"`,
-    `gamma_max = 0`, `t_min = 21`, `cooldown = 0`, `stale = 0`, `persist_opt = true`. Its thresholds are lengths of
+    `gamma_max = 0`, `t_min = 21`, `cooldown = 0`, `persist_opt = true`. Its thresholds are lengths of
     one network's updates.
 
     FeSEM's version of it is `layers = "last:1"`, `linkage = "average"`, `gamma_max = 0.13`, `t_min = 30`, tested
     whatever the norms (`eps1_frac = 2`, `ratio = 0`), each new leaf after thirty rounds more (`retrain = 30`).
 
-    Per round: down and up `m P b` bytes. Unless `gamma_max` is a number, each client present in a leaf that passes
-    both thresholds is sent the model once more and answers 4 bytes; with `noise` `2 P b` (of models of more than
-    262,144 parameters, two sketches of 8,192 numbers).
+    Per round: down and up `m P b` bytes. Unless `gamma_max` is a number, each client of a leaf that passes both
+    thresholds is sent the model once more and answers `2 P b` bytes (of models of more than 262,144 parameters, two
+    sketches of 8,192 numbers).
     """
 
     layers: Layers = ALL
@@ -226,20 +209,12 @@ class CFL(Method[CFLState]):
     ratio: Annotated[float, Field(ge=0, description="eps2 / eps1, r"), Grid(1.0, 2.0, 4.0, 10.0)] = 2.0
     eps1: Annotated[float | None, Field(ge=0, description="eps1 itself; CFL's code has 0.4")] = None
     eps2: Annotated[float | None, Field(ge=0, description="eps2 itself; CFL's code has 1.6")] = None
-    eps2_on: Eps2On = "all"
     t_min: Annotated[FirstSplit, Grid(5, 10, 21)] = 5
     gamma_max: Annotated[Gamma, Grid(0.0, 0.13, NOISE)] = NOISE
     cooldown: Annotated[int, Field(ge=0, description="rounds without a test after a refused split")] = 10
     retrain: Annotated[int, Field(ge=0, description="rounds that a new leaf trains before it is tested")] = 0
     recursive: Annotated[bool, Field(description="test new leaves at once, on the updates that made them")] = False
     weights: Weights = "uniform"
-    stale: Annotated[
-        int | None,
-        Field(
-            ge=0,
-            description="rounds for which the update of an absent client counts; without it, as long as its leaf",
-        ),
-    ] = None
     persist_opt: Annotated[bool, Field(description="clients keep their solver's memory, as in CFL's code")] = False
     log_gaps: Annotated[
         Literal["chosen", "every"],
@@ -247,6 +222,9 @@ class CFL(Method[CFLState]):
             description="layers whose gaps are measured for the log: the compared ones, or every one, which costs"
         ),
     ] = "chosen"
+
+    eps2_is_of_selected: ClassVar[bool] = False
+    """Whether eps2 is held against the updates of the compared layers alone (LayerCFL, Eq. 28)."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -260,12 +238,6 @@ class CFL(Method[CFLState]):
                 "method.layers = 'auto' is not possible with distance = 'l2', for distances in layers of different "
                 "sizes do not compare; it must name layers, as in last:1"
             )
-        own = self.eps2 is not None and (self.eps1 is not None or self.eps1_frac is not None)
-        counts = {
-            "eps1_frac": (self.eps1 is None, "eps1 to be left out"),
-            "ratio": (not own, "eps2 to be left out, or eps1 and eps1_frac"),
-        }
-        problems += find_idle_settings(self, counts)
         if problems:
             raise BadInput(problems)
 
@@ -290,70 +262,51 @@ class CFL(Method[CFLState]):
         return "FedAvg" if self.t_min > rounds else ""
 
     def final_warnings(self, state: CFLState, server: ServerView, rounds: int) -> list[str]:
-        """Say why nobody was split: which test never fired, how near it came, and what would have fired it."""
+        """Say which test kept all clients in one leaf, how near it came, and which setting decides it."""
         if len(state.splits):
             return []
         tested, rested, unsuited, cut = state.tests.tolist()
-        _, longest, apart = state.closest.tolist()
-        more = "raise run.participation, where it is below 1, or lower run.dropout"
+        shortest, longest, apart = state.closest.tolist()
         if rounds < self.t_min:
-            why = (
-                f"no leaf is tested before round {self.t_min}; method.t_min = {rounds} or less would have tested it"
-            )
+            why = f"no leaf is tested before round {self.t_min} (method.t_min)"
         elif server.n <= 2:
             why = "a leaf of one or two clients is never cut, and there are no more"
         elif not tested:
-            why = f"the updates of all {server.n} members of the leaf were known in too few rounds; {more}"
-            why += "" if self.stale is None else f", or raise method.stale = {self.stale}"
+            why = f"the updates of all {server.n} members of the leaf were known in too few rounds; "
+            why += "raise run.participation, where it is below 1, or lower run.dropout"
         elif not rested:
-            why = f"the leaf never came to rest: {self._say_what_rests(float(state.closest[0]))}"
+            name, unit = self._rest
+            times = shortest / unit if unit else math.inf
+            why = f"the leaf never came to rest: its mean update was never shorter than {times:.3g} times eps1 "
+            why += f"(method.{name})"
         elif not unsuited:
-            why = f"the leaf's model suited all members: the longest update at rest was {longest:.3g} times eps2; "
-            if self.eps2 is not None:
-                why += f"method.eps2 = {longest * self.eps2:.3g} would have passed this test"
-            else:
-                why += f"method.ratio = {longest * self.ratio:.3g} would have passed this test"
+            why = f"the leaf's model suited all members: the longest update at rest was {longest:.3g} times eps2 "
+            why += f"(method.{'ratio' if self.eps2 is None else 'eps2'})"
         elif not cut and self.gamma_max == NOISE:
-            alone = (server.samples < 2).any() and (state.updated_in == rounds).all()
-            why = f"no cut could be tested: it takes {LEAST} members with two halves of data; "
-            why += "a client of one training sample has none" if alone else "lower run.dropout"
-        elif not cut and self.gamma_max == SPLIT_HALF:
-            why = "no cut could be held against the spread of halves: no member present has two minibatches; "
-            why += "lower training.batch_size"
+            why = f"no cut could be tested: it takes {LEAST} members with two halves of data"
         elif not cut:
             why = "there was nothing to cut: the updates of all members were equal"
         elif self.gamma_max == NOISE:
             why = f"every cut of {cut} was refused: halves of the members' data did not tell them apart (p = "
-            why += (
-                f"{LEVEL / apart:.3g} at least, and it takes one below {LEVEL}); method.gamma_max = 0 would have "
-            )
-            why += "split them"
+            why += f"{LEVEL / apart:.3g} at least, and it takes one below {LEVEL})"
         else:
             why = f"every cut of {cut} was refused: the separation of its sides was at most {apart:.3g} times "
-            why += f"gamma_max = {self.gamma_max!r}, so that they look like clients of one distribution; a smaller "
-            why += "method.gamma_max, such as 0, would have split them"
+            why += f"method.gamma_max = {self.gamma_max:g}"
         return [f"no groups came about: {why}"]
 
-    def _say_what_rests(self, shortest: float) -> str:
-        """Say how near the mean update came to eps1, and which setting it would have passed.
-
-        `shortest` is its length as a share of what the setting multiplies: of 1 for `eps1`, of the leaf's longest
-        mean update for `eps1_frac`, and of the longest update of that round for `ratio`.
-        """
-        if math.isinf(shortest):
-            return "no update had a length to be held against eps1"
-        name, share = ("eps1", self.eps1) if self.eps1 is not None else ("eps1_frac", self.eps1_frac)
-        if share is None:
-            times, value = shortest * self.ratio, f"method.ratio below {1 / shortest:.3g}"
-        else:
-            times, value = shortest / share if share else math.inf, f"method.{name} above {shortest:.3g}"
-        near = f"its mean update was never shorter than {times:.3g} times eps1"
-        return f"{near if share != 0 else f'with {name} = 0 none does'}; {value} would have passed this test"
+    @property
+    def _rest(self) -> tuple[str, float]:
+        """The setting that decides when a leaf rests, and eps1 in the unit of `CFLState.closest`."""
+        if self.eps1 is not None:
+            return "eps1", self.eps1
+        if self.eps1_frac is not None:
+            return "eps1_frac", self.eps1_frac
+        return "ratio", 1 / self.ratio if self.ratio else math.inf
 
     @property
     def covered(self) -> Covered:
         server = "its server compares single clients' updates"
-        if not isinstance(self.gamma_max, str):
+        if self.gamma_max != NOISE:
             return Covered(server, UNTRIED, UNTRIED)
         halves = "its clients train on halves of their samples and tell what comes of each"
         return Covered(server, halves, halves)
@@ -368,9 +321,9 @@ class CFL(Method[CFLState]):
         send = {"model": Send(state.models, state.groups[clients])}
         replies: Replies = yield Exchange(clients, rule, send)  # step 1
         state = state.store_updates(replies, server.layout.trainable, cohort.round)
-        known = state.find_known(cohort.round, self.stale)
+        known = state.find_known(cohort.round)
         state, matrix = yield from self._compare(state, cohort, known)  # step 2
-        state = yield from self._split_leaves(state, cohort, replies.clients, known, matrix)  # step 3
+        state = yield from self._split_leaves(state, cohort, known, matrix)  # step 3
         # Step 4. The updates that caused a split are averaged in the new leaves (docs/methods/layercfl.md, D13).
         groups, weights = state.groups[replies.clients], replies.samples if self.weights == "samples" else None
         return replace(
@@ -454,12 +407,12 @@ class CFL(Method[CFLState]):
         return state, None if many else matrices[name]
 
     def _split_leaves(
-        self, state: CFLState, cohort: Cohort, present: Ids, known: Ids, matrix: NDArray[np.float64] | None
+        self, state: CFLState, cohort: Cohort, known: Ids, matrix: NDArray[np.float64] | None
     ) -> Round[CFLState]:
         """Test each leaf whose members are known or mute (docs/methods/layercfl.md, D16); split what passes."""
         server = cohort.server
         parts = list(candidates(server.layout, self.layers)[0].values())
-        part = -1 if self.eps2_on == "all" else state.chosen
+        part = state.chosen if self.eps2_is_of_selected else -1
         samples = server.samples if self.weights == "samples" else np.ones(server.n)
         mute = state.find_mute(cohort.round, len(cohort.clients) / server.n)
         tops, until, tests, closest = (
@@ -503,12 +456,10 @@ class CFL(Method[CFLState]):
             sides, apart, inside = self._cut_leaf(state, members, known, matrix, cohort)
             if not sides.any():
                 continue  # equal members are not cut
-            if self.gamma_max == NOISE:
+            if isinstance(self.gamma_max, str):  # NOISE
                 sides, times = yield from self._test_halves(state, row, members, sides, inside, cohort)
             else:
-                times = yield from self._compare_with_gamma(
-                    state, row, apart, np.intersect1d(members, present), server.layout
-                )
+                times = apart / self.gamma_max if self.gamma_max else math.inf if apart else 0.0
             if np.isnan(times):
                 continue  # not a refusal: the leaf waits until enough members can tell
             tests[3] += 1
@@ -604,25 +555,6 @@ class CFL(Method[CFLState]):
             sides = nearest_group(distances(inside, self.distance)[:, at], own)
             sides[at] = own
         return relabel(sides), LEVEL / p
-
-    def _compare_with_gamma(
-        self, state: CFLState, row: int, apart: float, present: Ids, layout: Layout
-    ) -> Round[float]:
-        """Return how many times gamma_max the separation `apart` of a leaf's sides is (Theorem 1).
-
-        With `split_half` that is the greatest gamma of the members who are `present`; NaN where none can tell.
-        """
-        least = self.gamma_max
-        if least == SPLIT_HALF:
-            part, model = self._select_part(state, layout), state.models[row]
-            rest = layout.everything - part
-            down = {"seen": Send.same(model, present, part)}
-            down |= {"rest": Send.same(model, present, rest)} if rest else {}
-            replies: Replies = yield Exchange(present, HalfDataSpread(), down)
-            spreads = replies.numbers.get("spread", np.empty(0))
-            least = float(np.nanmax(spreads)) if np.isfinite(spreads).any() else math.nan
-        assert not isinstance(least, str)
-        return apart / least if least else math.inf if apart else 0.0
 
     def _select_part(self, state: CFLState, layout: Layout) -> Part:
         """Return the tensors that are compared; all of them while the layer is undecided."""

@@ -18,7 +18,7 @@ Decisions where the paper is silent, and cost: docs/methods/clusterfl.md
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -39,9 +39,6 @@ from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, ServerView, S
 from coterie.methods.privacy import Covered
 from coterie.methods.private_layers import send_shared_part
 from coterie.models.layout import Part
-
-Labels = Literal["columns", "rows"]
-"""Which argmax of F labels a client: that of its column, or that of its row."""
 
 
 @state("clusterfl")
@@ -68,9 +65,10 @@ class ClusterFLState:
         """Who has uploaded a model `[n]`."""
         return np.isfinite(self.losses)
 
-    def groups(self, labels: Labels) -> NDArray[np.int64]:
-        """Label clients `[n]` by their argmax in F, ties to the first; -1 without a relation."""
-        related = self.relation.numpy() if labels == "rows" else self.relation.numpy().T
+    @property
+    def groups(self) -> NDArray[np.int64]:
+        """Label clients `[n]` by the argmax of their column of F, ties to the first; -1 without a relation."""
+        related = self.relation.numpy().T
         return relabel(np.where(related.any(1), related.argmax(1), UNKNOWN))
 
     def store_replies(self, replies: Replies) -> ClusterFLState:
@@ -112,9 +110,8 @@ class ClusterFL(Method[ClusterFLState]):
     The groups in the tables are the clients with equal argmax in F. A client's column holds the shares of its mix
     in F^T W. That of a row is often greatest at the client itself, and would leave it alone.
 
-    Per round: down nothing before there is a relation, then `m (P b + 4)` bytes, or `m (2 n P + n^2) b` with the
-    literal payload; up `m (P b + 4)`, for the loss that decides when to stop crosses too. Each client is sent the
-    initial model once.
+    Per round: down nothing before there is a relation, then `m (P b + 4)` bytes; up `m (P b + 4)`, for the loss
+    that decides when to stop crosses too. Each client is sent the initial model once.
     """
 
     alpha: Annotated[
@@ -132,32 +129,17 @@ class ClusterFL(Method[ClusterFLState]):
     every: Annotated[int, Field(ge=1, description="rounds from one relation matrix to the next")] = 3
     temperature: Annotated[float, Field(gt=0, description="of the outputs that are compared")] = 6.0
     stop: Annotated[float, Field(ge=0, description="mean change of loss at which all ends; 0 for never")] = 1e-2
-    labels: Annotated[
-        Labels, Field(description="a client's group: the argmax of its column of F, or that of its row")
-    ] = "columns"
-    payload: Annotated[
-        Literal["efficient", "literal"],
-        Field(description="send what a client needs; or all of Omega, U and F, as the authors' code does"),
-    ] = "efficient"
     coupled: Annotated[
         bool,
         Field(description="let clients count the constraint's products of their model with those it is mixed with"),
     ] = False
 
     def __post_init__(self) -> None:
-        problems = []
         if self.rho <= 2 * self.beta:
-            problems.append(
+            raise BadInput(
                 f"rho = {self.rho:g} is not possible: Omega has no minimum there; it must be above "
                 f"2 beta = {2 * self.beta:g}"
             )
-        if self.coupled and self.payload == "literal":
-            problems.append(
-                "coupled = true is not possible with payload = 'literal', which does not send clients the models "
-                "it needs; payload must be 'efficient'"
-            )
-        if problems:
-            raise BadInput(problems)
 
     @property
     def needs(self) -> Needs:
@@ -168,7 +150,7 @@ class ClusterFL(Method[ClusterFLState]):
         if not state.relation.any():
             need = f"method.every = {self.every} wants {self.every} rounds, and there were {rounds}"
             return [f"no groups came about: clients were never compared; {need}"]
-        found = np.unique(state.groups(self.labels)[state.known])
+        found = np.unique(state.groups[state.known])
         if len(found) > 1 or server.n == 1:
             return []
         shares = state.relation[:, torch.from_numpy(state.known)].max(0).values
@@ -198,7 +180,7 @@ class ClusterFL(Method[ClusterFLState]):
             return state
         rows = np.zeros(len(clients), np.int64)
         send = send_shared_part(server.initial(0)[None], rows, none, server.layout, state.known[clients])
-        rule = RelatedUpdate(self.alpha, self.rho, self.local_epochs)
+        rule = RelatedUpdate(self.alpha, self.local_epochs)
         replies: Replies = yield Exchange(
             clients, rule, send | self._send_relation(state, clients, trainable)
         )  # steps 1, 2
@@ -215,13 +197,13 @@ class ClusterFL(Method[ClusterFLState]):
         return state
 
     def serving(self, state: ClusterFLState, server: ServerView) -> Serving:
-        return Serving(state.models, state.groups(self.labels), np.arange(server.n), own="model")
+        return Serving(state.models, state.groups, np.arange(server.n), own="model")
 
     def newcomer(self, state: ClusterFLState, clients: Ids, server: ServerView) -> Round[Serving]:
         """Let newcomers train as without a relation; each joins the group that F mixes into it most."""
-        initial, rule = server.initial(0), RelatedUpdate(self.alpha, self.rho, self.local_epochs)
+        initial, rule = server.initial(0), RelatedUpdate(self.alpha, self.local_epochs)
         replies: Replies = yield Exchange(clients, rule, {"initial": Send.same(initial, clients)})
-        answered, labels = np.isin(clients, replies.clients), state.groups(self.labels)
+        answered, labels = np.isin(clients, replies.clients), state.groups
         groups, rows = np.full(len(clients), UNKNOWN, np.int64), np.zeros(len(clients), np.int64)
         rows[answered] = 1 + np.arange(len(replies))
         there = np.flatnonzero(labels != UNKNOWN)
@@ -238,9 +220,6 @@ class ClusterFL(Method[ClusterFLState]):
         """Return what clients are sent of the relation, if there is one."""
         if not state.relation.any():
             return {}
-        if self.payload == "literal":
-            everything = {"relation": state.relation, "dual": state.dual, "omega": state.omega}
-            return {name: Send.all(matrix, clients) for name, matrix in everything.items()}
         shares, rows = state.relation[torch.from_numpy(clients)].double(), np.arange(len(clients))
         towards = mix_models(shares.numpy(), state.dual + self.rho * state.omega)
         strengths = (self.rho * shares.square().sum(1, keepdim=True)).float()

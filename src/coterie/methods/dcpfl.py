@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,17 +41,7 @@ from coterie.grouping.schedule import Layers, Unit, layer_parts, parts_of, perio
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
 from coterie.methods.k_models import serve_picked
-from coterie.methods.method import (
-    UNKNOWN,
-    Affinity,
-    Cohort,
-    Method,
-    Needs,
-    ServerView,
-    Serving,
-    Split,
-    find_idle_settings,
-)
+from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, ServerView, Serving, Split
 from coterie.methods.privacy import Aggregator, Covered
 from coterie.models.layout import Layout, Part
 
@@ -89,7 +78,6 @@ class DCPFLState:
     finer_cut: float = 0.0
     gains: tuple[float, ...] = ()  # what this candidate's clients gained in trials that decided nothing
     closest: tuple[float, float] | None = None  # mean losses, now and finer, of the rejected trial that was closest
-    winning_margin: float = 0.0  # below this margin, if it is above 0, one of the rejected trials would have won
 
     @classmethod
     def initial(cls, server: ServerView, groups: Ids, cut: float, owed: bool, layers: int) -> DCPFLState:
@@ -258,9 +246,6 @@ class DCPFL(Method[DCPFLState]):
         Literal["start", "renewed"],
         Field(description="periods are set once, at the start, or anew whenever all layers were averaged"),
     ] = "start"
-    min_rdp_rounds: Annotated[
-        int, Field(ge=0, description="rounds a rapid decrease lasts at least; the rule fires early")
-    ] = 0
     retry: Annotated[
         Literal["same", "next"],
         Field(description="after a lost trial: the same candidate, or the next finer one if any"),
@@ -273,7 +258,6 @@ class DCPFL(Method[DCPFLState]):
         float,
         Field(ge=0, description="standard errors over the clients by which a trial must win"),
     ] = 2.5
-    sync_singletons: Annotated[bool, Field(description="a group of one exchanges its model all the same")] = False
     dynamic: Annotated[bool, Field(description="split by trials; or once, at `cut`, after `t_start` rounds")] = True
     cut: Annotated[
         float | None,
@@ -291,8 +275,6 @@ class DCPFL(Method[DCPFLState]):
                 "t_start = 0 leaves no rounds that could give a dendrogram; it must be at least 1, unless "
                 "dynamic = false and cut is 0 or 1"
             )
-        trials = ("window", "t_obv", "t_sp", "step", "min_rdp_rounds", "retry", "trial_loss", "margin")
-        problems += find_idle_settings(self, dict.fromkeys(trials, (self.dynamic, "dynamic = true")))
         if problems:
             raise BadInput(problems)
 
@@ -315,56 +297,26 @@ class DCPFL(Method[DCPFLState]):
         if state.tree is None:
             seen = float(state.together.diagonal().mean())
             return [
-                f"clients took part {seen:.3g} times on average, and t_start = {self.t_start} of them make the "
-                "dendrogram, so nothing was ever split; more rounds or a smaller t_start would"
+                f"clients took part {seen:.3g} times on average, and method.t_start = {self.t_start} of them make "
+                "the dendrogram, so nothing was ever split"
             ]
         if state.closest is not None:
             now, finer = state.closest
             return [
                 f"every trial kept the one group; the closest had a mean {self.trial_loss} loss of {finer:.4g} "
-                f"with finer groups and {now:.4g} without; {self._advise_margin(state.winning_margin)}"
+                f"with finer groups and {now:.4g} without (method.margin = {self.margin:g})"
             ]
         if not self.has_ended(state.losses):
             return [
-                f"the rapid decrease of the loss was not seen to end in {rounds} rounds, so nothing was tried; "
-                f"{self._advise_rule(state.losses)}"
+                f"the rapid decrease of the loss was not seen to end in {rounds} rounds, so nothing was tried "
+                f"(method.window = {self.window}, method.t_obv = {self.t_obv})"
             ]
         if next_cut(state.tree, state.tried, self.step) is None:
             return ["no groups came about: no lower cut of the dendrogram has others than the one group of all"]
         return [
             f"the rapid decrease of the loss ended within {rounds} rounds, but no trial was heard: one takes the "
-            "round after, and clients that answer and have samples to tell its losses on; more rounds may make one"
+            "round after, and clients that answer and have samples to tell its losses on"
         ]
-
-    def _advise_margin(self, winning: float) -> str:
-        """Say which margin would have let a rejected trial win."""
-        if not winning:
-            return f"no method.margin (now {self.margin:g}) would have let one win"
-        would = (ceil(100 * winning) - 1) / 100  # of two decimals the largest below: as many errors do not win
-        return (
-            f"method.margin = {would:g} (now {self.margin:g}) would have let one win; with a small margin groups "
-            "that are too fine win by chance"
-        )
-
-    def _advise_rule(self, losses: tuple[float, ...]) -> str:
-        """Say by which settings the rapid decrease would have been seen to end in time for a trial.
-
-        Up to the first trial these settings change nothing of a run, so its losses can be judged by others. A trial
-        takes the round after, so the last loss does not count.
-        """
-        would, smaller = [], []
-        for name, least in (("window", 1), ("t_obv", 1), ("min_rdp_rounds", 0)):
-            now: int = getattr(self, name)
-            smaller += [f"method.{name} (now {now})"] * (now > least)
-            for value in range(min(now - 1, len(losses)), least - 1, -1):
-                changed: dict[str, Any] = {name: value}
-                if replace(self, **changed).has_ended(losses[:-1]):
-                    would.append(f"method.{name} = {value} (now {now})")
-                    break
-        if would:
-            return f"{' or '.join(would)} would have seen it, and more rounds might"
-        alone = f"no smaller {' or '.join(smaller)} alone would have seen it; " if smaller else ""
-        return f"{alone}more rounds might"
 
     @property
     def covered(self) -> Covered:
@@ -490,14 +442,12 @@ class DCPFL(Method[DCPFLState]):
         untold, sent_both = np.full(len(received), np.nan), ~alone[received.clients]
         now, finer = (received.numbers.get(name, untold) for name in ("now", "finer"))
         heard = sent_both & np.isfinite(now - finer)
-        accepted, lost, gains, closest, winning = False, False, state.gains, state.closest, state.winning_margin
+        accepted, lost, gains, closest = False, False, state.gains, state.closest
         if heard.any():
             losses = float(now[heard].mean()), float(finer[heard].mean())
             gains = (*gains, *(now - finer)[heard].tolist())
             accepted, lost = self.judge_trial(gains, int(sent_both.sum()) / int((~alone).sum()))
             closest = min(filter(None, (closest, losses)), key=lambda x: x[1] - x[0])
-            gain, error = self.measure_gain(gains)
-            winning = max(winning, gain / error if error > 0 else 0.0)
             yield Log("trial", dict(zip(("now", "finer"), losses, strict=True)))
         yield Log("accepted", float(accepted))
         state = replace(state.mark_downloaded(received.clients), finer=None, finer_groups=None)
@@ -507,8 +457,7 @@ class DCPFL(Method[DCPFLState]):
         replies: Replies = yield Exchange(received.clients, TakeBranch(accepted), upload_part={"model": back})
         tried = state.finer_cut if lost and self.retry == "next" else state.tried
         gains = () if accepted or lost else gains
-        state = replace(state, tried=tried, next_trial=cohort.round + self.t_sp, gains=gains)
-        state = replace(state, closest=closest, winning_margin=winning)
+        state = replace(state, tried=tried, next_trial=cohort.round + self.t_sp, gains=gains, closest=closest)
         if accepted:
             state = state.regroup(groups, models, state.finer_cut, replies.clients)
         return state.average_layers(replies, due, parts, cohort.server.aggregation).reschedule(
@@ -522,7 +471,7 @@ class DCPFL(Method[DCPFLState]):
 
     def has_ended(self, losses: tuple[float, ...]) -> bool:
         """Say whether the rapid decrease of the losses since the last change has ended."""
-        return has_decrease_ended(losses, self.terms, self.t_obv, self.min_rdp_rounds)
+        return has_decrease_ended(losses, self.terms, self.t_obv)
 
     @property
     def terms(self) -> int:
@@ -537,19 +486,13 @@ class DCPFL(Method[DCPFLState]):
         there. Of a `share` of the clients a small one decides nothing: the next trial adds its gains. A single gain
         has no known error, and never wins.
         """
-        gain, error = self.measure_gain(gains)
-        won = len(gains) > 1 and gain > self.margin * error
+        gain, count = float(np.mean(gains)), len(gains)
+        won = count > 1 and gain > self.margin * float(np.std(gains, ddof=1) / np.sqrt(count))
         return won, not won and (gain <= 0 or share >= 1)
-
-    def measure_gain(self, gains: tuple[float, ...]) -> tuple[float, float]:
-        """Return the mean gain of clients and its standard error, infinite for a single gain."""
-        count = len(gains)
-        error = float(np.std(gains, ddof=1) / np.sqrt(count)) if count > 1 else float("inf")
-        return float(np.mean(gains)), error
 
     def find_alone(self, groups: Ids) -> Layers:
         """Find the groups of one client that keeps its model to itself `[K, 1]`."""
-        return np.asarray((np.bincount(groups) == 1)[:, None] & (not self.sync_singletons))
+        return np.asarray((np.bincount(groups) == 1)[:, None])
 
     def measure_distances(self, models: Tensor, others: Tensor | None, layout: Layout) -> NDArray[np.float64]:
         """Return the discrepancy between models `[n, P]`, or between models and others, without buffers."""

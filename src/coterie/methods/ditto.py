@@ -19,10 +19,9 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.two_models import TwoModels
-from coterie.errors import BadInput
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Log, Replies, Round, Send
-from coterie.methods.method import Cohort, Needs, ServerView, Serving, find_idle_settings
+from coterie.methods.method import Cohort, Needs, ServerView, Serving
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.methods.privacy import Covered
 
@@ -52,11 +51,6 @@ class Ditto(OneModel):
         Literal["personal", "global"],
         Field(description="the model that counts; FedTSDP's table of results seems to show the global one"),
     ] = "personal"
-
-    def __post_init__(self) -> None:
-        found = find_idle_settings(self, {"lam": (not self.dynamic, "dynamic = false")})
-        if found:
-            raise BadInput(found)
 
     @property
     def needs(self) -> Needs:

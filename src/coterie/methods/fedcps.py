@@ -35,14 +35,13 @@ from coterie.methods.k_models import (
     SharedBase,
     cluster_first_models,
     draw_models,
-    find_needs_of_init,
     read_choices,
     redraw_until_all_picked,
     serve_picked,
     warn_of_one_choice,
     warn_of_sketches,
 )
-from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, ServerView, Serving, Split, find_idle_settings
+from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, ServerView, Serving, Split
 from coterie.methods.privacy import Covered
 from coterie.models.layout import Layout, Part
 
@@ -50,8 +49,6 @@ MIN_TAU2 = 1e-12
 """The least tau^2."""
 SETTLED_SHARE = 0.9
 """The share of clients that have taken part twice before a freeze."""
-UNFREEZE_ROUNDS = 10
-"""Rounds in a row in which a cluster's loss rises before a freeze is undone."""
 
 
 @state("fedcps")
@@ -66,15 +63,12 @@ class FedCPSState:
     tau2: NDArray[np.float64]  # [K], spread of personal models around the cluster's, 0 before the first
     median: float  # of sigma^2 / (n^p tau^2) over the last round's clients, 0 before the first
     frozen: bool  # whether clients keep their identity
-    losses: NDArray[np.float64]  # [K], mean training loss since the freeze, infinite where there is none
-    rises: NDArray[np.int64]  # [K], for how many rounds in a row it has risen
 
     @classmethod
     def initial(cls, models: Tensor, clients: int) -> FedCPSState:
         """Return the state before the first round."""
-        none, clusters = np.zeros(clients, np.int64), len(models)
-        groups, rises = np.full(clients, UNKNOWN, np.int64), np.zeros(clusters, np.int64)
-        return cls(models, groups, none, none, np.zeros(clusters), 0.0, False, np.full(clusters, np.inf), rises)
+        none, groups = np.zeros(clients, np.int64), np.full(clients, UNKNOWN, np.int64)
+        return cls(models, groups, none, none, np.zeros(len(models)), median=0.0, frozen=False)
 
     def heads_sent(self, clients: Ids) -> NDArray[np.int64]:
         """Return the cluster whose head each client is sent; -1 for all heads."""
@@ -112,19 +106,13 @@ class FedCPSState:
             pull_ratio(noise[i], replies.samples[i], state.tau2[picked[i]], power)
             for i in np.flatnonzero(noise >= 0)
         ]
-        state = replace(state, median=float(np.median(ratios)) if ratios else self.median)
-        return state._watch_losses(replies, picked) if self.frozen else state
+        return replace(state, median=float(np.median(ratios)) if ratios else self.median)
 
-    def settle(self, freeze: bool, window: int, unfreeze: bool) -> FedCPSState:
-        """Freeze identities without a change in `window` participations; unfreeze when a loss keeps rising."""
-        if self.frozen:
-            if not (unfreeze and (self.rises >= UNFREEZE_ROUNDS).any()):
-                return self
-            # All clients have to settle anew; otherwise the next round would freeze again at once.
-            fresh = np.full(len(self.models), np.inf), np.zeros(len(self.models), np.int64)
-            return replace(self, frozen=False, changed_at=self.taken, losses=fresh[0], rises=fresh[1])
+    def settle(self, window: int) -> FedCPSState:
+        """Freeze identities for good once none has changed in `window` participations."""
         still = (self.changed_at == 0) | (self.taken - self.changed_at >= window)
-        return replace(self, frozen=bool(freeze and still.all() and (self.taken >= 2).mean() >= SETTLED_SHARE))
+        settled = still.all() and (self.taken >= 2).mean() >= SETTLED_SHARE
+        return replace(self, frozen=self.frozen or bool(settled))
 
     def _update_spread(self, replies: Replies, picked: NDArray[np.int64], seen: Part) -> NDArray[np.float64]:
         """Return tau^2 of each cluster: half of it new, and all of it the first time."""
@@ -136,16 +124,6 @@ class FedCPSState:
             tau2[k] = max((tau2[k] + now) / 2 if tau2[k] else now, MIN_TAU2)
         return tau2
 
-    def _watch_losses(self, replies: Replies, picked: NDArray[np.int64]) -> FedCPSState:
-        """Count for how many rounds in a row each cluster's loss has risen."""
-        losses, rises = self.losses.copy(), self.rises.copy()
-        told = replies.numbers.get("loss", np.empty(0))
-        for k in np.unique(picked[np.flatnonzero(np.isfinite(told))]):
-            now = float(told[np.isfinite(told) & (picked == k)].mean())
-            rises[k] = rises[k] + 1 if now > losses[k] else 0
-            losses[k] = now
-        return replace(self, losses=losses, rises=rises)
-
 
 @METHODS.add("fedcps")
 @dataclass(frozen=True)
@@ -156,8 +134,7 @@ class FedCPS(Method[FedCPSState]):
     exact, and FedCPS without pull and shared layers the same as IFCA to the last bit.
 
     Per round: down `m (P_G + K P_H) b` bytes, frozen `m P b`; up `m (P b + 8)`. What lambda is computed from (mean
-    samples, tau^2, the median) are settings and not counted. Modes without noise send 4 bytes less, `unfreeze`
-    sends 4 more.
+    samples, tau^2, the median) are settings and not counted. Modes without noise send 4 bytes less.
     """
 
     clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(1, 2, 3, 4)] = 3
@@ -191,11 +168,6 @@ class FedCPS(Method[FedCPSState]):
             "average linkage, or by K-means; redrawn until all are picked; or drawn once"
         ),
     ] = "silhouette"
-    min_share: Annotated[
-        float | None, Field(gt=0, le=1, description="the redraw's share of the cohort for each; unset, 0.4 / K")
-    ] = None
-    restarts: Annotated[int, Field(ge=1, description="K-means runs, the best is taken (init = kmeans)")] = 20
-    private_head: Annotated[bool, Field(description="start from the own head while the identity stays")] = False
     last_update: Annotated[
         Literal["all", "head", "none"],
         Field(
@@ -207,24 +179,15 @@ class FedCPS(Method[FedCPSState]):
     ] = "uniform"
     freeze: Annotated[bool, Field(description="stop sending K heads when identities have settled")] = True
     window: Annotated[int, Field(ge=1, description="participations without a change, where there was one")] = 5
-    unfreeze: Annotated[bool, Field(description="reopen when a cluster's loss rises for 10 rounds")] = False
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of K-means on sketches."""
         return warn_of_sketches(server) if self.init in ("silhouette", "kmeans") else []
 
     def __post_init__(self) -> None:
-        found = []
         if self.lambda_min > self.lambda_max:
             above = f"above method.lambda_max = {self.lambda_max:g}"
-            found = [f"method.lambda_min = {self.lambda_min:g} is {above}; it must not be"]
-        eq3 = (self.lambda_mode.startswith("eq3"), "lambda_mode = 'eq3_calibrated' or 'eq3_raw'")
-        grid = (self.lambda_mode.startswith("grid"), "lambda_mode = 'grid' or 'grid_steps'")
-        counts = dict.fromkeys(("lambda_power", "lambda_min", "lambda_max"), eq3) | {"lambda_grid": grid}
-        counts |= dict.fromkeys(("window", "unfreeze"), (self.freeze, "freeze = true"))
-        found += find_idle_settings(self, counts | find_needs_of_init(self.init))
-        if found:
-            raise BadInput(found)
+            raise BadInput(f"method.lambda_min = {self.lambda_min:g} is {above}; it must not be")
 
     @property
     def needs(self) -> Needs:
@@ -254,9 +217,7 @@ class FedCPS(Method[FedCPSState]):
         server, clients, layout = cohort.server, cohort.clients, cohort.server.layout
         if cohort.round == 1 and self.clusters > 1:
             if self.init in ("silhouette", "kmeans"):
-                replies, labels = yield from cluster_first_models(
-                    state.models[0], self.clusters, self.restarts, cohort, self.init
-                )
+                replies, labels = yield from cluster_first_models(state.models[0], self.clusters, cohort, self.init)
                 return replace(state, models=self._average(state.models, replies, labels, cohort.server))
             if self.init == "redraw":
                 state = replace(state, models=(yield from self._redraw(cohort)))
@@ -266,7 +227,8 @@ class FedCPS(Method[FedCPSState]):
         models = self._average(state.models, replies, picked, cohort.server)  # step 4
         yield Log("identity changes", float(state.find_changes(replies.clients, picked).sum()))
         state = state.note_round(replies, picked, layout.trainable, self.lambda_power)
-        state = replace(state, models=models).settle(self.freeze, self.window, self.unfreeze)  # step 5
+        state = replace(state, models=models)
+        state = state.settle(self.window) if self.freeze else state  # step 5
         strengths = zip(replies.clients, replies.report.get("lambda", []), strict=False)
         yield Log("lambda", {str(client): float(strength) for client, strength in strengths})
         yield Log("tau2", {str(k): float(spread) for k, spread in enumerate(state.tau2) if spread})
@@ -296,11 +258,11 @@ class FedCPS(Method[FedCPSState]):
         return Exchange(clients, ChooseIdentity(self.identity_samples), sends)
 
     def _redraw(self, cohort: Cohort) -> Round[Tensor]:
-        share, layout = self.min_share or 0.4 / self.clusters, cohort.server.layout
+        layout = cohort.server.layout
         draw = partial(self._draw_models, cohort.server)
         return (
             yield from redraw_until_all_picked(
-                draw, lambda models: self._ask_choices(models, cohort.clients, layout), share
+                draw, lambda models: self._ask_choices(models, cohort.clients, layout), 0.4 / self.clusters
             )
         )
 
@@ -321,4 +283,4 @@ class FedCPS(Method[FedCPSState]):
 
     def _make_rule(self) -> PLU:
         strength = self.lambda_mode, self.lambda_0, self.lambda_power, self.lambda_min, self.lambda_max
-        return PLU(self.identity_samples, *strength, self.private_head, self.unfreeze, self.lambda_grid)
+        return PLU(self.identity_samples, *strength, self.lambda_grid)

@@ -14,7 +14,7 @@ Decisions where the paper is silent, and cost: docs/methods/fedtsdp.md
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Annotated, Literal
 
@@ -191,13 +191,11 @@ class FedTSDP(Method[FedTSDPState]):
     h: Annotated[float, Field(ge=0, le=1, description="regroup if Hopkins is above"), Grid(0.6, 0.65, 0.7)] = 0.65
     psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping")] = 0.98
     eps1: Annotated[Eps, Field(description="JS divergence that links two; inf"), Grid(0.1, 0.15, 0.2)] = 0.15
-    root: Annotated[bool, Field(description="its root in the place of the divergence, as SciPy has it")] = False
     eps2: Annotated[
         Eps | Literal["auto"],
         Field(description="distance that links two; inf, or auto: a test"),
         Grid("auto", 1.0, 3.5, 10.0),
     ] = "auto"
-    scope: Annotated[Literal["all", "shared"], Field(description="the weights that distances see")] = "all"
     noise: Annotated[Noise, Field(description="unlinked clients are one group, or each alone")] = "group"
     stages: Annotated[Literal["both", "first", "second"], Field(description="which stages group")] = "both"
     rho: Annotated[Rho, Field(description="weight moved to the batch: a number, or literal (Eq. 7)")] = 0.5
@@ -209,9 +207,6 @@ class FedTSDP(Method[FedTSDPState]):
     ] = True
     shared: Annotated[float | None, Field(ge=0, description="layers shared at first; without it, all")] = None
     rounding: Annotated[Rounding, Field(description="parts of layers to whole tensors")] = "floor"
-
-    def __post_init__(self) -> None:
-        METHODS["fedtsdp"].bind(asdict(self))
 
     @property
     def needs(self) -> Needs:
@@ -251,7 +246,7 @@ class FedTSDP(Method[FedTSDPState]):
             state = state.note_updates(replies, part, layout.trainable)
         state, batch = state.store_models(replies), state.draw_batch(self.public_batch, server, cohort.round)
         q: Tensor = yield Outputs(replies.models, server.public_inputs(batch))  # step 2
-        js, points = self._divergences(server, q), q.flatten(1).double().numpy()
+        js, points = js_divergences(q, kernel=server.scale.js), q.flatten(1).double().numpy()
         statistic = hopkins(points, server.stream("hopkins", cohort.round), self.repeats, self.sample)
         state = replace(state, highest=float(np.fmax(state.highest, statistic)))
         if self.tests and is_look(cohort.round):
@@ -270,11 +265,6 @@ class FedTSDP(Method[FedTSDPState]):
         yield Log("eps1", float(self.eps1))
         return state
 
-    def _divergences(
-        self, server: ServerView, outputs: Tensor, others: Tensor | None = None
-    ) -> NDArray[np.float64]:
-        return js_divergences(outputs, others, root=self.root, kernel=server.scale.js)
-
     def _regroup(
         self,
         state: FedTSDPState,
@@ -284,19 +274,19 @@ class FedTSDP(Method[FedTSDPState]):
         batch: Ids,
         server: ServerView,
     ) -> Round[FedTSDPState]:
-        here, seen, labels = replies.clients, server.layout.trainable, np.zeros(len(replies), np.int64)
+        here, labels = replies.clients, np.zeros(len(replies), np.int64)
         if self.stages != "second":
             labels = cluster_by_distance(js, float(self.eps1), self.noise)
         if self.stages != "first" and self.eps2 != "auto":
-            seen = seen & self.shared_part(state, server) if self.scope == "shared" else seen
-            labels = refine_groups(labels, seen.take(replies.models), float(self.eps2), self.noise)
+            weights = server.layout.trainable.take(replies.models)
+            labels = refine_groups(labels, weights, float(self.eps2), self.noise)
         yield from self._log_distances(replies, server)
         groups = np.full(server.n, UNKNOWN, np.int64)
         groups[here] = labels
         away = state.known & (groups == UNKNOWN)
         if away.any():
             theirs = yield Outputs(state.uploads[away[state.known]], server.public_inputs(batch))
-            groups[away] = nearest_group(self._divergences(server, theirs, q), labels)
+            groups[away] = nearest_group(js_divergences(theirs, q, kernel=server.scale.js), labels)
         groups = relabel(np.where(state.known, groups, np.bincount(groups[state.known]).argmax()))
         # Every cluster has a member in `here`; private tensors come from the former cluster of its first.
         first = here[np.unique(groups[here], return_index=True)[1]]
@@ -330,15 +320,12 @@ class FedTSDP(Method[FedTSDPState]):
         if len(state.models) > 1:
             return []
         if not len(state.compared):
-            if state.highest == 0:
-                return [
-                    f"the Hopkins statistic was never above 0 in {rounds} rounds; no method.h would have passed"
-                ]
             if state.highest > self.h:
                 return [f"the Hopkins statistic passed method.h = {self.h:g} only where fewer than three answered"]
-            would = (ceil(100 * state.highest) - 1) / 100
-            nearly = f"its highest value was {state.highest:.3f}, so method.h = {would:g} would have passed"
-            return [f"the Hopkins statistic did not pass method.h = {self.h:g} in {rounds} rounds; {nearly}"]
+            return [
+                f"the Hopkins statistic did not pass method.h = {self.h:g} in {rounds} rounds; its highest value "
+                f"was {state.highest:.3f}"
+            ]
         if self.stages == "second" or len(state.compared) < 2:
             return []
         apart = dendrogram(state.divergences, "single")[-1, 2]
@@ -356,13 +343,9 @@ class FedTSDP(Method[FedTSDPState]):
         self, state: FedTSDPState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False
     ) -> Exchange:
         """Evaluate the shared layers over the client's own model, or a whole model if it has none."""
-        rule, layout, parts = (
-            Evaluate(split, "model"),
-            server.layout,
-            [self.shared_part(state, server)] * len(clients),
-        )
+        rule, shared = Evaluate(split, "model"), self.shared_part(state, server)
         rows, known = state.groups[clients], state.known[clients]
-        return evaluate_kept_models(rule, clients, state.models, rows, parts, layout, known)
+        return evaluate_kept_models(rule, clients, state.models, rows, shared, server.layout, known)
 
     def newcomer(self, state: FedTSDPState, clients: Ids, server: ServerView) -> Round[Serving]:
         """Let newcomers train once from the clusters' mean; each joins the cluster that predicts most like it.
@@ -375,12 +358,12 @@ class FedTSDP(Method[FedTSDPState]):
         if len(replies) and len(state.models) > 1:
             inputs = server.public_inputs(state.draw_batch(self.public_batch, server))
             q, theirs = (yield Outputs(replies.models, inputs)), (yield Outputs(state.uploads, inputs))
-            near = nearest_group(self._divergences(server, q, theirs), state.groups[state.known])
-            groups[np.isin(clients, replies.clients)] = near
+            apart = js_divergences(q, theirs, kernel=server.scale.js)
+            groups[np.isin(clients, replies.clients)] = nearest_group(apart, state.groups[state.known])
         return Serving(state.models, groups, part=part, own="model")
 
     def affinity(self, state: FedTSDPState, server: ServerView, clients: Ids) -> Affinity | None:
         if not np.isin(clients, state.compared).all():
             return None
         at = np.ix_(*[np.searchsorted(state.compared, clients)] * 2)
-        return Affinity("divergence of predictions" + " (root)" * self.root, state.divergences[at])
+        return Affinity("divergence of predictions", state.divergences[at])

@@ -13,9 +13,7 @@ Decisions where the paper is silent, and cost: docs/methods/fesem.md
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -39,9 +37,6 @@ from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, ServerView
 from coterie.methods.privacy import Covered
 from coterie.models.layout import BYTES_PER_SCALAR, Part
 
-Distances = Callable[[Tensor, Tensor], NDArray[np.float64]]
-"""Squared distances `[r, K]` of models `[r, P]` to centres `[K, P]`."""
-
 
 @state("fesem")
 @dataclass(frozen=True, eq=False)
@@ -52,7 +47,6 @@ class FeSEMState:
     models: VersionedRows  # [n, P], the last model of each client, also of an absent one
     known: NDArray[np.bool_]  # [n], who has uploaded yet
     groups: NDArray[np.int64]  # [n], the centre of each client, -1 before its first upload
-    empty: NDArray[np.int64]  # [K], for how many rounds in a row a centre has had no member
     e_steps: int = 0  # how many there were
     moving: int = 0  # how many of them moved a client
     margin: float = np.inf  # the least ratio yet of a client's distance to another centre and to its own
@@ -66,7 +60,6 @@ class FeSEMState:
             VersionedRows(w0.expand(server.n, -1)),
             np.zeros(server.n, np.bool_),
             np.full(server.n, UNKNOWN, np.int64),
-            np.zeros(clusters, np.int64),
         )
 
     @property
@@ -91,19 +84,6 @@ class FeSEMState:
         there = np.unique(self.groups[self.groups != UNKNOWN])
         return self.centres[torch.from_numpy(there)] if len(there) else self.centres
 
-    def reseed_empty(self, distances: Distances, after: int = 5) -> FeSEMState:
-        """Move every centre that was empty for `after` rounds to the model farthest from its nearest centre.
-
-        One centre after the other, so that two never move to one model (docs/methods/fesem.md, D8).
-        """
-        centres, empty, known = self.centres.clone(), self.empty.copy(), self.last
-        if not self.known.all():
-            known = known[torch.from_numpy(self.known)]
-        for k in np.flatnonzero(empty >= after):
-            centres[k] = known[int(distances(known, centres).min(1).argmax())]
-            empty[k] = 0
-        return replace(self, centres=centres, empty=empty)
-
 
 @METHODS.add("fesem")
 @dataclass(frozen=True)
@@ -118,10 +98,6 @@ class FeSEM(Method[FeSEMState]):
 
     clusters: Annotated[int, Field(ge=1, description="number of centres K"), Grid(2, 3, 4)] = 4
     mu: Annotated[float, Field(ge=0, description="pull to the centre, 2 lambda"), Grid(0.0, 0.01, 0.1, 1.0)] = 0.1
-    mu_mode: Annotated[
-        Literal["eq7", "uniform"],
-        Field(description="scale the pull by mean samples / own samples, as Eq. 7 has it, or the same for all"),
-    ] = "eq7"
     warm_up: Annotated[
         int, Field(ge=0, description="passes over own data before K-means; 0 for those of any other round")
     ] = 20
@@ -129,7 +105,6 @@ class FeSEM(Method[FeSEMState]):
     signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that distances see")] = "all"
     weights: Annotated[Literal["uniform", "samples"], Field(description="clients' weights in a centre")] = "uniform"
     members: Annotated[Literal["all", "participants"], Field(description="whose models make a centre")] = "all"
-    reseed: Annotated[bool, Field(description="move a centre empty for 5 rounds to the farthest client")] = False
     e_step: Annotated[
         Literal["nearest", "update_aware"],
         Field(description="join the nearest centre; or (an extension) train from all, join what moves least"),
@@ -234,7 +209,7 @@ class FeSEM(Method[FeSEMState]):
     def _train_cohort(self, state: FeSEMState, cohort: Cohort) -> Exchange:
         """Let the cohort train from its centres (Eq. 7); with `update_aware`, from all of them."""
         clients, samples = cohort.clients, cohort.server.samples
-        mu = self.mu * (samples.mean() / samples[clients] if self.mu_mode == "eq7" else np.ones(len(clients)))
+        mu = self.mu * (samples.mean() / samples[clients])
         if self.e_step == "update_aware":
             models = Send.all(state.centres, clients)
             return Exchange(clients, TrainEach(self.signal), {"models": models}, {"mu": mu})
@@ -265,10 +240,8 @@ class FeSEM(Method[FeSEMState]):
     def take_m_step(self, state: FeSEMState, server: ServerView, present: Ids, round: int = -1) -> FeSEMState:
         """Set every centre to the mean of its members (M-step, Eq. 9); one without members stays where it is."""
         counted = np.isin(server.everyone, present) | (self.members == "all")
-        centres = self._average_members(state, np.where(counted, state.groups, UNKNOWN), server, round)
-        members = np.bincount(state.groups[state.known], minlength=self.clusters)
-        state = replace(state, centres=centres, empty=np.where(members == 0, state.empty + 1, 0))
-        return state.reseed_empty(partial(self.measure_distances, server=server)) if self.reseed else state
+        groups = np.where(counted, state.groups, UNKNOWN)
+        return replace(state, centres=self._average_members(state, groups, server, round))
 
     def measure_objective(self, state: FeSEMState, server: ServerView) -> float:
         """Return `(1/n) sum ||w_i - W^(c(i))||^2` over the clients that are known."""

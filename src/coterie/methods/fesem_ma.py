@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from coterie.errors import BadInput
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances
-from coterie.grouping.matching import Matching, align_units, average_matched, hidden_layers
+from coterie.grouping.matching import align_units, average_matched, hidden_layers
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Ids, Send
 from coterie.methods.fesem import FeSEM, FeSEMState
-from coterie.methods.method import Affinity, Cohort, ServerView, find_idle_settings
+from coterie.methods.method import Affinity, Cohort, ServerView
 
 
 @METHODS.add("fesem-ma")
@@ -48,19 +47,6 @@ class FeSEMMA(FeSEM):
     sweeps: Annotated[
         int, Field(ge=0, description="how often every client's units are matched anew"), Grid(5, 8)
     ] = 5
-    shrink: Annotated[
-        bool,
-        Field(description="centres are posterior means of matched units, as in PFNM, which shrinks small clusters"),
-    ] = False
-    sigma: Annotated[float, Field(gt=0, description="deviation of clients' units (shrink)")] = 1.0
-    sigma0: Annotated[float, Field(gt=0, description="prior deviation of a centre's units (shrink)")] = 1.0
-    bias_mean: Annotated[float, Field(description="prior mean of a centre's biases (shrink)")] = 0.1
-
-    def __post_init__(self) -> None:
-        counts = dict.fromkeys(("sigma", "sigma0", "bias_mean"), (self.shrink, "shrink = true"))
-        found = find_idle_settings(self, counts)
-        if found:
-            raise BadInput(found)
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn as FeSEM does, and of the time that matching takes with so many clients."""
@@ -108,13 +94,8 @@ class FeSEMMA(FeSEM):
 
     def _average_members(self, state: FeSEMState, groups: Ids, server: ServerView, round: int) -> Tensor:
         rng, weights = server.stream("matching", round), self._weigh_clients(server)
-        return average_matched(state.last, groups, state.centres, server.layout, rng, self.matching, weights)
+        return average_matched(state.last, groups, state.centres, server.layout, rng, self.sweeps, weights)
 
     def _average_centres(self, centres: Tensor, server: ServerView, round: int = -1) -> Tensor:
         rng, together = server.stream("matching-centres", round), np.zeros(len(centres), np.int64)
-        return average_matched(centres, together, centres[:1], server.layout, rng, Matching(sweeps=self.sweeps))
-
-    @property
-    def matching(self) -> Matching:
-        """The settings by which units are matched."""
-        return Matching(self.sigma, self.sigma0, bias_mean=self.bias_mean, sweeps=self.sweeps, shrink=self.shrink)
+        return average_matched(centres, together, centres[:1], server.layout, rng, self.sweeps)

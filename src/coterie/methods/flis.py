@@ -189,25 +189,19 @@ class FLIS(Method[FLISState]):
         return server.aggregation.mix(shares, state.models), labels
 
     def final_warnings(self, state: FLISState, server: ServerView, rounds: int) -> list[str]:
-        """Say that nobody has a neighbour, or that all are neighbours, and which threshold would change that."""
+        """Say that nobody has a neighbour, or that all are neighbours, and how far clients agreed."""
         there = np.flatnonzero(state.groups != UNKNOWN)
         found = len(np.unique(state.groups[there]))
         if len(there) < 2 or 1 < found < len(there):
             return []
         alike = quartiles(agreement(state.predictions[there], state.predictions[there]))
-        low, high, now = alike["min"], alike["max"], self._threshold
-        if found > 1 and high >= now:  # neighbours there are, but no two clients have the same
+        if found > 1 and alike["max"] >= self._threshold:  # neighbours there are, but no two clients have the same
             return []
         all_or_none = "all clients are one group" if found == 1 else "no client has a neighbour"
-        said = f"{all_or_none} with method.threshold = {now:g}; at the last comparison "
-        if low == high:
-            return [f"{said}all pairs agreed on {low:.0%} of the samples: a threshold joins all or none"]
-        said += f"two clients agreed on {low:.3g} to {high:.3g} of the samples"
-        verb, step = ("parted", "raise") if found == 1 else ("joined", "lower")
-        advice = f"a method.threshold between the two would have {verb} some of them"
-        # With hc, models are compared before any are averaged: the threshold does not change the agreement.
-        caution = f"; agreement itself depends on the threshold, so {step} it in small steps"
-        return [f"{said}; {advice}{caution if self.mode == 'dc' else ''}"]
+        return [
+            f"{all_or_none} with method.threshold = {self._threshold:g}; at the last comparison two clients agreed "
+            f"on {alike['min']:.3g} to {alike['max']:.3g} of the samples"
+        ]
 
     def serving(self, state: FLISState, server: ServerView) -> Serving:
         everyone = server.everyone

@@ -22,21 +22,19 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose, ChooseThenTrain
-from coterie.errors import BadInput
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
 from coterie.methods.k_models import (
     Init,
     cluster_first_models,
     draw_models,
-    find_needs_of_init,
     read_choices,
     redraw_until_all_picked,
     serve_picked,
     warn_of_one_choice,
     warn_of_sketches,
 )
-from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving, find_idle_settings
+from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving
 from coterie.methods.privacy import Covered
 
 
@@ -84,12 +82,6 @@ class IFCA(Method[IFCAState]):
             "without it 0.35 for two models, 0.4 / K for others, as in the authors' code",
         ),
     ] = None
-    restarts: Annotated[int, Field(ge=1, description="K-means runs, the best is taken (init = kmeans)")] = 20
-
-    def __post_init__(self) -> None:
-        found = find_idle_settings(self, find_needs_of_init(self.init))
-        if found:
-            raise BadInput(found)
 
     @property
     def covered(self) -> Covered:
@@ -112,9 +104,7 @@ class IFCA(Method[IFCAState]):
         clients, models = cohort.clients, state.models
         if cohort.round == 1 and self.clusters > 1:
             if self.init in ("silhouette", "kmeans"):
-                replies, labels = yield from cluster_first_models(
-                    models[0], self.clusters, self.restarts, cohort, self.init
-                )
+                replies, labels = yield from cluster_first_models(models[0], self.clusters, cohort, self.init)
                 return self._average(models, replies, labels, cohort.server)
             if self.init == "redraw":
                 models = yield from self._redraw(cohort)

@@ -1,4 +1,4 @@
-"""What methods share in which every client picks one of K models (IFCA, FedCPS, mixed; in parts FeSEM and DC-PFL).
+"""What methods share in which every client picks one of K models (IFCA, FedCPS; in parts FeSEM and DC-PFL).
 
 How the models start, which one each client picked, and K models with a common base.
 """
@@ -24,6 +24,9 @@ from coterie.methods.privacy import Aggregator
 from coterie.models.layout import Layout, Part
 
 MAX_REDRAWS = 100
+
+RESTARTS = 20
+"""K-means runs, of which the best is taken."""
 
 Init = Literal["redraw", "plain", "kmeans", "silhouette"]
 """How K models start: redrawn until all are picked, drawn once, or from the clusters that a local round shows."""
@@ -82,17 +85,8 @@ def redraw_until_all_picked(
     return best
 
 
-def find_needs_of_init(init: Init) -> dict[str, tuple[bool, str]]:
-    """Return which settings of the first models count, as `find_idle_settings` takes it."""
-    clustered = init in ("silhouette", "kmeans")
-    return {
-        "min_share": (init == "redraw", "init = 'redraw'"),
-        "restarts": (clustered, "init = 'silhouette' or 'kmeans'"),
-    }
-
-
 def cluster_first_models(
-    start: Tensor, clusters: int, restarts: int, cohort: Cohort, init: Init = "kmeans"
+    start: Tensor, clusters: int, cohort: Cohort, init: Init = "kmeans"
 ) -> Round[tuple[Replies, NDArray[np.int64]]]:
     """Let all clients train for one round from the model `start` `[P]`, and cluster the results.
 
@@ -109,7 +103,7 @@ def cluster_first_models(
     if not len(replies):
         return replies, np.empty(0, np.int64)
     seen, rng = server.layout.trainable.take(replies.models), server.stream("kmeans", cohort.round)
-    labels = kmeans(seen, clusters, restarts, rng, server.scale.sketch_above)
+    labels = kmeans(seen, clusters, RESTARTS, rng, server.scale.sketch_above)
     if init == "silhouette" and len(seen) <= server.scale.sketch_above:
         distances = model_distances(seen)
         labels = better_separated(distances, [labels, average_linkage(distances, clusters)])

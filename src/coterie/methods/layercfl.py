@@ -12,10 +12,11 @@ Decisions where the paper is silent, and cost: docs/methods/layercfl.md
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.grouping.layers import AUTO
 from coterie.methods.catalog import METHODS
-from coterie.methods.cfl import CFL, Eps2On, Layers, Weights
+from coterie.methods.cfl import CFL, Layers, Weights
 
 
 @METHODS.add("layercfl")
@@ -27,5 +28,6 @@ class LayerCFL(CFL):
     """
 
     layers: Layers = AUTO
-    eps2_on: Eps2On = "selected"
     weights: Weights = "samples"
+
+    eps2_is_of_selected: ClassVar[bool] = True

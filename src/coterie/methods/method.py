@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -158,21 +158,6 @@ def serve(serving: Serving, rows: NDArray[np.int64]) -> dict[str, Send]:
         every = np.tile(np.arange(len(serving.models)), (len(rows), 1))
         send["models"] = Send(serving.models, np.where(rows[:, None] == UNKNOWN, every, -1))
     return send
-
-
-def find_idle_settings(method: Any, counts: Mapping[str, tuple[bool, str]]) -> list[str]:
-    """Return a sentence for each setting that was given and counts for nothing beside the others.
-
-    Args:
-        method: a dataclass of settings. One that has its default was not given.
-        counts: for each setting whether it counts, and what it needs to count.
-    """
-    usual = {field.name: field.default for field in fields(method)}
-    return [
-        f"method.{key} = {getattr(method, key)!r} counts for nothing here; it needs {needed}"
-        for key, (used, needed) in counts.items()
-        if not used and getattr(method, key) != usual[key]
-    ]
 
 
 class Method(ABC, Generic[S]):

@@ -23,10 +23,9 @@ from pydantic import Field
 
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.meta import MetaUpdate
-from coterie.errors import BadInput
 from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
-from coterie.methods.method import Cohort, ServerView, Split, find_idle_settings, serve
+from coterie.methods.method import Cohort, ServerView, Split, serve
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.methods.privacy import Covered
 
@@ -68,15 +67,6 @@ class PerFedAvg(OneModel):
         int | None,
         Field(ge=0, description="passes over own data before an evaluation, in place of steps"),
     ] = None
-
-    def __post_init__(self) -> None:
-        counts = {
-            "delta": (self.order == "hf", "order = 'hf'"),
-            "fine_tune_steps": (self.fine_tune is None, "fine_tune to be left out"),
-        }
-        found = find_idle_settings(self, counts)
-        if found:
-            raise BadInput(found)
 
     @property
     def covered(self) -> Covered:

@@ -7,7 +7,6 @@ they serve methods with groups too.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -87,9 +86,7 @@ class SharedLayers(Method[PartlyShared]):
         """Evaluate the shared layers over the client's own model; a client without one is sent a whole model."""
         shared, rows = self.shared(server.layout), np.zeros(len(clients), np.int64)
         rule, started = self.measure(split, last), state.started[clients]
-        return evaluate_kept_models(
-            rule, clients, state.model, rows, [shared] * len(clients), server.layout, started
-        )
+        return evaluate_kept_models(rule, clients, state.model, rows, shared, server.layout, started)
 
     def measure(self, split: Split, last: bool) -> Rule:
         """Return the rule by which a client is evaluated."""
@@ -97,7 +94,7 @@ class SharedLayers(Method[PartlyShared]):
 
 
 def send_shared_part(
-    models: Tensor, rows: Ids, shared: Part | Sequence[Part], layout: Layout, started: NDArray[np.bool_]
+    models: Tensor, rows: Ids, shared: Part, layout: Layout, started: NDArray[np.bool_]
 ) -> dict[str, Send]:
     """Send the shared part of each client's row as `model`, and the rest as `initial` on its first participation.
 
@@ -107,17 +104,14 @@ def send_shared_part(
     Args:
         models: `[K, P]`.
         rows: of the clients of the exchange `[m]`.
-        shared: the part that everybody gets, or one for each client `[m]`.
+        shared: the part that everybody gets.
         layout: of the models.
         started: whether each of these clients has a model of its own already `[m]`.
     """
-    parts = [shared] * len(rows) if isinstance(shared, Part) else list(shared)
-    private = [layout.everything - part for part in parts]
-    given = np.array([bool(part) for part in parts], np.bool_)
-    lacks = np.array([bool(part) for part in private], np.bool_) & ~started
-    sends = {"model": Send(models, np.where(given, rows, -1), parts)} if given.any() else {}
-    if lacks.any():
-        sends["initial"] = Send(models, np.where(lacks, rows, -1), private)
+    private = layout.everything - shared
+    sends = {"model": Send(models, rows, shared)} if shared else {}
+    if private and not started.all():
+        sends["initial"] = Send(models, np.where(started, -1, rows), private)
     return sends
 
 
@@ -126,7 +120,7 @@ def evaluate_kept_models(
     clients: Ids,
     models: Tensor,
     rows: Ids,
-    shared: Sequence[Part],
+    shared: Part,
     layout: Layout,
     started: NDArray[np.bool_],
 ) -> Exchange:
@@ -137,11 +131,11 @@ def evaluate_kept_models(
         clients: their ids `[m]`.
         models: `[K, P]`.
         rows: `[m]`.
-        shared: the shared part of each of them `[m]`.
+        shared: the part that is shared.
         layout: of the models.
         started: whether each of them has a model of its own `[m]`.
     """
-    parts = [part if own else layout.everything for part, own in zip(shared, started, strict=True)]
+    parts = [shared if own else layout.everything for own in started]
     return Exchange(clients, rule, {"model": Send(models, rows, parts)})
 
 

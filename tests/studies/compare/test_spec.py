@@ -136,7 +136,7 @@ def test_what_is_no_row_after_adaptation(adapted: Any, sentence: str) -> None:
     "text",
     [
         FILE,
-        'methods = ["fedavg", "mixed(signal=weights, share=\'private last:1\')"]\nseeds = 1\nmeasure = "worst10"',
+        'methods = ["fedavg", "grouped-layers(clusters=2, private=\'last:1\')"]\nseeds = 1\nmeasure = "worst10"',
         'methods = ["ifca"]\n[grid]\n"network.hidden" = [[8], [16, 8]]\n[experiment.network]\nname = "mlp"\n'
         '[tuned."hidden = [8]".ifca]\nmethod.clusters = 3',
     ],

@@ -94,16 +94,12 @@ def test_the_learning_rate_has_one_grid_for_all() -> None:
     assert tuned_settings("fedsgd")["method.lr"].grid == lr.grid
 
 
-def test_what_counts_for_nothing_is_left_alone() -> None:
-    assert set(grid_of(Experiment(method="mixed"))) == {
-        "method.after",
-        "method.eps1_frac",
-        "method.ratio",
-        "training.lr",
-    }
-    pulled = grid_of(Experiment(method={"name": "mixed", "local": "proximal", "cluster": "kmeans"}))
-    assert {"method.mu", "method.clusters"} <= set(pulled)
-    assert "method.gamma_max" in grid_of(Experiment(method="layercfl"))
+def test_what_a_method_refuses_is_left_alone() -> None:
+    assert grid_of(Experiment(method="layercfl"))["method.gamma_max"] == (0.0, 0.13, "noise")
+    assert grid_of(Experiment(method="adacfl"))["method.gamma_max"] == (
+        0.0,
+        "noise",
+    )  # no cosines to hold it against
 
 
 @pytest.mark.parametrize(
@@ -115,7 +111,7 @@ def test_what_counts_for_nothing_is_left_alone() -> None:
         ({"name": "lg-fedavg", "layers": 1, "pretrain": 0}, 8, "pretrain", (0, 5)),  # 10 of 8 would be FedAvg
         ({"name": "lg-fedavg", "layers": 1, "pretrain": 0}, 8, "layers", None),
         ("cfl", 15, "t_min", (5, 10)),
-        ({"name": "mixed", "after": 1}, 8, "after", (1, 5)),
+        ({"name": "grouped-layers", "after": 1}, 4, "after", (1, 3)),
     ],
 )
 def test_no_value_makes_another_method_of_one(
@@ -144,7 +140,7 @@ def test_a_deeper_network_has_a_longer_grid() -> None:
         ({"name": "fedcps", "lambda_0": 0.0, "personal_layers": 1}, ""),
         ({"name": "fedcps", "lambda_0": 0.1, "clusters": 1}, ""),
         ({"name": "cfl", "t_min": 3}, "FedAvg"),
-        ({"name": "mixed", "after": 3}, "no search for groups"),
+        ({"name": "grouped-layers", "after": 3}, "no search for groups"),
         ("fedprox", ""),
     ],
 )

@@ -14,7 +14,7 @@ from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.rules.fold import FoldScores, FoldUpdate
 from coterie.clients.rules.gaussian import ClassGaussians, EvaluateDraws, GaussianUpdate
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient, SendGradient
-from coterie.clients.rules.half_data import HalfDataSpread, HalfDirections
+from coterie.clients.rules.half_data import HalfDirections
 from coterie.clients.rules.invariant import Invariant, InvariantUpdate, OwnPriorUpdate
 from coterie.clients.rules.local_update import LocalUpdate, ObjectiveUpdate, TrainOwn, UpdateKeepingSolver
 from coterie.clients.rules.meta import MetaTrain, MetaUpdate
@@ -55,7 +55,6 @@ __all__ = [
     "FullGradient",
     "GaussianUpdate",
     "Gradients",
-    "HalfDataSpread",
     "HalfDirections",
     "HalfProfiles",
     "HandOver",

@@ -21,12 +21,11 @@ class RelatedUpdate(Rule):
     """Train the client's own model for ClusterFL, keep it, and send it with its loss.
 
     It minimises `F_i(w) + (alpha + (rho/2) sum_j F_ij^2) ||w||^2 - sum_j F_ij <U_j + rho Omega_j, w>`. The client
-    receives the sum as `attraction` and `rho sum_j F_ij^2` as `strength`; or all of `relation`, `dual` and `omega`,
-    from which it finds them. Without either there is no relation yet: F is 0.
+    receives the sum as `attraction` and `rho sum_j F_ij^2` as `strength`. Without them there is no relation yet: F
+    is 0.
     """
 
     alpha: Annotated[float, Field(ge=0, description="weight of ||w||^2")] = 1e-3
-    rho: Annotated[float, Field(gt=0, description="strength of the constraint Omega = F^T W")] = 2e-3
     epochs: Annotated[int, Field(ge=0, description="passes over own data")] = 20
     uploads, client_state = ("model",), ("model",)
 
@@ -35,10 +34,6 @@ class RelatedUpdate(Rule):
         start = overlay_own_model(client, order)
         pull, linear = 2 * self.alpha, None
         items = {name: item.values for name, item in order.items.items()}
-        if "relation" in items:
-            row = items["relation"][client.id].double()
-            towards = row @ (items["dual"] + self.rho * items["omega"]).double()
-            items |= {"attraction": towards.float(), "strength": self.rho * row.square().sum()}
         if "attraction" in items:
             pull += float(items["strength"])
             linear = client.layout.trainable.put(torch.zeros_like(start), -items["attraction"])

@@ -102,8 +102,6 @@ class PLU(ChooseIdentity):
         lambda_power: p of `pull_ratio`.
         lambda_min: the least lambda of Eq. 3.
         lambda_max: the largest, and never above 0.5 / lr.
-        private_head: start from the own head while the cluster stays.
-        tell_loss: answer with the training loss too.
         lambda_grid: the strengths of `grid` and `grid_steps`; above 0.5 / lr they are cut there.
     """
 
@@ -112,8 +110,6 @@ class PLU(ChooseIdentity):
     lambda_power: Literal[1, 2] = 1
     lambda_min: float = 1e-3
     lambda_max: float = 2.0
-    private_head: bool = False
-    tell_loss: bool = False
     lambda_grid: tuple[float, ...] = GRID
     uploads: ClassVar[tuple[str, ...]] = ("model",)
     client_state: ClassVar[tuple[str, ...]] = ("model", "identity", "pull")
@@ -123,13 +119,11 @@ class PLU(ChooseIdentity):
         return {"identity": (1,), "pull": (1,)}
 
     def run(self, client: Client, order: Order) -> Work:
-        """Answer with the personal `model` and the number `choice`; `noise` and `loss` where they are wanted."""
+        """Answer with the personal `model` and the number `choice`; `noise` where it is wanted."""
         done = yield from self.update(client, order)
         numbers = {"choice": float(done.cluster)}
         if done.noise is not None:
             numbers["noise"] = done.noise
-        if self.tell_loss and np.isfinite(done.trained.loss):
-            numbers["loss"] = done.trained.loss
         model = done.trained.model
         kept: dict[str, Tensor | None] = {"model": model, "identity": torch.tensor([float(done.cluster)])}
         if self.lambda_mode == "grid_steps":
@@ -146,10 +140,7 @@ class PLU(ChooseIdentity):
     ) -> Generator[Request, Any, ProximalUpdate]:
         """Identity, lambda and training; `prefix` stands before the purposes of everything that is drawn."""
         cluster, theta = yield from self.choose_cluster(client, order, f"{prefix}identity")
-        start, noise, last = theta, None, client.state.get("identity")
-        part = _personal_part(order)
-        if self.private_head and last is not None and int(last) == cluster and part is not None:
-            start = part.copy(theta.clone(), client.state["model"])
+        noise, last = None, client.state.get("identity")
         if self.measures_noise:
             noise = yield from _measure_noise(client, theta, f"{prefix}noise")
         if self.lambda_0 and self.lambda_mode.startswith("grid") and client.validation:
@@ -159,7 +150,7 @@ class PLU(ChooseIdentity):
             pulls = (self.pull(client, order.settings, cluster, known),)
         results = []
         for pull in pulls:
-            trained: Trained = yield Train(start, pull, theta, part=trained_part, purpose=f"{prefix}batches")
+            trained: Trained = yield Train(theta, pull, theta, part=trained_part, purpose=f"{prefix}batches")
             results.append(trained)
         best = 0
         if len(results) > 1:

@@ -114,8 +114,8 @@ def tuned_settings(method: str) -> dict[str, Setting]:
 def grid_of(experiment: Experiment) -> Grid:
     """Return the values that tuning tries, by dotted key.
 
-    A setting is left out if the method accepts no other value of it, like a setting of a part that a `mixed` method
-    does not have. A value is left out if it alone makes another method of this one on the experiment's network.
+    A setting is left out if the method accepts no other value of it. A value is left out if it alone makes another
+    method of this one on the experiment's network.
 
     Raises:
         BadInput: there is no such method, or it refuses its settings.

@@ -95,14 +95,14 @@ class Result:
         """Return the rows whose methods have other settings now, by other defaults too.
 
         A setting that a method did not have is none of these: its default keeps what there was. Nor is one that it
-        has no more and that was off, false or 0.
+        has no more: no item names it, and what goes is kept at its default.
         """
         if not self.methods:
             return []
         now = item.method_settings(self.scale)
         both = {name: (was, now[name]) for name, was in self.methods.items() if name in now}
         return [
-            name for name, (was, there) in both.items() if any(there.get(k, False) != v for k, v in was.items())
+            name for name, (was, there) in both.items() if any(k in there and there[k] != v for k, v in was.items())
         ]
 
     def missing(self, item: Item) -> list[str]:
