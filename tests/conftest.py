@@ -30,7 +30,6 @@ LONGEST_FIRST = (
     "shipping/flower/test_real.py",
     "runs/test_resume.py",
     "test_docs.py",
-    "shipping/flower/test_deployment.py",
     "shipping/flower/test_deploy.py",
     "spec/test_cross.py",
     "runtime/ray/test_ray.py",
