@@ -16,7 +16,8 @@ Batch sizes are those of papers: 10 of FedAvg's and pfl-research's benchmarks, 3
 hold whole minibatches, 50 or some 100 samples.
 
 With `--ablate` it times the engines' fast paths instead: an exchange with each and one without, in turn, on one
-worker. `gain` is the processor's seconds without the path over those with it, the medians.
+worker. `gain` is the processor's seconds without the path over those with it, the medians. What modules of somebody's
+own gain by one kernel, `python -m benchmarks.modules --clients 32` says.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ from coterie.clients.rules import Evaluate, LocalUpdate, Train, Training
 from coterie.methods.exchange import Exchange, Send
 from coterie.models.layout import Layout
 from coterie.models.networks import build, channels_first
-from coterie.plugins import give
 from coterie.runtime.garbage import freeze_objects
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.threads import cores
@@ -326,7 +326,6 @@ LENET = next(case for case in CASES if case.network == "lenet")
 CNN = next(case for case in CASES if case.network == "cnn")
 DIGITS = Case("CNN 8x8, batch 10", "cnn", (8, 8, 1), 10, 200)
 DROPPING = Case("FedTSDP's CNN 28x28, batch 32", "fedtsdp-cnn", (28, 28, 1), 32, 10, 96)
-OWN = Case("transformer block 8x6, batch 10", "benchmarks.modules:Attention", (8, 6), 10, 100)
 PATHS = (
     FastPath("a first layer in its dual form", MLP, "batched", lambda: patch.object(Dual, "room", lambda *_: None)),
     FastPath("plain steps", SMALL, "batched", lambda: patch.object(batched, "descend_plainly", _by_solver)),
@@ -433,19 +432,15 @@ def ablated(path: FastPath, repeats: int, smoke: bool) -> dict[str, Any]:
 
 
 def show_ablation(only: str, repeats: int, smoke: bool) -> list[dict[str, Any]]:
-    """Measure all fast paths and print the table."""
-    give(["benchmarks.modules:Attention"])
+    """Measure all fast paths; print each row as soon as it is there."""
     rows = []
-    table = Table(title="An exchange without each fast path, in times one with it")
-    for column in ("path", "network", "gain", "spread"):
-        table.add_column(column, justify="right" if column in ("gain", "spread") else "left")
+    print(f"{'gain':>6}  {'spread':14}  {'network':32}  path: an exchange without it, in times one with it")
     for path in PATHS:
         if only.lower() in f"{path.title} {path.case.title}".lower():
             row = ablated(path, repeats, smoke)
             rows.append(row)
             spread = f"{row['least']:.2f} to {row['most']:.2f}"
-            table.add_row(row["path"], row["network"], f"{row['gain']:.2f}", spread)
-    Console(width=150).print(table)
+            print(f"{row['gain']:6.2f}  {spread:14}  {row['network']:32}  {row['path']}", flush=True)
     return rows
 
 
