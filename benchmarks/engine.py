@@ -15,7 +15,7 @@ training. Medians; the spread is that of `of the limit` between the repeats.
 Batch sizes are those of papers: 10 of FedAvg's and pfl-research's benchmarks, 32 of DC-PFL, 48 of FedCR. Clients
 hold whole minibatches, 50 or some 100 samples.
 
-With `--ablate` it times the engines' fast paths instead: an exchange with each and one without, in turn, on one
+With `--ablate` it times the engines' fast paths instead: an exchange with each and one without, in turn, on a
 worker. `gain` is the processor's seconds without the path over those with it, the medians. What modules of one's own
 gain by one kernel, `python -m benchmarks.modules --clients 32` says.
 """
