@@ -16,8 +16,8 @@ Batch sizes are those of papers: 10 of FedAvg's and pfl-research's benchmarks, 3
 hold whole minibatches, 50 or some 100 samples.
 
 With `--ablate` it times the engines' fast paths instead: an exchange with each and one without, in turn, on a
-worker. `gain` is the processor's seconds without the path over those with it, the medians. What modules of one's own
-gain by one kernel, `python -m benchmarks.modules --clients 32` says.
+worker. `gain` is the seconds of a processor without the path over those with it, the medians. What modules of one's
+own gain by one kernel, `python -m benchmarks.modules --clients 32` says.
 """
 
 from __future__ import annotations
