@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -104,6 +105,10 @@ def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path
     traits = RunFolder(real).group_traits()
     assert traits is None or traits.inputs is None  # nobody was asked what inputs look like
     assert RunFolder(real).rounds()["ari"].is_null().all()
+    kept = [path.read_bytes() for path in real.rglob("*") if path.is_file()]
+    for part in parts:  # nobody else has a client's data
+        with np.load(part, allow_pickle=False) as held:
+            assert not any(held["features"][0].tobytes() in content for content in kept)
 
 
 @pytest.mark.medium
@@ -117,8 +122,6 @@ def test_a_client_that_joins_after_training_is_received_as_in_simulation(tmp_pat
 
 
 def _public(folder: Path, federation: Any) -> str:
-    import numpy as np
-
     path = folder / "public.npz"
     np.savez(path, features=federation.public.numpy())
     return str(path)
