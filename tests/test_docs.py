@@ -47,6 +47,9 @@ def copy_checkout(folder: Path) -> None:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, folder)
+    listing = Path("src/coterie/cli/listing.json")
+    (folder / listing).parent.mkdir(parents=True)
+    shutil.copy(ROOT / listing, folder / listing)
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "clients.csv").write_text(TABLE, "utf-8")
 
