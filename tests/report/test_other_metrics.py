@@ -336,7 +336,7 @@ def test_a_measure_that_the_runs_do_not_have_is_refused() -> None:
         {"methods": ["fedavg"], "target": 40, "experiment": {"data": {"name": "./own.npz"}}}
     )
     assert aimed.measured_by(FALLING).target == 40
-    with pytest.raises(BadInput, match=r"target = 40\.0 is not possible; it must be a number from 0 to 1"):
+    with pytest.raises(BadInput, match="target = 40"):
         aimed.measured_by(CLASSIFICATION)
 
 
