@@ -94,14 +94,6 @@ def test_the_learning_rate_has_one_grid_for_all() -> None:
     assert tuned_settings("fedsgd")["method.lr"].grid == lr.grid
 
 
-def test_what_a_method_refuses_is_left_alone() -> None:
-    assert grid_of(Experiment(method="layercfl"))["method.gamma_max"] == (0.0, 0.13, "noise")
-    assert grid_of(Experiment(method="adacfl"))["method.gamma_max"] == (
-        0.0,
-        "noise",
-    )  # no cosines to hold it against
-
-
 @pytest.mark.parametrize(
     ("method", "rounds", "key", "kept"),
     [
