@@ -22,8 +22,9 @@ from coterie.runs import setup
 from coterie.runs.folder.metrics import summary
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.check import catalog
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, Prepared
 from coterie.runs.schema.registry import section_settings
+from coterie.runs.setup import load_federation
 from coterie.studies.compare import tuning
 from coterie.studies.compare.cells import Outcome, run_cells
 from coterie.studies.compare.samplers import check_sampler, describe_range, holds, range_of
@@ -528,8 +529,8 @@ def test_tuning_never_looks_at_test_data(tmp_path: Path, sampler: str, prune: bo
 def test_no_method_measures_test_data_where_validation_data_count(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def scrambled(*arguments: Any, **keys: Any) -> Federation:
-        federation = build(*arguments, **keys)
+    def scrambled(prepared: Prepared) -> Federation:
+        federation = load_federation(prepared)
         inputs, labels = federation.inputs.clone(), federation.labels.clone()
         for client in range(federation.n):
             first, last = federation.bounds[client, 2:]
@@ -549,6 +550,6 @@ def test_no_method_measures_test_data_where_validation_data_count(
         return [repr({**round.metrics, "seconds": 0}) for round in rounds]
 
     validated, tested = measured("validation"), measured("test")
-    monkeypatch.setattr(setup, "build", scrambled)
+    monkeypatch.setattr(setup, "load_federation", scrambled)
     assert measured("validation") == validated != tested
     assert measured("test") != tested
