@@ -27,14 +27,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONGEST_FIRST = (
-    "shipping/flower/test_real.py",
-    "runs/test_resume.py",
     "test_docs.py",
+    "shipping/flower/test_real.py",
+    "test_benchmarks.py",
+    "systems/test_systems.py",
+    "studies/compare/test_tuning.py",
+    "studies/compare/test_compare_command.py",
     "shipping/flower/test_deploy.py",
-    "spec/test_cross.py",
     "runtime/ray/test_ray.py",
-    "spec/test_layercfl.py",
-    "shipping/flower/test_parity.py",
+    "runs/test_resume.py",
     "freeze/test_digests.py",
 )
 """Files that take longest. A worker process takes whole files, so these begin before the others."""
