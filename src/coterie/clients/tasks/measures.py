@@ -34,6 +34,7 @@ class Measure(Entry):
     """
 
     explanation: str
+    """What it is, for somebody who meets it for the first time."""
     title: str
     """What pages call it: `accuracy`, `RMSE`."""
     takes: str
@@ -47,7 +48,7 @@ class Measure(Entry):
 
     @cached_property
     def summary(self) -> str:
-        """What it is, for somebody who meets it for the first time."""
+        """Its explanation, as catalogues list it."""
         return self.explanation
 
     @cached_property
