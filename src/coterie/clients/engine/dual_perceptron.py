@@ -94,7 +94,7 @@ class Dual:
         join_layers(layout, layers, stack, lowest=1)
         for row, x in enumerate(inputs):
             moved = found[row, : len(x), : self._units]
-            weight[row].add_(product(moved.t(), x.t()))
+            weight[row].addmm_(moved.t(), x)
             bias[row] += moved.sum(0)
         return steps.losses()
 

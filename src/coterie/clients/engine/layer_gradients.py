@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from coterie.models.networks import has_hooks
 
-_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C._has_mkldnn else None
-_HALVES = _ONEDNN is not None and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-"""Whether oneDNN multiplies bfloat16 on this processor: not with AVX2 alone."""
+_ONEDNN = None if torch.cpu._is_amx_tile_supported() else getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+"""oneDNN's product; None on Intel's processors, where MKL is never slower and copies nothing that is transposed."""
 
 LinkGradients = tuple[Tensor | None, list[Tensor | None]]
 """The gradient in a link's input, where it was asked for, and in each of its tensors that is wanted."""
@@ -36,8 +35,8 @@ LARGE_PRODUCT = 1 << 20
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias`, `[n, out]` from `[n, in]` and `[out, in]`."""
-    unknown = x.device.type != "cpu" or (x.dtype == torch.bfloat16 and not _HALVES)
-    if _ONEDNN is None or unknown or x.numel() * len(weight) < LARGE_PRODUCT:
+    general = _ONEDNN is None or x.dtype == torch.bfloat16 or x.device.type != "cpu"
+    if general or x.numel() * len(weight) < LARGE_PRODUCT:
         return nn.functional.linear(x, weight, bias)
     found: Tensor = _ONEDNN(x.contiguous(), weight, bias, "none", [], "")
     return found
