@@ -1,12 +1,14 @@
 """Imports point one way: a package may import those after it in `ORDER`, never one before it.
 
-Every import statement counts, wherever it stands: at the top, inside a function or under TYPE_CHECKING.
+Every import statement counts, wherever it stands: at the top, inside a function or under TYPE_CHECKING. Inside a
+package its parts import each other in no circle; there a statement counts that is carried out at once.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -86,10 +88,14 @@ def _is_of_methods(inside: str) -> bool:
     return len(inside.split(".")) > 1 and inside.split(".")[1] in OF_METHODS
 
 
-def imports(package: Path, path: Path) -> Iterator[tuple[int, str]]:
-    """Line and absolute dotted name of everything that a file imports, also by `import_module("…")`."""
+def imports(package: Path, path: Path, at_once: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of everything that a file imports, also by `import_module("…")`.
+
+    `at_once` leaves out what is imported for types alone, or when a function is called.
+    """
     here = [package.name, *path.relative_to(package).with_suffix("").parts]
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -106,6 +112,42 @@ def imports(package: Path, path: Path) -> Iterator[tuple[int, str]]:
 @pytest.mark.medium
 def test_imports_point_one_way() -> None:
     assert violations(PACKAGE) == []
+
+
+@pytest.mark.medium
+def test_no_package_has_parts_that_import_each_other_in_a_circle() -> None:
+    assert circles(PACKAGE) == []
+
+
+def circles(package: Path) -> list[str]:
+    """One sentence for each package whose parts, modules and folders, cannot be put into an order."""
+    found = []
+    for folder in (path.parent for path in sorted(package.rglob("__init__.py")) if path.parent != package):
+        prefix = ".".join([package.name, *folder.relative_to(package).parts, ""])
+        wanted: dict[str, set[str]] = {}
+        for path in folder.rglob("*.py"):
+            part = path.relative_to(folder).with_suffix("").parts[0]
+            names = (name for _, name in imports(package, path, at_once=True) if name.startswith(prefix))
+            wanted.setdefault(part, set()).update(name.removeprefix(prefix).partition(".")[0] for name in names)
+        try:
+            TopologicalSorter({part: names - {part} for part, names in wanted.items()}).prepare()
+        except CycleError as error:
+            found.append(f"in {folder.relative_to(package)}: {' needs '.join(error.args[1])}")
+    return found
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    sources = {
+        "runs/__init__.py": "",
+        "runs/hooks/__init__.py": "",
+        "runs/hooks/hook.py": "from coterie.runs.session import Session",
+        "runs/session.py": "from coterie.runs.hooks import hook",
+    }
+    for place, source in sources.items():
+        package = _package(tmp_path, place, source)
+    assert len(circles(package)) == 1
+    (package / "runs/hooks/hook.py").write_text("if TYPE_CHECKING:\n    from coterie.runs.session import Session")
+    assert circles(package) == []
 
 
 def test_the_listing_is_the_order() -> None:
@@ -166,6 +208,6 @@ def _package(folder: Path, place: str, source: str) -> Path:
     """A package with one file of the given source."""
     package = folder / "coterie"
     path = package / place
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source, "utf-8")
     return package

@@ -140,7 +140,8 @@ def test_a_run_that_was_interrupted_goes_on(shell: Shell) -> None:
 EVERYWHERE = """
 import sys
 import coterie
-from coterie.runtime.local import shared_memory, workers
+from coterie.runtime import shared_memory
+from coterie.runtime.local import workers
 
 def outcome(**run):
     experiment = coterie.Experiment(

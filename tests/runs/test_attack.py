@@ -17,7 +17,7 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.models.layout import Part
-from coterie.runs.attack import Attackers, choose_attackers, mark_images, poison_data
+from coterie.runs.hooks.attack import Attackers, choose_attackers, mark_images, poison_data
 from coterie.runs.hooks.screening import (
     find_starts,
     leave_out,

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from torch import nn
 import coterie
 from coterie.clients.tasks import Regression, measure
-from coterie.runtime.local import shared_memory, workers
+from coterie.runtime import shared_memory
+from coterie.runtime.local import workers
 from tests.own_networks import ViT
 
 @measure("main-bias", "bias", "how far the mean is off", "value", is_share=False, less_is_better=True)

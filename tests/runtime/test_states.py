@@ -15,10 +15,10 @@ import torch
 import coterie
 from coterie.errors import BadInput
 from coterie.runs.folder.run_folder import RunFolder
+from coterie.runtime import shared_memory
 from coterie.runtime import states as client_states
 from coterie.runtime.checkpoint import Checkpoints
-from coterie.runtime.local import shared_memory
-from coterie.runtime.local.shared_memory import Arena
+from coterie.runtime.shared_memory import Arena
 from coterie.runtime.states import ClientStates
 from tests.runtime.local.test_workers import record_arenas, scalars_of
 

@@ -198,7 +198,8 @@ import os, sys
 from pathlib import Path
 from coterie.clients import open_files
 from coterie.runtime import leftovers
-from coterie.runtime.local import shared_memory, workers
+from coterie.runtime import shared_memory
+from coterie.runtime.local import workers
 assert os.name == "posix" and open_files.os.name == "nt" and leftovers.sys.platform == "win32"
 assert not workers.FORKS and not shared_memory.NAMELESS
 assert not hasattr(open_files.os, "fork")
@@ -231,7 +232,8 @@ def test_macos_is_imitated(environment: dict[str, str]) -> None:
 import os
 from pathlib import Path
 from coterie.runtime import leftovers, threads
-from coterie.runtime.local import shared_memory, workers
+from coterie.runtime import shared_memory
+from coterie.runtime.local import workers
 assert os.name == "posix" and not workers.FORKS and not shared_memory.NAMELESS
 assert leftovers.sys.platform == "darwin" and not hasattr(threads.os, "sched_getaffinity")
 for path in (Path("/proc/self/stat"), Path("/dev/shm/x")):

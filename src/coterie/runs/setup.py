@@ -26,7 +26,7 @@ from coterie.methods.exchange import Ids
 from coterie.models.networks import build_network, channels_first, default_network, is_own
 from coterie.models.origin import Origin, initialise
 from coterie.plugins import consent
-from coterie.runs.attack import Attackers, choose_attackers, poison_data
+from coterie.runs.hooks.attack import Attackers, choose_attackers, poison_data
 from coterie.runs.newcomers import hold_out_clients
 from coterie.runs.promise import find_client_noise
 from coterie.runs.schema.check import AUTO, named_columns, set_metrics

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.models.layout import BYTES_PER_SCALAR
-from coterie.runtime.local.shared_memory import Arena
+from coterie.runtime.shared_memory import Arena
 from coterie.runtime.tensor_file import Stacked
 
 Key = tuple[str, tuple[int, ...]]

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
 import coterie
-from coterie.runtime.local import shared_memory, workers
+from coterie.runtime import shared_memory
+from coterie.runtime.local import workers
 if "fork" not in sys.argv[1:]:
     workers.FORKS = shared_memory.NAMELESS = False
 experiment = coterie.Experiment(method="fedavg", data={"clients": 5}, run={"rounds": 2, "workers": 2})
@@ -59,7 +60,8 @@ import numpy as np
 import torch
 from coterie.clients.rules import Answer, Objective, Rule, Train, objective, rule
 from coterie.methods.exchange import Exchange, Send
-from coterie.runtime.local import shared_memory, workers
+from coterie.runtime import shared_memory
+from coterie.runtime.local import workers
 from tests.runtime.local.test_workers import runtime_of
 
 @objective("test-of-main")

@@ -24,8 +24,8 @@ from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.local import runtime as local_runtime
 from coterie.runtime.local import workers
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
-from coterie.runtime.local.shared_memory import Arena
 from coterie.runtime.runtime import Runtime
+from coterie.runtime.shared_memory import Arena
 from tests.federated import TRAINING, planted, train
 
 SHARED = [Path("/dev/shm"), Path(tempfile.gettempdir())]

@@ -28,9 +28,9 @@ from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello
 from coterie.runtime.remote.message import Message, Value
 from coterie.shipping.flower.client import Client, Node, answer_message, find_client
-from coterie.shipping.flower.registration import Registration
 from coterie.shipping.model.served import trained_model
 from coterie.shipping.model.trained import MODEL, read_model
+from coterie.shipping.registration import Registration
 from tests.shipping.flower.rehearsal import Faulty, Place, same
 
 NAMES = ["east", "north", "south"]

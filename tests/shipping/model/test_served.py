@@ -47,9 +47,9 @@ from coterie.runtime.remote.client_runner import ClientRunner, MemoryStateStore
 from coterie.runtime.remote.codec import pack_order, unpack_order
 from coterie.runtime.remote.message import Message
 from coterie.runtime.remote.runtime import RemoteRuntime
-from coterie.shipping.flower.registration import Registration
 from coterie.shipping.model.served import adapt_to_this_machine, trained_model
 from coterie.shipping.model.trained import Trained
+from coterie.shipping.registration import Registration
 
 CLIENTS = 8
 SERVING = ("fesem", "ifca", "fedcps", "fedrep", "ditto", "per-fedavg", "fedcr", "dcpfl", "fedtsdp")

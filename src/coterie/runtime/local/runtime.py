@@ -25,10 +25,10 @@ from coterie.models.networks import NETWORKS, Built, build_network, is_own
 from coterie.models.origin import PLAIN, Origin
 from coterie.plugins import give, import_modules
 from coterie.runtime.dispatch import divide, divide_by_samples, ranges
-from coterie.runtime.local.shared_memory import Arena
 from coterie.runtime.local.workers import Pool
 from coterie.runtime.rows import Answered, Outcome, Rows, allocate_rows
 from coterie.runtime.runtime import Failure, Runtime, carry_out, compute_outputs
+from coterie.runtime.shared_memory import Arena
 from coterie.runtime.states import ClientStates
 from coterie.runtime.tasks import TaskRunner
 from coterie.runtime.threads import cores, one_thread

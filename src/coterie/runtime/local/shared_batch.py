@@ -15,9 +15,9 @@ from coterie.clients.open_files import remove_when_unmapped
 from coterie.clients.rules.rule import Order
 from coterie.methods.exchange import Outputs
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
-from coterie.runtime.local.shared_memory import Arena, Paths, Place, map_file
 from coterie.runtime.rows import Outcome, Rows, allocate_rows, vector_shapes
 from coterie.runtime.runtime import Failure
+from coterie.runtime.shared_memory import Arena, Paths, Place, map_file
 from coterie.runtime.states import ClientStates
 from coterie.runtime.tasks import Batch, Task, TaskRunner, write_tasks
 

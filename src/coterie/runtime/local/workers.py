@@ -30,10 +30,10 @@ from coterie.methods.exchange import Outputs
 from coterie.runtime.dispatch import Dispatcher, Job, Setback
 from coterie.runtime.local.processes import end, is_stopped, start
 from coterie.runtime.local.shared_batch import LARGE_MATRIX_BYTES, Question, QuestionWriter, copy_small
-from coterie.runtime.local.shared_memory import Arena
 from coterie.runtime.local.worker import READY
 from coterie.runtime.rows import Outcome, Rows
 from coterie.runtime.runtime import Failure
+from coterie.runtime.shared_memory import Arena
 from coterie.runtime.signals import defer_signals
 from coterie.runtime.states import ClientStates
 from coterie.runtime.tasks import TaskRunner

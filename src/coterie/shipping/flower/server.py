@@ -31,8 +31,8 @@ from coterie.runtime.flower.runtime import FlowerRuntime
 from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.message import Message, Value
 from coterie.shipping.flower.client import HELLO, ORDER
-from coterie.shipping.flower.registration import Registration
 from coterie.shipping.flower.status import StatusWriter
+from coterie.shipping.registration import Registration
 
 DEFAULT_WAIT = 300.0
 """Seconds to wait for the clients where a run's configuration says nothing."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coterie.runs.events import Result, Round
     from coterie.runs.schema.experiment import Experiment
     from coterie.runtime.flower.runtime import FlowerRuntime
-    from coterie.shipping.flower.registration import Registration
+    from coterie.shipping.registration import Registration
 
 FEDERATION = "federation.json"
 

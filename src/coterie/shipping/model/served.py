@@ -30,8 +30,8 @@ from coterie.runs.setup import World, agreed_preparation, engine_spec, network_n
 from coterie.runtime.remote.message import Message
 from coterie.runtime.remote.runtime import NUMBER, RemoteRuntime
 from coterie.runtime.runtime import Failure, drive
-from coterie.shipping.flower.registration import Registration
 from coterie.shipping.model.trained import About, Trained, describe_task, rest_of
+from coterie.shipping.registration import Registration
 
 
 def trained_model(

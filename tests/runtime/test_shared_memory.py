@@ -14,8 +14,8 @@ import torch
 
 from coterie.errors import BadInput
 from coterie.methods.exchange import Send
-from coterie.runtime.local import shared_memory
-from coterie.runtime.local.shared_memory import Arena, make_file, map_file
+from coterie.runtime import shared_memory
+from coterie.runtime.shared_memory import Arena, make_file, map_file
 from coterie.runtime.states import ClientStates
 from tests.runtime.local.test_workers import arenas, mixed, runtime_of
 
