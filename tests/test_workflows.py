@@ -79,9 +79,10 @@ def test_workflow_and_makefile_do_the_same() -> None:
 @pytest.mark.parametrize("lane", LANES)
 def test_a_lane_checks_before_it_tests(lane: str) -> None:
     first, *_, last = commands(lane)
-    assert first == ["ruff", "format", "--check", "."]
-    assert last[0] == "pytest"
-    assert (last[-1] == LANES[lane]) == bool(LANES[lane])
+    assert first == [["ruff", "format", "--check", "."]]
+    (tests,) = last
+    assert tests[0] == "pytest"
+    assert (tests[-1] == LANES[lane]) == bool(LANES[lane])
     assert commands(lane, only_tests=True) == [last]
 
 
