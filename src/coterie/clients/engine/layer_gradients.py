@@ -2,8 +2,8 @@
 
 Autograd keeps a graph, hands layouts on as they come, and asks the general kernels. Written out, a gradient keeps
 the layout of what it is the gradient of (a channels-last image whose gradient arrives channels-first costs fifty
-times the time in a ReLU), a ReLU works in place, and a product is oneDNN's, which on AMD is twice as fast as the
-BLAS that PyTorch asks and on Intel its equal.
+times the time in a ReLU), a ReLU works in place, and on AMD a product is oneDNN's, which there is twice as fast as
+the BLAS that PyTorch asks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coterie.models.networks import has_hooks
 
-_ONEDNN: Any = None if torch.cpu._is_amx_tile_supported() else getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+ONEDNN: Any = None if torch.cpu._is_amx_tile_supported() else getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 """oneDNN's product; None on Intel's processors, where MKL is never slower and copies nothing that is transposed."""
 
 LinkGradients = tuple[Tensor | None, list[Tensor | None]]
@@ -35,10 +35,10 @@ LARGE_PRODUCT = 1 << 20
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias`, `[n, out]` from `[n, in]` and `[out, in]`."""
-    general = _ONEDNN is None or x.dtype == torch.bfloat16 or x.device.type != "cpu"
+    general = ONEDNN is None or x.dtype == torch.bfloat16 or x.device.type != "cpu"
     if general or x.numel() * len(weight) < LARGE_PRODUCT:
         return nn.functional.linear(x, weight, bias)
-    found: Tensor = _ONEDNN(x.contiguous(), weight, bias, "none", [], "")
+    found: Tensor = ONEDNN(x.contiguous(), weight, bias, "none", [], "")
     return found
 
 
