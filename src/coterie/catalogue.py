@@ -439,7 +439,7 @@ def state(name: str) -> Callable[[type[C]], type[C]]:
 
     def register(cls: type[C]) -> type[C]:
         former = _STATES.setdefault(name, cls)
-        if _place(former) != _place(cls):
+        if former is not cls and _place(former) != _place(cls):
             raise ValueError(f"state {name!r} exists already, in {_place(former)}; take another name")
         _STATES[name] = cls
         return cls

@@ -28,7 +28,7 @@ def count_shared_rows(inputs: NDArray[Any], held: Sequence[Sequence[Indices]]) -
         inputs: of all samples `[N, *features]`.
         held: training, validation and test samples of each client.
     """
-    digests = np.fromiter((hash(row.tobytes()) for row in inputs), np.int64, len(inputs))
+    digests = np.array([hash(row.tobytes()) for row in inputs], np.int64)
     is_trained = np.isin(digests, np.concatenate([digests[own[0]] for own in held]))
     tests = sum(len(own[2]) for own in held)
     shared = sum(int(is_trained[own[2]].sum()) for own in held)
