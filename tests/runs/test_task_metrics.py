@@ -12,7 +12,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import clients_schema, rounds_schema
 from tests.commandline import Terminal
 
-pytestmark = pytest.mark.medium  # Metrics import torchmetrics, which takes seconds.
+pytestmark = pytest.mark.medium
 
 CLIENTS, EACH = 8, 30
 WORDS = ["--split", "by-user", "--rounds", "2", "--network", "mlp"]

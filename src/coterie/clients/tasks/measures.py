@@ -1,6 +1,6 @@
 """The metrics of tasks by name: what each is called, which direction is better, how a client computes it.
 
-Nothing here imports PyTorch or torchmetrics before a metric is computed, so that pages and tables can read names
+Nothing here imports PyTorch before a metric is computed, so that pages and tables can read names
 and directions.
 
 Predicted classes and targets are int64 of one shape, -1 where a target is not known; those of several labels are
@@ -173,7 +173,7 @@ def compute_metrics(task: Task, names: Sequence[str], outputs: Tensor, targets: 
 @measure("accuracy", "accuracy", "the share of right answers on a client's own held-out samples", "class")
 def accuracy(predicted: Tensor, targets: Tensor) -> float:
     """The share of known targets that are predicted."""
-    there = _known(targets)
+    there = ~targets.isnan() if targets.is_floating_point() else targets >= 0
     return float((predicted == targets)[there].double().mean()) if there.any() else float("nan")
 
 
@@ -185,12 +185,7 @@ def accuracy(predicted: Tensor, targets: Tensor) -> float:
 )
 def balanced_accuracy(predicted: Tensor, targets: Tensor) -> float:
     """The mean recall over the classes that occur."""
-    from torchmetrics.functional.classification import multiclass_recall
-
-    def mean_recall(p: Tensor, t: Tensor, classes: int) -> float:
-        return float(multiclass_recall(p, t, classes, average="none")[t.bincount(minlength=classes) > 0].mean())
-
-    return _mean(mean_recall(*each) for each in _columns(predicted, targets))
+    return _compute("balanced_accuracy", predicted, targets)
 
 
 @measure(
@@ -201,16 +196,7 @@ def balanced_accuracy(predicted: Tensor, targets: Tensor) -> float:
 )
 def macro_f1(predicted: Tensor, targets: Tensor) -> float:
     """F1, averaged over the classes that occur or are predicted; of several labels, that of each label."""
-    from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
-
-    if targets.is_floating_point():
-        return _mean(
-            float(binary_f1_score(p, t)) if (p | t).any() else float("nan")
-            for p, t, _ in _columns(predicted, targets)
-        )
-    return _mean(
-        float(multiclass_f1_score(p, t, classes, average="macro")) for p, t, classes in _columns(predicted, targets)
-    )
+    return _compute("f1", predicted, targets)
 
 
 @measure(
@@ -222,9 +208,7 @@ def macro_f1(predicted: Tensor, targets: Tensor) -> float:
 )
 def auroc(scores: Tensor, targets: Tensor) -> float:
     """The area under the curve of true over false positives, one class against the others; of those that can be."""
-    from torchmetrics.functional.classification import binary_auroc
-
-    return _mean(float(binary_auroc(s, t)) for s, t in _one_against_others(scores, targets))
+    return _compute("auroc", scores, targets)
 
 
 @measure(
@@ -235,9 +219,7 @@ def auroc(scores: Tensor, targets: Tensor) -> float:
 )
 def average_precision(scores: Tensor, targets: Tensor) -> float:
     """The area under the curve of precision over recall, one class against the others; of those that can be."""
-    from torchmetrics.functional.classification import binary_average_precision
-
-    return _mean(float(binary_average_precision(s, t)) for s, t in _one_against_others(scores, targets))
+    return _compute("average_precision", scores, targets)
 
 
 @measure(
@@ -250,9 +232,7 @@ def average_precision(scores: Tensor, targets: Tensor) -> float:
 )
 def rmse(predicted: Tensor, targets: Tensor) -> float:
     """The root of the mean squared error over all samples and values."""
-    from torchmetrics.functional.regression import mean_squared_error
-
-    return float(mean_squared_error(predicted.flatten(), targets.flatten(), squared=False))
+    return _compute("rmse", predicted, targets)
 
 
 @measure(
@@ -265,9 +245,7 @@ def rmse(predicted: Tensor, targets: Tensor) -> float:
 )
 def mae(predicted: Tensor, targets: Tensor) -> float:
     """The mean absolute error over all samples and values."""
-    from torchmetrics.functional.regression import mean_absolute_error
-
-    return float(mean_absolute_error(predicted.flatten(), targets.flatten()))
+    return _compute("mae", predicted, targets)
 
 
 @measure(
@@ -280,14 +258,7 @@ def mae(predicted: Tensor, targets: Tensor) -> float:
 )
 def r2(predicted: Tensor, targets: Tensor) -> float:
     """1 less the squared error over the variance, averaged over the values that vary; NaN where none does."""
-    from torchmetrics.functional.regression import r2_score
-
-    if len(targets) < 2:
-        return float("nan")
-    varies = (targets != targets[0]).any(0)
-    if not varies.any():
-        return float("nan")
-    return float(r2_score(predicted[:, varies], targets[:, varies]))
+    return _compute("r2", predicted, targets)
 
 
 @measure(
@@ -298,12 +269,7 @@ def r2(predicted: Tensor, targets: Tensor) -> float:
 )
 def iou(predicted: Tensor, targets: Tensor) -> float:
     """Intersection over union, averaged over the classes that occur or are predicted."""
-    from torchmetrics.functional.classification import multiclass_jaccard_index
-
-    return _mean(
-        float(multiclass_jaccard_index(p, t, classes, average="macro"))
-        for p, t, classes in _columns(predicted, targets)
-    )
+    return _compute("iou", predicted, targets)
 
 
 @measure(
@@ -316,43 +282,13 @@ def iou(predicted: Tensor, targets: Tensor) -> float:
 )
 def perplexity(logits: Tensor, targets: Tensor) -> float:
     """The exponential of the mean cross-entropy over all known tokens, of logits `[s, T, vocabulary]`."""
-    from torchmetrics.functional.text import perplexity as of_logits
+    from torch.nn.functional import cross_entropy
 
-    return float(of_logits(logits, targets, ignore_index=-1)) if (targets >= 0).any() else float("nan")
-
-
-def _known(targets: Tensor) -> Tensor:
-    return ~targets.isnan() if targets.is_floating_point() else targets >= 0
+    return float(cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1).exp())
 
 
-def _mean(values: Iterator[float]) -> float:
-    """The mean of those that are defined; NaN where none is."""
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else float("nan")
+def _compute(name: str, predicted: Tensor, targets: Tensor) -> float:
+    """By the formula of which the metric's interval is made."""
+    from coterie.clients.tasks.score_intervals import compute_value
 
-
-def _columns(predicted: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Predictions and targets that are known, and how many classes there are at most; a label after the other."""
-    if targets.is_floating_point():
-        for p, t in zip(predicted.unbind(1), targets.unbind(1), strict=True):
-            there = _known(t)
-            if there.any():
-                yield p[there].long(), t[there].long(), 2
-        return
-    there = _known(targets)
-    if there.any():
-        p, t = predicted[there], targets[there]
-        yield p, t, max(2, int(max(p.max(), t.max())) + 1)
-
-
-def _one_against_others(scores: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The scores of each class or label, and which samples are of it, where some are and some are not."""
-    if scores.dim() == 1:
-        scores, targets = scores.unsqueeze(1), targets.unsqueeze(1)
-    several = targets.dim() > 1
-    for number, own in enumerate(scores.unbind(1)):
-        column = targets[:, number] if several else targets
-        there = _known(column)
-        own, yes = own[there], column[there] == (1 if several else number)
-        if yes.any() and not yes.all():
-            yield own, yes.long()
+    return compute_value(name, predicted.cpu().numpy(), targets.cpu().numpy())

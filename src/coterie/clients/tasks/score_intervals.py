@@ -1,4 +1,4 @@
-"""How sure a metric is that was measured on some samples: intervals of 95 %, from the scores of single samples.
+"""Metrics of some samples, and how sure they are: intervals of 95 %, from the scores of single samples.
 
 Samples are taken as independent of each other. Nothing here imports PyTorch.
 """
@@ -47,8 +47,7 @@ class Bootstrap:
     ) -> tuple[float, float]:
         """Return the ends of the interval; NaN where half of the draws and more are not defined."""
         parts = self.parts(predicted, scores, targets)
-        samples = len(parts)
-        value = float(self.value(parts.mean(0, keepdims=True))[0])
+        samples, value = len(parts), self.of_mean(parts)
         if self.is_share and value in (0.0, 1.0):
             return _bound_extreme(value, int(parts.reshape(samples, -1).any(1).sum()))
         draws = int(np.clip(DRAWN_NUMBERS // samples, 100, DRAWS))
@@ -59,6 +58,21 @@ class Bootstrap:
             return NONE
         low, high = np.quantile(known, [0.025, 0.975])
         return float(low), float(high)
+
+    def of_mean(self, parts: Floats) -> float:
+        """Return the metric itself, from what each sample adds."""
+        return float(self.value(parts.mean(0, keepdims=True))[0])
+
+
+def compute_value(name: str, predicted: Values, targets: Values) -> float:
+    """Return a metric of `BOUNDED` from the predictions, or scores, that it takes; NaN where it is not defined."""
+    with np.errstate(all="ignore"):
+        if name in _AREAS:
+            areas = [_AREAS[name](*each) for each in _one_against_others(predicted, targets)]
+            return float(np.mean(areas)) if areas else float("nan")
+        bound = BOUNDED[name]
+        assert isinstance(bound, Bootstrap)
+        return bound.of_mean(bound.parts(predicted, predicted, targets))
 
 
 def bound_metric(
@@ -116,19 +130,32 @@ def _bound_average_precision(scores: Values, targets: Values) -> tuple[float, fl
     The interval is taken on logits, where its variance is that of as many right answers as samples are of a class:
     Boyd, Eng and Page, Area under the precision-recall curve: point estimates and confidence intervals, ECML 2013.
     """
-    from sklearn.metrics import average_precision_score
-
     areas, counts = [], []
-    for own, yes, no in _one_against_others(scores, targets):
-        known = yes | no
-        areas.append(float(average_precision_score(yes[known], own[known])))
-        counts.append(int(yes.sum()))
+    for each in _one_against_others(scores, targets):
+        areas.append(_average_precision(*each))
+        counts.append(int(each[1].sum()))
     if not areas:
         return NONE
     area, count = float(np.mean(areas)), float(np.mean(counts))
     if area >= 1:
         return _bound_extreme(area, count)
     return _bound_logit(area, float(np.sqrt(area * (1 - area) / count)))
+
+
+def _auroc(scores: Floats, yes: NDArray[np.bool_], no: NDArray[np.bool_]) -> float:
+    return float(_share_below(scores[yes], scores[no]).mean())
+
+
+def _average_precision(scores: Floats, yes: NDArray[np.bool_], no: NDArray[np.bool_]) -> float:
+    """Sum the precision at each threshold times what it adds to the recall."""
+    order = np.argsort(-np.where(yes | no, scores, -np.inf), kind="stable")[: int((yes | no).sum())]
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # equal scores are one threshold
+    hits = np.cumsum(yes[order])[ends]
+    return float((np.diff(hits, prepend=0) * hits / (ends + 1)).sum() / hits[-1])
+
+
+_AREAS = {"auroc": _auroc, "average_precision": _average_precision}
+"""Metrics of a ranking of one class's scores, averaged over classes or labels."""
 
 
 def _one_against_others(
@@ -196,6 +223,12 @@ def _count_classes(predicted: Values, scores: Values, targets: Values) -> Floats
     return np.stack(counts, 1)
 
 
+def _count_for_f1(predicted: Values, scores: Values, targets: Values) -> Floats:
+    """Count as `_count_classes` does; of several labels the class 1 of each alone."""
+    counts = _count_classes(predicted, scores, targets)
+    return counts[..., 1:] if np.issubdtype(targets.dtype, np.floating) else counts
+
+
 def _accuracy(counts: Floats) -> Floats:
     return np.asarray(counts[:, 0].sum((1, 2)) / counts[:, 1].sum((1, 2)))
 
@@ -205,9 +238,7 @@ def _balanced_accuracy(counts: Floats) -> Floats:
 
 
 def _f1(counts: Floats) -> Floats:
-    """Of classes that of all, of several labels that of the class 1 of each."""
-    each = 2 * counts[:, 0] / (counts[:, 1] + counts[:, 2])
-    return _mean_of_known(each[:, :, 1] if each.shape[1] > 1 else _mean_of_known(each, 2), 1)
+    return _mean_of_known(_mean_of_known(2 * counts[:, 0] / (counts[:, 1] + counts[:, 2]), 2), 1)
 
 
 def _iou(counts: Floats) -> Floats:
@@ -255,7 +286,7 @@ def _surprise(predicted: Values, scores: Values, targets: Values) -> Floats:
 BOUNDED: dict[str, Bootstrap | Callable[[Values, Values], tuple[float, float]]] = {
     "accuracy": Bootstrap(_count_classes, _accuracy, is_share=True),
     "balanced_accuracy": Bootstrap(_count_classes, _balanced_accuracy, is_share=True),
-    "f1": Bootstrap(_count_classes, _f1, is_share=True),
+    "f1": Bootstrap(_count_for_f1, _f1, is_share=True),
     "iou": Bootstrap(_count_classes, _iou, is_share=True),
     "auroc": _bound_auroc,
     "average_precision": _bound_average_precision,
