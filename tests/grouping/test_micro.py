@@ -15,9 +15,8 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from coterie.grouping import micro
-from coterie.grouping.affinity import cosines, pairwise_distances, squared_distances
+from coterie.grouping.affinity import cosines, squared_distances
 from coterie.grouping.cluster import Linkage, bipartition, cut_dendrogram, dendrogram, distances_of_many, kmeans
-from coterie.grouping.labels import relabel
 from coterie.grouping.layers import Measure, compare_signals, distances
 
 LINKAGES: tuple[Linkage, ...] = ("average", "complete", "single")
@@ -30,36 +29,6 @@ def planted(clients: int, size: int, groups: int, noise: float, seed: int = 0) -
     of = np.arange(clients) % groups
     rows = rng.normal(size=(groups, size))[of] + noise * rng.normal(size=(clients, size))
     return torch.from_numpy(rows.astype(np.float32)), of
-
-
-@given(st.integers(0, 10_000), st.integers(2, 40))
-def test_a_tree_over_single_points_is_that_of_scipy(seed: int, count: int) -> None:
-    points = np.random.default_rng(seed).normal(size=(count, 3))
-    apart = pairwise_distances(points)
-    for linkage in LINKAGES:
-        found = micro.link_weighted(apart, np.ones(count, np.int64), linkage)
-        expected = dendrogram(apart, linkage)
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-@pytest.mark.medium
-@given(st.integers(0, 10_000), st.lists(st.integers(1, 5), min_size=2, max_size=9))
-def test_a_cluster_weighs_as_many_points_as_it_has(seed: int, sizes: list[int]) -> None:
-    """The tree over clusters of equal points is that of the points, but for the merges of equal ones."""
-    points = np.random.default_rng(seed).normal(size=(len(sizes), 3))
-    apart = pairwise_distances(points)
-    each = np.repeat(np.arange(len(sizes)), sizes)
-    for linkage in LINKAGES:
-        found = micro.link_weighted(apart, np.array(sizes), linkage)
-        whole = dendrogram(apart[np.ix_(each, each)], linkage)
-        np.testing.assert_allclose(found[:, 2], whole[-len(found) :, 2], rtol=1e-9)
-        for height in found[:, 2] * 0.999:
-            assert relabel(cut_dendrogram(found, height)[each]).tolist() == cut_dendrogram(whole, height).tolist()
-
-
-def test_ties_end() -> None:
-    apart = 1.0 - np.eye(7)
-    assert micro.link_weighted(apart, np.arange(1, 8), "average")[:, 2].tolist() == [1.0] * 6
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -110,7 +79,7 @@ def test_noise_in_which_single_pairs_drown() -> None:
 def test_a_tree_of_micro_clusters_keeps_planted_groups(linkage: Linkage) -> None:
     rows, of = planted(2_000, 600, 8, 2.0)
     found = micro.micro_clusters(rows, "cosine", 5)
-    tree = micro.link_weighted(found.distances, found.sizes, linkage)
+    tree = dendrogram(found.distances, linkage)
     labels = cut_dendrogram(tree, (tree[-8, 2] + tree[-7, 2]) / 2)[found.labels]
     exact = dendrogram(1.0 - cosines(rows), linkage)
     whole = cut_dendrogram(exact, (exact[-8, 2] + exact[-7, 2]) / 2)

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.catalogue import state
 from coterie.grouping.affinity import cosines
-from coterie.grouping.cluster import ROWS_AT_A_TIME, Linkage, dendrogram, reduce_dimensions, top_merge
+from coterie.grouping.cluster import ROWS_AT_A_TIME, Linkage, bipartition, reduce_dimensions
 from coterie.grouping.labels import relabel
 from coterie.grouping.layers import Measure
 
@@ -36,7 +35,6 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
-@state("micro-clusters")
 @dataclass(frozen=True, eq=False)
 class Micro:
     """Micro-clusters of rows `[n, size]`, of which the comparison is `cosine` or `l2`."""
@@ -82,48 +80,11 @@ def micro_clusters(rows: Tensor, measure: Measure, seed: int) -> Micro:
     return Micro(labels, sizes, means, np.asarray(apart))
 
 
-def link_weighted(distances: Floats, sizes: Labels, linkage: Linkage = "average") -> Floats:
-    """SciPy's linkage matrix `[m - 1, 4]` of clusters of `sizes` `[m]` that are `distances` `[m, m]` apart.
-
-    With `average` every cluster weighs as many points as it has: the tree over micro-clusters is then that of
-    their members with distances inside left out. By the nearest-neighbour chain (Müllner,
-    2011), in `m ** 2` numbers.
-    """
-    if linkage != "average":  # neither the smallest nor the greatest distance knows how many there are
-        return dendrogram(distances, linkage)
-    m = len(sizes)
-    apart = distances.astype(np.float64)
-    np.fill_diagonal(apart, np.inf)
-    weights, there = sizes.astype(np.float64), np.ones(m, np.bool_)
-    chain: list[int] = []
-    found: list[tuple[int, int, float]] = []
-    for _ in range(m - 1):
-        if not chain:
-            chain.append(int(there.argmax()))
-        while True:
-            last = chain[-1]
-            near = int(apart[last].argmin())
-            if len(chain) > 1 and apart[last, chain[-2]] <= apart[last, near]:
-                near = chain[-2]  # of equal ones the former, or the chain would not end
-                break
-            chain.append(near)
-        one, other = sorted((last, near))
-        del chain[-2:]
-        found.append((one, other, float(apart[one, other])))
-        total = weights[one] + weights[other]
-        row = (weights[one] * apart[one] + weights[other] * apart[other]) / total
-        row[one] = np.inf
-        weights[one], there[other] = total, False
-        apart[one], apart[:, one] = row, row
-        apart[other], apart[:, other] = np.inf, np.inf
-    return _tree(found, m)
-
-
 def bipartition_of_many(rows: Tensor, measure: Measure, linkage: Linkage, seed: int) -> tuple[Labels, float]:
     """The sides of rows `[n, size]`, 0 and 1 by smallest member `[n]`, by way of micro-clusters.
 
-    The last merge of their tree gives two sides; then every row goes to the side whose mean is nearer, which mends
-    micro-clusters that lie in both.
+    The last merge of their tree, in which each counts as one, gives two sides; then every row goes to the side whose
+    mean is nearer, which mends micro-clusters that lie in both.
 
     Returns:
         The sides, and the greatest cosine across them as far as known: among the members of the `CLOSEST` pairs of
@@ -132,7 +93,7 @@ def bipartition_of_many(rows: Tensor, measure: Measure, linkage: Linkage, seed: 
     micro = micro_clusters(rows, measure, seed)
     if not micro.distances.any():
         return np.zeros(len(rows), np.int64), float("nan")
-    halves = top_merge(link_weighted(micro.distances, micro.sizes, linkage))
+    halves = bipartition(micro.distances, linkage)
     of_sides = np.stack([np.where(halves == side, micro.sizes, 0) for side in (0, 1)]).astype(np.float64)
     means = torch.from_numpy(of_sides / of_sides.sum(1, keepdims=True)) @ micro.means
     towards = (means[1] - means[0]).float()
@@ -162,15 +123,3 @@ def _units(rows: Tensor) -> Tensor:
     """Rows `[n, size]` of the length 1; what is 0 stays 0."""
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return rows / torch.where(norms > 0, norms, torch.ones_like(norms))
-
-
-def _tree(merges: list[tuple[int, int, float]], m: int) -> Floats:
-    """The linkage matrix of merges that are given by a leaf of either cluster: ascending, numbered on from m."""
-    made = np.arange(m)
-    found, counts = np.empty((m - 1, 4)), np.ones(2 * m - 1)
-    for i, (one, other, height) in enumerate(sorted(merges, key=lambda merge: merge[2])):
-        low, high = sorted((int(made[one]), int(made[other])))
-        counts[m + i] = counts[low] + counts[high]
-        found[i] = low, high, height, counts[m + i]
-        made[(made == low) | (made == high)] = m + i
-    return found
