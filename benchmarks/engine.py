@@ -45,7 +45,6 @@ from coterie.clients.data.federation import Federation
 from coterie.clients.engine import (
     allocator,
     batched,
-    bound_network,
     chain,
     layer_gradients,
     minibatches,
@@ -335,13 +334,6 @@ PATHS = (
         "batched",
         lambda: patch.object(minibatches, "_shared_memory", lambda parts: None),
     ),
-    FastPath(
-        "scores of wide layers client by client",
-        CASES[2],
-        "batched",
-        lambda: patch.object(perceptron, "WIDE", 1 << 40),
-        Evaluate(),
-    ),
     FastPath("one model of many clients read once", MLP, "batched", _models_apart, Evaluate()),
     FastPath(
         "convolutions side by side, not by torch.func",
@@ -364,44 +356,11 @@ PATHS = (
         )
         for case in ((CASES[3], *CASES[5:]) if layer_gradients.ONEDNN is not None else ())
     ),
-    *(
-        FastPath(
-            "two columns of a convolution as channels",
-            case,
-            "sequential",
-            lambda: patch.object(layer_gradients.Convolution, "_pairs", lambda *_: False),
-        )
-        for case in (LENET, replace(LENET, title="LeNet 28x28x1, batch 10", features=(28, 28, 1), batch=10))
-    ),
-    FastPath(
-        "gradients in few channels channels-first",
-        LENET,
-        "sequential",
-        lambda: patch.object(layer_gradients.Convolution, "_first", lambda *_: False),
-    ),
-    *(
-        FastPath(
-            "pooling of four by comparing two",
-            case,
-            "sequential",
-            lambda: patch.object(layer_gradients.MaxPool, "_fours", lambda *_: False),
-        )
-        for case in (LENET, *CASES[5:])
-    ),
     FastPath(
         "dropout by sixteen bits",
         DROPPING,
         "sequential",
         lambda: patch.object(layer_gradients.Dropout, "forward", _drop),
-    ),
-    *(
-        FastPath(
-            "an epoch's samples gathered at once",
-            case,
-            "sequential",
-            lambda: patch.object(bound_network, "_count_gathered", lambda inputs, size: size),
-        )
-        for case in (SMALL, CASES[7])
     ),
     *(
         FastPath("freed memory kept", case, "sequential", _freed_memory_goes_back)

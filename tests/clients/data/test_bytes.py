@@ -13,7 +13,7 @@ import torch
 import coterie
 from coterie.clients.data import build, load
 from coterie.clients.data.agree.own import Holding
-from coterie.clients.engine import bound_network, minibatches
+from coterie.clients.engine import minibatches
 from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import Language
 from coterie.errors import BadInput
@@ -75,7 +75,7 @@ def test_a_run_on_bytes_is_the_same_run(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Also where samples are put in order and prepared minibatch by minibatch, as those of large clients are."""
+    """Also where samples are prepared minibatch by minibatch, as those of large clients are."""
     found: list[Any] = []
     for data in (images[1], images[0]):
         run = {"rounds": 2, "workers": 1, "engine": engine, "folder": str(tmp_path / str(len(found)))}
@@ -85,7 +85,6 @@ def test_a_run_on_bytes_is_the_same_run(
             coterie.Experiment(method=method, data=data, network=network, training=training, run=run)
         )
         found.append([result.rounds[name].to_list() for name in ("loss", "train_loss", "macro_accuracy")])
-        monkeypatch.setattr(bound_network, "GATHERED_BYTES", at_once)
         monkeypatch.setattr(minibatches, "PREPARED_BYTES", at_once)
     assert found[0] == found[1]
 

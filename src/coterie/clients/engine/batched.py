@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -308,10 +308,11 @@ class Batched(Engine):
         device = held[0][1].device
         blocks = Blocks(self._model, counts, padded_width(counts[0], EVALUATION_WIDTH), device)
         found = torch.zeros(len(jobs), len(jobs[0][1].models), device=device)
-        evaluate = self._evaluator(held, blocks)
+        pool = Pool(self._model, held)
+        picks = blocks.picks(pool)
         for k in range(found.shape[1]):
             stack = self._stack_or_share([r.models[k] for _, r, _ in jobs])
-            for s, rows, labels, logits in evaluate(stack):
+            for s, rows, labels, logits in self._evaluate(pool, blocks, picks, stack):
                 found[:rows, k] += self._sum_losses(logits, labels, blocks.weights[:rows, s, : labels.shape[1]])
         return list(found / torch.tensor(counts).to(found.device).clamp(min=1)[:, None])
 
@@ -327,13 +328,13 @@ class Batched(Engine):
         held, classes, task = [held for *_, held in jobs], self.data.classes, self.data.task
         counts = [len(y) for _, y in held]
         blocks = Blocks(self._model, counts, padded_width(counts[0], EVALUATION_WIDTH), held[0][1].device)
-        evaluate, stack = self._evaluator(held, blocks), self._stack_or_share([r.model for _, r, _ in jobs])
+        pool, stack = Pool(self._model, held), self._stack_or_share([r.model for _, r, _ in jobs])
         total = torch.zeros(len(jobs), device=stack.device)
         names = metrics_to_compute(task, classes)
         kept: list[list[Tensor]] = [[] for _ in jobs]
         # The cells of a table [clients, classes]: what each sample is, and what it was taken for.
         actual, guessed = (np.zeros(blocks.weights.shape, np.int64) for _ in range(2))
-        for s, rows, labels, logits in evaluate(stack):
+        for s, rows, labels, logits in self._evaluate(pool, blocks, blocks.picks(pool), stack):
             width = labels.shape[1]
             total[:rows] += self._sum_losses(logits, labels, blocks.weights[:rows, s, :width])
             if classes:
@@ -390,28 +391,8 @@ class Batched(Engine):
             found[:active, row] += gradients[:active, : self.layout.size]
         return [rows[:q] for rows, q in zip(found, asked, strict=True)]
 
-    def _evaluator(self, held: Sequence[Samples], blocks: Blocks) -> Callable[[Tensor], Iterator[Seen]]:
-        """Return a function from a stack of models to their logits on the samples, block after block."""
-        if isinstance(self._model, Perceptron) and self._model.wide:
-            labels = torch.cat([labels for _, labels in held])
-            y = labels.new_zeros(*blocks.weights.shape, *labels.shape[1:])
-            y[blocks.weights > 0] = labels
-            return partial(self._evaluate_in_place, self._model, [x for x, _ in held], y, blocks)
-        pool = Pool(self._model, held)
-        return partial(self._evaluate_gathered, pool, blocks, blocks.picks(pool))
-
-    def _evaluate_in_place(
-        self, model: Perceptron, inputs: Sequence[Tensor], y: Tensor, blocks: Blocks, stack: Tensor
-    ) -> Iterator[Seen]:
-        """Multiply the samples where they lie, client after client."""
-        views = self._views(stack)
-        weight, bias, *_ = views
-        z = stack.new_zeros(*blocks.weights.shape, weight.shape[1])
-        z[blocks.weights > 0] = torch.cat([model.first(*each) for each in zip(weight, bias, inputs, strict=True)])
-        for s, _, rows, _ in blocks:
-            yield s, rows, y[:rows, s], model.above([v[:rows] for v in views], z[:rows, s].contiguous())
-
-    def _evaluate_gathered(self, pool: Pool, blocks: Blocks, picks: Tensor, stack: Tensor) -> Iterator[Seen]:
+    def _evaluate(self, pool: Pool, blocks: Blocks, picks: Tensor, stack: Tensor) -> Iterator[Seen]:
+        """Yield the logits of a stack of models on the samples, block after block."""
         for s, _, rows, width in blocks:
             x, y = pool.take(picks[:rows, s], width)
             yield s, rows, y, self._model.logits(self._views(stack[:rows]), x)

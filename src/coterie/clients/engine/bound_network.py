@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from math import gcd
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from coterie.clients.engine.chain import Chain
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.minibatch import LINE, Batch, Samples, minibatch_ranges, to_numbers
+from coterie.clients.rules.minibatch import Batch, Samples, minibatch_ranges, to_numbers
 from coterie.clients.rules.training import Precision
 from coterie.clients.tasks import CLASSIFICATION, Task
 from coterie.models.gaussian import gaussian_dim
@@ -23,9 +22,6 @@ from coterie.randomness import address
 
 Minimise = Callable[[Batch], tuple[Tensor, Sequence[Tensor]]]
 """From a minibatch to what is reported, a mean over its samples, and gradients to step along."""
-
-GATHERED_BYTES = 1 << 26
-"""Bytes of an epoch's samples that are put in order at once: all of them, but for clients that hold very many."""
 
 
 class BoundNetwork:
@@ -105,12 +101,8 @@ class BoundNetwork:
         picked = torch.from_numpy(rng.permutation(len(labels))).to(labels.device)
         ys = labels.index_select(0, picked)
         ws = None if weights is None else weights.index_select(0, picked)
-        most, begin, end = _count_gathered(inputs, size), 0, 0
         for a, b in minibatch_ranges(len(labels), size, keep_single=not self.batch_norm):
-            if b > end:
-                begin, end = a, max(b, a + most)
-                xs = inputs.index_select(0, picked[begin:end])
-            x = channels_first(self.to_numbers(xs[a - begin : b - begin]))
+            x = channels_first(self.to_numbers(inputs.index_select(0, picked[a:b])))
             x = x if self.augment is None else self.augment(self._generator, x)
             yield Batch(x, ys[a:b], None if ws is None else ws[a:b] / (b - a), self._task)
 
@@ -187,13 +179,6 @@ class BoundNetwork:
             loss = self._task.mean_loss(self.network(x), y)
             found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         return loss.detach(), list(found)
-
-
-def _count_gathered(inputs: Tensor, size: int) -> int:
-    """Count the samples that are gathered at once: those of whole minibatches, which begin at a line of cache."""
-    row = inputs.shape[1:].numel()
-    least = size * (LINE // gcd(LINE, max(size * row, 1)))
-    return max(1, GATHERED_BYTES // max(least * row * inputs.element_size(), 1)) * least
 
 
 def has_batch_norm(network: nn.Module) -> bool:

@@ -27,8 +27,6 @@ LinkGradients = tuple[Tensor | None, list[Tensor | None]]
 
 _FEW = 16
 """Samples up to which a dense layer waits for memory: to halve its tensors takes more time than it saves."""
-_LANES = 16
-"""Float32 numbers in the widest vector."""
 LARGE_PRODUCT = 1 << 20
 """Multiply-accumulates from which oneDNN's product gains: to call it takes 15 us."""
 
@@ -119,10 +117,6 @@ class Convolution(Link):
     def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
         m, weight, bias = self.module, own[0], own[1] if len(own) > 1 else None
         held = x.to(weight.dtype)
-        if not use.needs_input_grad and self._pairs(held, weight):
-            two = None if bias is None else bias.repeat(2)
-            y = torch.conv2d(held, _pair_of(weight), two, (m.stride[0], 2), m.padding, m.dilation)
-            return _columns(y, len(weight)), (x, held)
         convolve = torch.conv1d if isinstance(m, nn.Conv1d) else torch.conv2d
         return convolve(held, weight, bias, m.stride, m.padding, m.dilation, m.groups), (x, held)
 
@@ -130,122 +124,33 @@ class Convolution(Link):
         self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
     ) -> LinkGradients:
         m, (x, held), weight = self.module, saved, own[0]
-        own_wanted = [wanted[0], len(own) > 1 and wanted[1]]
-        if not needs_input_grad and self._pairs(held, weight):
-            delta = _columns(delta, 2 * len(weight))
-            _, pair, bias = self._gradients(delta, held, _pair_of(weight), (m.stride[0], 2), [False, *own_wanted])
-            width = weight.shape[3]
-            gradients = [
-                pair[: len(weight), ..., :width].float() + pair[len(weight) :, ..., 1:] if wanted[0] else None,
-                bias.float().view(2, -1).sum(0) if own_wanted[1] else None,
-            ]
-            return None, gradients[: len(own)]
-        if needs_input_grad and self._first(weight):
-            into, *_ = self._gradients(
-                delta.contiguous(), held.contiguous(), weight.contiguous(), m.stride, [True, False, False]
-            )
-            into = torch.empty_like(held).copy_(into)
-            _, *gradients = self._gradients(delta, held, weight, m.stride, [False, *own_wanted])
-        else:
-            into, *gradients = self._gradients(delta, held, weight, m.stride, [needs_input_grad, *own_wanted])
-        return into.to(x.dtype) if needs_input_grad else None, gradients[: len(own)]
-
-    def _gradients(
-        self, delta: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], mask: list[bool]
-    ) -> tuple[Any, Any, Any]:
-        """Those in the input, the weight and the bias that the mask asks for."""
-        m = self.module
-        found: tuple[Any, Any, Any] = torch.ops.aten.convolution_backward(
-            delta, x, weight, [len(weight)], stride, m.padding, m.dilation, False, [0] * len(stride), m.groups, mask
+        mask = [needs_input_grad, wanted[0], len(own) > 1 and wanted[1]]
+        stride, padding, rest = m.stride, m.padding, [0] * len(m.stride)
+        into, *gradients = torch.ops.aten.convolution_backward(
+            delta, held, weight, [len(weight)], stride, padding, m.dilation, False, rest, m.groups, mask
         )
-        return found
-
-    def _pairs(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether two neighbouring columns of the output are computed as channels, a quarter faster.
-
-        A few channels leave most lanes of a vector empty; two columns of a wide kernel see nearly the same.
-        """
-        m = self.module
-        if not isinstance(m, nn.Conv2d) or x.device.type != "cpu" or 2 * len(weight) > _LANES:
-            return False
-        alone = m.groups == 1 and m.stride[1] == 1 and m.dilation[1] == 1
-        even = (x.shape[3] + 2 * int(m.padding[1]) - weight.shape[3]) % 2 == 1
-        return alone and even and weight[0].numel() > 4 * _LANES
-
-    def _first(self, weight: Tensor) -> bool:
-        """Whether the gradient in an image of few channels is computed channels-first, a quarter faster."""
-        few = weight.device.type == "cpu" and self.module.groups == 1 and 2 * weight.shape[1] <= _LANES
-        return few and isinstance(self.module, nn.Conv2d) and weight[0, 0].numel() >= 25
-
-
-def _pair_of(weight: Tensor) -> Tensor:
-    """The kernels `[2 * out, in, height, width + 1]` of two columns of the output."""
-    out, inner, height, width = weight.shape
-    pair = weight.new_zeros(2, out, height, width + 1, inner)
-    for column in range(2):
-        pair[column, :, :, column : column + width] = weight.permute(0, 2, 3, 1)
-    return pair.flatten(0, 1).permute(0, 3, 1, 2)
-
-
-def _columns(images: Tensor, channels: int) -> Tensor:
-    """Images with so many channels: columns become channels, or channels columns; channels-last memory stays."""
-    n, _, height, _ = images.shape
-    return images.permute(0, 2, 3, 1).reshape(n, height, -1, channels).permute(0, 3, 1, 2)
+        return into.to(x.dtype) if needs_input_grad else None, gradients[: len(own)]
 
 
 class MaxPool(Link):
-    """Largest values of windows of images: of four values each, by comparing two at a time.
-
-    The largest is the first that is no smaller than the others, row by row, as PyTorch has it; where it stood is
-    said by a 1 or a 0 for each comparison. (Not a number, a value counts as the smaller one for the gradient.)
-    """
+    """Largest values of windows of images."""
 
     kinds = (nn.MaxPool2d,)
     output_is_free = True
 
-    def _settings(self) -> list[Any]:
-        m = self.module
-        return [_pair(s) for s in (m.kernel_size, m.stride, m.padding, m.dilation)] + [m.ceil_mode]
-
     def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
-        if self._fours(x.shape):
-            n, channels, height, width = x.shape
-            pixels = x.permute(0, 2, 3, 1).reshape(-1, 2, channels)
-            rows, left = _larger(pixels, use.keep_activations)
-            y, above = _larger(rows.view(n * height // 2, 2, width // 2 * channels), use.keep_activations)
-            return y.view(n, height // 2, width // 2, channels).permute(0, 3, 1, 2), (x.shape, left, above)
         y, places = torch.ops.aten.max_pool2d_with_indices(x, *self._settings())
         return y, (x, places)
 
     def backward(
         self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
     ) -> LinkGradients:
-        if len(saved) == 3:
-            (n, channels, height, width), left, above = saved
-            rows = _divided(delta.permute(0, 2, 3, 1).reshape(above.shape), above)
-            pixels = _divided(rows.view(left.shape), left)
-            return pixels.view(n, height, width, channels).permute(0, 3, 1, 2), []
         x, places = saved
         return torch.ops.aten.max_pool2d_with_indices_backward(delta, x, *self._settings(), places), []
 
-    def _fours(self, shape: Sequence[int]) -> bool:
-        plain = self._settings() == [[2, 2], [2, 2], [0, 0], [1, 1], False]
-        return plain and len(shape) == 4 and shape[2] % 2 == 0 and shape[3] % 2 == 0
-
-
-def _larger(pairs: Tensor, keep: bool) -> tuple[Tensor, Tensor | None]:
-    """The larger `[n, m]` of each of the pairs `[n, 2, m]`, and 1 where it is the first, for `_divided`."""
-    first, second = pairs.unbind(1)
-    found = torch.maximum(first, second)
-    return found, torch.ge(first, second, out=torch.empty_like(found)) if keep else None
-
-
-def _divided(delta: Tensor, first: Tensor) -> Tensor:
-    """The gradient `[n, 2, m]` in pairs, from that in the larger ones."""
-    found = delta.new_empty(len(delta), 2, delta.shape[1])
-    torch.mul(delta, first, out=found[:, 0])
-    torch.sub(delta, found[:, 0], out=found[:, 1])
-    return found
+    def _settings(self) -> list[Any]:
+        m = self.module
+        return [_pair(s) for s in (m.kernel_size, m.stride, m.padding, m.dilation)] + [m.ceil_mode]
 
 
 class Relu(Link):

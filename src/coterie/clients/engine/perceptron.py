@@ -14,21 +14,13 @@ from math import gcd, prod
 import torch
 from torch import Tensor, nn
 
-from coterie.clients.engine.layer_gradients import product
 from coterie.clients.rules.minibatch import LINE, to_numbers
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first
 
-WIDE = 1 << 15
-"""Weights of a first layer from which scores are faster with a product for each client than with one for all."""
-
 
 class Perceptron:
-    """Dense layers with one ReLU between each two, computed for many models at once.
-
-    Attributes:
-        wide: whether the first layer is wide enough that a product for each client pays.
-    """
+    """Dense layers with one ReLU between each two, computed for many models at once."""
 
     fewest = 2
     """Rows below which PyTorch takes another kernel."""
@@ -40,7 +32,6 @@ class Perceptron:
 
     def __init__(self, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers) -> None:
         self._layout, self._to_numbers = layout, to_numbers
-        self.wide = layout.tensors[0].size >= WIDE
 
     def activations(self, features: tuple[int, ...]) -> int:
         """Scalars that one sample leaves behind in a forward pass, by way of an upper bound."""
@@ -53,16 +44,6 @@ class Perceptron:
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:
         """Logits `[n, width, classes]` of the samples `[n, width, features]`."""
         return forward_layers(views, x)[-1]
-
-    @torch.no_grad()
-    def first(self, weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:
-        """What the first layer of one model gives `[s, units]` for stored samples `[s, *features]`."""
-        return product(align(self.prepare(inputs)), weight, bias)
-
-    @torch.no_grad()
-    def above(self, views: Sequence[Tensor], z: Tensor) -> Tensor:
-        """Logits `[n, width, classes]` from what the first layers gave; it is overwritten."""
-        return forward_layers(views[2:], z.relu_())[-1] if len(views) > 2 else z
 
     @torch.no_grad()
     def backward(
