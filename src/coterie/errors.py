@@ -51,6 +51,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[close[0]] if close else None
 
 
+def shorten(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Return the first of many names as a message lists them."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def unknown(what: str, name: str, known: Iterable[str], where: str = "", instead: str = "") -> str:
     """One sentence for a name nobody knows: the nearest one if there is any, else the first `MOST_NAMES`.
 
@@ -66,8 +72,7 @@ def unknown(what: str, name: str, known: Iterable[str], where: str = "", instead
     if close:
         hint = f"did you mean {close}?"
     else:
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        hint = f"known: {', '.join(names[:MOST_NAMES])}{more}" if names else "there is none yet"
+        hint = f"known: {shorten(names)}" if names else "there is none yet"
         hint += f"; or give {instead}" if instead else ""
     return f"{what} {name!r} is unknown{f' {where}' if where else ''}; {hint}"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.clients.rules import Training, TrainToConvergence
+from coterie.clients.rules import LocalUpdate, Training
 from coterie.grouping.aggregate import group_means
 from coterie.methods import Cohort, FedAvg, FeSEM, LocalOnly
 from coterie.runtime.runtime import drive
@@ -183,7 +183,7 @@ def test_fesem_who_missed_the_warm_up_starts_from_the_mean_of_the_centres() -> N
         missed = np.flatnonzero(~run.states[1].known)
         assert len(missed)
         (exchange, _), (others, _) = run.asked[1]
-        assert exchange.rule == TrainToConvergence(20)
+        assert exchange.rule == LocalUpdate(20)
         assert exchange.clients.tolist() == missed.tolist()
         assert not np.isin(missed, others.clients).any()
         starts = exchange.send["model"]

@@ -20,7 +20,7 @@ from coterie.cli.options import (
     read_settings,
     with_options,
 )
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput, nearest, shorten
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
         tables: an experiment's; data that are not a file, or cannot be read, are passed over.
         settings: texts like `clusters=3`; data that they name stand in the place of those of the tables.
     """
-    from coterie.clients.data.read.columns import Named, shorten
+    from coterie.clients.data.read.columns import Named
     from coterie.clients.data.read.files import ENDINGS, check_path, list_names, names_clients
     from coterie.runs.schema import toml
 

@@ -83,8 +83,8 @@ def micro_clusters(rows: Tensor, measure: Measure, seed: int) -> Micro:
 def bipartition_of_many(rows: Tensor, measure: Measure, linkage: Linkage, seed: int) -> tuple[Labels, float]:
     """The sides of rows `[n, size]`, 0 and 1 by smallest member `[n]`, by way of micro-clusters.
 
-    The last merge of their tree, in which each counts as one, gives two sides; then every row goes to the side whose
-    mean is nearer, which mends micro-clusters that lie in both.
+    The last merge of their tree, in which each counts as one, gives two sides; then every row goes to the side
+    whose mean is nearer, which mends micro-clusters that lie in both.
 
     Returns:
         The sides, and the greatest cosine across them as far as known: among the members of the `CLOSEST` pairs of

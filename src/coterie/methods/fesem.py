@@ -23,7 +23,6 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.convergence import TrainToConvergence
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.clients.rules.train_each import TrainEach, find_least_moved
@@ -223,7 +222,7 @@ class FeSEM(Method[FeSEMState]):
     @property
     def _first_update(self) -> Rule:
         """How a client trains before it joins a centre."""
-        return TrainToConvergence(self.warm_up) if self.warm_up else LocalUpdate()
+        return LocalUpdate(self.warm_up or None)
 
     def _send_first_models(self, server: ServerView) -> Send:
         """Return what the warm-up starts from."""

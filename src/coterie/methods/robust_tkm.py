@@ -22,7 +22,6 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.convergence import TrainToConvergence
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import squared_distances
 from coterie.grouping.aggregate import trimmed_means
@@ -139,7 +138,7 @@ class RobustTKM(Method[RobustTKMState]):
 
     def _train_alone(self, clients: Ids, server: ServerView) -> Round[Replies]:
         send = {"model": Send.same(server.initial(0), clients)}
-        replies: Replies = yield Exchange(clients, TrainToConvergence(self.local_epochs), send)
+        replies: Replies = yield Exchange(clients, LocalUpdate(self.local_epochs), send)
         return replies
 
     def compared_part(self, server: ServerView) -> Part:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from coterie.errors import MOST_NAMES, BadInput
+from coterie.errors import BadInput, shorten
 from coterie.models.features import format_shape
 from coterie.models.layout import Layout
 from coterie.randomness import address
@@ -79,8 +79,7 @@ def load_start(network: nn.Module, layout: Layout, origin: Origin) -> list[str]:
 
 def _listed(what: str, names: Iterable[str]) -> str:
     some = list(names)
-    more = f" and {len(some) - MOST_NAMES} more" if len(some) > MOST_NAMES else ""
-    return f"{what} {', '.join(some[:MOST_NAMES])}{more}" if some else ""
+    return f"{what} {shorten(some)}" if some else ""
 
 
 def initialise(network: nn.Module, layout: Layout, seed: int, variant: int = 0) -> Tensor:

@@ -8,7 +8,6 @@ from coterie.clients.rules.admm import RelatedUpdate
 from coterie.clients.rules.before_and_after import BeforeAndAfter
 from coterie.clients.rules.choose import Choose, ChooseThenTrain, ChooseTrainKeep
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.convergence import TrainToConvergence
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.rules.fold import FoldScores, FoldUpdate
@@ -89,7 +88,6 @@ __all__ = [
     "TrainBranches",
     "TrainEach",
     "TrainOwn",
-    "TrainToConvergence",
     "Trained",
     "Training",
     "TwoModels",

@@ -25,11 +25,15 @@ class LocalUpdate(Rule):
     `F_i(w) + (mu/2) ||w - W||^2`. Without it, or with 0, this is plain local SGD (FedAvg).
     """
 
+    epochs: Annotated[int | None, Field(ge=0, description="passes over own data; without it, those of a round")] = (
+        None
+    )
     uploads, writes, private_steps = ("model",), False, True
 
     def run(self, client: Client, order: Order) -> Work:
         """One local update."""
-        trained = yield Train(order.items["model"].values, pull=order.settings.get("mu", 0.0))
+        pull = order.settings.get("mu", 0.0)
+        trained = yield Train(order.items["model"].values, pull=pull, epochs=self.epochs)
         return Answer(uploads={"model": trained.model}, report={"train_loss": trained.loss})
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from coterie.clients.tasks.task import Targets, task
 from coterie.clients.tasks.weights import WeightedTask, as_weights
-from coterie.errors import MOST_NAMES, BadInput
+from coterie.errors import BadInput, shorten
 
 
 @task("classification")
@@ -202,7 +202,7 @@ def number_known_classes(values: NDArray[Any], where: str, names: Sequence[str])
     found = np.array([numbers.get(str(value), -1) for value in values], np.int64)[which]
     if (found < 0).any():
         row = int(np.argmax(found < 0))
-        known = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES))
+        known = shorten(names)
         raise BadInput(
             f"{where}: label in row {row} is {labels[row]}; the classes are {known}",
             told=f"the label in row {row} is of no class; the classes are {known}",

@@ -21,7 +21,7 @@ import polars as pl
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from coterie.clients.data.agree.population import ClientInfo
-from coterie.clients.data.read.columns import Columns, Named, list_columns, shorten
+from coterie.clients.data.read.columns import Columns, Named, list_columns
 from coterie.clients.data.read.preparation import (
     Column,
     Missing,
@@ -30,7 +30,7 @@ from coterie.clients.data.read.preparation import (
     Sums,
     to_texts,
 )
-from coterie.errors import BadInput, sentences
+from coterie.errors import BadInput, sentences, shorten
 
 MAX_COLUMNS = 100_000
 """Columns that a message may name."""

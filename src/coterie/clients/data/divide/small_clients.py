@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clients.data.divide.holdout import Indices
-from coterie.errors import BadInput
+from coterie.errors import BadInput, shorten
 
 Fate = Literal["refuse", "leave-out", "keep"]
 """What becomes of clients with too little data."""
@@ -144,6 +144,4 @@ def _have(clients: NDArray[np.bool_]) -> str:
 
 def _list(names: Sequence[str], clients: NDArray[np.bool_], sizes: Sequence[int] | None = None) -> str:
     where = np.flatnonzero(clients).tolist()
-    shown = [names[i] if sizes is None else f"{names[i]} ({sizes[i]})" for i in where[:MOST_NAMED]]
-    more = f" and {len(where) - MOST_NAMED} more" if len(where) > MOST_NAMED else ""
-    return ", ".join(shown) + more
+    return shorten([names[i] if sizes is None else f"{names[i]} ({sizes[i]})" for i in where], MOST_NAMED)

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from coterie.clients.data.read import storage
-from coterie.errors import MOST_NAMES, BadInput
+from coterie.errors import BadInput, shorten
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,6 @@ MISSING_TEXTS = ("", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "N
 def list_columns(names: Sequence[str]) -> str:
     """Return names of columns as a message lists them."""
     return f"column{'s' * (len(names) > 1)} {shorten(names)}"
-
-
-def shorten(names: Sequence[str]) -> str:
-    """Return the first of many names as a message lists them."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 @dataclass(frozen=True)

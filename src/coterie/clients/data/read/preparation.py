@@ -16,9 +16,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from coterie.clients.data.read import storage
-from coterie.clients.data.read.columns import USUAL, Columns, Named, is_id, list_columns, shorten
+from coterie.clients.data.read.columns import USUAL, Columns, Named, is_id, list_columns
 from coterie.clients.data.read.normalisation import Standard
-from coterie.errors import MOST_NAMES, BadInput
+from coterie.errors import MOST_NAMES, BadInput, shorten
 
 MOST_LEVELS = 64
 """Different values that a column of text may have; one of more is left out, for each would be an input."""
