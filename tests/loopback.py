@@ -13,10 +13,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.engine.engine import Engine
-from coterie.runtime.remote.client_runner import ClientRunner, MemoryStateStore
+from coterie.runtime.remote.client_runner import ClientRunner, StateStore
 from coterie.runtime.remote.message import Message
 from coterie.runtime.remote.runtime import RemoteRuntime
 from coterie.runtime.runtime import Failure
+
+
+class MemoryStateStore(StateStore):
+    """States of a client that lives as long as this process."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, dict[str, Tensor]] = {}
+
+    def load(self, number: int) -> dict[str, Tensor] | None:
+        return self._states.get(number)
+
+    def save(self, number: int, state: Mapping[str, Tensor]) -> None:
+        self._states[number] = {name: values.clone() for name, values in state.items()}
+
+    def delete_before(self, number: int) -> None:
+        for old in [n for n in self._states if n < number]:
+            del self._states[old]
 
 
 class LoopbackRuntime(RemoteRuntime):

@@ -21,14 +21,14 @@ from coterie.methods import Cohort, Method, ServerView
 from coterie.models.origin import initialise
 from coterie.runs.schema.check import catalog
 from coterie.runtime.local.runtime import EngineSpec
-from coterie.runtime.remote.client_runner import ClientRunner, MemoryStateStore
+from coterie.runtime.remote.client_runner import ClientRunner
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello
 from coterie.runtime.remote.message import Message
 from coterie.runtime.runtime import Failure, drive
 from tests.federated import planted
 from tests.fuzz.case import Case
 from tests.fuzz.values import damage, damage_bytes, draw_json
-from tests.loopback import LoopbackRuntime
+from tests.loopback import LoopbackRuntime, MemoryStateStore
 
 CLIENTS = 4
 METHODS = (

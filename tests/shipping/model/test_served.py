@@ -43,13 +43,14 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import prepare
 from coterie.runs.session import Session
 from coterie.runs.setup import World, engine_spec
-from coterie.runtime.remote.client_runner import ClientRunner, MemoryStateStore
+from coterie.runtime.remote.client_runner import ClientRunner
 from coterie.runtime.remote.codec import pack_order, unpack_order
 from coterie.runtime.remote.message import Message
 from coterie.runtime.remote.runtime import RemoteRuntime
 from coterie.shipping.model.served import adapt_to_this_machine, trained_model
 from coterie.shipping.model.trained import Trained
 from coterie.shipping.registration import Registration
+from tests.loopback import MemoryStateStore
 
 CLIENTS = 8
 SERVING = ("fesem", "ifca", "fedcps", "fedrep", "ditto", "per-fedavg", "fedcr", "dcpfl", "fedtsdp")

@@ -42,23 +42,6 @@ class StateStore(Protocol):
         """Delete all states with smaller numbers."""
 
 
-class MemoryStateStore(StateStore):
-    """States of a client that lives as long as this process."""
-
-    def __init__(self) -> None:
-        self._states: dict[int, dict[str, Tensor]] = {}
-
-    def load(self, number: int) -> dict[str, Tensor] | None:
-        return self._states.get(number)
-
-    def save(self, number: int, state: State) -> None:
-        self._states[number] = {name: values.clone() for name, values in state.items()}
-
-    def delete_before(self, number: int) -> None:
-        for old in [n for n in self._states if n < number]:
-            del self._states[old]
-
-
 class FileStateStore(StateStore):
     """States as files in a folder, each written whole or not at all, for their owner alone to read."""
 
