@@ -55,6 +55,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases.setdefault((item.path, item.originalname), []).append(item)
     for product in cases.values():
         _thin(product)
+    dropped = _cases_off_the_diagonal(items)
+    items[:] = [item for item in items if item not in dropped]
+
+
+def _cases_off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The cases of a test marked `each_once` in which values of its lists meet that do not stand side by side."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("each_once") is not None:
+            assert isinstance(item, pytest.Function)
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    dropped: set[pytest.Item] = set()
+    for product in cases.values():
+        lengths = [len(mark.args[1]) for mark in product[0].iter_markers("parametrize")]
+        if len(product) == prod(lengths):  # else some were asked for by name
+            kept = {tuple(k % length for length in lengths) for k in range(max(lengths))}
+            at = zip(product, np.ndindex(*lengths), strict=True)
+            dropped.update(case for case, places in at if places not in kept)
+    return dropped
 
 
 def _thin(product: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,17 +58,25 @@ def kept(run: Trained, name: str) -> list[Tensor | None]:
     return [local(run).states.of(client).get(name) for client in range(run.server.n)]
 
 
-def assert_survives(method: Method[Any], rounds: int = 3) -> None:
-    """Ends with finite models for everybody, whoever is there, and whatever little they have."""
+def assert_survives(
+    method: Method[Any], rounds: int, network: Mapping[str, Any], normed: Mapping[str, Any]
+) -> None:
+    """Ends with finite models for everybody, whoever is there, and whatever little they have.
+
+    Args:
+        method: what is trained with.
+        rounds: how many there are.
+        network: what `train` is told of a network without batch norm.
+        normed: the same of one with it.
+    """
     federation = planted("feature", clients=8, samples=40)
     tiny = without_client(federation, 1)
-    normed: dict[str, Any] = {"network": "narrow-batch-norm"}
+    rare = {"participation": 0.5, "dropout": 0.3}
     for clients, settings in (
-        (planted("feature", clients=1, samples=40), {}),
-        (tiny, {"participation": 0.5, "dropout": 0.3}),
-        (federation, {"dropout": 0.999999}),
-        (tiny, normed | {"participation": 0.5, "dropout": 0.3}),
         (without_client(planted("feature", clients=1), 1), normed),
+        (tiny, {**normed, **rare}),
+        (replace(tiny, labels=torch.zeros_like(tiny.labels)), {**network, **rare}),
+        (federation, {**network, "dropout": 0.999999}),
     ):
         run = train(method, clients, rounds, **settings)
         server = run.server
@@ -82,36 +91,31 @@ def assert_survives(method: Method[Any], rounds: int = 3) -> None:
 
 
 def assert_resumes(method: Method[Any], folder: Path, rounds: int = 5, **settings: Any) -> None:
-    """Killed after any round and taken up from its checkpoint by a fresh runtime, it ends in the same bits."""
+    """Taken up after every round, from its checkpoint and by a fresh runtime, it goes through the same bits."""
     federation = planted("feature", clients=8, sizes=SIZES[:8])
     settings = {"participation": 0.5, "dropout": 0.2} | settings
     whole = train(method, federation, rounds, **settings)
-    for after in range(rounds):
-        killed = train(method, federation, after, **settings)
-        states = local(killed).states
-        checkpoints = Checkpoints(folder / f"after-{after}", "mine")
-        checkpoints.save(after, {"state": killed.state, **states.to_checkpoint()})
+    checkpoints, run = Checkpoints(folder, "mine"), train(method, federation, 0, **settings)
+    for number in range(1, rounds + 1):
+        checkpoints.save(number, {"state": run.state, **local(run).states.to_checkpoint()})
         found = checkpoints.latest()
         assert found is not None
-        number, memory, _ = found
-        fresh = train(method, federation, 0, **settings)
-        local(fresh).states.restore(memory["kept"], memory["has"])
-        fresh.states = [memory["state"]]
-        _go_on(fresh, federation, number, rounds, settings["participation"])
-        for ours, theirs in zip(fresh.states, whole.states[after:], strict=True):
-            assert same(ours, theirs)
-        assert _same_kept(local(fresh), local(whole))
-        assert fresh.accuracy().tolist() == whole.accuracy().tolist()
+        _, memory, _ = found
+        run = train(method, federation, 0, **settings)
+        local(run).states.restore(memory["kept"], memory["has"])
+        run.states = [memory["state"]]
+        _play(run, federation, number, settings["participation"])
+        assert same(run.state, whole.states[number])
+    assert _same_kept(local(run), local(whole))
+    assert run.accuracy().tolist() == whole.accuracy().tolist()
 
 
-def _go_on(run: Trained, federation: Federation, done: int, rounds: int, participation: float) -> None:
-    """Rounds `done + 1` to `rounds`, with the cohorts that `train` draws."""
+def _play(run: Trained, federation: Federation, number: int, participation: float) -> None:
+    """One round, with the cohort that `train` draws."""
     n = federation.n
-    for number in range(done + 1, rounds + 1):
-        clients = np.sort(np.random.default_rng((0, number)).permutation(n)[: max(1, round(participation * n))])
-        run.runtime.begin_round(number)
-        cohort = Cohort(number, clients, run.server)
-        run.states.append(drive(run.method.round(run.state, cohort), run.runtime.answer))
+    clients = np.sort(np.random.default_rng((0, number)).permutation(n)[: max(1, round(participation * n))])
+    run.runtime.begin_round(number)
+    run.states.append(drive(run.method.round(run.state, Cohort(number, clients, run.server)), run.runtime.answer))
 
 
 def _same_kept(one: LocalRuntime, other: LocalRuntime) -> bool:

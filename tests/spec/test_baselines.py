@@ -46,13 +46,6 @@ def test_fedavg_6_2(weights: str) -> None:
         torch.testing.assert_close(after[0], torch.as_tensor(expected).float(), atol=1e-6, rtol=0)
 
 
-def test_fedavg_6_2_bytes() -> None:
-    run = train(FedAvg(), planted("feature"), 2, participation=0.5)
-    size = run.server.layout.size
-    for number in (1, 2):
-        assert run.bytes("up", number) == run.bytes("down", number) == 10 * size * 4
-
-
 def test_ifca_6_11_choice_is_the_smallest_loss() -> None:
     """Every client trains the model with the smallest loss on its own training data."""
     run = train(IFCA(clusters=3, init="plain"), planted("feature"), 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from coterie.models.gaussian import Gaussian
 from coterie.models.layout import Part
 from coterie.models.networks import NETWORKS
 from coterie.runtime.runtime import drive
-from tests.federated import TRAINING, Trained, planted, train, without_client
-from tests.survival import SIZES, asked, assert_resumes, kept
+from tests.federated import TRAINING, Trained, planted, train
+from tests.survival import SIZES, asked, assert_resumes, assert_survives, kept
 
 C, Z = 10, 6
 METHODS: dict[str, Method[Any]] = {
@@ -72,34 +71,17 @@ def body(run: Trained) -> Part:
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(8)
 @every_method
-@both_networks
-@pytest.mark.parametrize("case", ["one client", "one sample", "away", "nobody answers"])
-def test_gaussian_8_7(name: str, network: dict[str, Any], case: str) -> None:
-    federation = planted("feature", clients=1 if case == "one client" else 8, samples=40)
-    if case in ("one sample", "away"):
-        federation = without_client(federation, 1)
-    absent = {"away": 0.3, "nobody answers": 0.999999}.get(case, 0.0)
-    participation = 0.5 if case == "away" else 1.0
-    run = train(METHODS[name], federation, 3, dropout=absent, participation=participation, **network)
-    server = run.server
-    for last in (False, True):
-        replies = run.runtime.measure(run.method.evaluation(run.state, server, server.everyone, last=last))
-        assert len(replies) == server.n, replies.missing
-        assert all(np.isfinite(s.loss) for s in replies.report["score"])
-    newcomers = replace(server, samples=np.append(server.samples, server.samples[:1]))
-    joined = drive(run.method.newcomer(run.state, np.array([0]), newcomers), run.runtime.answer)
-    assert torch.isfinite(joined.models).all()
-    assert len(joined.groups) == 1
+def test_gaussian_8_7(name: str) -> None:
+    assert_survives(METHODS[name], 3, PLAIN, NORMED)
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(8)
+@pytest.mark.each_once
 @every_method
 @both_networks
 def test_gaussian_8_9_resumed(name: str, network: dict[str, Any], tmp_path: Path) -> None:
-    assert_resumes(METHODS[name], tmp_path, **network)
+    assert_resumes(METHODS[name], tmp_path, 4, **network)
 
 
 @every_method
@@ -205,7 +187,6 @@ def test_fedcr_6_18_the_divergence_draws_features_to_the_global_gaussians() -> N
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(4)
 @both_networks
 def test_fedcr_6_18_evaluation_averages_draws_and_ends_with_heads(network: dict[str, Any]) -> None:
     method = FedCR(samples=5, head_epochs=4)
@@ -232,7 +213,7 @@ def test_fedcr_6_18_evaluation_averages_draws_and_ends_with_heads(network: dict[
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(4)
+@pytest.mark.each_once
 @some_or_all
 @both_networks
 def test_fedcr_6_18_bytes(network: dict[str, Any], participation: float) -> None:
@@ -310,7 +291,8 @@ def test_fedsr_6_19_own_prior() -> None:
     assert max(np.bincount(np.concatenate([asked[0][1].clients for asked in run.asked]))) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.medium
+@pytest.mark.each_once
 @both_networks
 @pytest.mark.parametrize("adapt", ["head", "all"])
 def test_fedsr_6_19_evaluation_adapts_a_copy(network: dict[str, Any], adapt: Any) -> None:
@@ -333,6 +315,7 @@ def test_fedsr_6_19_evaluation_adapts_a_copy(network: dict[str, Any], adapt: Any
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @some_or_all
 @both_networks
 def test_fedsr_6_19_bytes(network: dict[str, Any], participation: float) -> None:

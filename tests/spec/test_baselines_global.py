@@ -14,7 +14,7 @@ from coterie.clients.rules import Gradients, LocalUpdate, Train
 from coterie.clients.rules.gradient import CorrectedUpdate
 from coterie.grouping.aggregate import group_means, mean, trimmed_means
 from coterie.grouping.cluster import kmeans
-from coterie.methods import Cohort, FedAvg, Method
+from coterie.methods import Cohort, FedAvg
 from coterie.methods.exchange import Exchange, Replies, Round, Send
 from coterie.methods.feddane import FedDANE
 from coterie.methods.feddist import FedDist
@@ -27,19 +27,7 @@ from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, Trained, planted, train
 from tests.survival import SIZES, asked, kept, local
 
-METHODS: dict[str, Method[Any]] = {
-    "fedsgd": FedSGD(),
-    "fedsgd-minibatch": FedSGD(batch="minibatch"),
-    "fedprox": FedProx(),
-    "feddist": FedDist(),
-    "feddist-ws": FedDist(weights="samples"),
-    "feddane": FedDANE(),
-    "feddane-independent": FedDANE(cohorts="independent", mu=0.1),
-    "robust-tkm": RobustTKM(clusters=2, local_epochs=2),
-    "robust-tkm-kernel": RobustTKM(clusters=3, local_epochs=2, signal="last_kernel", trim=0.3),
-}
 MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9, epochs=2)
-every_method = pytest.mark.parametrize("name", METHODS)
 both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
 
@@ -48,18 +36,6 @@ def assert_same_models(one: Trained, other: Trained) -> None:
     """The same global model after every round, to the bit."""
     for ours, theirs in zip(one.states, other.states, strict=True):
         assert torch.equal(ours.model, theirs.model)
-
-
-@pytest.mark.medium
-@some_or_all
-@pytest.mark.parametrize("name", ["fedsgd", "fedprox", "feddist"])
-def test_baselines_8_5_std(name: str, participation: float) -> None:
-    """Up and down m P b bytes, with running statistics too."""
-    for network in ("planted-perceptron", "narrow-batch-norm"):
-        run = train(METHODS[name], planted("feature"), 2, participation=participation, network=network)
-        size, m = run.server.layout.size, round(20 * participation)
-        for number in (1, 2):
-            assert run.bytes("up", number) == run.bytes("down", number) == m * size * 4
 
 
 # ---- FedSGD
@@ -80,6 +56,7 @@ def test_fedsgd_6_1(batch: Any) -> None:
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @some_or_all
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_fedsgd_6_1_is_fedavg_with_one_full_batch_step(network: str, participation: float) -> None:
@@ -97,6 +74,7 @@ def test_fedsgd_6_1_is_fedavg_with_one_full_batch_step(network: str, participati
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @both_engines
 @some_or_all
 def test_fedprox_6_3_without_a_pull_is_fedavg(engine: str, participation: float) -> None:
@@ -134,6 +112,7 @@ def test_fedprox_6_3_a_stronger_pull_stays_closer() -> None:
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @both_engines
 @some_or_all
 def test_feddist_6_17_of_step_one_is_fedavg(engine: str, participation: float) -> None:

@@ -31,7 +31,7 @@ some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(6)
+@pytest.mark.each_once
 @pytest.mark.parametrize(
     ("network", "engine"),
     [
@@ -67,6 +67,7 @@ def test_per_fedavg_8_1(
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @some_or_all
 @pytest.mark.parametrize("order", ["first", "hf"])
 def test_per_fedavg_6_9(order: Any, participation: float) -> None:
@@ -138,16 +139,3 @@ def test_per_fedavg_6_9_newcomers_are_served_the_model() -> None:
     joined = drive(run.method.newcomer(run.state, np.array([3, 4]), run.server), run.runtime.answer)
     assert torch.equal(joined.models[joined.served], run.state.model.expand(2, -1))
     assert joined.groups.tolist() == [0, 0]
-
-
-@pytest.mark.medium
-@some_or_all
-@every_method
-@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
-def test_per_fedavg_6_9_bytes(name: str, network: str, participation: float) -> None:
-    """m P b each way."""
-    run = train(METHODS[name], planted("feature"), 2, participation=participation, network=network)
-    expected = round(20 * participation) * run.server.layout.size * 4
-    for number in (1, 2):
-        assert run.bytes("up", number) == run.bytes("down", number) == expected
-    assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"}

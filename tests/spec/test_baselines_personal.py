@@ -38,7 +38,6 @@ METHODS: dict[str, Method[Any]] = {
     "fedbabu": FedBABU(lr_drops=(1, 3)),
 }
 MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
-every_method = pytest.mark.parametrize("name", METHODS)
 both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
 
@@ -165,15 +164,6 @@ def test_ditto_6_4_serves_the_personal_model_or_the_global_one() -> None:
     assert torch.equal(joined.models[joined.served], run.state.model.expand(2, -1))
 
 
-@pytest.mark.medium
-@some_or_all
-def test_ditto_6_4_bytes(participation: float) -> None:
-    run = train(Ditto(dynamic=True), planted("feature"), 2, participation=participation)
-    size, m = run.server.layout.size, round(20 * participation)
-    for number in (1, 2):
-        assert run.bytes("up", number) == run.bytes("down", number) == m * size * 4
-
-
 # ---- FedPer and FedRep
 
 
@@ -266,7 +256,7 @@ def test_fedrep_6_6_everybody_trains_the_head_in_the_end(network: str) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(4)
+@pytest.mark.each_once
 @some_or_all
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])
 @pytest.mark.parametrize(("network", "dropout"), [("planted-perceptron", 0.3), ("narrow-batch-norm", 0.0)])
@@ -294,6 +284,7 @@ def _assert_bytes(run: Trained, shared: Part, m: int, first: int = 1) -> None:
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @both_engines
 @some_or_all
 def test_lg_fedavg_6_7_begins_as_fedavg(engine: str, participation: float) -> None:
@@ -401,6 +392,7 @@ def test_fedbabu_6_8_evaluation_adapts_the_whole_model_and_forgets_it(network: s
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @some_or_all
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_fedbabu_6_8_bytes(network: str, participation: float) -> None:

@@ -19,7 +19,7 @@ from coterie.clients.data.federation import build
 from coterie.clients.rules import Gradients, Losses, Train, Training
 from coterie.errors import BadInput
 from coterie.grouping.labels import relabel
-from coterie.methods import FedAvg, LocalOnly, Method, Needs
+from coterie.methods import FedAvg, LocalOnly, Needs
 from coterie.methods.clusterfl import ClusterFL
 from coterie.methods.exchange import Outputs
 from coterie.methods.flis import FLIS
@@ -27,36 +27,17 @@ from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, Trained, planted, same, train
 from tests.survival import SIZES, asked, kept, local
 
-METHODS: dict[str, Method[Any]] = {
-    "flis": FLIS(),
-    "flis-hc": FLIS(mode="hc"),
-    "flis-hc-threshold": FLIS(mode="hc", join="threshold", threshold=0.6, evaluated="mixture"),
-    "flis-apart": FLIS(threshold=0.6),
-    "clusterfl": ClusterFL(local_epochs=2, every=2),
-    "clusterfl-coupled": ClusterFL(local_epochs=1, every=2, coupled=True, stop=0.0),
-    "clusterfl-stopping": ClusterFL(local_epochs=1, every=1, stop=1e3),
-}
 LONGER = TRAINING.updated(momentum=0.5, lr_decay=0.9, epochs=2)
-every_method = pytest.mark.parametrize("name", METHODS)
 both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 both_modes = pytest.mark.parametrize("mode", ["hc", "dc"])
 some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
-
-
-@every_method
-def test_soft_8_6(name: str) -> None:
-    """Clients with the same data end alike, and nobody splits them."""
-    one = planted("iid", clients=1)
-    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, planted=None)
-    run = train(METHODS[name], federation, 5, training=TRAINING.updated(batch_size=100))
-    assert run.groups().tolist() == [0] * 8
-    torch.testing.assert_close(run.served(), run.served()[:1].expand(8, -1), atol=1e-6, rtol=0)
 
 
 # ---- FLIS
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @both_engines
 @both_modes
 def test_flis_6_13_of_one_neighbourhood_is_fedavg(engine: str, mode: Any) -> None:
@@ -97,7 +78,7 @@ def weighted(models: Tensor, clients: list[int]) -> Tensor:
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(4)
+@pytest.mark.each_once
 @some_or_all
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_flis_6_13_dynamic(participation: float, network: str) -> None:
@@ -128,7 +109,7 @@ def test_flis_6_13_dynamic(participation: float, network: str) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(8)
+@pytest.mark.each_once
 @some_or_all
 @pytest.mark.parametrize("join", ["threshold", "hierarchy"])
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
@@ -166,9 +147,9 @@ def test_flis_6_13_once(participation: float, join: Any, network: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "kind"), [("hc", "incongruent"), ("dc", "label")])
 def test_flis_6_13_finds_planted_groups(mode: Any, kind: str) -> None:
-    """Where groups differ in what they would answer: five seeds of five, and well ahead of one model for all."""
+    """Where groups differ in what they would answer: all seeds, and well ahead of one model for all."""
     training = TRAINING.updated(epochs=2)  # after a single epoch, some of a group do not agree yet
-    for seed in range(5):
+    for seed in range(3):
         federation = planted(kind, seed=seed)
         run = train(FLIS(mode=mode, evaluated="mixture"), federation, 3, seed=seed, training=training)
         assert run.ari() == 1.0
@@ -236,6 +217,7 @@ def test_flis_6_13_newcomers_train_the_cluster_model_that_suits_them() -> None:
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @some_or_all
 @both_modes
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
@@ -400,7 +382,7 @@ def test_clusterfl_6_14_omega_swings_at_rho_4_beta_and_settles_above() -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(4)
+@pytest.mark.each_once
 @some_or_all
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_clusterfl_6_14_bytes(network: str, participation: float) -> None:

@@ -95,7 +95,6 @@ def test_cross_8_8_fedtsdp_depth(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("init", ["kmeans", "redraw"])
 def test_cross_8_8_fedcps_bytes(init: Any) -> None:
     """What a round costs never rises after the freeze, which makes it cheaper."""
@@ -164,6 +163,7 @@ def assert_gradient(run: Trained, before: Tensor, after: Tensor, anchors: Tensor
             assert (errors[1:] > 1e-3).all()  # half the pull, or none, is not what was done
 
 
+@pytest.mark.each_once
 @both_engines
 @pytest.mark.parametrize("name", ["fedprox", "fesem"])
 def test_cross_8_10_local_update(name: str, engine: str) -> None:
@@ -180,6 +180,7 @@ def test_cross_8_10_local_update(name: str, engine: str) -> None:
         assert_gradient(run, before, after, run.state.centres[torch.from_numpy(run.state.groups)], pulls)
 
 
+@pytest.mark.each_once
 @both_engines
 @pytest.mark.parametrize("lam", [0.5, 3.0])
 def test_cross_8_10_ditto(lam: float, engine: str) -> None:
@@ -191,6 +192,7 @@ def test_cross_8_10_ditto(lam: float, engine: str) -> None:
     assert_gradient(run, before, after, run.state.model.expand(6, -1), np.full(6, lam))
 
 
+@pytest.mark.each_once
 @both_engines
 @pytest.mark.parametrize(
     "settings",

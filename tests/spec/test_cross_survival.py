@@ -42,14 +42,15 @@ LONG = ("dcpfl-trials", "dcpfl-finer", "clusterfl-stopping")
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ALL)
 def test_cross_8_7_few_clients_little_data_absences_and_batch_norm(name: str) -> None:
-    assert_survives(ALL[name], 9 if name in LONG else 4)
+    """Degenerate federations end with finite models for everybody."""
+    assert_survives(ALL[name], 9 if name in LONG else 3, {}, {"network": "narrow-batch-norm"})
 
 
 @pytest.mark.medium
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ALL)
 def test_cross_8_9_resumed_after_any_round(name: str, tmp_path: Path) -> None:
     """All that a later round depends on is in the state and in what the clients keep."""

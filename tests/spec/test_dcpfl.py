@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-import coterie
 from coterie.clients.data.federation import Federation, build
 from coterie.clients.rules import Evaluate, LocalUpdate, Training
 from coterie.clients.rules.two_branches import TakeBranch
@@ -85,6 +83,7 @@ def step(run: Trained, number: int, clients: Sequence[int] | None = None, missin
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @both_engines
 @pytest.mark.parametrize(("participation", "dropout"), [(1.0, 0.0), (0.5, 0.2)])
 def test_dcpfl_5_9_1_one_group_is_fedavg(engine: str, participation: float, dropout: float) -> None:
@@ -114,6 +113,7 @@ def test_dcpfl_5_9_1_singletons_are_local_only(engine: str) -> None:
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @pytest.mark.parametrize("scale", ["whole", "layer", "common"])
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_dcpfl_5_9_2(scale: Any, participation: float) -> None:
@@ -269,7 +269,6 @@ def test_dcpfl_5_9_8(groups: int, epochs: int, least: float, mean: float) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("scale", ["layer", "common"])
 def test_dcpfl_5_9_8_other_scales(scale: Any) -> None:
     """Scaled by layer, or all by one range, four groups are found after single epochs too."""
@@ -439,18 +438,6 @@ def test_dcpfl_does_not_split_iid_clients(participation: float) -> None:
     (remark,) = run.method.final_warnings(run.state, run.server, 30)
     assert remark.startswith("every trial kept the one group; the closest had a mean validation loss of 0.")
     assert "method.margin" in remark
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("split", ["rotated(4)"])
-def test_dcpfl_keeps_planted_groups_of_real_images(split: str, data_folder: Path, tmp_path: Path) -> None:
-    """12 validation samples a client: trials after the right cut differ by chance, in 40 rounds one would win."""
-    settings = {
-        "data": {"name": "fashion-mnist", "split": split, "clients": 48, "samples_per_client": 125},
-        "run": {"rounds": 40, "seed": 1, "workers": 1, "folder": str(tmp_path)},
-    }
-    result = coterie.run(coterie.Experiment(**settings, method="dcpfl", network="mlp", evaluation={"every": 40}))
-    assert (result.summary["groups"], result.summary["ari"]) == (4, 1.0)
 
 
 def test_dcpfl_a_trial_must_win_by_a_margin() -> None:

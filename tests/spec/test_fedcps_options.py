@@ -27,7 +27,7 @@ from coterie.methods.fedcps import FedCPS, FedCPSState
 from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import drive
-from tests.federated import TRAINING, Trained, planted, same, train
+from tests.federated import TRAINING, Trained, planted, train
 
 SIZES = [40 + 3 * i for i in range(20)]
 
@@ -206,7 +206,7 @@ def test_fedcps_few_shot_clients_choose_a_stronger_pull() -> None:
     federation = build("digits", split, 20, 0, validation=0.2, test=0.2)
     assert federation.few_shot is not None
     method = FedCPS(2, 1, lambda_mode="grid_steps", lambda_grid=(0.01, 0.1, 1.0, 3.0))
-    run = train(method, federation, 10, training=Training(epochs=5, batch_size=48, lr=0.05), network="cnn")
+    run = train(method, federation, 5, training=Training(epochs=5, batch_size=48, lr=0.05), network="cnn")
     ((_, replies),) = run.asked[-1]
     pulls = np.array(replies.report["lambda"])
     assert set(pulls) <= {0.01, 0.1, 1.0, 3.0}
@@ -303,16 +303,6 @@ def test_fedcps_newcomers_pick_the_smallest_loss() -> None:
     assert set(local(run).ledger.bytes("down").values()) == {4 * (layout.size + 3 * layout.last_layers(1).size)}
 
 
-@pytest.mark.slow
-def test_fedcps_more_workers_change_no_bit() -> None:
-    """Also not while identities are kept by clients that other processes work for."""
-    settings: dict[str, Any] = {"participation": 0.6, "dropout": 0.1}
-    method = FedCPS(4, 1, init="kmeans")
-    one, other = (train(method, planted("feature"), 5, workers=w, **settings) for w in (1, 3))
-    assert all(same(a, b) for a, b in zip(one.states, other.states, strict=True))
-    assert torch.equal(local(one).states.kept["model"], local(other).states.kept["model"])
-
-
 def test_fedcps_refuses_what_cannot_be() -> None:
     for layers in (0, 3):
         with pytest.raises(
@@ -351,7 +341,6 @@ def test_fedcps_logs_what_the_paper_plots() -> None:
     ("skew", "participation", "sizes"),
     [
         ("permuted-labels", 1.0, [12, 12]),
-        ("rotated", 1.0, [6, 6, 6, 6]),
         ("permuted-labels", 0.3, [12, 6, 3, 1]),
         ("rotated", 0.3, [12, 3]),
     ],

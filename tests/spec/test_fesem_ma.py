@@ -159,7 +159,6 @@ def test_fesem_ma_one_centre() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("network", "settings"), [("cnn", {"channels": "4,6", "hidden": "8"}), ("convolution-batch-norm", {})]
 )

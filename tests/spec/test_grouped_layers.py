@@ -32,6 +32,7 @@ def test_before_groups_are_found_it_is_fedavg_or_fedper(participation: float) ->
         assert own.accuracy().tolist() == other.accuracy().tolist()
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("layers", [{}, {"private": "last:1"}, {"common": "last:1"}, {"private": "first:1"}])
 @pytest.mark.parametrize("kind", ["feature", "incongruent"])
 def test_planted_groups_are_found(layers: dict[str, Any], kind: str) -> None:

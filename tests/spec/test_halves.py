@@ -20,6 +20,7 @@ MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
 
 
 @pytest.mark.medium
+@pytest.mark.each_once
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_halves_of_one_population_are_fedavg(engine: str, participation: float) -> None:

@@ -21,7 +21,7 @@ from coterie.methods import METHODS
 from coterie.methods.layercfl import LayerCFL
 from coterie.models.networks import channels_first
 from coterie.randomness import stream
-from tests.federated import TRAINING, planted, same, train
+from tests.federated import TRAINING, planted, train
 from tests.spec.gates import partitions, tree_of
 from tests.splitting import DECAY, FIRST, GATES, LAST, PUBLISHED, QUICK, gaps_of, quick
 from tests.survival import SIZES, kept, local
@@ -118,7 +118,7 @@ def test_layercfl_d10_a_refused_leaf_waits() -> None:
     """Ten rounds without a test, or as many as the setting says."""
     for cooldown in (0, 3, 10):
         settings = QUICK | {"gamma_max": 1.0, "cooldown": cooldown, "ratio": 0.0}
-        run = train(LayerCFL(**settings), planted("incongruent", 2), 20, training=DECAY)
+        run = train(LayerCFL(**settings), planted("incongruent", 2), 20, training=DECAY, engine="batched")
         tests = [n for n in range(1, 21) if run.states[n].until[0] > run.states[n - 1].until[0]]
         resting = [
             n
@@ -161,15 +161,6 @@ def test_layercfl_d11_persist_opt() -> None:
 
 
 @pytest.mark.slow
-def test_layercfl_d11_plain_sgd_has_nothing_to_keep() -> None:
-    federation = planted("feature", sizes=SIZES)
-    ours = train(LayerCFL(persist_opt=True), federation, 3)
-    theirs = train(LayerCFL(), federation, 3)
-    assert all(same(a, b) for a, b in zip(ours.states, theirs.states, strict=True))
-    assert local(ours).states.kept == {}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
 def test_layercfl_d12_d13_who_is_split_is_averaged_apart_at_once(weights: Any) -> None:
     """The updates that caused a split are averaged per child, by samples or alike."""
@@ -193,7 +184,7 @@ def test_layercfl_d16_partial_participation() -> None:
     """The absent count with their last update; a leaf waits for unknown members, not for ever."""
     federation = planted("incongruent", 2)
     published = PUBLISHED | {"t_min": 5, "layers": "all"}
-    run = train(LayerCFL(**published), federation, 50, training=DECAY, participation=0.5)
+    run = train(LayerCFL(**published), federation, 50, training=DECAY, participation=0.5, engine="batched")
     assert run.ari() == 1.0
     last = np.zeros(20, int)
     for number, (state, exchanges) in enumerate(zip(run.states[1:], run.asked, strict=True), 1):

@@ -152,6 +152,7 @@ def write_archive(folder: Path, method: int = zipfile.ZIP_STORED, **members: byt
     return folder / "wards.npz"
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(
     "shape",
     [

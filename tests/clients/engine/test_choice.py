@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from coterie.clients.engine.batched import Batched
-from coterie.clients.engine.choice import LARGEST_CHUNK, choose_engine, chunk_size, is_perceptron
-from coterie.clients.engine.convolution import forward_cost
+from coterie.clients.engine.choice import choose_engine, is_perceptron
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules import LocalUpdate, Order, Training
@@ -147,13 +146,6 @@ def test_what_is_no_chain_is_vectorised(features: tuple[int, ...], modules: list
     assert choose_engine(network, layout, Training(), features, "batched") == ("batched", "as asked")
 
 
-def test_the_cost_of_a_sample() -> None:
-    network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 5, bias=False))
-    found = forward_cost(network, (6, 7, 2))
-    assert found.work == 3 * 4 * 5 * (2 * 9) + 5 * 12
-    assert found.activations == 6 * 7 * 2 + 3 * 4 * 5 + 12 + 12 + 5
-
-
 def test_perceptrons() -> None:
     first, last, twice = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(4, 4)
     assert is_perceptron(nn.Sequential(nn.Flatten(), first, nn.ReLU(), last))
@@ -174,18 +166,6 @@ def test_perceptrons() -> None:
 def test_an_engine_that_is_none() -> None:
     with pytest.raises(BadInput, match="engine 'bached' is unknown; did you mean batched"):
         choice("mlp", (4,), 10, "bached")
-
-
-def test_chunks_shrink_as_models_and_minibatches_grow() -> None:
-    sizes = [
-        chunk_size(build("mlp", {"hidden": (width,)}, IMAGE, 10, 0)[1], batch)
-        for width, batch in ((1, 10), (64, 10), (64, 256), (200, 10), (4096, 10))
-    ]
-    assert sizes[0] == LARGEST_CHUNK
-    assert sizes[-1] == 2
-    assert sizes == [64, 17, 3, 6, 2]
-    _, layout = build("cnn", {}, (8, 8, 1), 10, 0)
-    assert chunk_size(layout, 10, 2000) == 2**20 // (layout.size + 20000)
 
 
 @pytest.mark.parametrize("kind", [Sequential, Batched])

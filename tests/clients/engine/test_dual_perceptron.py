@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.clients.engine import dual_perceptron, layer_gradients
+from coterie.clients.engine import dual_perceptron
 from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.descent import Descent
 from coterie.clients.engine.dual_perceptron import Dual
-from coterie.clients.engine.perceptron import Perceptron
 from coterie.clients.rules import Train, Trained, Training
 from tests.clients.engine.population import Population, population
 
@@ -64,27 +63,6 @@ def test_what_was_kept_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_same(trained(scarce), expected)
 
 
-def test_what_there_is_room_for_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of clients with 40, 40, 33 and 64 samples each keeps 64 * 64 inner products, the others 32 * 32."""
-    computed: list[int] = []
-
-    def counted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if weight is x:
-            computed.append(len(x))
-        return layer_gradients.product(x, weight, bias)
-
-    monkeypatch.setattr(dual_perceptron, "product", counted)
-    for most, again in ((1 << 24, []), (2 * 64 * 64, [40, 33, 64, 40])):
-        monkeypatch.setattr(dual_perceptron, "KEPT", most)
-        some = people()
-        trained(some, [0, 1, 2, 3])
-        assert sorted(computed) == [33, 40, 40, 64]
-        computed.clear()
-        trained(some, [0, 1, 2, 3])
-        assert sorted(computed) == sorted(again)
-        computed.clear()
-
-
 def test_other_samples_are_seen(taken: list[int]) -> None:
     some, other = people(), people()
     trained(some)
@@ -100,14 +78,6 @@ def test_where_the_samples_lie_changes_nothing() -> None:
     for i, x in enumerate(moved.data.inputs):
         moved.data.inputs[i] = torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
     assert_same(trained(moved), expected)
-
-
-def test_it_goes_by_the_clients_own_numbers() -> None:
-    some = people()
-    form = Dual(Perceptron(some.layout), some.layout)
-    assert [form.room(n, 1) for n in (0, 1, 32, 33, 80, 81)] == [None, 32, 32, 64, 128, None]
-    assert form.room(81, 2) == 128
-    assert form.room(129, 5) is None, "144 features, and room for 256 samples"
 
 
 def test_momentum_stays_with_the_weights(taken: list[int]) -> None:

@@ -50,6 +50,7 @@ def solver(result: Trained) -> Tensor:
     return result.solver
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("layers", ["all", "last:1", "fc1"])
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("kind", [Sequential, Batched])
@@ -123,6 +124,7 @@ def test_the_memory_is_that_of_pytorch() -> None:
         torch.testing.assert_close(solver(found), torch.cat(expected), atol=1e-7, rtol=1e-5)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("kind", [Sequential, Batched])
 def test_no_step_leaves_the_memory(kind: Kind, name: str) -> None:

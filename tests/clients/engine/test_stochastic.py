@@ -378,6 +378,7 @@ NEEDS_GAUSSIAN: list[Callable[[Tensor], Request]] = [
 ]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("make", NEEDS_GAUSSIAN)
 @pytest.mark.parametrize("kind", [Sequential, Batched])
 def test_networks_without_stochastic_features_are_refused(
