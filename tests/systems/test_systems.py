@@ -12,10 +12,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
+from coterie.cli.app import main
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.leftovers import remove_half_written
 from tests.commandline import COTERIE
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems a
 
 SETTINGS = [
     "fedrep",
-    *("--clients=4", "--network=mlp", "--rounds=4", "--baselines=none", "--set=checkpoint_every=1"),
+    *("--clients=4", "--network=mlp", "--rounds=12", "--baselines=none", "--set=checkpoint_every=1"),
     *("--set=network.hidden=8", "--set=samples_per_client=40", "--set=states_mb=0", "--set=data_mb=0"),
 ]
 
@@ -83,28 +85,37 @@ def left_behind(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """The run on this system with which the others are compared."""
+    folder = tmp_path_factory.mktemp("here")
+    with chdir(folder):
+        assert main(["run", *SETTINGS, "--name=here", "--quiet"]) == 0
+    return RunFolder(folder / "runs/here")
+
+
+@on_windows
 @pytest.mark.slow
-def test_a_run_has_the_bits_it_has_elsewhere(environment: dict[str, str], tmp_path: Path) -> None:
-    """With one process and with spawned workers, over files that are mapped."""
-    for workers in (1, 2):
-        done = call(environment, tmp_path, "run", *SETTINGS, f"--workers={workers}", f"--name=with-{workers}")
-        assert done.returncode == 0, done.stderr
-    here = subprocess.run(
-        [*COTERIE, "run", *SETTINGS, "--name=here", "--quiet"], cwd=tmp_path, capture_output=True, check=False
-    )
-    assert here.returncode == 0, here.stderr
-    for workers in (1, 2):
-        assert_same_run(RunFolder(tmp_path / f"runs/with-{workers}"), RunFolder(tmp_path / "runs/here"))
+def test_a_run_in_one_process_has_the_bits_it_has_elsewhere(
+    environment: dict[str, str], here: RunFolder, tmp_path: Path
+) -> None:
+    """Over files that are mapped; spawned workers have their turn below."""
+    done = call(environment, tmp_path, "run", *SETTINGS, "--workers=1", "--name=there")
+    assert done.returncode == 0, done.stderr
+    assert_same_run(RunFolder(tmp_path / "runs/there"), here)
     assert left_behind(tmp_path / "temporary") == []
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_seen_to_have_ended_and_goes_on(environment: dict[str, str], tmp_path: Path) -> None:
-    settings = [*SETTINGS, "--rounds=12", "--workers=2"]
-    assert call(environment, tmp_path, "run", *settings, "--name=whole").returncode == 0
+def test_a_killed_run_is_seen_to_have_ended_and_goes_on_to_the_same_bits(
+    environment: dict[str, str], here: RunFolder, tmp_path: Path
+) -> None:
     folder = RunFolder(tmp_path / "runs/killed")
     with subprocess.Popen(
-        [*COTERIE, "run", *settings, "--name=killed"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL
+        [*COTERIE, "run", *SETTINGS, "--workers=2", "--name=killed"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
     ) as process:
         try:
             until(lambda: list((folder.path / "checkpoints").glob("*.safetensors")), 120)
@@ -115,7 +126,7 @@ def test_a_killed_run_is_seen_to_have_ended_and_goes_on(environment: dict[str, s
     assert (meanwhile.returncode, "is still running" in meanwhile.stderr) == (2, True), meanwhile.stderr
     assert folder.status == "interrupted"
     assert call(environment, tmp_path, "resume", "killed").returncode == 0
-    assert_same_run(folder, RunFolder(tmp_path / "runs/whole"))
+    assert_same_run(folder, here)
     assert left_behind(tmp_path / "temporary") == []
 
 
@@ -148,13 +159,43 @@ except BadInput as error:
 
 @on_windows
 @pytest.mark.medium
-def test_files_that_are_open_are_removed_when_they_can_be(environment: dict[str, str], tmp_path: Path) -> None:
-    """At once where nobody has them, when a reader is done, or when what is mapped is no longer."""
+def test_windows_is_imitated_and_files_that_are_open_are_removed_when_they_can_be(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """At once where nobody has them, when a reader is done, or when what is mapped is no longer.
+
+    The tests above would pass without the imitation.
+    """
+    (tmp_path / "open").write_bytes(b"x")
     source = f"""
-import mmap, threading
+import mmap, os, sys, threading
 from pathlib import Path
 from coterie.clients.open_files import put_in_place, remove, remove_when_unmapped
 place = Path({str(tmp_path)!r})
+from coterie.clients import open_files
+from coterie.runtime import leftovers
+from coterie.runtime import shared_memory
+from coterie.runtime.local import workers
+assert os.name == "posix" and open_files.os.name == "nt" and leftovers.sys.platform == "win32"
+assert not workers.FORKS and not shared_memory.NAMELESS
+assert not hasattr(open_files.os, "fork")
+assert leftovers.is_alive(os.getpid()) and not leftovers.is_alive(10**8)
+handle = open_files.os.open(place / "text", open_files.os.O_WRONLY | open_files.os.O_CREAT)
+open_files.os.write(handle, b"a\\n")
+assert (place / "text").read_bytes() == b"a\\r\\n"
+with (place / "open").open("rb"):
+    for act in ((place / "open").unlink, lambda: (place / "text").replace(place / "open")):
+        try:
+            act()
+        except PermissionError:
+            continue
+        raise AssertionError(act)
+for name in ("con", "a:b", "nul.txt", "end."):
+    try:
+        (place / name).write_text("x")
+    except OSError:
+        continue
+    raise AssertionError(name)
 
 def begin(name):
     (place / name).write_bytes(b"old")
@@ -188,43 +229,6 @@ del mapped
     assert not (tmp_path / "to the end").exists()
 
 
-@on_windows
-@pytest.mark.medium
-def test_windows_is_imitated(environment: dict[str, str], tmp_path: Path) -> None:
-    """The tests above would pass without it."""
-    (tmp_path / "open").write_bytes(b"x")
-    source = f"""
-import os, sys
-from pathlib import Path
-from coterie.clients import open_files
-from coterie.runtime import leftovers
-from coterie.runtime import shared_memory
-from coterie.runtime.local import workers
-assert os.name == "posix" and open_files.os.name == "nt" and leftovers.sys.platform == "win32"
-assert not workers.FORKS and not shared_memory.NAMELESS
-assert not hasattr(open_files.os, "fork")
-assert leftovers.is_alive(os.getpid()) and not leftovers.is_alive(10**8)
-place = Path({str(tmp_path)!r})
-handle = open_files.os.open(place / "text", open_files.os.O_WRONLY | open_files.os.O_CREAT)
-open_files.os.write(handle, b"a\\n")
-assert (place / "text").read_bytes() == b"a\\r\\n"
-with (place / "open").open("rb"):
-    for act in ((place / "open").unlink, lambda: (place / "text").replace(place / "open")):
-        try:
-            act()
-        except PermissionError:
-            continue
-        raise AssertionError(act)
-for name in ("con", "a:b", "nul.txt", "end."):
-    try:
-        (place / name).write_text("x")
-    except OSError:
-        continue
-    raise AssertionError(name)
-"""
-    python(environment, source)
-
-
 @pytest.mark.medium
 @on_macos
 def test_macos_is_imitated(environment: dict[str, str]) -> None:
@@ -248,10 +252,7 @@ for path in (Path("/proc/self/stat"), Path("/dev/shm/x")):
 
 @pytest.mark.slow
 @on_macos
-@pytest.mark.parametrize("seconds", [0.0, 0.3, 1.0])
-def test_ctrl_c_while_spawned_workers_begin_is_said_once(
-    environment: dict[str, str], tmp_path: Path, seconds: float
-) -> None:
+def test_ctrl_c_while_spawned_workers_begin_is_said_once(environment: dict[str, str], tmp_path: Path) -> None:
     """The terminal sends it to all of them; they import for a second, and then ignore it."""
     with subprocess.Popen(
         [*COTERIE, "run", *SETTINGS, "--workers=2", "--rounds=1000"],
@@ -264,7 +265,7 @@ def test_ctrl_c_while_spawned_workers_begin_is_said_once(
     ) as process:
         try:
             until(lambda: process.poll() is not None or is_spawning(process.pid), 90)
-            time.sleep(seconds)
+            time.sleep(0.3)
             os.killpg(process.pid, signal.SIGINT)
             output, errors = process.communicate(timeout=120)
         finally:

@@ -161,6 +161,8 @@ def import_module(name: str, globals: Any = None, locals: Any = None, fromlist: 
 
 
 EVENTS = {"open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rename", "os.rmdir"}
+strangers: set[str] = set()
+"""Processes of others: whoever looks again need not read what they were started with."""
 looking = threading.local()
 """Has `there` where this file itself reads /proc, which nobody else has."""
 
@@ -169,8 +171,11 @@ def holders(path: str) -> list[str]:
     """Who of these processes has a file open or mapped."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
+        if process.name in strangers:
+            continue
         with suppress(OSError):
             if f"{TOGETHER}={os.environ[TOGETHER]}".encode() not in (process / "environ").read_bytes():
+                strangers.add(process.name)
                 continue
             maps = (process / "maps").read_text("utf-8", "replace")
             if any(line.endswith(f" {path}") for line in maps.splitlines()):
@@ -196,16 +201,13 @@ def is_asked_by_the_package() -> bool:
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
     """Refuse what the system does not do; called by Python before it does it."""
-    if hasattr(looking, "there") or event not in (
-        "open",
-        "os.listdir",
-        "os.scandir",
-        "os.mkdir",
-        "os.remove",
-        "os.rename",
-        "os.rmdir",
-    ):
+    if event not in EVENTS or hasattr(looking, "there"):
         return
+    is_written = event == "open" and bool(
+        set(str(arguments[1] or "")) & set("wxa+") or (arguments[2] or 0) & os.O_CREAT
+    )
+    if event == "open" and not is_written and not str(arguments[0]).startswith(("/proc", "/dev/shm")):
+        return  # thousands of modules
     named = arguments[: 2 if event == "os.rename" else 1]
     for path in [os.path.realpath(os.fsdecode(n)) for n in named if isinstance(n, str | bytes | os.PathLike)]:
         if path.startswith(("/proc", "/dev/shm")) and is_asked_by_the_package():
@@ -220,9 +222,6 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
             del looking.there
         if who:
             raise PermissionError(errno.EACCES, f"it is used by another process: {', '.join(who)}", path)
-        is_written = event == "open" and (
-            set(str(arguments[1] or "")) & set("wxa+") or (arguments[2] or 0) & os.O_CREAT
-        )
         if (is_moved or is_written or event == "os.mkdir") and BAD_NAME.fullmatch(path.rpartition("/")[2]):
             said = "The filename, directory name, or volume label syntax is incorrect"
             raise OSError(errno.EINVAL, said, path)
