@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
 ]
 
-ROUNDS = 40
+ROUNDS = 24
 SETTINGS = (
     f"--rounds={ROUNDS} --clients=8 --participation=0.5 --workers=2 --network=mlp --set=network.hidden=8 "
     "--set=dropout=0.1 --set=samples_per_client=60 --set=training.momentum=0.5 --set=training.lr_decay=0.9"
@@ -71,8 +71,7 @@ def go_on(processes: Processes, method: str, name: str, *more: str) -> Call:
 
 CASES: list[tuple[Any, ...]] = [
     ("local-only",),
-    ("fesem", "--set=checkpoint_every=4"),
-    ("fedtsdp", "--set=h=0.3", "--set=psi=0.8", "--holdout-clients=0.25"),
+    ("fedtsdp", "--set=h=0.3", "--set=psi=0.8", "--holdout-clients=0.25", "--set=checkpoint_every=4"),
 ]
 
 
@@ -86,7 +85,7 @@ def test_a_killed_run_ends_with_the_same_bits(processes: Processes, case: tuple[
     folder = RunFolder(processes.folder / "runs" / name)
     rng = stream(3, "kills/" + " ".join(case))
     # One very early, while nothing or the first files are written; then one after each of some rounds.
-    rounds = [0, *np.sort(rng.choice(np.arange(1, ROUNDS), 3, replace=False)).tolist()]
+    rounds = [0, *np.sort(rng.choice(np.arange(1, ROUNDS), 2, replace=False)).tolist()]
     killed = 0
     for number in rounds:
         call = go_on(processes, method, name, *more)
@@ -105,10 +104,10 @@ def test_a_killed_run_ends_with_the_same_bits(processes: Processes, case: tuple[
 
 @pytest.mark.slow
 def test_an_interrupted_run_says_how_to_go_on(processes: Processes) -> None:
-    whole = undisturbed(processes, "fesem", "--set=checkpoint_every=4")
+    whole = undisturbed(processes, "local-only")
     name = "stopped"
     folder = RunFolder(processes.folder / "runs" / name)
-    call = processes.start(*words("fesem", name, "--set=checkpoint_every=4"))
+    call = processes.start(*words("local-only", name))
     _wait_for_round(folder, 3)
     call.send(signal.SIGTERM)
     assert call.wait() == 130, call.printed

@@ -37,7 +37,7 @@ def test_a_few_kills_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize(("workers", "count"), [(1, 8), (2, 3)])
+@pytest.mark.parametrize(("workers", "count"), [(1, 4), (2, 2)])
 def test_a_run_ends_whenever_it_is_interrupted(tmp_path: Path, workers: int, count: int) -> None:
     """Every second run is interrupted once more while it closes."""
     interruptions, rng = Interruptions(tmp_path, workers), np.random.default_rng(5)

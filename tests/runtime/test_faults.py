@@ -122,10 +122,8 @@ CARRIED = {"sleep", "die", "die in mid-message", "unreadable"}
 """Faults that only a worker can have."""
 IN_PROCESS = [f for f in REASONS if f not in CARRIED]
 CASES = [
-    *((f, "sequential", 1) for f in IN_PROCESS),
-    *((f, "batched", 2) for f in REASONS),
-    ("raise", "batched", 1),
-    ("sleep", "sequential", 2),
+    *((f, ("sequential", "batched")[k % 2], 1) for k, f in enumerate(IN_PROCESS)),
+    *((f, "batched", 2) for f in ("raise", *sorted(CARRIED), "nan model", "nan state")),
 ]
 
 

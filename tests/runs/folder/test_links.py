@@ -142,6 +142,7 @@ def test_each_link_in_a_run_that_goes_on(made: Made, terminal: Terminal, tmp_pat
     play(made.interrupted, copy, outside, KINDS[:1], lambda: terminal("resume", "copy"))
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("name", ["experiment.toml", "baselines", "metrics/link"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_link_in_a_run(made: Made, command: str, name: str, terminal: Terminal, tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def copy_other(path: Path) -> None:
     shutil.copy(path.parents[1] / "other" / path.name, path)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("damage", [remove, cut_off, empty, exchange, copy_other])
 def test_a_table(terminal: Terminal, damage: Callable[[Path], None], table: str) -> None:

@@ -54,7 +54,6 @@ def test_a_main_without_a_guard(how: str, tmp_path: Path) -> None:
 
 OWN = """
 import inspect
-import sys
 from dataclasses import dataclass
 import numpy as np
 import torch
@@ -79,31 +78,30 @@ class RuleOfMain(Rule):
         return Answer(numbers={"id": float(me.id)})
 
 if __name__ == "__main__":
-    if sys.argv[1] == "spawn":
-        workers.FORKS = shared_memory.NAMELESS = False
-    runtime = runtime_of()
-    clients = np.arange(6)
-    send = {"model": Send.same(torch.zeros(runtime.layout.size), clients)}
-    runtime.begin_round(1)
-    print(runtime.answer(Exchange(clients, RuleOfMain(), send)).numbers["id"].tolist())
-    runtime.close()
+    for forks in (workers.FORKS, False):
+        workers.FORKS = shared_memory.NAMELESS = forks
+        runtime = runtime_of()
+        clients = np.arange(6)
+        send = {"model": Send.same(torch.zeros(runtime.layout.size), clients)}
+        runtime.begin_round(1)
+        print(runtime.answer(Exchange(clients, RuleOfMain(), send)).numbers["id"].tolist())
+        runtime.close()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_a_rule_and_a_loss_of_the_main_module(how: str, tmp_path: Path) -> None:
+def test_a_rule_and_a_loss_of_the_main_module(tmp_path: Path) -> None:
     """Spawned workers need that module then, and the guard; forked ones have it, with its file."""
     script = tmp_path / "script.py"
     script.write_text(OWN, "utf-8")
     done = subprocess.run(
-        [sys.executable, str(script), how],
+        [sys.executable, str(script)],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         check=True,
     )
-    assert done.stdout == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]\n"
+    assert done.stdout == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]\n" * 2
 
 
 def _in_a_daemon(pipe: Connection) -> None:

@@ -84,6 +84,7 @@ def test_a_client_reads_no_file_that_a_server_names(section: str, key: str, clie
     assert not ask(client, experiment()).refusal
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("allow", [None, "", "some", "some_trap.py", "other:Mine some_trap:Other"])
 def test_a_client_imports_nothing_that_is_not_allowed(
@@ -119,6 +120,7 @@ def test_no_order_imports_a_rule(client: Mapping[str, Any]) -> None:
     assert not Path("sprung").exists()
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("allow", ["some_trap", "some_trap:Mine", "other some_trap"])
 @pytest.mark.parametrize("name", ["trapped", "some_trap:Mine"])
 def test_what_is_allowed_is_used(allow: str, name: str, client: Mapping[str, Any]) -> None:

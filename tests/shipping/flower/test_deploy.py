@@ -87,8 +87,9 @@ class Site:
         )
         return json.loads(listed.stdout)
 
-    def wait(self, run: str) -> str:
-        """What has become of a run."""
+    def wait(self, run: str, folder: RunFolder) -> str:
+        """What has become of a run; Flower, who takes seconds to answer, is asked when it has ended."""
+        until(lambda: folder.status != "running")
         found: list[str] = []
 
         def is_finished() -> bool:
@@ -162,12 +163,13 @@ def test_the_guide_leads_to_a_federation_that_can_be_stopped_and_resumed(site: S
     folder = RunFolder(site.server / "runs/first")
     until(lambda: (folder.path / "federation.json").exists() and FederationStatus.read(folder).round >= 1)
     site.do("stop", NUMBER=run)
-    assert site.wait(run) == "finished:stopped"
+    assert site.wait(run, folder) == "finished:stopped"
     stopped_after = FederationStatus.read(folder).round
     assert 1 <= stopped_after <= 3
 
     run = _started(site.do("resume"))
-    assert site.wait(run) == "finished:completed"
+    until(lambda: FederationStatus.read(folder).round == 3)
+    assert site.wait(run, folder) == "finished:completed"
     status = FederationStatus.read(folder)
     assert (status.round, status.of) == (3, 3)
     assert [(member.name, member.online, member.problem) for member in status.clients] == [

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.slow
 
 def experiment(method: str, rounds: int) -> Experiment:
     """Tables of numbers and text, whose columns and scales the clients agree on first."""
-    asked = tables.experiment(4, standardise="global").updated({"data.clients": len(NAMES), "run.rounds": rounds})
+    asked = tables.experiment(4, standardise="global").updated(
+        {"data.clients": len(NAMES), "run.rounds": rounds, "evaluation.every": rounds}
+    )
     # Clients say their loss, train, send what is due, and keep the rest.
     settings = {"t_start": 2, "window": 1, "t_obv": 1} if method == "dcpfl" else {}
     return asked.updated({"method": {"name": method, **settings}, "data.test": 0.2})
