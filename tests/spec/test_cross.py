@@ -235,7 +235,6 @@ def test_cross_8_5_of_one_model_each_way(method: Method[Any]) -> None:
         run = train(method, federation, 5, network="planted-batch-norm", **how)
         for number in range(1, 6):
             assert run.bytes("up", number) == run.bytes("down", number) == clients * run.server.layout.size * 4
-        assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"}
 
 
 @pytest.mark.medium
