@@ -253,7 +253,7 @@ def test_nobody_but_the_holder_of_the_lock_is_stopped(tmp_path: Path) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not say who holds a lock")
 def test_the_holder_of_a_lock_is_known(tmp_path: Path) -> None:
     assert find_writer(tmp_path) is None
-    script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True)"
+    script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True)"
     other = subprocess.Popen(
         [sys.executable, "-c", f"{script}; input()", str(tmp_path / ".lock")],
         stdin=subprocess.PIPE,

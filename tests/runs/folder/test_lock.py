@@ -41,13 +41,6 @@ def test_a_lock_that_is_a_pipe_or_a_folder_is_refused_at_once(tmp_path: Path) ->
             pass
 
 
-def test_what_stands_in_the_file_of_a_lock_stays(tmp_path: Path) -> None:
-    (tmp_path / LOCK).write_text("a note")
-    with lock_folder(tmp_path, "busy"):
-        pass
-    assert (tmp_path / LOCK).read_text() == "a note"
-
-
 def test_what_a_kill_left_half_written_is_removed_when_the_run_goes_on(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

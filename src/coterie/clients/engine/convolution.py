@@ -188,12 +188,13 @@ def find_obstacle(network: nn.Module, features: tuple[int, ...] = ()) -> str:
         return "volumes cannot be batched"
     gets = ["", "flat vectors", "signals", "images"][len(features)]
     for path, module in chain_modules(network):
-        kind = next((k for k in _KNOWN if isinstance(module, k) and type(module).forward is k.forward), None)
-        if kind is None:
+        kinds = [k for k in _KNOWN if isinstance(module, k) and type(module).forward is k.forward]
+        if not kinds:
             return f"{path} is a {type(module).__name__}, which cannot be batched"
         strange = _unsupported_setting(module)
         if strange:
             return f"{path} {strange}, which cannot be batched"
+        kind = kinds[0]
         takes = "images" if kind in _IMAGES else "signals" if kind in _SIGNALS else ""
         takes = "flat vectors" if kind is nn.Linear else takes
         gets = gets or takes
@@ -209,19 +210,20 @@ def find_obstacle(network: nn.Module, features: tuple[int, ...] = ()) -> str:
 def _unlike_a_chain(network: nn.Module) -> str:
     """What makes a network more than its members in forward order, each with parameters of its own."""
     owners = [p for m in network.modules() for p in m.parameters(recurse=False)]
-    if not all(p.requires_grad for p in owners):
+    frozen = [p for p in owners if not p.requires_grad]
+    if frozen:
         return "the network has frozen parameters"
     if len(set(owners)) < len(owners):
         return "modules of the network share a parameter"
-    hooked = next((path or "the network" for path, m in network.named_modules() if has_hooks(m)), "")
-    return f"{hooked} has hooks" if hooked else ""
+    hooked = [path or "the network" for path, m in network.named_modules() if has_hooks(m)]
+    return f"{hooked[0]} has hooks" if hooked else ""
 
 
 def _unsupported_setting(module: nn.Module) -> str:
     """A setting of a known module that only `torch` itself can deal with."""
-    own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}
-    if own - {"weight", "bias"}:
-        return f"has a parameter {min(own - {'weight', 'bias'})}"
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    if strange := own.keys() - {"weight", "bias"}:
+        return f"has a parameter {min(strange)}"
     match module:
         case nn.Dropout(p=p) if p > 0:
             return f"drops units at a rate of {p:g}"
