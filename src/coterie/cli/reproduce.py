@@ -198,7 +198,7 @@ def _run_items(
     from rich.markdown import Markdown
 
     from coterie.cli.printing import make_console, say
-    from coterie.report.reproduction import one_result
+    from coterie.report.reproduction.document import render_one
     from coterie.runs.folder.files import refuse_links
 
     comparisons = _make_comparisons(items, scale, folder)
@@ -225,7 +225,7 @@ def _run_items(
         if quiet:
             print_escaped(paths["result"])
             continue
-        make_console().print(Markdown(one_result.to_markdown(item, result)))
+        make_console().print(Markdown(render_one(item, result)))
         for name, path in paths.items():
             say(f"{name:<8}{path}")
     return failed
@@ -294,6 +294,7 @@ def _run_item(
     from coterie.cli.printing import say
     from coterie.report.comparison import page
     from coterie.report.reproduction import one_result
+    from coterie.report.reproduction.document import render_one
     from coterie.runs.folder.files import write_whole
     from coterie.studies.compare import measures, table
     from coterie.studies.compare.cells import run_cells
@@ -318,7 +319,7 @@ def _run_item(
     place = folder / f"{item.id}-{scale}"
     paths = {"result": place / "result.json", "table": place / "table.md"}
     result.write(paths["result"], item, found)
-    write_whole(paths["table"], one_result.to_markdown(item, found).encode())
+    write_whole(paths["table"], render_one(item, found).encode())
     summary = table.summarise(comparison, frames)
     paths["page"] = page.build(place, comparison, frames, summary, one_result.notes(item, found), pool)
     if keep is not None:

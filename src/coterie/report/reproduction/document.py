@@ -19,7 +19,14 @@ from coterie.report.reproduction.claims import (
     margin_of_printed,
     remarks_on_claims,
 )
-from coterie.report.reproduction.one_result import describe_run, heading, numbers_of, title_of, versions
+from coterie.report.reproduction.one_result import (
+    count_claims,
+    describe_run,
+    heading,
+    numbers_of,
+    title_of,
+    versions,
+)
 from coterie.report.reproduction.words import anchor, sentence
 from coterie.report.tables import Markdown, Table, escape_markdown, to_markdown
 from coterie.studies.papers import result
@@ -60,6 +67,18 @@ def render(folder: Path) -> str:
         sections=[
             (paper, [_describe(item, kept[item.id]) for item in items if item.paper == paper]) for paper in papers
         ],
+        alone=False,
+    )
+
+
+def render_one(item: Item, found: Result) -> str:
+    """Write one result as Markdown, with every number, and the comparisons of its claims."""
+    return render_document(
+        "result.md",
+        item=_describe(item, {found.scale: found}, len(found.failed)),
+        counts=count_claims(item, found),
+        versions=versions([found]),
+        alone=True,
     )
 
 
@@ -146,7 +165,7 @@ def judge_again(folder: Path) -> None:
             result.write(folder / f"{id}-{one.scale}.json", load_item(id), one)
 
 
-def _describe(item: Item, results: Mapping[str, Result]) -> dict[str, Any]:
+def _describe(item: Item, results: Mapping[str, Result], failures: int = MOST_FAILURES) -> dict[str, Any]:
     """What the document says of an item."""
     quantities = {quantity: numbers_of(item, results, quantity) for quantity in item.shows if results}
     measured = {quantity: _drop_unmeasured_rows(table, len(results)) for quantity, table in quantities.items()}
@@ -157,8 +176,9 @@ def _describe(item: Item, results: Mapping[str, Result]) -> dict[str, Any]:
         "heading": heading(item),
         "says": sentence(item.says),
         "command": f"coterie reproduce {item.id} --scale {SCALES[0]}",
-        "runs": [describe_run(item, found, MOST_FAILURES) for found in results.values()],
+        "runs": [describe_run(item, found, failures) for found in results.values()],
         "claims": claims,
+        "comparisons": [item.claims[i].holds for i in order],
         "remarks": remarks_on_claims(item, current, order),
         "unjudged": len(item.claims) - len(order),
         "findings": [(scale, sentence(item.findings[scale])) for scale in current if scale in item.findings],

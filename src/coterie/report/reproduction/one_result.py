@@ -1,18 +1,17 @@
-"""One result of an item, published beside measured: as Markdown, and in a few notes for its comparison's page."""
+"""One result of an item, published beside measured: its numbers, and a few notes for its comparison's page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from coterie.report.numbers import MISSING, count_of, join_words, signed
-from coterie.report.rendering import render_document
-from coterie.report.reproduction.claims import count_verdicts, in_words, turn_bound, turn_to_claim
+from coterie.report.numbers import MISSING, count_of, join_words
+from coterie.report.reproduction.claims import count_verdicts
 from coterie.report.reproduction.words import duration, mean_and_sd, sentence
 from coterie.report.tables import Table
-from coterie.studies.papers.claims import VERDICTS, JudgedLink, Link, Reference
+from coterie.studies.papers.claims import VERDICTS, Reference
 from coterie.studies.papers.item import Item
-from coterie.studies.papers.result import Result, judge_claims, judge_published
+from coterie.studies.papers.result import Result
 
 NAMED = ("coterie", "torch", "numpy")
 """Packages whose versions the documents name; a result holds all."""
@@ -31,31 +30,13 @@ class Run(NamedTuple):
     command: str
 
 
-def to_markdown(item: Item, found: Result) -> str:
-    """Write one result as Markdown, with every number and every comparison of its claims."""
-    return render_document(
-        "result.md",
-        item=item.id,
-        heading=heading(item),
-        says=sentence(item.says),
-        run=describe_run(item, found, len(found.failed)),
-        versions=versions([found]),
-        tables=[
-            (title_of(item, q, [found.scale]), table) for q in item.shows if (table := table_of(item, found, q))
-        ],
-        claims=_describe_claims(item, found),
-        counts=_count(item, found),
-        finding=sentence(item.findings[found.scale]) if found.scale in item.findings else "",
-    )
-
-
 def notes(item: Item, found: Result) -> list[str]:
     """Describe one result for its comparison's page, a sentence each: the item, what was run, and the verdicts."""
     run = describe_run(item, found, len(found.failed))
     return [
         f"{heading(item)}. The paper: {sentence(item.says)}",
         f"Run here at scale {run.scale}: {run.what}",
-        f"Claims: {_count(item, found)}.",
+        f"Claims: {count_claims(item, found)}.",
         "What was printed and what was measured, claim by claim, is in table.md beside this page.",
     ]
 
@@ -77,11 +58,6 @@ def versions(results: Sequence[Result]) -> str:
     """Name what the results were made with; of a package with several versions, all of them."""
     found = {name: {one.versions[name] for one in results if name in one.versions} for name in NAMED}
     return join_words(f"{name} {join_words(sorted(those))}" for name, those in found.items() if those)
-
-
-def table_of(item: Item, found: Result, quantity: str) -> Table:
-    """Tabulate a quantity of one result beside what was printed."""
-    return numbers_of(item, {found.scale: found}, quantity)
 
 
 def numbers_of(item: Item, results: Mapping[str, Result], quantity: str) -> Table:
@@ -122,24 +98,7 @@ def title_of(item: Item, quantity: str, scales: Sequence[str]) -> str:
     return f"{quantity}: {said}" + (f", {unit}" if unit and not said.startswith(unit) else "")
 
 
-def _describe_claims(item: Item, found: Result) -> Iterator[dict[str, Any]]:
-    """Yield each claim and what became of it, in words: its verdict, and the difference of each comparison."""
-    for claim, judged, printed in zip(item.claims, judge_claims(item, found), judge_published(item), strict=True):
-        yield {
-            "text": sentence(claim.text),
-            "where": claim.where,
-            "verdict": judged.verdict,
-            "corrected": in_words(judged).replace("*", "").removeprefix(judged.verdict),
-            "links": [
-                (one.link, _describe_margin(link, one)) for link, one in zip(claim.links, judged.links, strict=True)
-            ],
-            "printed": "" if printed is None else _describe_printed(claim.links, printed),
-            "exception": sentence(claim.published_exception) if claim.published_exception else "",
-            "why": sentence(claim.finding[found.scale]) if found.scale in claim.finding else "",
-        }
-
-
-def _count(item: Item, found: Result) -> str:
+def count_claims(item: Item, found: Result) -> str:
     """Say how many claims have which verdict."""
     counts = count_verdicts(item, found)
     return ", ".join(f"{verdict} {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
@@ -167,23 +126,3 @@ def _trouble(found: Result, most: int) -> Iterator[str]:
     if len(found.failed) > most:
         yield f"Failed too: {len(found.failed) - most} more."
     yield from (f"Note: {sentence(note)}" for note in found.notes)
-
-
-def _describe_printed(links: Sequence[Link], printed: Sequence[tuple[float, bool]]) -> str:
-    """What becomes of a claim with the printed numbers, and by how much each link holds."""
-    verdict = "holds" if all(holds for _, holds in printed) else "does not hold"
-    margins = (turn_to_claim(link, difference) for link, (difference, _) in zip(links, printed, strict=True))
-    return f"published: {verdict}, {', '.join(map(signed, margins))}"
-
-
-def _describe_margin(link: Link, judged: JudgedLink) -> str:
-    """By how much a link holds over the seeds: above zero is what the paper claims."""
-    if judged.verdict == "not run":
-        return "was not run"
-    if judged.mean is None:
-        return "was never reached" if judged.verdict == "vacuous" else "has no value"
-    mean = f"{turn_bound(link, judged.bound)} {signed(turn_to_claim(link, judged.mean))}".lstrip()
-    if judged.low is None or judged.high is None:
-        return f"{mean}, n = {judged.n}"
-    low, high = sorted(turn_to_claim(link, end) for end in (judged.low, judged.high))
-    return f"{mean} [{signed(low)}, {signed(high)}], n = {judged.n}"
