@@ -1,4 +1,4 @@
-"""Writes the page on speed and memory from what the benchmarks measured.
+"""Writes the tables of the page on speed and memory from what the benchmarks measured.
 
     python -m benchmarks.document [--environments FOLDER] [--only NAME ...] [--smoke]
     python -m benchmarks.document --from FOLDER [--to FILE]
@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.document_bars import Row
 from benchmarks.document_sections import SECTIONS, Section, markdown
+from benchmarks.kept_cells import fill_marks
 from benchmarks.smoke import Arguments
 
 ROOT = Path(__file__).parents[1]
@@ -28,39 +29,16 @@ PAGE = ROOT / "docs" / "performance.md"
 Found = Mapping[str, Any]
 """What a benchmark has kept: `benchmark`, `machine` and `rows`."""
 
-INTRODUCTION = """\
-# How fast, and how large
 
-What was measured, how, and what it came to, the failures included. The numbers of one table come from one run of
-one command, in which what is compared takes turns on the same machine; so trust the ratios more than the
-seconds. A number is the median of the repeats, and beside it stand the least and the most of any repeat.
-
-A **bar** is what we set out to reach. Whether it is met is computed from the numbers of this page: the median
-decides, and where the repeats lie on both sides of the bar the page says so. Most bars were set before anything was
-built; where one was added later, or what it counts was settled after first numbers had been seen, its section says
-so.
-
-This page is written by `python -m benchmarks.document`, which runs the benchmarks one after the other and keeps
-their rows in `docs/performance`. Run them on a machine that does nothing else. On another machine the seconds will
-differ, and so may the ratios."""
-
-BARS = """\
-**met**: the median reaches the bar; *met, within the spread*: it does, and some repeat does not; **not met**: it
-does not; *not met, within the spread*: it does not, and some repeat does; *not measured*: the command in the last
-column has to be run first."""
-
-
-def page(folder: Path) -> str:
-    """The whole page, from the files in `folder` alone.
+def page(text: str, folder: Path) -> str:
+    """The page with its tables made anew, from the files in `folder` alone.
 
     Raises:
         ValueError: a file is not of the benchmark that its name says.
     """
     found = {section.name: kept(folder, section.name) for section in SECTIONS}
-    parts = [INTRODUCTION, "## Bars", BARS, _bars(found), "## The machine", _machines(found)]
-    for section in SECTIONS:
-        parts += [f"## {section.title}", *_section(section, found[section.name])]
-    return "\n\n".join(parts) + "\n"
+    parts = {"bars": [_bars(found)], "machines": [_machines(found)]}
+    return fill_marks(text, parts | {section.name: _section(section, found[section.name]) for section in SECTIONS})
 
 
 def kept(folder: Path, name: str) -> Found | None:
@@ -113,8 +91,8 @@ def _machine(machine: Row) -> str:
 def _section(section: Section, kept: Found | None) -> list[str]:
     command = f"`python -m benchmarks.{section.name}{section.options}`"
     if kept is None:
-        return [section.text, f"Not measured yet: {command} does it."]
-    return [section.text, f"Measured by {command}.", *section.shown(kept["rows"])]
+        return [f"Not measured yet: {command} does it."]
+    return [f"Measured by {command}.", *section.shown(kept["rows"])]
 
 
 def run(names: Sequence[str], given: Namespace) -> None:
@@ -145,7 +123,8 @@ def main() -> None:
     given = parser.read()
     if given.folder is None:
         run(given.only or names, given)
-    given.to.write_text(page(given.folder or given.rows), encoding="utf-8")
+    text = (given.to if given.to.exists() else PAGE).read_text("utf-8")
+    given.to.write_text(page(text, given.folder or given.rows), encoding="utf-8")
     print(given.to)
 
 

@@ -109,6 +109,13 @@ def put_between(page: str, begin: str, end: str, parts: Sequence[str]) -> str:
     return f"{before}{begin}\n\n" + "\n\n".join(parts) + f"\n\n{end}{after}"
 
 
+def fill_marks(page: str, parts: Mapping[str, Sequence[str]]) -> str:
+    """Return the page with new parts between the marks of each name."""
+    for name, own in parts.items():
+        page = put_between(page, f"<!-- begin {name} -->", f"<!-- end {name} -->", own)
+    return page
+
+
 def write_with_picture(
     page: Path, marks: tuple[str, str], parts: Sequence[str], chart: Chart, picture: str, says: str
 ) -> None:

@@ -107,7 +107,8 @@ def write(path: Path, results: Mapping[tuple[str, str], Result]) -> None:
     assert chart is not None
     save_charts({PICTURE: chart}, path.parent / "pictures")
     (path.parent / "pictures" / f"{PICTURE}.png").unlink()
-    write_whole(path, page(results).encode())
+    text = (path if path.exists() else PAGE).read_text("utf-8")
+    write_whole(path, page(text, results).encode())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page of the leaderboard, made of kept results alone."""
+"""The tables of the leaderboard, made of kept results alone; what they mean is said on the page itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import polars as pl
 from scipy.stats import rankdata
 
 from benchmarks.document_sections import markdown
-from benchmarks.leaderboard_cells import FEDERATIONS, SEEDS, TRIALS, Result
+from benchmarks.kept_cells import fill_marks
+from benchmarks.leaderboard_cells import FEDERATIONS, Result
 from coterie.report.drawing.figure import Chart
 from coterie.report.numbers import MISSING, decimals
 from coterie.studies.compare.table import interval
@@ -97,25 +98,18 @@ def order(standings: Mapping[str, Mapping[str, Standing]]) -> dict[str, float]:
     return dict(sorted(ranks.items(), key=lambda item: (item[1], item[0])))
 
 
-def page(results: Results) -> str:
-    """Return the whole page."""
+def page(text: str, results: Results) -> str:
+    """Return the page with its tables made anew."""
     standings = {name: stand(results, name) for name in FEDERATIONS}
     present = {name: of for name, of in standings.items() if of}
-    parts = [
-        INTRODUCTION,
-        "## At a glance",
-        says(present),
-        *says_missing(present),
-        PICTURE,
-        SUMMARY,
-        summary(present),
-    ]
+    parts: list[str] = []
     for name, of in present.items():
         parts += [f"## {name}", FEDERATIONS[name].about, table(of, name)]
         failed = [one for (place, _), one in sorted(results.items()) if place == name and one["failed"]]
         reasons = [f"`{one['method']}` ({one['failed']})" for one in failed]
         parts += [f"Not here: {'; '.join(reasons)}."] if reasons else []
-    return "\n\n".join([*parts, MADE, JOINING]) + "\n"
+    first = [says(present), *says_missing(present)]
+    return fill_marks(text, {"first": first, "summary": [summary(present)], "federations": parts})
 
 
 def says(standings: Mapping[str, Mapping[str, Standing]]) -> str:
@@ -210,68 +204,3 @@ def draw(results: Results) -> Chart:
     tiles = base.mark_rect(stroke="white").encode(color=alt.Color("rank:Q", title="rank", scale=scale))
     ink = alt.condition("datum.dark", alt.value("white"), alt.value("#20242A"))
     return alt.layer(tiles, base.mark_text(fontSize=12).encode(text="text:N", color=ink))
-
-
-INTRODUCTION = f"""\
-# Leaderboard
-
-Every method of Coterie on eight small federations: skewed labels, skewed features and labels that mean
-different things, planted and real, of images, signals, text and a table, and one where there is nothing to
-find. Each method has the same budget of tuning on each federation: {TRIALS} trials, its defaults among them,
-judged on validation samples. Then it runs from {len(SEEDS)} seeds.
-
-These are short runs of small networks on few clients. They rank what a method does out of the box within a
-small budget. They do not say what its paper found at full length; that is on [the page of
-reproductions](reproduction.md)."""
-
-PICTURE = """\
-![Ranks of all methods on each federation, the best mean rank on top](pictures/leaderboard.svg)
-
-A number is a rank, 1 is the best, and equal ones share the mean of their places. A dot: it
-cannot be told from the best."""
-
-SUMMARY = f"""\
-A cell is the mean over clients and seeds: accuracy in per cent, or perplexity for `roles`, where less is
-better. Beside it is half of the 95 % interval over the {len(SEEDS)} seeds, by Student's t. **Bold** is within
-noise of the best: the 95 % interval of the difference to it holds 0, paired by seed, or paired by client and
-seed. The best is one picked of many, and nothing is corrected for that. *Near best* counts such cells. The mean
-rank is over those federations where a method can run. `fedavg+FT` is FedAvg after one more local update of each
-client."""
-
-MADE = f"""\
-## How it was made
-
-`python -m benchmarks.leaderboard --write docs/leaderboard.md` reads `docs/leaderboard`, computes what is
-missing and writes this page. Each file there is a method on a federation: its settings, trials and picks, every
-seed's scores with those of each client, and a digest over them. A file that was changed is refused. What was
-cut so that all of it takes some 20 minutes of one core:
-
-* 8 to 16 clients with about 100 samples each, perceptrons with one small hidden layer, and 20 rounds (10 for
-  `roles`). All clients take part in each.
-* {TRIALS} trials, from the same grids as `coterie compare --tune {TRIALS}`, with one seed. The number of groups
-  is a setting like others and is told to nobody; by chance four, the default of most, is right for `turned`.
-* {len(SEEDS)} seeds: with so few an interval is wide, and *within noise* does not mean as good.
-* FedCR and FedSR have the perceptron with Gaussian features, for they need one. 100 samples (20 for `roles`)
-  are set aside as public ones for all methods, though few look at them.
-
-*To the best* is the difference to the first row, paired by seed, with its 95 % interval. *Worst 10 %* is the
-mean of the tenth of the clients who are worst off. *ARI* holds the groups against the planted ones, and a dash
-says that none were planted. *MB* go up and down in a run; *simulated s* are what that takes at
-2 Mbit/s, without training. The bits are those of one machine, which each file names. All commands of this page
-need a checkout of the project."""
-
-JOINING = """\
-## Join with your own method
-
-Write it as on [the page for that](your-own.md), or as a package like `examples/plugin`. Compute its cells into
-a folder of your own, and have the page written with them:
-
-<!-- not run: takes minutes, and asks for real data -->
-```sh
-python -m benchmarks.leaderboard --only fedavgm-focal --folder mine
-python -m benchmarks.leaderboard --kept --with mine --write mine.md
-```
-
-A method that is not installed is named by its path, `--only coterie_example.method:FedAvgMFocal`, or registered
-by a module, `--import package.module`. The files in `mine` carry their digests, so whoever is sent them sees
-whether they were changed since. They are refused where their federation or budget is another one."""

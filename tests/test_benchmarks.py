@@ -43,8 +43,13 @@ COMMANDS = sorted({c for page in PAGES for c in re.findall(r"-m benchmarks\.([^`
 """Every benchmark that a page names, with its options."""
 
 
+def page_of(folder: Path) -> str:
+    """Return the page on speed with the numbers of a folder."""
+    return document.page(document.PAGE.read_text("utf-8"), folder)
+
+
 def test_the_committed_page_is_that_of_the_committed_numbers() -> None:
-    assert document.PAGE.read_text("utf-8") == document.page(document.KEPT)
+    assert document.PAGE.read_text("utf-8") == page_of(document.KEPT)
 
 
 def test_the_page_on_hostile_clients_is_that_of_the_kept_cells() -> None:
@@ -175,7 +180,7 @@ def test_a_command_of_the_docs_runs_and_keeps_nothing(
     assert not code
     assert {path: path.stat().st_mtime_ns for path in (ROOT / "docs").rglob("*.*")} == before
     if section:  # the page has a place for every number
-        text = document.page(tmp_path)
+        text = page_of(tmp_path)
         assert text.count("Not measured yet") == len(SECTIONS) - 1
         assert f"Measured by `python -m benchmarks.{name}" in text
 
@@ -216,7 +221,7 @@ def bars(text: str) -> dict[str, str]:
 
 
 def test_bars_are_computed_from_the_numbers(tmp_path: Path) -> None:
-    assert set(bars(document.page(tmp_path)).values()) == {"*not measured*"}
+    assert set(bars(page_of(tmp_path)).values()) == {"*not measured*"}
     rows = [
         peer("W1", "coterie", [2.0, 2.0, 2.0], 1307),
         peer("W1", "coterie bf16", [1.0, 0.5, 2.0], 1000),
@@ -226,7 +231,7 @@ def test_bars_are_computed_from_the_numbers(tmp_path: Path) -> None:
         peer("W2", "pfl", [10.1, 10.2, 10.3], 1300),
     ]
     keep(tmp_path, "peers", rows)
-    text = document.page(tmp_path)
+    text = page_of(tmp_path)
     found = bars(text)
     # Against pfl at its fastest: 2.7 / 2 and 2.7 / 1; its memory and two models of 4 MiB.
     assert found["W1 at least 1.4 times as fast as pfl at its fastest"] == "**not met**"
@@ -258,7 +263,7 @@ def test_the_limit_is_compared_with_the_faster_engine_on_all_cores(tmp_path: Pat
         path("LeNet", "sequential", 2, 0.93, 0.26),
     ]
     keep(tmp_path, "engine", rows)
-    text = document.page(tmp_path)
+    text = page_of(tmp_path)
     found = bars(text)
     assert found["CNNs train at 0.90 of the limit or more"] == "**met**"
     assert found["perceptrons train at 0.60 of the limit or more"] == "*met, within the spread*"
@@ -274,7 +279,7 @@ def test_growth_is_judged_at_the_most_clients(tmp_path: Path) -> None:
     keep(
         tmp_path, "scale", [*rows, cell("ifca", 900, 0.2, 99_000, "parameters"), {"part": "slope", "peak_mb": 0.5}]
     )
-    text = document.page(tmp_path)
+    text = page_of(tmp_path)
     found = {bar: verdict for bar, verdict in bars(text).items() if bar.startswith("most clients")}
     assert list(found.values()) == ["**met**", "**not met**"]
     assert "17,000, fedavg with 100 clients" in text
@@ -284,7 +289,7 @@ def test_torch_at_the_import_is_no_import_in_time(tmp_path: Path) -> None:
     row = {"what": "import coterie", "seconds": 0.2, "seconds_least": 0.2, "seconds_most": 0.2}
     for torch, verdict in ((False, "**met**"), (True, "**not met**")):
         keep(tmp_path, "startup", [row | {"loads_torch": torch}])
-        assert bars(document.page(tmp_path))["`import coterie` under 0.5 s, without PyTorch"] == verdict
+        assert bars(page_of(tmp_path))["`import coterie` under 0.5 s, without PyTorch"] == verdict
 
 
 def test_the_dearest_method_decides(tmp_path: Path) -> None:
@@ -295,7 +300,7 @@ def test_the_dearest_method_decides(tmp_path: Path) -> None:
     rows = [{"network": "cnn", "epochs": 1, **methods.row(name, own, fedavg)} for name, own in both.items()]
     rows += [{"network": "cnn", "epochs": 5, **methods.row("dear", usual, fedavg)}]
     keep(tmp_path, "methods", [row | {"data": "digits", "clients": 5} for row in rows])
-    text = document.page(tmp_path)
+    text = page_of(tmp_path)
     found = bars(text)
     assert found["CNN, 5 local epochs: extra over FedAvg under 10 % of a round for every method"] == "**met**"
     assert found["CNN, 1 local epoch, the harsh view: the same"] == "**not met**"
@@ -330,13 +335,13 @@ def test_the_picture_is_linked_only_where_it_is(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(document_sections, "CHART", tmp_path / name)
         if linked:
             (tmp_path / name).touch()
-        assert ("](pictures/scale.svg)" in document.page(tmp_path)) == linked
+        assert ("](pictures/scale.svg)" in page_of(tmp_path)) == linked
 
 
 def test_a_file_of_another_benchmark_is_refused(tmp_path: Path) -> None:
     measuring.write(tmp_path / "peers.json", "engine", [{"way": "x"}])
     with pytest.raises(ValueError, match=r"peers\.json is of engine with 1 rows; it must be of peers"):
-        document.page(tmp_path)
+        page_of(tmp_path)
 
 
 def test_rows_of_any_columns_have_a_table() -> None:

@@ -51,7 +51,8 @@ def result(method: str, values: list[float], federation: str = "iid") -> Result:
 
 
 def test_the_committed_page_is_that_of_the_committed_results() -> None:
-    assert leaderboard.PAGE.read_text("utf-8") == leaderboard_page.page(read(leaderboard.KEPT))
+    written = leaderboard.PAGE.read_text("utf-8")
+    assert written == leaderboard_page.page(written, read(leaderboard.KEPT))
 
 
 def test_every_committed_result_is_of_the_settings_of_today() -> None:
@@ -107,7 +108,7 @@ def test_the_page_says_who_is_best_and_what_is_noise() -> None:
         ("fesem", 2, True),
         ("ifca", 3, False),
     ]
-    lines = leaderboard_page.page(results).splitlines()
+    lines = leaderboard_page.page(leaderboard.PAGE.read_text("utf-8"), results).splitlines()
     assert "* **iid**: `fedavg`; 1 of the other 2 are within noise of it." in lines
     assert "| `fedavg` | 1.0 | 1 of 1 | **82.0** ±5.0 |" in lines
     assert "| `ifca` | 32.0 ± 5.1 | -50.0 [-50.1, -49.8] | 22.0 | – | 1.5 | 2.0 |" in lines
@@ -116,7 +117,9 @@ def test_the_page_says_who_is_best_and_what_is_noise() -> None:
 def test_what_cannot_run_is_named_with_the_reason() -> None:
     bad = {**result("fedcr", []), "failed": "it needs Gaussian features", "rows": {}}
     results = {("iid", "fedavg"): result("fedavg", [0.5, 0.6, 0.7]), ("iid", "fedcr"): bad}
-    assert "Not here: `fedcr` (it needs Gaussian features)." in leaderboard_page.page(results)
+    assert "Not here: `fedcr` (it needs Gaussian features)." in leaderboard_page.page(
+        leaderboard.PAGE.read_text("utf-8"), results
+    )
 
 
 @pytest.mark.parametrize(
