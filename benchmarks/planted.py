@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.document_sections import markdown
+from benchmarks.kept_cells import fill_marks
 from benchmarks.measuring import machine
 from benchmarks.smoke import Arguments, pick_two
 from coterie.errors import BadInput, unknown
@@ -299,76 +300,17 @@ def seconds_left(todo: Iterable[Cell], rows: Sequence[Row], jobs: int) -> float 
     return sum(map(usual, todo)) / jobs
 
 
-INTRODUCTION = f"""\
-# Planted groups, found by the defaults
-
-Clients belong to groups that no method is told of. This page says which groups each method finds when it is run
-with its defaults. Groups differ in what the labels mean (each has its own permutation) or in the rotation of
-the images. There are 2 groups of 12 clients, 4 of 6, or 4 of 12, 6, 3 and 1. All clients take part in each of
-{ROUNDS[1.0]} rounds; in the columns with 30 %, that share of them in each of {ROUNDS[0.3]}. A client has some
-50 training images of digits, or 100 of Fashion-MNIST. Training has its defaults too: one epoch, batches of 32,
-learning rate 0.05, which is two to four steps a round. The network is a perceptron (`mlp`): with the CNN that
-`auto` means for Fashion-MNIST a run takes many times as long. Only the number of groups is told to the methods
-that cannot do without it: {", ".join(f"`{name}`" for name in TOLD)}.
-
-A cell is the adjusted Rand index (ARI) between the groups after the last round and the planted ones, then the
-accuracy, as the mean over the clients. The ARI is 1 where the groups are the same and about 0 by chance;
-clients without a group are left out of it. It is in bold below **{ENOUGH}**. Both are means over the seeds
-{", ".join(map(str, SEEDS))}; a cell says in parentheses where fewer were run. The defaults were chosen on seed 0.
-A dash is a cell that was not run. Where a method fails, look into its page, linked from its name, for what to set.
-FedAvg searches for no groups; *adapted* is its model after one more epoch on the client's own data.
-
-`python -m benchmarks.planted --write docs/planted.md` runs what is missing and writes this page. The rows are
-kept in `docs/planted`. A single cell is a run like any other:
-
-<!-- run with: run --baselines none --rounds 2 -->
-```sh
-coterie run cfl --data digits --split 'rotated(2)' --clients 24 --rounds 40 --seed 1
-```"""
-
-
-ADVISED = """\
-What a method that misses cases by its defaults can be given, as its page says, and in how many cases it then finds
-the groups. Chosen on seed 0; in the tables below these runs are *as advised*, all else as above. Where fewer
-seeds than three were run of a case, the least number of them stands behind the count.
-`python -m benchmarks.planted --advised --write docs/planted.md` runs them."""
-
-
-OWN = f"""\
-Nothing is set here but the number of groups, for {", ".join(f"`{name}`" for name in OWN_METHODS if name in TOLD)}.
-The network is the one that `auto` means: the perceptron for digits, a CNN for Fashion-MNIST. Four groups of one
-size are planted among 20 or 48 clients, all of whom take part in each of {ROUNDS[1.0]} rounds. A client has 143
-images of Fashion-MNIST at most, as below. A cell says in how many of the seeds
-{", ".join(map(str, OWN_SEEDS))} the ARI is at least {OWN_ENOUGH}, of those that were run, then its mean; it is in
-bold where that is fewer than {OWN_ENOUGH_SEEDS} seeds.
-`python -m benchmarks.planted --own-network --write docs/planted.md` runs what is missing."""
-
-
-MIXED_GROUPS = """\
-A method that is given the number of groups says at the end of a run if clients of one group still differ, by a
-test on halves of their data. The table has how many runs say so: of those above that found the groups, where it is
-wrong, and of runs on digits with 20 clients that are given three groups for four, where it is right."""
-
-
-OVERVIEW = f"""\
-Cases with a mean ARI of at least {ENOUGH}, of those that were run; in bold where some case fails."""
-
-
-def page(rows: Sequence[Row]) -> str:
-    """Return the whole page, of the rows alone."""
-    parts = [
-        INTRODUCTION,
-        "## With each method's own network",
-        OWN,
-        own_table(rows),
-        MIXED_GROUPS,
-        mixed_table(rows),
-    ]
-    parts += ["## In how many cases groups are found", OVERVIEW, overview(rows)]
-    parts += ["## With what the pages say to set", ADVISED, overview(rows, advised=True)]
-    for data, skew in product(DATA, SKEWS):
-        parts += [f"## {data}, {SKEWS[skew]}", table(rows, data, skew)]
-    return "\n\n".join(parts) + "\n"
+def page(text: str, rows: Sequence[Row]) -> str:
+    """Return the page with its tables made anew, of the rows alone."""
+    tables = [part for key in product(DATA, SKEWS) for part in (f"## {key[0]}, {SKEWS[key[1]]}", table(rows, *key))]
+    parts = {
+        "own network": [own_table(rows)],
+        "mixed groups": [mixed_table(rows)],
+        "defaults": [overview(rows)],
+        "advised": [overview(rows, advised=True)],
+        "cases": tables,
+    }
+    return fill_marks(text, parts)
 
 
 def overview(rows: Sequence[Row], *, advised: bool = False) -> str:
@@ -581,7 +523,8 @@ def main() -> None:
         except KeyboardInterrupt:
             sys.exit("interrupted; the same command goes on with the next cell")
     if given.write:
-        given.write.write_text(page(kept.rows), encoding="utf-8")
+        text = (given.write if given.write.exists() else PAGE).read_text("utf-8")
+        given.write.write_text(page(text, kept.rows), encoding="utf-8")
         print(given.write)
     if failed:
         sys.exit("\n".join(failed))

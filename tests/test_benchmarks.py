@@ -362,7 +362,8 @@ def test_rows_of_any_columns_have_a_table() -> None:
 def test_the_committed_page_of_planted_groups_is_that_of_the_committed_rows() -> None:
     assert planted.PAGE.exists() == planted.KEPT.exists()
     if planted.PAGE.exists():
-        assert planted.PAGE.read_text("utf-8") == planted.page(planted.Kept(planted.KEPT).rows)
+        written = planted.PAGE.read_text("utf-8")
+        assert written == planted.page(written, planted.Kept(planted.KEPT).rows)
 
 
 def test_the_committed_calibration_of_diagnoses_is_that_of_the_committed_rows() -> None:
@@ -487,7 +488,11 @@ def test_what_fails_is_marked_on_the_page_of_planted_groups() -> None:
 
     rows = [row(first, seed, 1.0) for seed in planted.SEEDS] + [row(second, 2, 0.8999)]
     rows.append(row(first, 1, 1.0) | {"advised": True})
-    lines = [line for line in planted.page(rows).splitlines() if line.startswith("| [`ifca`](methods/ifca.md)")]
+    lines = [
+        line
+        for line in planted.page(planted.PAGE.read_text("utf-8"), rows).splitlines()
+        if line.startswith("| [`ifca`](methods/ifca.md)")
+    ]
     assert lines[0].split(" | ")[1:] == ["**1 of 2** (1 seed)", "–", "–", "– |"]
     assert lines[1].split(" | ")[1:] == [", ".join(planted.advice("ifca")), "1 of 1 (1 seed)", "–", "–", "– |"]
     assert lines[3].startswith("| [`ifca`](methods/ifca.md), as advised | 1.00 · 50.0% (1 of 3) | – |")
