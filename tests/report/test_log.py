@@ -1,4 +1,4 @@
-"""What a method logged: the chart that any number has, the tree of splits, and the dendrogram."""
+"""What a method logged: the chart that any number has, and the dendrogram."""
 
 import json
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ FIGURES = {
     "fedtsdp": {"hopkins", "js", "shared-tensors"},
     "fesem": {"objective", "margin"},
     "fedcps": {"lambda", "tau2", "identity-changes"},
-    "layercfl": {"gap1", "gap2", "silhouette", "tree", "update-norm"},
+    "layercfl": {"gap1", "gap2", "silhouette", "update-norm"},
     "dcpfl": {"loss", "radius", "trial", "cut", "dendrogram", "period"},
     "written_by_a_user": {"log-temperature", "log-drift-norm", "log-trust"},
 }
@@ -173,7 +173,7 @@ def test_one_client_one_round_or_a_run_cut_short(tmp_path: Path, settings: dict[
     sized = {"clients": clients, "groups": 2, "rounds": rounds} | settings
     folder = synthesise(tmp_path, "small", picture=False, story=told, newcomers=1, **sized)  # type: ignore[arg-type]
     text = Reader(run_page.build(folder).read_text(encoding="utf-8")).text
-    assert {"hopkins", "shared-tensors", "objective", "lambda", "tree", "cut"} <= set(charts_of(folder))
+    assert {"hopkins", "shared-tensors", "objective", "lambda", "cut"} <= set(charts_of(folder))
     assert "nan" not in text.lower().replace("<nan>", "")
     assert "1 rounds" not in text
     # A round that was cut off in the middle of writing is no part of the story either.
@@ -194,39 +194,6 @@ def test_a_chart_that_cannot_be_drawn_costs_no_other(mixed: RunFolder, monkeypat
     assert found[1].caption == (
         "This chart could not be drawn (OverflowError: cannot convert float infinity to integer)."
     )
-
-
-# ---- the tree of splits
-
-
-def test_the_tree_is_drawn_by_hand(mixed: RunFolder) -> None:
-    leaves = [(1, "leaf", "0", -1.0), (4, "leaf", "1", 0.0), (4, "leaf", "2", 0.0), (9, "leaf", "3", 2.0)]
-    leaves += [(9, "leaf", 'it\'s "4"', 2.0)]
-    sizes = [(r, "leaf size", "0", 12.0) for r in (1, 2, 3)] + [(4, "leaf size", "1", 8.0)]
-    sizes += [(4, "leaf size", "2", 4.0), (9, "leaf size", "3", 3.0), (9, "leaf size", 'it\'s "4"', 1.0)]
-    figure = the(logging(mixed, *leaves, *sizes), "tree")
-    joints, bars = drawn(figure)
-    found = {b["leaf"]: (b["left"], b["right"], b["clients"], (b["top"] + b["bottom"]) / 2) for b in bars}
-    assert found == {
-        "0": (0.5, 3.5, 12, 7.25),
-        "1": (3.5, 12.5, 8, 4),
-        "2": (3.5, 8.5, 4, 10.5),
-        "3": (8.5, 12.5, 3, 9.5),
-        'it\'s "4"': (8.5, 12.5, 1, 11.5),
-    }
-    assert [(j["left"], j["top"], j["bottom"]) for j in joints] == [(3.5, 4, 10.5), (8.5, 9.5, 11.5)]
-    assert "Here 12 clients end in 3 leaves, after 2 splits in rounds 4 and 9." in figure.caption
-    assert "end in one leaf; there was no split." in the(logging(mixed, *leaves[:1], *sizes), "tree").caption
-
-
-def test_a_number_that_is_used_again_is_a_new_leaf(mixed: RunFolder) -> None:
-    leaves = [(1, "leaf", "0", -1.0), (5, "leaf", "0", 0.0), (5, "leaf", "1", 0.0)]
-    bars = drawn(the(logging(mixed, *leaves), "tree"))[1]
-    assert [(b["leaf"], b["left"], b["right"]) for b in bars] == [
-        ("0", 0.5, 4.5),
-        ("0", 4.5, 12.5),
-        ("1", 4.5, 12.5),
-    ]
 
 
 # ---- the dendrogram

@@ -11,7 +11,6 @@ from coterie.report.charts.accuracy import draw_accuracy, draw_distribution, dra
 from coterie.report.charts.dendrogram import draw_dendrogram
 from coterie.report.charts.groups import draw_affinity, draw_history, draw_model_map
 from coterie.report.charts.log import draw_logged, find_names, list_undrawn
-from coterie.report.charts.split_tree import draw_tree
 from coterie.report.drawing.figure import Chart, Figure, with_style
 from coterie.report.drawing.saving import save_charts
 from coterie.runs.folder.reading import Run, read_runs
@@ -27,8 +26,6 @@ def draw_run(run: Run, against: Sequence[Run] = ()) -> list[Figure]:
         "affinity": partial(draw_affinity, run),
         "map": partial(draw_model_map, run),
     }
-    if run.logged("leaf").height:
-        draws["tree"] = partial(draw_tree, run)
     if run.logged("merge left").height:
         draws["dendrogram"] = partial(draw_dendrogram, run)
     logged, undrawn = find_names(run)

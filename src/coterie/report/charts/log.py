@@ -169,13 +169,13 @@ ABOUT = {
 SHOWN_WITH = {
     **{about.threshold: name for name, about in ABOUT.items() if about.threshold},
     **{"fired": "hopkins", "rdp end": "loss", "accepted": "trial", "chosen": "gap1", "frozen": "identity changes"},
-    **{"shared layers": "shared tensors", "leaf size": "leaf"},
+    "shared layers": "shared tensors",
     **dict.fromkeys(("merge right", "merge height", "dendrogram client"), "merge left"),
 }
 """Names that have no chart of their own where another name is logged, whose chart shows them."""
 
-DRAWN_ELSEWHERE = ("leaf", "merge left")
-"""Names that the tree of splits and the dendrogram draw."""
+DRAWN_ELSEWHERE = ("leaf", "leaf size", "merge left")
+"""Names that the chart of each client's group and the dendrogram draw."""
 
 
 def find_names(run: Run) -> tuple[dict[str, str], list[str]]:
