@@ -38,6 +38,13 @@ def test_a_run_is_drawn_as_on_its_page(clustered: RunFolder, together: RunFolder
     assert repr(figures["accuracy"]) == "<Figure 'accuracy': Accuracy over rounds>"
 
 
+def test_charts_are_as_their_language_has_it(mixed: RunFolder) -> None:
+    """Altair's own check, which is off where pages are made."""
+    for figure in draw_run(read_runs([mixed])[0]):
+        if figure.chart is not None:
+            figure.chart.to_dict(validate=True)
+
+
 def _split(runs: list[Any]) -> tuple[Any, list[Any]]:
     return runs[0], runs[1:]
 

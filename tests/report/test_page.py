@@ -15,6 +15,7 @@ from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import CLIENTS, FAILURES, LEDGER, NEWCOMERS, PEOPLE, ROUNDS
 from tests.browser import CHROMIUM
+from tests.guide import call, run_apart
 
 from .synthesis import synthesise
 
@@ -99,6 +100,21 @@ def test_page_says_the_numbers_of_the_tables(written: str, clustered: RunFolder,
     assert "clusters = 4" in text
     assert "torch 2.6.0" in text
     assert f"coterie run {clustered.path / 'experiment.toml'}, with the seed 3" in text.replace(" ,", ",")
+
+
+@pytest.mark.slow
+def test_a_page_is_the_same_with_the_library_of_charts_from_the_cache(
+    together: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in the way").touch()
+    pages = []
+    for cache in ("fresh", "fresh", "in the way"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+        code = run_apart(call, ["report", str(together.path)], output=tmp_path / "log")
+        assert code == 0, (tmp_path / "log").read_text("utf-8")
+        pages.append((together.path / "report.html").read_bytes())
+        assert len(list((tmp_path / "fresh/coterie").iterdir())) == 1
+    assert pages[0] == pages[1] == pages[2]
 
 
 @pytest.mark.medium

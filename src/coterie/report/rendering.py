@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,6 +21,7 @@ from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.saving import language_version, specification
 from coterie.report.numbers import capital, count_of
 from coterie.report.tables import Markdown, escape_markdown, to_markdown
+from coterie.runs.folder.files import write_whole
 
 
 def render_page(name: str, title: str, lead: str, figures: Sequence[Figure], **values: object) -> str:
@@ -95,11 +100,28 @@ def _specifications(figures: Sequence[Figure]) -> dict[str, Any]:
 
 @cache
 def _vega() -> str:
-    """Return the library that draws the charts, as a script that cannot close its script element."""
+    """Return the library that draws the charts, as a script that cannot close its script element.
+
+    To bundle it takes two seconds, more than a short run does, so the bundle is kept in the user's cache.
+    """
     import vl_convert
 
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=language_version())
-    return bundle.replace("</script", "<\\/script")
+    language = language_version()
+    kept = _cache_folder() / f"vega-{language}-{version('vl-convert-python')}.js"
+    with suppress(OSError):
+        return kept.read_text(encoding="utf-8")
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=language)
+    script = bundle.replace("</script", "<\\/script")
+    with suppress(OSError):  # a page needs no cache
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, script.encode())
+    return script
+
+
+def _cache_folder() -> Path:
+    """Return where Coterie keeps what it can make again, for this user alone."""
+    usual = os.path.expanduser("~/.cache")  # noqa: PTH111  # that of Path fails where a user has no home
+    return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "coterie"
 
 
 def _file(name: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from altair.utils.schemapi import debug_mode
+
 from coterie.errors import BadInput
 from coterie.report.charts.accuracy import draw_accuracy, draw_distribution, draw_traffic
 from coterie.report.charts.dendrogram import draw_dendrogram
@@ -17,6 +19,7 @@ from coterie.runs.folder.reading import Run, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 
 
+@debug_mode(False)  # Altair's checks take half of the time of all charts; the tests do them
 def draw_run(run: Run, against: Sequence[Run] = ()) -> list[Figure]:
     """Draw every figure of a run in reading order, also those that have no chart but say why."""
     draws: dict[str, Callable[[], Figure]] = {

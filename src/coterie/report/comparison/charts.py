@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
+from altair.utils.schemapi import debug_mode
 
 from coterie.report.comparison.client_gains import draw_gains
 from coterie.report.comparison.view import View, value, views
@@ -25,6 +26,7 @@ MOST_BANDS = 6
 _POINTS = 2400
 
 
+@debug_mode(False)  # as in draw_run
 def draw_setting(view: View) -> list[Figure]:
     """The figures of one setting in reading order, also those that have no chart but say why."""
     drawn = [
