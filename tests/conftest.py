@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import torch
 from hypothesis import settings
 
 from coterie.plugins import carry_out
+from tests.processes import fork_or_spawn
 
 # Results depend on the number of threads, and the suite already runs one process per core.
 torch.set_num_threads(1)
@@ -95,6 +97,12 @@ def _nothing_is_given() -> Iterator[None]:
     """Each test begins like a process: nobody has given a name of an object of one's own."""
     with carry_out(None):
         yield
+
+
+@pytest.fixture
+def forked_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes of cells; in `studies/compare/test_cells.py` they are spawned, as they are for users."""
+    monkeypatch.setattr(multiprocessing, "get_context", fork_or_spawn)
 
 
 @pytest.fixture(scope="session")

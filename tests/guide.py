@@ -20,8 +20,10 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -228,7 +230,7 @@ def _run_script(script: str) -> int:
     lines = [shlex.split(line, comments=True) for line in script.splitlines()]
     plain = [words and words[0] == "coterie" and not _OPERATORS.intersection(words) for words in lines]
     if all(plain) and "$" not in script:
-        return next((code for words in lines if (code := run_apart(_call, words[1:], output=None))), 0)
+        return next((code for words in lines if (code := run_apart(call, words[1:], output=None))), 0)
     # The interpreter's own folder first, so that `coterie` is the one under test.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return subprocess.run(
@@ -281,6 +283,7 @@ def serve() -> None:
     """Fork a process for everybody who asks, until standard input ends."""
     for name in IMPORTED:
         import_module(name)
+    multiprocessing.get_context = import_module("tests.processes").fork_or_spawn
     with socket.socket(socket.AF_UNIX) as place:
         place.bind(os.environ[SERVER])
         place.listen()
@@ -329,10 +332,19 @@ def _begin(
     return code
 
 
-def _call(words: list[str]) -> None:
+def call(words: Sequence[str], *paths: str) -> None:
+    """Carry out a command line, where modules are also looked for in some more folders."""
     from coterie.cli.app import main
 
+    sys.path[:0] = paths
     sys.exit(main(words))
+
+
+def run_script(path: str) -> None:
+    """Carry out a script as `python -W error` does."""
+    warnings.simplefilter("error")
+    sys.path.insert(0, str(Path(path).parent))
+    runpy.run_path(path, run_name="__main__")
 
 
 def follow(path: str) -> None:

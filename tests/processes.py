@@ -6,6 +6,7 @@ A process that has imported everything, and done nothing yet, is forked for each
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -35,6 +36,17 @@ for line in sys.stdin:
     else:
         print(os.waitstatus_to_exitcode(os.waitpid(asked["pid"], 0)[1]), flush=True)
 """
+
+
+def fork_or_spawn(method: str | None = None) -> Any:
+    """Return what `multiprocessing.get_context` does, but fork where that is possible.
+
+    A process that is spawned imports everything again, for seconds.
+    """
+    return _GET_CONTEXT("fork" if method == "spawn" and sys.platform == "linux" else method)
+
+
+_GET_CONTEXT = multiprocessing.get_context
 
 
 class Call:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
+import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.guide import blocks
+from tests.guide import blocks, call, run_apart, run_script
 
 FOLDERS = sorted(path.parent for path in Path(__file__).parents[1].glob("examples/*/experiment.toml"))
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
@@ -25,24 +23,22 @@ def test_there_are_folders() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_a_folder_shows_what_its_commands_print(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_shows_what_its_commands_print(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = tmp_path / folder.name
     shutil.copytree(folder, here)
-    commands, shown = [block.source for block in blocks(here / "README.md")]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    done = subprocess.run(
-        ["sh", "-ec", commands],
-        cwd=here,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.splitlines()
-    missing = [line for line in shown.splitlines() if not any(is_shown(line, other) for other in printed)]
-    assert missing == [], done.stdout
+    monkeypatch.chdir(here)
+    commands, shown = blocks(here / "README.md")
+    log = tmp_path / "log"
+    for command in commands.commands:
+        program, *words = shlex.split(command)
+        what = (call, words) if program == "coterie" else (run_script, *words)
+        code = run_apart(*what, output=log, seconds=400)
+        assert code == 0, log.read_text("utf-8")
+    printed = log.read_text("utf-8").splitlines()
+    missing = [line for line in shown.source.splitlines() if not any(is_shown(line, other) for other in printed)]
+    assert missing == [], printed
     (page,) = here.glob("runs/*/report.html")
     assert "Why these groups" in page.read_text("utf-8")
     assert (here / "diagnosis.html").exists()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.guide import run_apart, run_script
 
 SEEN = {
     "imbalanced.py": "accuracy takes no model at all",
@@ -29,14 +29,16 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 @pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_example(example: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", str(example)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
-    if done.stdout.startswith("skipped: "):
-        pytest.skip(done.stdout.strip())
-    assert SEEN.get(example.name, "") in done.stdout
+def test_example(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path.with_suffix(".log")
+    code = run_apart(run_script, str(example), output=log, seconds=300)
+    printed = log.read_text("utf-8")
+    assert code == 0, printed
+    assert printed
+    if printed.startswith("skipped: "):
+        pytest.skip(printed.strip())
+    assert SEEN.get(example.name, "") in printed
 
 
 def test_the_planted_groups_are_among_the_examples() -> None:

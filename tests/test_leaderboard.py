@@ -93,47 +93,6 @@ def test_a_folder_joins_only_with_new_methods_of_the_same_settings(tmp_path: Pat
         join(own, [tmp_path / "nowhere"])
 
 
-def test_the_page_says_who_is_best_and_what_is_noise() -> None:
-    results = {
-        ("iid", name): result(name, values)
-        for name, values in {
-            "fedavg": [0.80, 0.82, 0.84],
-            "fesem": [0.79, 0.83, 0.83],
-            "ifca": [0.30, 0.32, 0.341],
-        }.items()
-    }
-    of = leaderboard_page.stand(results, "iid")
-    assert [(name, one.rank, one.is_within_noise) for name, one in of.items()] == [
-        ("fedavg", 1, True),
-        ("fesem", 2, True),
-        ("ifca", 3, False),
-    ]
-    lines = leaderboard_page.page(leaderboard.PAGE.read_text("utf-8"), results).splitlines()
-    assert "* **iid**: `fedavg`; 1 of the other 2 are within noise of it." in lines
-    assert "| `fedavg` | 1.0 | 1 of 1 | **82.0** ±5.0 |" in lines
-    assert "| `ifca` | 32.0 ± 5.1 | -50.0 [-50.1, -49.8] | 22.0 | – | 1.5 | 2.0 |" in lines
-
-
-def test_what_cannot_run_is_named_with_the_reason() -> None:
-    bad = {**result("fedcr", []), "failed": "it needs Gaussian features", "rows": {}}
-    results = {("iid", "fedavg"): result("fedavg", [0.5, 0.6, 0.7]), ("iid", "fedcr"): bad}
-    assert "Not here: `fedcr` (it needs Gaussian features)." in leaderboard_page.page(
-        leaderboard.PAGE.read_text("utf-8"), results
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--only", "ifka"], "method 'ifka' is unknown; did you mean ifca?"),
-        (["--federations", "rolls"], "federation 'rolls' is unknown; did you mean roles?"),
-    ],
-)
-def test_what_is_unknown_is_refused(words: list[str], sentence: str) -> None:
-    with pytest.raises(BadInput, match=sentence.replace("?", r"\?")):
-        leaderboard.main([*words, "--kept"])
-
-
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"name": "digits", "split": "iid", "clients": 4, "public": 20}

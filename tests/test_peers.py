@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -13,8 +12,7 @@ import torch
 
 import coterie
 from benchmarks.drivers.workload import Workload, load, network, parameters
-from benchmarks.memory import held, tree
-from benchmarks.peers import WARM, WAYS, Driver, check_work, compared, prepared
+from benchmarks.peers import compared, prepared
 from benchmarks.smoke import write_images
 from coterie.clients.data.federation import Federation
 from coterie.models.networks import build, channels_first
@@ -79,11 +77,6 @@ def test_networks_of_the_drivers_are_those_of_coterie(name: str, side: int, chan
     assert drops[0] == drops[1]
 
 
-def test_an_unknown_network_is_refused() -> None:
-    with pytest.raises(ValueError, match="network 'resnet18' is not one of"):
-        network(workload("resnet18", 32, 3))
-
-
 @pytest.mark.slow
 def test_rounds_of_real_drivers_in_turn() -> None:
     python = Path(sys.executable)
@@ -97,80 +90,3 @@ def test_rounds_of_real_drivers_in_turn() -> None:
         assert 50 < row["memory_mib"] < 5_000
     assert rows[0]["ratio"] == rows[0]["ratio_least"] == rows[0]["ratio_most"] == 1.0
     assert rows[1]["ratio"] == pytest.approx(rows[1]["seconds"] / rows[0]["seconds"])
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"samples": 199}, r"other trained on \[199, 200\] samples a round in small; they must be 200"),
-        (
-            {"loss": 3.0},
-            r"did not learn in small: its last loss is 3\.000, and guessing has 2\.303; it must be below 2\.280",
-        ),
-        ({"loss": 2.29}, "other did not learn in small: its last loss is 2.290"),
-        ({"loss": float("nan")}, "other did not learn in small: its last loss is nan"),
-        ({"parameters": 4_809}, "other has 4809 parameters in small; they must be 4810"),
-    ],
-)
-def test_other_work_is_refused(tmp_path: Path, change: dict[str, float], sentence: str) -> None:
-    work = prepared("small", small(), tmp_path)
-    rounds = [{"seconds": 1.0, "samples": 200, "loss": loss} for loss in np.linspace(2.2, 1.8, WARM + 2)]
-    rounds[WARM]["loss"] = 2.0
-    with subprocess.Popen([sys.executable, "-c", ""], text=True) as process:
-        driver = Driver(process, tmp_path / "log", 4_810, rounds)
-        check_work(work, "other", driver)
-        driver.parameters = int(change.pop("parameters", 4_810))
-        rounds[-1].update(change)
-        with pytest.raises(RuntimeError, match=sentence):
-            check_work(work, "other", driver)
-
-
-def test_a_way_may_learn_most_in_its_first_round(tmp_path: Path) -> None:
-    work = prepared("small", small(), tmp_path)
-    rounds = [{"seconds": 1.0, "samples": 200, "loss": loss} for loss in (0.55, *[0.61] * (WARM + 1))]
-    with subprocess.Popen([sys.executable, "-c", ""], text=True) as process:
-        check_work(work, "other", Driver(process, tmp_path / "log", 4_810, rounds))
-
-
-@pytest.mark.parametrize("ask", ["round", "heard"])
-def test_a_driver_that_has_died_says_which_and_its_last_words(tmp_path: Path, ask: str) -> None:
-    program = "import json, sys; print(json.dumps({'parameters': 1}), flush=True); sys.exit('out of memory\\n')"
-    log = tmp_path / "some_driver.log"
-    with (
-        log.open("w", encoding="utf-8") as errors,
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        ) as process,
-    ):
-        driver = Driver(process, log)
-        assert driver.heard() == {"parameters": 1}
-        process.wait()  # so that nobody reads what it is told
-        with pytest.raises(
-            RuntimeError, match=r"^some_driver has ended with 1; the last it said is: out of memory$"
-        ):
-            getattr(driver, ask)()
-        driver.close()
-
-
-def test_an_environment_that_is_missing_has_no_python(tmp_path: Path) -> None:
-    assert WAYS["pfl"].python(tmp_path) is None
-    assert WAYS["pfl"].python(None) is None
-    assert WAYS["plain"].python(None) == Path(sys.executable)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_memory_of_a_process_and_its_children() -> None:
-    child = "x = bytearray(300 * 2**20); print('there', flush=True); input()"
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    with subprocess.Popen(
-        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "there\n"
-        assert len(tree(process.pid)) == 2
-        assert 300 * 2**20 < held(process.pid) < 400 * 2**20
-        process.communicate("go\n")

@@ -8,12 +8,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.commandline import COTERIE
-from tests.guide import blocks
+from tests.guide import blocks, call, run_apart
 
 TEMPLATE = Path(__file__).parents[1] / "examples" / "plugin"
 RUN = "--data two-dialects --network two-layers --set gamma=1.0 --rounds 2 --set width=8"
@@ -42,14 +42,17 @@ class Shell:
 
     def __init__(self, site: Path, folder: Path) -> None:
         self.folder = folder
+        self.paths = [str(site)]
         path = os.pathsep.join([str(site), str(SOURCE)])
         # Options of the run of tests that this is a part of are not for the package's own.
         whole = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-        self.environment = {**whole, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+        self.environment = {**whole, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
     def __call__(self, *words: str, program: list[str] | None = None, fails: bool = False) -> str:
+        if program is None:
+            return self._fork(words, fails)
         done = subprocess.run(
-            [*(program or COTERIE), *words],
+            [*program, *words],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -57,8 +60,20 @@ class Shell:
             timeout=300,
             check=False,
         )
-        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    def _fork(self, words: Sequence[str], fails: bool) -> str:
+        """Carry out a command line in a process that has imported everything but the package."""
+        log = self.folder.with_suffix(".log")
+        log.unlink(missing_ok=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            patch.setenv("COLUMNS", "160")
+            code = run_apart(call, words, *self.paths, output=log)
+        printed = log.read_text("utf-8")
+        assert (code != 0) is fails, printed
+        return printed
 
     def python(self, source: str) -> str:
         script = self.folder / "script.py"
@@ -98,8 +113,7 @@ def test_it_is_listed_run_predicted_with_and_exported(shell: Shell) -> None:
     shell("export", "first", "--client", "speaker 0", "--to", "model.safetensors")
     assert "two-layers" in shell("predict", "model.safetensors", "--data", "two-dialects")
     assert "accuracy" in shell("predict", "first", "--client", "0", "--data", "two-dialects")
-    del shell.environment["PYTHONPATH"]
-    shell.environment["PYTHONPATH"] = str(SOURCE)
+    shell.paths = []
     gone = shell("predict", "model.safetensors", "--data", "digits", fails=True)
     assert "network 'two-layers' is unknown" in gone
 

@@ -184,12 +184,8 @@ def test_a_module_of_the_current_folder_is_found_and_stands_behind_all_others(si
     [
         ("a:B", True),
         ("a.b:C.d", True),
-        ("a", False),
-        ("a:", False),
-        (":b", False),
         ("hub:owner/name", False),
         ("C:\\data", False),
-        ("a b:c", False),
         ("a:b:c", False),
     ],
 )
@@ -222,39 +218,12 @@ MODULE = METHOD.replace(
     ("words", "sentence"),
     [
         (
-            "run own:Nine",
-            "method 'own:Nine' cannot be imported: object 'Nine' is unknown in own; did you mean Mine?",
-        ),
-        (
             "run gone:Mine",
             "method 'gone:Mine' cannot be imported: there is no module gone; install its package, or",
         ),
         ("run own:subprocess.Popen", "method 'own:subprocess.Popen' is not defined there but in subprocess; name"),
-        (
-            "run fedavg --network gone:net",
-            "network 'gone:net' cannot be imported: there is no module gone; install",
-        ),
-        ("run fedavg --data gone:load", "dataset 'gone:load' cannot be imported: there is no module gone; install"),
-        (
-            "run fedavg --import gone",
-            "run.imports: module 'gone' cannot be imported: there is no module gone; install",
-        ),
         ("run fedavg --observer nobody", "run.observers: observer 'nobody' is unknown; "),
         ("run fedavg --observer own:Silent(x=3)", "run.observers: own:Silent.x is not a setting; remove it"),
-        (
-            "run fedavg --observer own:Silent",
-            "observer 'own:Silent' has no function started, round, note, finished; ",
-        ),
-        ("compare fedavg registered --import gone", "module 'gone' cannot be imported: there is no module gone; "),
-        (
-            "new a.toml --method own:Nine",
-            "method 'own:Nine' cannot be imported: object 'Nine' is unknown in own; did",
-        ),
-        ("list methods --import gone", "module 'gone' cannot be imported: there is no module gone; install its"),
-        (
-            "predict m.safetensors --data digits --import gone",
-            "module 'gone' cannot be imported: there is no module",
-        ),
     ],
 )
 def test_refusals(words: str, sentence: str, site: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,14 +25,14 @@ def found(data: str, seed: int, folder: Path) -> list[int]:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_groups_are_found_without_any_files(tmp_path: Path, seed: int) -> None:
     assert found(demo_flower.DIGITS, seed, tmp_path) == TRUTH
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(8)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("seed", range(2))
 def test_groups_of_writers_are_found(tmp_path: Path, data_folder: Path, seed: int) -> None:
     assert found(demo_flower.WRITERS, seed, tmp_path) == TRUTH
 

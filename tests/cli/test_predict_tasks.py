@@ -14,12 +14,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from coterie.clients.tasks import Regression
 from coterie.errors import BadInput
 from coterie.models.networks import build, channels_first
 from coterie.models.origin import initialise
-from coterie.runs.schema.sections import TaskChoice
-from coterie.shipping.model.trained import About, Trained, describe_task, read_model, write_model
+from coterie.shipping.model.trained import About, Trained, read_model, write_model
 from tests.commandline import Terminal
 
 N = 48
@@ -184,16 +182,6 @@ def test_a_file_that_says_no_task_is_of_classification(terminal: Terminal) -> No
     assert "2 classes" in out
 
 
-def test_a_description_says_the_settings_and_metrics_that_are_no_defaults() -> None:
-    assert describe_task(TaskChoice(), Regression()) == {"name": "regression"}
-    huber = Regression(loss="huber").with_metrics(["mae"])
-    said = describe_task(TaskChoice(name="regression", loss="huber", metrics=("mae",)), huber)
-    assert said == {"name": "regression", "loss": "huber", "metrics": ("mae",)}
-    built = About("mlp", {"hidden": (4,)}, (5,), 1, task=said).build_task()
-    assert built == huber
-    assert built.metrics == ("mae",)
-
-
 OWN_TASK = """
 from dataclasses import dataclass
 from coterie.clients.tasks import Regression
@@ -246,10 +234,7 @@ def test_a_file_names_a_task_by_path_only_where_it_is_trusted(terminal: Terminal
 @pytest.mark.parametrize(
     ("task", "labels", "sentence"),
     [
-        ({"name": "regresion"}, None, "task 'regresion' is unknown; did you mean regression?"),
-        ({"name": "regression", "loss": "l7"}, None, "task.loss = 'l7' is not possible"),
         ({"name": "regression", "metrics": ["accuracy"]}, None, "task.metrics = 'accuracy' is not possible with"),
-        ({"name": 3}, None, "task.name = 3 is not possible"),
         ({"name": "binary"}, ("a", "b", "c"), "is damaged"),
     ],
 )

@@ -14,8 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from coterie.randomness import stream
-from coterie.report.comparison import page
-from coterie.report.comparison.client_gains import count_by_method, gains_table, pair_clients
+from coterie.report.comparison.client_gains import count_by_method, pair_clients
 from coterie.report.comparison.each_client import ClientsByMethod, describe_clients
 from coterie.report.comparison.findings import headline
 from coterie.report.comparison.page import build
@@ -239,13 +238,6 @@ def test_the_worst_tenth_has_an_interval(tmp_path: Path, measure: str) -> None:
     assert "\u00a0to\u00a0" not in to_markdown(summary, plan, frames.metrics)
 
 
-def test_the_worst_tenth_of_an_error_has_the_highest(tmp_path: Path) -> None:
-    errors = {"fedavg": [np.linspace(1, 2, 20)], "fesem": [np.linspace(0.5, 1, 20)]}
-    view = view_of(tmp_path, errors, [30] * 20, metrics=RMSE, half=0.1)
-    low, high = view.worst_tenth["fedavg"]
-    assert 1.8 < low < np.linspace(1, 2, 20)[-2:].mean() < high < 2.3
-
-
 def test_a_method_is_not_held_against_itself_over_other_seeds(tmp_path: Path) -> None:
     """FedAvg lacks the third seed, in which FeSEM is better than before."""
     scores = {"fedavg": [[0.5] * 4] * 3, "ifca": [[0.4] * 4] * 3, "fesem": [[0.6] * 4, [0.7] * 4, [0.9] * 4]}
@@ -277,43 +269,6 @@ def test_a_gain_that_is_not_known_is_no_gain(tmp_path: Path) -> None:
     assert "1 gain, 1 lose, for 1 it is not known" in found.choices[0].says
     assert "For 2 of 3 clients another method here is better than ifca" in found.choices[0].says
     build(tmp_path, *compare(tmp_path / "all", errors, [30] * 3, metrics=RMSE), view.summary, [])
-
-
-def test_where_no_gain_is_known_none_is_counted(tmp_path: Path) -> None:
-    diverged = {method: [[float("inf")] * 5] for method in ("fedavg", "fesem")}
-    view = view_of(tmp_path, diverged, [30] * 5, metrics=RMSE)
-    (row,) = gains_table(view).rows
-    assert row[:5] == ["fesem", "0", "0", "0", "–"]
-    assert describe_clients(view, MOST_CLIENTS) is None
-
-
-def test_many_seeds_leave_draws_enough_for_an_interval(tmp_path: Path) -> None:
-    shares = stream(0, "draws of many seeds").binomial(30, 0.7, 20) / 30
-    once = view_of(tmp_path, {"fedavg": [shares], "fesem": [shares]}, [30] * 20)
-    few, many = (
-        replace(once, cells=_repeat(once.cells, seeds), clients=_repeat(once.clients, seeds)) for seeds in (4, 20)
-    )
-    assert many.worst_tenth["fesem"] == pytest.approx(few.worst_tenth["fesem"])
-
-
-def _repeat(frame: pl.DataFrame, seeds: int) -> pl.DataFrame:
-    """Return what every seed gives, if all give the same as the first."""
-    return pl.concat(frame.with_columns(pl.lit(seed, frame.schema["seed"]).alias("seed")) for seed in range(seeds))
-
-
-@pytest.mark.parametrize(
-    ("most", "said"),
-    [
-        (3, "1 client who loses less, or gains more, by fesem is"),
-        (2, "2 clients who lose less, or gain more, by fesem are"),
-    ],
-)
-def test_who_is_not_listed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, said: str) -> None:
-    for limit in ("MOST_CLIENTS", "LEAST_CLIENTS"):
-        monkeypatch.setattr(page, limit, most)
-    plan, frames = compare(tmp_path, THREE, [20] * 4)
-    text = Reader(build(tmp_path, plan, frames, summarise(plan, frames), []).read_text("utf-8")).text
-    assert f"{said} not listed; clients.parquet has everybody" in " ".join(text.split())
 
 
 def test_the_script_of_a_page_asks_no_selector_that_some_browsers_lack(tmp_path: Path) -> None:

@@ -14,12 +14,10 @@ from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from coterie.report import charts, run_page
 from coterie.report.charts import charts_of, draw_run
 from coterie.report.charts.dendrogram import MOST_TIPS
-from coterie.report.charts.log import ABOUT, MOST_PLAIN
+from coterie.report.charts.log import ABOUT
 from coterie.report.drawing.colours import NO_GROUP
 from coterie.report.drawing.figure import Figure
-from coterie.report.drawing.marks import decades
 from coterie.report.drawing.saving import specification
-from coterie.report.numbers import join_words, significant
 from coterie.runs.folder.reading import Run, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 
@@ -81,19 +79,6 @@ def test_a_number_has_its_threshold_and_the_rounds_in_which_something_happened(m
     assert the(logging(mixed, *never), "hopkins").caption.endswith("; regrouped: in no round.")
 
 
-def test_rounds_of_several_lines_are_marked_across_them(mixed: RunFolder) -> None:
-    rows = [
-        (r, "trial", of, v) for r, of, v in ((4, "now", 0.9), (4, "finer", 0.8), (9, "now", 0.5), (9, "finer", 0.6))
-    ]
-    figure = the(logging(mixed, *rows, (4, "accepted", "", 1.0), (9, "accepted", "", 0.0)), "trial")
-    line, rule = drawn(figure)
-    assert {(r["round"], r["of"], r["value"]) for r in line} == {(r, of, v) for r, _, of, v in rows}
-    assert [r["round"] for r in rule] == [4]
-    assert figure.caption.endswith(
-        "ends at 0.5 for now and 0.6 for finer; finer grouping taken in 1 round, first in round 4."
-    )
-
-
 def test_quantiles_are_a_line_between_two_bands(mixed: RunFolder) -> None:
     quantiles = {"min": 0.01, "q1": 0.1, "median": 0.2, "q3": 0.3, "max": 0.5}
     rows = [(r, "js", of, v * r) for r in (1, 2) for of, v in quantiles.items()]
@@ -118,13 +103,6 @@ def test_more_lines_than_an_eye_can_follow_become_a_band(mixed: RunFolder) -> No
     assert few.caption.endswith("14 for c7 and 4 more.")
 
 
-def test_numbers_far_apart_have_a_logarithmic_axis(mixed: RunFolder) -> None:
-    far = the(logging(mixed, (1, "loss", "", 100.0), (2, "loss", "", 3.0)), "loss")
-    near = the(logging(mixed, (1, "loss", "", 90.0), (2, "loss", "", 3.0)), "loss")
-    assert ['"log"' in json.dumps(specification(f.chart)) for f in (far, near)] == [True, False]  # type: ignore[arg-type]
-    assert ["axis is logarithmic" in f.caption for f in (far, near)] == [True, False]
-
-
 def test_a_name_of_ones_own_is_drawn_and_stays_text(mixed: RunFolder) -> None:
     names = ["A b", "a/B", "</script>", "é"]
     run = logging(mixed, *[(r, name, "", r * 1.0) for r in (1, 3) for name in names], (1, "once", "", 2.0))
@@ -134,14 +112,6 @@ def test_a_name_of_ones_own_is_drawn_and_stays_text(mixed: RunFolder) -> None:
         ("log-script", "</script>"),
         ("log-number", "é"),
     ]
-
-
-def test_names_beyond_the_room_are_listed(mixed: RunFolder) -> None:
-    rows = [(r, f"name {i}", "", 1.0) for r in (1, 2) for i in range(MOST_PLAIN + 2)]
-    *plain, rest = story(logging(mixed, *rows))
-    assert len(plain) == MOST_PLAIN
-    assert rest.chart is None
-    assert "name 24, name 25" in rest.caption
 
 
 def test_a_number_logged_twice_in_a_round_counts_once(tmp_path: Path) -> None:
@@ -235,15 +205,6 @@ def test_the_dendrogram_is_scipys(mixed: RunFolder) -> None:
     assert f"the last cut, dashed, at 0.4 of that makes {groups} groups of them." in figure.caption
 
 
-def test_a_dendrogram_without_planted_groups_takes_the_final_ones(mixed: RunFolder) -> None:
-    run = logging(mixed, *merges(linkage(np.arange(CLIENTS)[:, None] ** 1.5, "average")))
-    run.__dict__["people"] = run.people.with_columns(planted=None)
-    figure = the(run, "dendrogram")
-    assert "Colours are the final groups" in figure.caption
-    group = dict(run.last.select("client", "group").iter_rows())
-    assert all(s["group"] == group[int(s["clients"])] for s in drawn(figure)[1])
-
-
 def test_an_incomplete_dendrogram_is_said(mixed: RunFolder) -> None:
     z = linkage(np.arange(CLIENTS)[:, None] ** 1.5, "average")
     circular = z.copy()
@@ -267,38 +228,3 @@ def test_only_the_highest_merges_of_many_clients_are_drawn(mixed: RunFolder) -> 
 
 
 # ---- how numbers are written
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0.09, 1.2, [0.1, 0.2, 0.5, 1]),
-        (1e-5, 1.0, [1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1]),
-        (1.0, 1e12, [1, 1e2, 1e4, 1e6, 1e8, 1e10, 1e12]),
-        (3.0, 4.0, []),
-    ],
-)
-def test_ticks_of_a_logarithmic_axis(low: float, high: float, ticks: list[float]) -> None:
-    assert decades(low, high) == pytest.approx(ticks)
-
-
-@pytest.mark.parametrize(
-    ("count", "said"), [(0, ""), (1, "0"), (2, "0 and 1"), (3, "0, 1 and 2"), (9, "0, 1, 2, 3, 4, 5 and 3 more")]
-)
-def test_lists_in_words(count: int, said: str) -> None:
-    assert join_words(range(count)) == said
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (800.4, "800"),
-        (999.7, "1,000"),
-        (12345.6, "12,346"),
-        (0.012345, "0.0123"),
-        (-1234, "-1,234"),
-        (2e7, "2e+07"),
-    ],
-)
-def test_numbers_of_captions_have_no_exponents_below_a_million(value: float, said: str) -> None:
-    assert significant(value) == said

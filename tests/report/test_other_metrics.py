@@ -7,7 +7,6 @@ what is better is known, and must come out better whatever the direction.
 import html
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from coterie.report.comparison import table
 from coterie.report.comparison.charts import charts_of as comparison_charts_of
 from coterie.report.comparison.charts import draw_cost
 from coterie.report.comparison.client_gains import count_by_method, gains_table, pair_clients
-from coterie.report.comparison.findings import finding, headline
+from coterie.report.comparison.findings import headline
 from coterie.report.comparison.view import View, views
 from coterie.report.drawing.figure import rows
 from coterie.report.drawing.saving import specification
@@ -31,12 +30,10 @@ from coterie.report.numbers import measured, versus
 from coterie.runs.folder.metrics import ACCURACY, CLASSIFICATION, F1, ClientScores, RunMetric, RunMetrics
 from coterie.runs.folder.reading import Run
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.studies.compare.cells import Outcome
 from coterie.studies.compare.folder import ComparisonFolder
 from coterie.studies.compare.measures import Frames, measure_cells
-from coterie.studies.compare.spec import Cell, Comparison
+from coterie.studies.compare.spec import Comparison
 from coterie.studies.compare.table import summarise
-from coterie.studies.compare.tuning import tune
 from coterie.studies.papers.quantities import Quantity, built_in, known_measures
 
 from .synthesis import synthesise
@@ -150,12 +147,6 @@ def test_infinite_values_have_no_spread_and_no_place_in_a_chart() -> None:
     assert rows(pl.DataFrame({"x": [1.0, np.inf, -np.inf, np.nan]})).values == [{"x": 1.0}, *[{"x": None}] * 3]
 
 
-@pytest.mark.parametrize("names", [[], ["rsme"]])
-def test_a_metric_that_there_is_not_is_refused(names: list[str]) -> None:
-    with pytest.raises(BadInput, match=r"name at least one metric|metric 'rsme' is unknown"):
-        RunMetrics.named(names)
-
-
 @each
 def test_a_run_folder_says_what_it_is_measured_by(tmp_path: Path, metrics: RunMetrics) -> None:
     folder = RunFolder(run(tmp_path, "own", metrics).path)
@@ -210,19 +201,6 @@ def test_runs_of_different_metrics_share_no_axis(tmp_path: Path) -> None:
     shown = printed(run_tables.render(run_tables.last_rounds([errors, rights]), 200, [RMSE, ACCURACY, MAE, R2]))
     assert "RMSE" in shown
     assert "accuracy" in shown
-
-
-def test_the_worst_tenths_of_two_metrics_share_no_column(tmp_path: Path) -> None:
-    rights = run(tmp_path, "rights", RunMetrics((ACCURACY, F1)))
-    ranks = run(tmp_path, "ranks", RunMetrics((AUROC, ACCURACY)))
-    found = run_tables.last_rounds([rights, ranks])
-    first, second = found["worst10"]
-    assert first is not None
-    assert second is None
-    titles = run_tables.tabulate(found, run_tables.shown_metrics([rights, ranks])).header
-    assert "worst 10 % accuracy" in titles
-    alone = run_tables.tabulate(run_tables.last_rounds([rights]), run_tables.shown_metrics([rights])).header
-    assert "worst 10 %" in alone
 
 
 @each
@@ -306,14 +284,6 @@ def test_the_page_of_a_comparison_speaks_of_the_metric(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_a_client_that_loses_is_told_in_the_metric(tmp_path: Path) -> None:
-    view = view_of(tmp_path, FALLING)
-    swapped = replace(view, baseline="fesem", summary=view.summary.with_columns(best=pl.col("method") == "fedavg"))
-    said = " ".join(finding(swapped))
-    assert re.search(r"the one that loses most [\d.]+ in RMSE", said)
-
-
-@pytest.mark.medium
 @pytest.mark.parametrize(("metrics", "target", "reached"), [(FALLING, 6.0, True), (FALLING, 1.0, False)])
 def test_a_target_of_an_error_is_reached_from_above(
     tmp_path: Path, metrics: RunMetrics, target: float, reached: bool
@@ -340,37 +310,12 @@ def test_a_measure_that_the_runs_do_not_have_is_refused() -> None:
         aimed.measured_by(CLASSIFICATION)
 
 
-def test_a_measure_is_written_where_it_was_asked_for() -> None:
-    open_ = Comparison.from_tables({"methods": ["fedavg"]})
-    asked = Comparison.from_tables({"methods": ["fedavg"], "measure": "worst10"})
-    assert "measure" not in open_.measured_by(FALLING).tables()
-    assert Comparison.from_toml(asked.to_toml()).tables()["measure"] == "worst10"
-
-
 def test_runs_of_different_metrics_are_not_compared(tmp_path: Path) -> None:
     comparison = Comparison.from_tables({"methods": ["fedavg", "fesem"], "seeds": 1, "adapted": {}})
     one, other = comparison.cells()
     done = {one.key: run(tmp_path, one.key, FALLING), other.key: run(tmp_path, other.key, CLASSIFICATION)}
     with pytest.raises(BadInput, match=r"measured by rmse, mae, r2 and accuracy, f1 cannot be compared"):
         measure_cells(comparison, done)
-
-
-@pytest.mark.parametrize(("metrics", "better"), [(FALLING, "least"), (RunMetrics((R2, RMSE)), "most")])
-def test_tuning_picks_by_the_metric_and_its_direction(tmp_path: Path, metrics: RunMetrics, better: str) -> None:
-    comparison = Comparison.from_tables({"methods": ["fedavg"], "seeds": 1, "adapted": {}})
-
-    def play(cells: list[Cell]) -> dict[str, Outcome]:
-        for cell in cells:
-            lr = cell.experiment.training.lr
-            made = 0.5 + 0.4 / (1 + abs(lr - 0.1))
-            synthesise(tmp_path, cell.key, clients=4, rounds=2, ceiling=made, measured=metrics, failing=False)
-        return {cell.key: Outcome("finished") for cell in cells}
-
-    _, trials = tune(comparison, 4, play, tmp_path)
-    values = dict(zip(trials["key"], trials["value"], strict=True))
-    picked = trials.filter("picked")["key"].item()
-    assert values[picked] == (min if better == "least" else max)(values.values())
-    assert len(set(values.values())) > 1
 
 
 def test_published_quantities_have_the_unit_and_the_direction_of_their_metric(tmp_path: Path) -> None:
@@ -386,11 +331,3 @@ def test_published_quantities_have_the_unit_and_the_direction_of_their_metric(tm
     assert "at 6 or above" in until.describe(FALLING.falling, "macro_r2")
     assert "macro_mae" in known_measures(FALLING)
     assert "macro_mae" not in known_measures(CLASSIFICATION)
-
-
-def test_a_comparison_says_whose_training_diverged(tmp_path: Path) -> None:
-    folder = run(tmp_path, "own", FALLING)
-    folder.write_warnings(["no group was split"], ["training diverged for 1 of 8 clients"])
-    assert folder.divergences() == ["training diverged for 1 of 8 clients"]
-    assert folder.warnings() == ["training diverged for 1 of 8 clients", "no group was split"]
-    assert "Training diverged for 1 of 8 clients" in text_of(run_page.build(folder))

@@ -23,7 +23,7 @@ from coterie.errors import BadInput
 from coterie.report.trackers.csv import Csv
 from coterie.report.trackers.tracker import Tracker
 from coterie.runs.folder.run_folder import RunFolder
-from tests.commandline import COTERIE
+from tests.guide import call, run_apart
 from tests.interrupted import Stopping, assert_same_run
 
 RUN = ("run", "fesem", "--clients", "4", "--rounds", "3", "--set", "samples_per_client=40", "--set", "clusters=2")
@@ -146,16 +146,26 @@ def test_rounds_without_a_folder_cannot_be_tracked() -> None:
 # ---- the systems themselves, each in a process of its own: what they import warns of much
 
 
-def call(*words: str, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
-    told = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW", "WANDB"))}
-    told |= environment or {}
-    done = subprocess.run(words, cwd=cwd, env=told, capture_output=True, text=True, timeout=300, check=False)
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, for which nothing is set in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("MLFLOW", "WANDB"))]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def track(tracker: str) -> None:
+    log = Path("log")
+    code = run_apart(call, [*RUN, "--track", tracker, "--name", "told"], output=log, seconds=300)
+    assert code == 0, log.read_text("utf-8")
+
+
+def ask(program: str, *words: str) -> Any:
+    command = [sys.executable, "-W", "ignore", "-c", program, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def ask(program: str, *words: str, cwd: Path) -> Any:
-    return json.loads(call(sys.executable, "-W", "ignore", "-c", program, *words, cwd=cwd).splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def accuracies(folder: Path) -> list[float]:
@@ -163,8 +173,8 @@ def accuracies(folder: Path) -> list[float]:
 
 
 @pytest.mark.slow
-def test_event_files_of_tensorboard_are_read_back(tmp_path: Path) -> None:
-    call(*COTERIE, *RUN, "--track", "tensorboard", "--name", "told", cwd=tmp_path)
+def test_event_files_of_tensorboard_are_read_back(place: Path) -> None:
+    track("tensorboard")
     program = (
         "import json, sys\n"
         "from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
@@ -172,9 +182,9 @@ def test_event_files_of_tensorboard_are_read_back(tmp_path: Path) -> None:
         "scalars = {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()['scalars']}\n"
         "print(json.dumps([scalars, events.Tags()['tensors']]))"
     )
-    scalars, texts = ask(program, "runs/told/tensorboard", cwd=tmp_path)
+    scalars, texts = ask(program, "runs/told/tensorboard")
     assert scalars["accuracy"] == [
-        [round, pytest.approx(value)] for round, value in enumerate(accuracies(tmp_path / "runs" / "told"), 1)
+        [round, pytest.approx(value)] for round, value in enumerate(accuracies(place / "runs" / "told"), 1)
     ]
     assert [step for step, _ in scalars["group 1/accuracy"]] == [1, 2, 3]
     assert "clients/accuracy 50%" in scalars
@@ -182,22 +192,22 @@ def test_event_files_of_tensorboard_are_read_back(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
+def server(place: Path) -> Iterator[str]:
     """A server of MLflow on this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     words += ["--backend-store-uri", "sqlite:///store.db", "--artifacts-destination", "artefacts"]
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen([sys.executable, "-m", "mlflow", *words], cwd=tmp_path, stdout=log, stderr=log)
+    with (place / "server.log").open("w") as log:
+        process = subprocess.Popen([sys.executable, "-m", "mlflow", *words], stdout=log, stderr=log)
     try:
         for _ in range(600):
             try:
                 with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
                     break
             except (URLError, OSError):
-                assert process.poll() is None, (tmp_path / "server.log").read_text()
+                assert process.poll() is None, (place / "server.log").read_text()
                 time.sleep(0.2)
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -206,9 +216,8 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_server_of_mlflow_has_settings_numbers_and_files(server: str, tmp_path: Path) -> None:
-    track = ("--track", f"mlflow(uri='{server}', experiment=wards)")
-    call(*COTERIE, *RUN, *track, "--name", "told", cwd=tmp_path)
+def test_a_server_of_mlflow_has_settings_numbers_and_files(server: str, place: Path) -> None:
+    track(f"mlflow(uri='{server}', experiment=wards)")
     program = (
         "import json, sys\n"
         "from mlflow.tracking import MlflowClient\n"
@@ -219,19 +228,20 @@ def test_a_server_of_mlflow_has_settings_numbers_and_files(server: str, tmp_path
         "facts = [run.info.run_name, run.info.status, run.data.params, list(run.data.metrics)]\n"
         "print(json.dumps([*facts, history, files]))"
     )
-    name, status, settings, metrics, history, files = ask(program, server, cwd=tmp_path)
+    name, status, settings, metrics, history, files = ask(program, server)
     assert (name, status) == ("told", "FINISHED")
     assert (settings["method.name"], settings["data.clients"]) == ("fesem", "4")
     assert {"group 0/accuracy", "clients/accuracy 10 percent", "final/accuracy"} <= set(metrics)
-    assert history == [[i, value] for i, value in enumerate(accuracies(tmp_path / "runs" / "told"), 1)]
+    assert history == [[i, value] for i, value in enumerate(accuracies(place / "runs" / "told"), 1)]
     assert {"report.html", "experiment.toml", "rounds.parquet", "clients.parquet"} <= set(files)
 
 
 @pytest.mark.slow
-def test_a_run_of_wandb_is_written_without_a_network(tmp_path: Path) -> None:
-    words = (*COTERIE, *RUN, "--track", "wandb", "--name", "told")
-    call(*words, cwd=tmp_path, environment={"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
-    (file,) = (tmp_path / "runs" / "told" / "wandb").glob("offline-run-*/*.wandb")
+def test_a_run_of_wandb_is_written_without_a_network(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    track("wandb")
+    (file,) = (place / "runs" / "told" / "wandb").glob("offline-run-*/*.wandb")
     program = (
         "import json, sys\n"
         "from wandb.proto import wandb_internal_pb2\n"
@@ -255,4 +265,4 @@ def test_a_run_of_wandb_is_written_without_a_network(tmp_path: Path) -> None:
         "            names.append(record.run.display_name)\n"
         "print(json.dumps([names[0], found]))"
     )
-    assert ask(program, str(file), cwd=tmp_path) == ["told", accuracies(tmp_path / "runs" / "told")]
+    assert ask(program, str(file)) == ["told", accuracies(place / "runs" / "told")]

@@ -92,12 +92,6 @@ def test_only_this_machine_can_ask() -> None:
             pass
 
 
-def test_two_tokens_are_different_and_long() -> None:
-    tokens = {make_token() for _ in range(100)}
-    assert len(tokens) == 100
-    assert min(map(len, tokens)) >= 32
-
-
 @pytest.mark.medium
 def test_who_does_not_know_the_token_or_the_name_is_refused(tmp_path: Path) -> None:
     with serve(tmp_path) as page:
@@ -204,23 +198,6 @@ def test_what_is_half_written_or_damaged_is_named_and_the_others_are_shown(tmp_p
     assert (rows["whole"]["problem"], rows["whole"]["round"]) == ("", 3)
     for name in rows:
         json.dumps(watched.detail(name), allow_nan=False)
-
-
-def test_a_run_is_read_again_only_when_it_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = synthesise(tmp_path, "whole", clients=4, groups=2, rounds=3)
-    watched, reads, read = Watched(tmp_path), [], RunFolder.rounds
-
-    def count(self: RunFolder) -> pl.DataFrame:
-        reads.append(self.name)
-        return read(self)
-
-    monkeypatch.setattr(RunFolder, "rounds", count)
-    first = watched.index()
-    assert watched.index() == first
-    assert reads == ["whole"]
-    run.write_status("interrupted", 3, 9)
-    assert watched.index()[0]["rounds"] == 9
-    assert reads == ["whole"] * 2
 
 
 # ---- stopping and resuming

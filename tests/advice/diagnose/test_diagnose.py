@@ -197,20 +197,6 @@ def test_too_few_clients_are_told_no_number_of_groups() -> None:
     assert said[1].startswith("How many groups? Too few clients to tell")
 
 
-def test_sentences_name_who_was_left_out() -> None:
-    said = some(all_differ=True, turned_round=("f",), small=("a",), missing={"g": "vanished"}).sentences()
-    assert said[1:] == (
-        "Hostile, or the other way round? 1 client: f. Updates point against all others', as where signs are "
-        "flipped, or where labels mean the opposite: ask what they mean, for one model for all cannot serve both. "
-        "It is left out of all that follows",
-        "How many groups? Everybody differs at an error level of 0.05: most clients are in no group large enough "
-        "to be tested; with clients and initial models resampled, 3 (18 of 20), everybody differs (1 of 20), "
-        "2 (1 of 20)",
-        "Placed but not tested, for they have fewer than 60 training samples: a",
-        "Without an answer: g (vanished)",
-    )
-
-
 def test_a_client_that_most_votes_place_elsewhere_is_told_so() -> None:
     between = Membership("a", 0, 0.6, 1, 0.4, True)
     assert between.say_between() == "a (group 0 60%, group 1 40%)"

@@ -12,7 +12,6 @@ import pytest
 from coterie.advice.diagnose.diagnose import diagnose
 from coterie.advice.diagnose.diagnosis import Diagnosis
 from coterie.advice.diagnose.kinds import Kinds
-from coterie.grouping.skew import Share, Skew
 from coterie.methods.exchange import Exchange
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.setup import World
@@ -141,47 +140,6 @@ def test_clients_that_do_not_know_a_label_do_not_differ_by_that(tmp_path: Path) 
 def told_by(path: Path, task: str) -> Experiment:
     data = {"name": str(path), "label": "label", "client": "client"}
     return Experiment(data=data, task={"name": task}, method="fedavg", run={"workers": 1})
-
-
-def test_sentences_name_what_differs() -> None:
-    skew = Skew(Share(0.1, 0.001), Share(0.02, 0.002), Share(0.2, 0.001))
-    assert Kinds(20, skew, ("labels", "features"), 20, 80, "classes").sentence() == (
-        "What differs? How often classes are and what inputs are like (or what labels mean: beside such different "
-        "labels the two cannot be told apart): of the variance of classes 10.0% (p = 0.001), inputs beyond their "
-        "classes 2.0% (p = 0.002), inputs within a class 20.0% (p = 0.001) is between clients; sizes are unequal, "
-        "20 to 80 training samples (the middle 80 % of clients)"
-    )
-    nothing = Skew(None, Share(-0.01, 0.8), Share(0, 1))
-    assert Kinds(20, nothing, (), 20, 80, "others").sentence() == (
-        "What differs? Not the inputs, as far as most profiles tell: of the variance of inputs 0.0% (p = 0.8) is "
-        "between clients; what is predicted, or how it depends on the inputs, may differ, which is not tested of "
-        "such targets; sizes are unequal, 20 to 80 training samples (the middle 80 % of clients)"
-    )
-    of_numbers = Kinds(20, skew, ("labels", "concept"), 20, 20, "numbers").sentence()
-    assert of_numbers == (
-        "What differs? How large targets are and what targets the same inputs have: of the variance of "
-        "targets 10.0% (p = 0.001), inputs 2.0% (p = 0.002), inputs where targets are "
-        "alike 20.0% (p = 0.001) is between clients; sizes are much alike, 20 to 20 training samples (the middle "
-        "80 % of clients)"
-    )
-    of_labels = Kinds(20, skew, ("labels", "features"), 20, 20, "labels").sentence()
-    assert "How often labels are there and what inputs are like (labels may follow from these" in of_labels
-    mixed = Kinds(20, skew, ("labels", "concept"), 20, 20, "classes").sentence()
-    assert "what labels mean (or what inputs are like: beside such different labels the two cannot" in mixed
-    known = Skew(Share(0, 1), Share(-0.01, 0.8), Share(0, 1))
-    assert (
-        Kinds(20, known, (), 20, 80, "classes")
-        .sentence()
-        .startswith("What differs? Nothing that profiles of most ")
-    )
-    assert (
-        Kinds(3, None, (), 20, 20, "classes")
-        .sentence()
-        .startswith("What differs? Too few clients to tell; sizes are")
-    )
-    assert (
-        Kinds(0, None, (), 20, 20, "classes").sentence().startswith("What differs? Clients did not tell how often")
-    )
 
 
 @pytest.mark.medium

@@ -13,6 +13,8 @@ from coterie.studies.compare.compare import Compared, run_comparison
 from coterie.studies.compare.folder import ComparisonFolder
 from coterie.studies.compare.spec import Comparison
 
+pytestmark = pytest.mark.usefixtures("forked_cells")
+
 EXPERIMENT = {
     "data": {"name": "digits", "clients": 3, "samples_per_client": 40},
     "network": {"name": "mlp", "hidden": [8]},

@@ -68,20 +68,13 @@ def test_the_interval_is_that_of_the_paired_differences() -> None:
         ("q['high'] > q['close']", "undecided"),
         ("q['high'] < q['close']", "undecided"),
         ("q['high'] - q['low'] > 8.5", "holds"),
-        ("q['high'] - q['low'] > 8.6", "undecided"),
-        ("q['high'] - q['low'] > 13.4", "undecided"),
         ("q['high'] - q['low'] > 13.5", "does not hold"),
-        ("q['high'] - q['low'] < 13.5", "holds"),
-        ("q['high'] - q['low'] < 8.5", "does not hold"),
         # A difference that is the same in every seed decides nothing, whatever the margin.
         ("q['same'] > q['low']", "vacuous"),
-        ("q['same'] <= q['low']", "vacuous"),
         ("q['same'] - q['low'] >= 0", "vacuous"),
         ("q['same'] - q['low'] < 2", "vacuous"),
         # A single number is no such difference.
         ("q['zero'] <= 0", "holds"),
-        ("q['zero'] > 0", "does not hold"),
-        ("1 - mb['high'] / mb['low'] > 0.5", "vacuous"),
         ("-1 < q['same'] - q['low'] < 1", "vacuous"),
         ("-1 < q['high'] - q['low'] < 1", "does not hold"),
     ],
@@ -173,20 +166,14 @@ NEVER = beyond([99.0] * 3, 21)
         ("r['never'] > r['quick']", "holds", "at least", 3),
         ("r['never'] < r['quick']", "does not hold", "at least", 3),
         # Twice as many could be so, and need not.
-        ("r['never'] > 2 * r['quick']", "undecided", "at least", 3),
-        ("r['never'] < 2 * r['quick']", "undecided", "at least", 3),
         # Both sides are beyond what was run.
         ("r['never'] < r['never_too']", "vacuous", "", 0),
-        ("r['never'] - r['never_too'] < 5", "vacuous", "", 0),
-        ("1 - r['never'] / r['never_too'] > 0.1", "vacuous", "", 0),
         # Against a number a bound decides what it can.
         ("r['never'] < 15", "does not hold", "at least", 3),
-        ("r['never'] > 15", "holds", "at least", 3),
         ("r['never'] < 50", "undecided", "at least", 3),
         # Within one seed both sides are never reached: it counts as missing.
         ("r['once_never'] > r['last_never']", "undecided", "", 2),
         ("1 - r['quick'] / r['never'] > 0.2", "holds", "at least", 3),
-        ("1 - r['quick'] / r['never'] > 0.6", "undecided", "at least", 3),
     ],
 )
 def test_rounds_never_reached(text: str, verdict: str, bound: str, n: int) -> None:
@@ -290,13 +277,6 @@ def test_the_level_of_an_item() -> None:
     assert holds / items <= 0.05
 
 
-def test_a_pair_needs_both() -> None:
-    (link,) = judge("q['low'] > q['partly']").links
-    # Seeds 0 and 2: 10 and 8; mean 9, standard error 1, t(1) = 12.7062.
-    assert (link.n, link.mean, link.verdict) == (2, 9.0, "undecided")
-    assert link.low == pytest.approx(9 - 12.7062, abs=1e-4)
-
-
 def test_one_seed_decides_nothing() -> None:
     (link,) = judge("q['once'] > q['low']").links
     assert (link.verdict, link.mean, link.low, link.high, link.n) == ("undecided", 19.0, None, None, 1)
@@ -306,10 +286,6 @@ def test_no_value_decides_nothing() -> None:
     (link,) = judge("q['never'] > q['low']").links
     assert (link.verdict, link.mean, link.n) == ("undecided", None, 0)
     assert judge("1 / q['zero'] > 0").links[0].n == 0
-
-
-def test_what_was_left_out_is_not_run() -> None:
-    assert judge("q['absent'] > q['never']").verdict == "not run"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ SMALL = ("--scale", "small", "--jobs", "2")
 
 
 @pytest.fixture
-def coterie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+def coterie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forked_cells: None
+) -> Terminal:
     """The command line in an empty folder, with the papers' items being those in `papers` there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "papers").mkdir()
