@@ -15,7 +15,7 @@ import torch
 from hypothesis import settings
 
 from coterie.plugins import carry_out
-from tests.processes import fork_or_spawn
+from tests.processes import serve_or_spawn
 
 # Results depend on the number of threads, and the suite already runs one process per core.
 torch.set_num_threads(1)
@@ -101,8 +101,8 @@ def _nothing_is_given() -> Iterator[None]:
 
 @pytest.fixture
 def forked_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the processes of cells; in `studies/compare/test_cells.py` they are spawned, as they are for users."""
-    monkeypatch.setattr(multiprocessing, "get_context", fork_or_spawn)
+    """Fork the processes of cells off one that has imported everything. Users have them spawned, as has `whole`."""
+    monkeypatch.setattr(multiprocessing, "get_context", serve_or_spawn)
 
 
 @pytest.fixture(scope="session")

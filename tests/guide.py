@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
 import re
 import runpy
@@ -283,7 +282,6 @@ def serve() -> None:
     """Fork a process for everybody who asks, until standard input ends."""
     for name in IMPORTED:
         import_module(name)
-    multiprocessing.get_context = import_module("tests.processes").fork_or_spawn
     with socket.socket(socket.AF_UNIX) as place:
         place.bind(os.environ[SERVER])
         place.listen()

@@ -38,12 +38,17 @@ for line in sys.stdin:
 """
 
 
-def fork_or_spawn(method: str | None = None) -> Any:
-    """Return what `multiprocessing.get_context` does, but fork where that is possible.
+def serve_or_spawn(method: str | None = None) -> Any:
+    """Return what `multiprocessing.get_context` does, but a server of forks in the place of spawning.
 
-    A process that is spawned imports everything again, for seconds.
+    A process that is spawned imports everything again, for seconds. One that is forked off this one may wait for
+    ever: the threads of polars do not go with it.
     """
-    return _GET_CONTEXT("fork" if method == "spawn" and sys.platform == "linux" else method)
+    if method != "spawn" or sys.platform != "linux":
+        return _GET_CONTEXT(method)
+    context = _GET_CONTEXT("forkserver")
+    context.set_forkserver_preload(["coterie.runs.loop", "sklearn.cluster", "sklearn.datasets", "sklearn.metrics"])
+    return context
 
 
 _GET_CONTEXT = multiprocessing.get_context

@@ -33,8 +33,8 @@ def test_a_folder_shows_what_its_commands_print(
     log = tmp_path / "log"
     for command in commands.commands:
         program, *words = shlex.split(command)
-        what = (call, words) if program == "coterie" else (run_script, *words)
-        code = run_apart(*what, output=log, seconds=400)
+        what, given = (call, [words]) if program == "coterie" else (run_script, words)
+        code = run_apart(what, *given, output=log, seconds=1800)
         assert code == 0, log.read_text("utf-8")
     printed = log.read_text("utf-8").splitlines()
     missing = [line for line in shown.source.splitlines() if not any(is_shown(line, other) for other in printed)]

@@ -32,7 +32,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 def test_example(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     log = tmp_path.with_suffix(".log")
-    code = run_apart(run_script, str(example), output=log, seconds=300)
+    code = run_apart(run_script, str(example), output=log, seconds=1800)
     printed = log.read_text("utf-8")
     assert code == 0, printed
     assert printed

@@ -157,7 +157,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def track(tracker: str) -> None:
     log = Path("log")
-    code = run_apart(call, [*RUN, "--track", tracker, "--name", "told"], output=log, seconds=300)
+    code = run_apart(call, [*RUN, "--track", tracker, "--name", "told"], output=log, seconds=1800)
     assert code == 0, log.read_text("utf-8")
 
 

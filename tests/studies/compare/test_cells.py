@@ -127,6 +127,7 @@ def test_methods_begin_alike(methods: list[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_cells")
 def test_a_process_that_dies_is_replaced_and_its_cell_resumed_once(
     tmp_path: Path, whole: list[pl.DataFrame]
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_process_that_dies_is_replaced_and_its_cell_resumed_once(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_cells")
 def test_interrupted_cells_are_gone_on_with(tmp_path: Path, whole: list[pl.DataFrame]) -> None:
     cells = COMPARISON.cells()
     (tmp_path / cells[0].key).mkdir()  # killed before anything was written
@@ -169,6 +171,7 @@ def test_interrupted_cells_are_gone_on_with(tmp_path: Path, whole: list[pl.DataF
 
 
 @pytest.mark.medium
+@pytest.mark.usefixtures("forked_cells")
 def test_a_cell_that_fails_keeps_none_from_running(tmp_path: Path) -> None:
     comparison = Comparison.from_tables(
         {
@@ -203,6 +206,7 @@ def test_a_cell_that_fails_keeps_none_from_running(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_cells")
 def test_few_cells_get_the_workers_that_are_left(tmp_path: Path, whole: list[pl.DataFrame]) -> None:
     (cell,) = COMPARISON.cells()[:1]
     assert run_cells([cell], tmp_path, 3) == {cell.key: DONE}
