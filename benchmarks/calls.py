@@ -25,7 +25,7 @@ from benchmarks.smoke import Arguments
 SHOWN = 12
 """Functions that are listed, those called most often."""
 
-BEGINS = ("clients/engine/engine.py", "carry_out")
+BEGINS = ("clients/engine/engine.py", "run_rules")
 """The function with which the first client's work begins."""
 
 

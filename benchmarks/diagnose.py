@@ -36,7 +36,7 @@ from coterie.report.drawing.figure import FAINT
 from coterie.report.drawing.saving import save_charts
 from coterie.runs.folder.files import write_whole
 from coterie.runs.schema.experiment import Experiment, prepare
-from coterie.runs.setup import World, engine_spec, load_federation
+from coterie.runs.setup import Backend, engine_spec, load_federation
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.studies.rows import write_rows
 
@@ -88,12 +88,12 @@ def diagnose_one(case: Case, seed: int) -> Row:
     prepared = prepare(experiment)
     whole = plant(load_federation(prepared), case, seed)
     spec = engine_spec(prepared, whole)
-    world = World(whole, np.empty(0, np.int64), LocalRuntime(spec, whole.samples, 0.0, 1, None))
-    found = diagnose(experiment, world=world, alpha=ALPHA, gains=False)
+    backend = Backend(whole, np.empty(0, np.int64), LocalRuntime(spec, whole.samples, 0.0, 1, None))
+    found = diagnose(experiment, backend=backend, alpha=ALPHA, gains=False)
     return {
         "p": found.structure.p,
         "groups": 0 if found.all_differ else len(found.groups),
-        "ari": found.planted_ari,
+        "ari": found.true_groups_ari,
         "seconds": round(found.seconds, 2),
     }
 
@@ -108,15 +108,15 @@ def plant(federation: Federation, case: Case, seed: int) -> Federation:
         bounds[:, 0] = bounds[:, 1] - np.ceil(federation.samples * rng.uniform(1 / 3, 1, federation.n)).astype(int)
         return replace(federation, bounds=bounds)
     inputs, labels = federation.inputs.clone(), federation.labels.clone()
-    planted = np.arange(federation.n) % case.groups
-    for client, group in enumerate(planted.tolist()):
+    true_groups = np.arange(federation.n) % case.groups
+    for client, group in enumerate(true_groups.tolist()):
         rows = np.arange(federation.bounds[client, 0], federation.bounds[client, 3])
         changed = torch.from_numpy(rows[rng.random(len(rows)) < case.strength])
         if case.kind == "rotated":
             inputs[changed] = torch.rot90(inputs[changed], group * 4 // case.groups, (1, 2))
         else:
             labels[changed] = (labels[changed] + group) % federation.classes
-    return replace(federation, inputs=inputs, labels=labels, planted=planted)
+    return replace(federation, inputs=inputs, labels=labels, true_groups=true_groups)
 
 
 def of_case(case: Case, rows: Mapping[str, Row]) -> list[Row]:

@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
     test, memory = found.structure, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{given.directions}: {memory:.1f} GiB, {found.seconds:.0f} s; {len(found.groups)} groups, ARI "
-        f"{found.planted_ari}; own halves {test.own:.4f}, at random {test.random:.4f}"
+        f"{found.true_groups_ari}; own halves {test.own:.4f}, at random {test.random:.4f}"
     )
     return 0
 

@@ -28,7 +28,7 @@ from coterie.advice.diagnose.diagnose import diagnose
 from coterie.clients.data.federation import Federation
 from coterie.runs.folder.files import write_whole
 from coterie.runs.schema.experiment import Experiment, prepare
-from coterie.runs.setup import World, engine_spec, load_federation
+from coterie.runs.setup import Backend, engine_spec, load_federation
 from coterie.runtime.local.runtime import LocalRuntime
 
 PAGE = calibration.PAGE
@@ -79,9 +79,9 @@ class Case:
         inputs, labels = federation.inputs.clone(), federation.labels.clone()
         for start, *_, stop in first.tolist():
             inputs[start:stop], labels[start:stop] = changed.inputs[start:stop], changed.labels[start:stop]
-        planted = np.zeros(federation.n, np.int64)
-        planted[1 : 2 * MINORITY : 2] = 1
-        return replace(federation, inputs=inputs, labels=labels, planted=planted)
+        true_groups = np.zeros(federation.n, np.int64)
+        true_groups[1 : 2 * MINORITY : 2] = 1
+        return replace(federation, inputs=inputs, labels=labels, true_groups=true_groups)
 
 
 LEVEL = Case(calibration.Case("same"), False, 200)
@@ -110,8 +110,8 @@ def test_one(case: Case, seed: int) -> Row:
     prepared = prepare(experiment)
     whole = case.plant(load_federation(prepared), seed)
     spec = engine_spec(prepared, whole)
-    world = World(whole, np.empty(0, np.int64), LocalRuntime(spec, whole.samples, 0.0, 1, None))
-    found = diagnose(experiment, world=world, starts=1, gains=False, losses=True)
+    backend = Backend(whole, np.empty(0, np.int64), LocalRuntime(spec, whole.samples, 0.0, 1, None))
+    found = diagnose(experiment, backend=backend, starts=1, gains=False, losses=True)
     return {"directions": found.structure.p, **{signal.name: signal.test.p for signal in found.signals}}
 
 

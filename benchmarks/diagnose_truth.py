@@ -175,7 +175,7 @@ def see_truth(asked: Experiment) -> Row:
         "p": found.structure.p,
         "kinds": list(found.kinds.named),
         "groups": 0 if found.all_differ else len(found.groups),
-        "ari": found.planted_ari,
+        "ari": found.true_groups_ari,
         "left_out": len(found.turned_round),
         "measure": pay.measure,
         "best": pay.best,
@@ -232,7 +232,7 @@ def see_place(asked: Experiment) -> Row:
     return {
         "key": key_of(asked),
         "groups": 0 if found.all_differ else len(found.groups),
-        "ari": found.planted_ari,
+        "ari": found.true_groups_ari,
         "said": {option.name: option.score for option in found.pay.options},
         "best": found.pay.best,
     }

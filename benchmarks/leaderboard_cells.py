@@ -23,7 +23,7 @@ from coterie.runs.folder.files import write_whole
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.sections import make_name
 from coterie.studies.compare import tuning
-from coterie.studies.compare.cells import Outcome
+from coterie.studies.compare.cells import CellOutcome
 from coterie.studies.compare.measures import measure_cells
 from coterie.studies.compare.spec import Cell, Comparison
 
@@ -235,26 +235,26 @@ def _measure(comparison: Comparison, pool: Path) -> dict[str, Any]:
     }
 
 
-def _play(cells: Iterable[Cell], pool: Path) -> dict[str, Outcome]:
+def _play(cells: Iterable[Cell], pool: Path) -> dict[str, CellOutcome]:
     """Run cells in this process, each into `pool/KEY`; what is there already is not run again."""
     import coterie
     from coterie.runtime.threads import one_thread
 
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, CellOutcome] = {}
     for cell in {cell.key: cell for cell in cells}.values():
         if (pool / cell.key).exists():
-            outcomes[cell.key] = Outcome("finished")
+            outcomes[cell.key] = CellOutcome("finished")
             continue
         try:
             with one_thread(blas=True):
                 placed = cell.experiment.updated({"run.folder": str(pool), "run.name": cell.key})
                 status = coterie.run(placed).status
         except BadInput as problem:
-            outcomes[cell.key] = Outcome("failed", problem.problems[0])
+            outcomes[cell.key] = CellOutcome("failed", problem.problems[0])
             continue
         if status != "finished":
             raise KeyboardInterrupt
-        outcomes[cell.key] = Outcome("finished")
+        outcomes[cell.key] = CellOutcome("finished")
     return outcomes
 
 

@@ -199,7 +199,7 @@ def look(experiment: Experiment) -> Shown:
         for _ in train(session):
             pass
         people = session.population
-        model = session.method.serving(session.state, session.server).models
+        model = session.method.assignment(session.state, session.server).models
         assert isinstance(people, Federation)
         shares = session.runtime.engine.outputs(model, people.inputs, SOFTENED)[0].double().numpy()
         outputs = SOFTENED * np.log(np.maximum(shares, np.finfo(np.float32).tiny))

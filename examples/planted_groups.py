@@ -23,7 +23,7 @@ last = pl.col("round") == 10
 beside = groups.clients.filter(last).join(one.clients.filter(last), on="client", suffix="_one_model")
 gain = beside.select("client", "group", gain=pl.col("accuracy") - pl.col("accuracy_one_model"))
 
-print(f"groups found: {groups.summary['groups']}, agreement with the planted ones: {groups.summary['ari']:.2f}")
+print(f"groups found: {groups.summary['groups']}, agreement with the true ones: {groups.summary['ari']:.2f}")
 by_group = gain.group_by("group").agg(pl.len().alias("clients"), pl.mean("gain"), least=pl.min("gain"))
 print(by_group.sort("group"))
 print(f"clients worse off: {gain.filter(pl.col('gain') < 0).height} of {gain.height}")

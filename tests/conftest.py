@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from coterie.plugins import carry_out
+from coterie.plugins import fresh_consent
 from tests.processes import serve_or_spawn
 
 # Results depend on the number of threads, and the suite already runs one process per core.
@@ -95,7 +95,7 @@ def _thin(product: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _nothing_is_given() -> Iterator[None]:
     """Each test begins like a process: nobody has given a name of an object of one's own."""
-    with carry_out(None):
+    with fresh_consent(None):
         yield
 
 

@@ -109,7 +109,7 @@ def grouped(kind: str, sizes: Sequence[int], seed: int = 0, samples: int = 100) 
         bounds.append(whole.bounds[group + k * taken[group]])
         taken[group] += 1
     names = tuple(f"client {i}" for i in range(len(order)))
-    return replace(whole, bounds=np.array(bounds), names=names, planted=order)
+    return replace(whole, bounds=np.array(bounds), names=names, true_groups=order)
 
 
 @dataclass
@@ -131,22 +131,22 @@ class Trained:
         return self.states[-1]
 
     def groups(self) -> NDArray[np.int64]:
-        return self.method.serving(self.state, self.server).groups
+        return self.method.assignment(self.state, self.server).groups
 
     def ari(self) -> float:
-        assert self.federation.planted is not None
-        return float(adjusted_rand_score(self.federation.planted, self.groups()))
+        assert self.federation.true_groups is not None
+        return float(adjusted_rand_score(self.federation.true_groups, self.groups()))
 
     def served(self) -> Tensor:
         """The model each client is evaluated with `[n, P]`."""
-        serving = self.method.serving(self.state, self.server)
-        rows = serving.models[torch.from_numpy(serving.served)]
-        if not serving.own:
+        assignment = self.method.assignment(self.state, self.server)
+        rows = assignment.models[torch.from_numpy(assignment.served)]
+        if not assignment.own:
             return rows
         assert isinstance(self.runtime, LocalRuntime)
         kept, initial = self.runtime.states, self.server.initial(0)
-        own = torch.stack([kept.of(c).get(serving.own, initial) for c in range(self.server.n)])
-        return own if serving.part is None else serving.part.copy(own, rows)
+        own = torch.stack([kept.of(c).get(assignment.own, initial) for c in range(self.server.n)])
+        return own if assignment.part is None else assignment.part.copy(own, rows)
 
     def accuracy(self) -> NDArray[np.float64]:
         """The test accuracy of each client."""
@@ -180,7 +180,7 @@ def train(
     engine: str = "sequential",
     workers: int = 1,
     remote: bool = False,
-    dropout: float = 0.0,
+    client_dropout: float = 0.0,
     timeout: float | None = None,
     shuffled: bool = False,
     example_privacy: ExamplePrivacy | None = None,
@@ -205,9 +205,9 @@ def train(
     )
     runtime: Runtime
     if remote:
-        runtime = LoopbackRuntime(spec.build(), federation.bounds, dropout)
+        runtime = LoopbackRuntime(spec.build(), federation.bounds, client_dropout)
     else:
-        runtime = LocalRuntime(spec, federation.samples, dropout, workers, timeout)
+        runtime = LocalRuntime(spec, federation.samples, client_dropout, workers, timeout)
     builder = spec.build()
     server = ServerView(
         federation.samples,

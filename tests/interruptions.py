@@ -155,7 +155,7 @@ class Interruptions:
                 "rounds": ROUNDS,
                 "workers": workers,
                 "checkpoint_every": 1,
-                "dropout": 0.2,
+                "client_dropout": 0.2,
                 "holdout_clients": 0.25,
                 "folder": str(folder),
             },

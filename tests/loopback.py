@@ -39,8 +39,8 @@ class MemoryStateStore(StateStore):
 class LoopbackRuntime(RemoteRuntime):
     """Carries every order and every answer as bytes to clients in this process."""
 
-    def __init__(self, engine: Engine, bounds: NDArray[np.int64], dropout: float = 0.0) -> None:
-        super().__init__(engine, bounds, dropout)
+    def __init__(self, engine: Engine, bounds: NDArray[np.int64], client_dropout: float = 0.0) -> None:
+        super().__init__(engine, bounds, client_dropout)
         self.bytes = 0
         self._stores = [MemoryStateStore() for _ in range(len(bounds))]
         self._runners = [ClientRunner(engine, store) for store in self._stores]

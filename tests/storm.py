@@ -27,8 +27,8 @@ from tests.processes import Call, Processes
 
 ROUNDS = 20
 SETTINGS = (
-    f"--rounds={ROUNDS} --clients=8 --participation=0.5 --network=mlp --set=network.hidden=8 --set=dropout=0.1 "
-    "--set=samples_per_client=60 --set=training.momentum=0.5 --quiet"
+    f"--rounds={ROUNDS} --clients=8 --participation=0.5 --network=mlp --set=network.hidden=8 "
+    "--set=client_dropout=0.1 --set=samples_per_client=60 --set=training.momentum=0.5 --quiet"
 ).split()
 CASES = (
     ("fesem", "--workers=2"),

@@ -71,12 +71,12 @@ def assert_survives(
     """
     federation = planted("feature", clients=8, samples=40)
     tiny = without_client(federation, 1)
-    rare = {"participation": 0.5, "dropout": 0.3}
+    rare = {"participation": 0.5, "client_dropout": 0.3}
     for clients, settings in (
         (without_client(planted("feature", clients=1), 1), normed),
         (tiny, {**normed, **rare}),
         (replace(tiny, labels=torch.zeros_like(tiny.labels)), {**network, **rare}),
-        (federation, {**network, "dropout": 0.999999}),
+        (federation, {**network, "client_dropout": 0.999999}),
     ):
         run = train(method, clients, rounds, **settings)
         server = run.server
@@ -93,7 +93,7 @@ def assert_survives(
 def assert_resumes(method: Method[Any], folder: Path, rounds: int = 5, **settings: Any) -> None:
     """Taken up after every round, from its checkpoint and by a fresh runtime, it goes through the same bits."""
     federation = planted("feature", clients=8, sizes=SIZES[:8])
-    settings = {"participation": 0.5, "dropout": 0.2} | settings
+    settings = {"participation": 0.5, "client_dropout": 0.2} | settings
     whole = train(method, federation, rounds, **settings)
     checkpoints, run = Checkpoints(folder, "mine"), train(method, federation, 0, **settings)
     for number in range(1, rounds + 1):

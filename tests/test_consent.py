@@ -18,7 +18,7 @@ import torch
 import coterie
 from coterie.errors import BadInput
 from coterie.models.networks import NETWORKS, build_network
-from coterie.plugins import allow, carry_out
+from coterie.plugins import allow, fresh_consent
 from coterie.runs.events import LoggedNotes
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema import toml
@@ -109,7 +109,7 @@ class Payload:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    with carry_out(None):
+    with fresh_consent(None):
         return coterie.run(coterie.Experiment(**QUICK).updated({"run.folder": str(folder)})).folder
 
 
@@ -265,7 +265,7 @@ def test_a_run_resumed_from_the_page_may_import_what_watch_was_told(
     Path("pickle.py").write_text(TRAP, "utf-8")  # which `python -m` would take for Python's own
     monkeypatch.setenv("COTERIE_ALLOW", "own:Net")
     own = {"network": {"name": "own:Net"}, "run": {"name": "own", "rounds": 2}}
-    with carry_out(None):
+    with fresh_consent(None):
         coterie.run(coterie.Experiment(**merge(QUICK, own)), observers=[Once()])
     resumed, run = Resumed(allowed), RunFolder("runs/own")
     resumed.resume(run)

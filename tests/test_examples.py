@@ -12,7 +12,7 @@ SEEN = {
     "imbalanced.py": "accuracy takes no model at all",
     "forecasting.py": "nothing changes: RMSE 1.28",
     "multilabel.py": "fedper  macro F1 9",
-    "planted_groups.py": "groups found: 4, agreement with the planted ones: 1.00",
+    "planted_groups.py": "groups found: 4, agreement with the true ones: 1.00",
     "regression.py": "FeSEM's groups agree with the true ones by 1.00",
     "segmentation.py": "ifca    IoU ",
     "shakespeare.py": "GPT cfl perplexity ",

@@ -19,7 +19,7 @@ from coterie.clients.tasks.measures import MEASURES
 from coterie.errors import BadInput
 from coterie.methods import METHODS
 from coterie.models.networks import NETWORKS, build
-from coterie.plugins import allow, carry_out, is_path, offers
+from coterie.plugins import allow, fresh_consent, is_path, offers
 from coterie.runs.events import OBSERVERS
 from coterie.runs.folder.metrics import RunMetrics
 from coterie.runs.schema.experiment import Experiment
@@ -277,7 +277,7 @@ def test_a_file_of_a_model_imports_only_what_is_allowed(site: Path, tmp_path: Pa
     (site / "trap.py").write_text("raise AssertionError('imported')", "utf-8")
     for number, name in enumerate(["slim", "own_net:net", "trap:net"]):
         about_of = "own_net:net" if name.startswith("trap") else name
-        with carry_out(None):
+        with fresh_consent(None):
             allow(["own_net:net"])
             _, layout = build(about_of, {"width": 2}, (4,), 3, 0)
         about = About(name, {"width": 2}, (4,), 3)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coterie.methods import METHODS
-from coterie.methods.privacy import Covered
+from coterie.methods.privacy import PrivacySupport
 
 DOCS = Path(__file__).parents[1] / "docs"
 KINDS = ("server", "clients", "samples")
@@ -28,10 +28,10 @@ def rows() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def covered(name: str, **settings: Any) -> Covered:
+def privacy_support(name: str, **settings: Any) -> PrivacySupport:
     method = METHODS[name].target(**METHODS[name].bind(settings))
-    found = method.covered
-    assert isinstance(found, Covered)
+    found = method.privacy_support
+    assert isinstance(found, PrivacySupport)
     return found
 
 
@@ -48,12 +48,12 @@ def test_the_table_says_which_noise_covers_a_method(name: str) -> None:
     said = rows()
     for kind, cell in zip(KINDS, said.get(name, said["all others"]), strict=True):
         if cell in ("yes", "no"):
-            assert (getattr(covered(name), kind) == "") == (cell == "yes"), (kind, cell)
+            assert (getattr(privacy_support(name), kind) == "") == (cell == "yes"), (kind, cell)
             continue
         settings = told(cell)
-        assert getattr(covered(name, **settings), kind) == "", (kind, cell)
+        assert getattr(privacy_support(name, **settings), kind) == "", (kind, cell)
         for key in settings:
-            assert getattr(covered(name, **{**settings, key: OTHERWISE[key]}), kind), (kind, key)
+            assert getattr(privacy_support(name, **{**settings, key: OTHERWISE[key]}), kind), (kind, key)
 
 
 def test_the_table_names_methods_that_there_are() -> None:

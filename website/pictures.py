@@ -96,7 +96,7 @@ def take_watch(picture: Path, folder: Path) -> None:
 
     runs = folder / "runs"
     for name in ("fesem", "fedavg"):
-        settings = {"rounds": 12, "name": name, "folder": str(runs), "dropout": 0.1}
+        settings = {"rounds": 12, "name": name, "folder": str(runs), "client_dropout": 0.1}
         data = {"clients": 12, "split": "rotated(4)"}
         coterie.run(coterie.Experiment(data=data, network="mlp", method=name, run=settings))
     coterie.RunFolder(runs / "fedavg").write_status("running", 12, 40)  # by this process

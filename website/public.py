@@ -58,9 +58,10 @@ def list_sections() -> list[Section]:
             "What a method derives from, what it asks of clients, and what it hears.",
             [
                 *_of(
-                    "coterie.methods", ["Method", "Cohort", "ServerView", "Serving", "Affinity", "Needs", "METHODS"]
+                    "coterie.methods",
+                    ["Method", "Cohort", "ServerView", "Assignment", "Affinity", "Needs", "METHODS"],
                 ),
-                *_of("coterie.methods.exchange", [*_classes("coterie.methods.exchange"), "Round", "Ids"]),
+                *_of("coterie.methods.exchange", [*_classes("coterie.methods.exchange"), "Exchanges", "Ids"]),
                 *_of("coterie.methods.one_model", ["OneModel", "GlobalState"]),
                 *_of("coterie.catalogue", ["Catalog", "Entry", "Setting", "Grid", "Changes", "state"]),
                 *_of("coterie.randomness", ["stream", "address"]),

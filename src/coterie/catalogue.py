@@ -34,7 +34,7 @@ class Grid:
         self.values = values
 
 
-Outcome = Literal["training", "tables", "nothing"]
+Effect = Literal["training", "tables", "nothing"]
 
 
 class Changes:
@@ -44,8 +44,8 @@ class Changes:
     what the run's tables say of the same training. `nothing`: not a bit of either.
     """
 
-    def __init__(self, outcome: Outcome) -> None:
-        self.outcome = outcome
+    def __init__(self, effect: Effect) -> None:
+        self.effect = effect
         """What changes."""
 
 
@@ -65,7 +65,7 @@ class Setting:
     """The values that are possible, where they can be counted off (a `Literal`)."""
     grid: tuple[Any, ...] = ()
     """The values that a search over settings tries (a `Grid`); none where it leaves the setting alone."""
-    changes: Outcome = "training"
+    changes: Effect = "training"
     """What of a run changes with the value (a `Changes`)."""
 
     @property
@@ -334,7 +334,7 @@ def settings_of(schema: type[BaseModel]) -> list[Setting]:
             field.is_required(),
             _choices(field.annotation),
             tuple(value for part in field.metadata if isinstance(part, Grid) for value in part.values),
-            next((part.outcome for part in field.metadata if isinstance(part, Changes)), "training"),
+            next((part.effect for part in field.metadata if isinstance(part, Changes)), "training"),
         )
         for name, field in schema.model_fields.items()
     ]
@@ -354,6 +354,8 @@ class Section(BaseModel):
     title: ClassVar[str]
     tables: ClassVar[Mapping[str, type[Section]]] = {}
     """Keys that are tables themselves, with closed keys of their own."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Keys by the names they had once, with those they have now."""
 
     def __init__(self, /, **keys: Any) -> None:
         """Check and keep the keys.
@@ -362,7 +364,12 @@ class Section(BaseModel):
             BadInput: one sentence for each key that is unknown or out of range.
         """
         values = {key: plain(value) for key, value in keys.items()}
-        found = self._read_tables(values)
+        found = [
+            f"{self.title}.{old} is called {self.title}.{new} now; write that"
+            for old, new in self.renamed.items()
+            if values.pop(old, None) is not None
+        ]
+        found += self._read_tables(values)
         if self.model_config.get("extra") == "allow":
             own = {k: v for k, v in values.items() if k not in type(self).model_fields}
             found += [

@@ -78,7 +78,7 @@ def allowed_by_environment() -> frozenset[str]:
 
 
 @contextmanager
-def carry_out(words: Sequence[str] | None) -> Iterator[None]:
+def fresh_consent(words: Sequence[str] | None) -> Iterator[None]:
     """Carry out the command `coterie WORDS`, or a program where there are none, which begins with nothing given."""
     global _given, _command
     before = _given, _command

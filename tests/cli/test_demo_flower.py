@@ -42,5 +42,5 @@ def test_the_clients_experiment_says_what_they_hold(tmp_path: Path) -> None:
     federation = load_federation(prepare(simulation))
     own = demo_flower.use_own_data(simulation, federation, str(tmp_path))
     own.check()
-    assert (own.data.own, own.data.clients, own.data.features, own.data.classes) == (True, 3, (8, 8, 1), 10)
+    assert (own.data.is_remote, own.data.clients, own.data.features, own.data.classes) == (True, 3, (8, 8, 1), 10)
     assert own.updated({"data": simulation.data, "run.folder": "runs"}) == simulation

@@ -105,7 +105,7 @@ def test_a_new_app_explains_every_setting_and_waits_for_own_data(
     text = Path("fed/experiment.toml").read_text("utf-8")
     experiment = Experiment.from_toml(Path("fed/experiment.toml"))
     experiment.check()
-    assert experiment.data.own
+    assert experiment.data.is_remote
     assert experiment.method.name == method
     assert text == experiment.commented_toml()
 
@@ -159,7 +159,7 @@ def test_each_client_gets_the_very_samples_of_the_simulation_in_their_order(term
     Path("mine.toml").write_text(REHEARSAL, "utf-8")
     done = terminal("flower", "data", "mine.toml", "--into", "parts")
     assert (done.code, done.err) == (0, "")
-    assert 'name = "own", clients = 6, features = [8, 8, 1], classes = 10' in done.out
+    assert 'name = "remote", clients = 6, features = [8, 8, 1], classes = 10' in done.out
     experiment = Experiment.from_toml(REHEARSAL)
     federation, away = hold_out_clients(load_federation(prepare(experiment)), 0.3, 0)
     assert len(away) == 2
@@ -188,7 +188,7 @@ def test_parts_are_never_overwritten_and_own_data_are_nobodys_to_write(terminal:
     terminal("flower", "new", "fed")
     done = terminal("flower", "data", "fed/experiment.toml")
     assert done.code == 2
-    assert "data.name = 'own' means data that clients hold elsewhere" in done.err
+    assert "data.name = 'remote' means data that clients hold elsewhere" in done.err
 
 
 # ---- status

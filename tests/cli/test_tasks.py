@@ -11,7 +11,7 @@ from tests.commandline import Terminal
 
 DISTRIBUTIONS = "it compares distributions over classes, and the outputs of regression are none"
 
-OWN = ("fedavg", "data.name=own", "data.clients=3", "data.features=[4]")
+OWN = ("fedavg", "data.name=remote", "data.clients=3", "data.features=[4]")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         ((*OWN, "data.classes=3", "task.name=binary"), "data.classes says 3, which is not possible with binary"),
         (
             (*OWN, "data.classes=1", "task.name=regression"),
-            "data.name = 'own' means data that clients hold elsewhere",
+            "data.name = 'remote' means data that clients hold elsewhere",
         ),
     ],
 )

@@ -78,7 +78,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "fedavg with Adam": ("fedavg", {}, {"training.optimizer": "adam", "training.lr": 0.01}),
     "fedavg in bf16": ("fedavg", {}, {"training.precision": "bf16"}),
-    "fedavg with clients that vanish": ("fedavg", {}, {"run.dropout": 0.3}),
+    "fedavg with clients that vanish": ("fedavg", {}, {"run.client_dropout": 0.3}),
     "fedavg with newcomers": ("fedavg", {}, {"run.holdout_clients": 0.25}),
     "fedavg of convolutions": ("fedavg", {}, {"network": {"name": "cnn"}, "run.rounds": 1}),
     "fedavg, Dirichlet": ("fedavg", {}, {"data.split": "dirichlet(0.5) + rotated(2)"}),

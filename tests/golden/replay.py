@@ -137,10 +137,10 @@ class Replay:
 
     @staticmethod
     def _served(method: Method[Any], state: Any, server: ServerView, runtime: local.LocalRuntime) -> Tensor:
-        serving = method.serving(state, server)
-        rows = serving.models[torch.from_numpy(serving.served)]
-        if not serving.own:
+        assignment = method.assignment(state, server)
+        rows = assignment.models[torch.from_numpy(assignment.served)]
+        if not assignment.own:
             return rows
         initial = server.initial(0)
-        own = torch.stack([runtime.states.of(c).get(serving.own, initial) for c in range(server.n)])
-        return own if serving.part is None else serving.part.copy(own, rows)
+        own = torch.stack([runtime.states.of(c).get(assignment.own, initial) for c in range(server.n)])
+        return own if assignment.part is None else assignment.part.copy(own, rows)

@@ -33,7 +33,7 @@ from coterie.methods.cfl import CFL
 from coterie.methods.client_rows import VersionedRows
 from coterie.methods.clusterfl import ClusterFL, ClusterFLState
 from coterie.methods.ditto import Ditto
-from coterie.methods.exchange import Ids, Replies, Round, Send
+from coterie.methods.exchange import Exchanges, Ids, Replies, Send
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.fedcr import FedCR
@@ -81,7 +81,7 @@ class WeightedFedBABU(FedBABU):
 class WeightedPerFedAvg(PerFedAvg):
     """PFLlib's Per-FedAvg means by samples; in the paper's Algorithm 1 all count alike, and so they do here."""
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         replies: Replies = yield next(super().round(state, cohort))
         return GlobalState(mean(replies.models, state.model, replies.samples))
 

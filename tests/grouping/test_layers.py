@@ -13,7 +13,7 @@ from coterie.errors import BadInput
 from coterie.grouping.affinity import cosines, pairwise_distances
 from coterie.grouping.layers import (
     NO_STRUCTURE,
-    Choice,
+    LayerChoice,
     best_cut,
     candidates,
     compare_signals,
@@ -120,8 +120,8 @@ def silhouette(similarities: np.ndarray, groups: np.ndarray) -> float:
     return float(silhouette_score(apart, groups, metric="precomputed"))
 
 
-def undecided(parts: int, n: int) -> Choice:
-    return Choice(-1, 0, np.zeros(parts), np.zeros(parts), np.zeros((parts, n), np.int64))
+def undecided(parts: int, n: int) -> LayerChoice:
+    return LayerChoice(-1, 0, np.zeros(parts), np.zeros(parts), np.zeros((parts, n), np.int64))
 
 
 @pytest.mark.parametrize("sizes", [(5, 5), (5, 5, 5, 5), (12, 6, 3, 2)])

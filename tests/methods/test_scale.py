@@ -53,7 +53,7 @@ def trained(experiment: Experiment, rounds: int) -> Session:
 
 
 def groups(session: Session) -> NDArray[np.int64]:
-    return session.method.serving(session.state, session.server).groups
+    return session.method.assignment(session.state, session.server).groups
 
 
 @pytest.mark.medium

@@ -7,25 +7,25 @@ import polars as pl
 from coterie.report.charts import draw_run
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.saving import specification
-from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.reading import RunResults, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import LOG
 
 
-def logging(run: RunFolder, *rows: tuple[int, str, str, float]) -> Run:
+def logging(run: RunFolder, *rows: tuple[int, str, str, float]) -> RunResults:
     """The run as if its method had logged these rows and nothing else."""
     changed = read_runs([run])[0]
     changed.__dict__["log"] = pl.DataFrame(rows, LOG, orient="row")
     return changed
 
 
-def story(run: Run) -> list[Figure]:
+def story(run: RunResults) -> list[Figure]:
     """The figures of what the method logged."""
     every_run_has = {"accuracy", "distribution", "groups", "affinity", "map", "traffic"}
     return [figure for figure in draw_run(run) if figure.name not in every_run_has]
 
 
-def the(run: Run, name: str) -> Figure:
+def the(run: RunResults, name: str) -> Figure:
     return next(figure for figure in story(run) if figure.name == name)
 
 

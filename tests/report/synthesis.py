@@ -12,10 +12,10 @@ from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import (
     FAILURES,
+    FEDERATION,
     LEDGER,
     LOG,
     NEWCOMERS,
-    PEOPLE,
     clients_schema,
     rounds_schema,
 )
@@ -152,7 +152,7 @@ def synthesise(
     if picture:
         folder.write_picture(_picture(true if groups > 1 else np.zeros(clients, int), rounds, rng))
     if story or newcomers:
-        folder.write_people(_people(clients, planted))
+        folder.write_federation(_people(clients, planted))
     if newcomers:
         folder.write_newcomers(_newcomers(clients, newcomers, planted, rng))
     if compacted and until is None:
@@ -166,14 +166,14 @@ def _people(clients: int, planted: int) -> pl.DataFrame:
         {
             "client": range(clients),
             "name": [f"client {i}" for i in range(clients)],
-            "planted": [i % planted if planted else None for i in range(clients)],
+            "true_group": [i % planted if planted else None for i in range(clients)],
             "few_shot": [i % 3 == 0 for i in range(clients)],
             "train": [60] * clients,
             "validation": [10] * clients,
             "test": [30] * clients,
             "labels": [[0, 1]] * clients,
         },
-        schema=PEOPLE,
+        schema=FEDERATION,
     )
 
 
@@ -186,7 +186,7 @@ def _newcomers(clients: int, count: int, planted: int, rng: np.random.Generator)
         {
             "client": ids,
             "name": [f"newcomer {i}" for i in ids],
-            "planted": ids % planted if planted else None,
+            "true_group": ids % planted if planted else None,
             "group": np.where(ids % 7 == 0, (ids + 1) % max(planted, 1), ids % max(planted, 1)),
             "test_samples": np.where(tested, 30, 0),
             "arrival": np.where(tested, arrival, np.nan),

@@ -15,7 +15,7 @@ from coterie.report.drawing import colours
 from coterie.report.drawing.figure import MOST_POINTS, thin
 from coterie.report.drawing.saving import specification
 from coterie.runs.folder.picture import Picture
-from coterie.runs.folder.reading import Run, method_name, read_runs
+from coterie.runs.folder.reading import RunResults, method_name, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import CLIENTS
 
@@ -92,24 +92,24 @@ def test_affinity_is_ordered_by_group_and_averaged_by_hand(tmp_path: Path) -> No
     folder = RunFolder.create(tmp_path, "run")
     affinity = np.array([[0, 8, 2], [8, 0, 9], [2, 9, 0]], np.float32)
     folder.write_picture(picture_of(affinity, [0, 1, 0], [11, 12, 13]))
-    figure = groups.draw_affinity(Run(folder, "run"))
+    figure = groups.draw_affinity(RunResults(folder, "run"))
     cells = {(c["top"], c["left"]): (c["value"], c["row"], c["column"]) for c in values(figure.chart)}
     assert set(cells) == {(i, j) for i in range(3) for j in range(3) if i != j}
     assert cells[0, 1] == (2, "clients 11", "clients 13")
     assert cells[2, 1] == (9, "clients 12", "clients 13")
     assert "the mean is 2 within groups and 8.5 between them" in figure.caption
-    assert "for 2 of 3 clients" in groups.draw_model_map(Run(folder, "run")).caption
+    assert "for 2 of 3 clients" in groups.draw_model_map(RunResults(folder, "run")).caption
 
 
 def test_affinity_to_groups_keeps_its_columns(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "run")
     folder.write_picture(picture_of(np.array([[1, 5], [5, 1], [1, 5]]), [0, 1, 0], [0, 1, 2]))
-    cells = values(groups.draw_affinity(Run(folder, "run")).chart)
+    cells = values(groups.draw_affinity(RunResults(folder, "run")).chart)
     assert [c["value"] for c in cells if c["column"] == "group 0"] == [1, 1, 5]
 
 
 def test_distribution_counts_who_gains(tmp_path: Path) -> None:
-    mine, other = (Run(RunFolder(tmp_path), name) for name in ("mine", "other"))
+    mine, other = (RunResults(RunFolder(tmp_path), name) for name in ("mine", "other"))
     mine.__dict__["clients"] = of_clients((1, 0, 0, 0.1), (2, 0, 0, 0.5), (2, 1, 0, 0.6), (2, 2, 0, 0.7))
     other.__dict__["clients"] = of_clients((1, 0, 0, 0.4), (1, 1, 0, 0.6), (1, 2, 0, 0.9), (1, 3, 0, 0.0))
     figure = draw_distribution(mine, [other])

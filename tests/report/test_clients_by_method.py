@@ -26,9 +26,9 @@ from coterie.runs.folder.metrics import CLASSIFICATION, ClientScores, RunMetrics
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import (
     FAILURES,
+    FEDERATION,
     INTERVALS,
     LEDGER,
-    PEOPLE,
     clients_schema,
     rounds_schema,
 )
@@ -103,9 +103,9 @@ def _write(
         pl.DataFrame(schema=LEDGER),
         pl.DataFrame(schema=FAILURES),
     )
-    who = {"few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1], "planted": 0}
+    who = {"few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1], "true_group": 0}
     people = [{"client": i, "name": name.format(i), **who} for i in clients.tolist()]
-    folder.write_people(pl.DataFrame(people, PEOPLE))
+    folder.write_federation(pl.DataFrame(people, FEDERATION))
     if half is not None:
         ends = {"client": clients, "low": values - half, "high": values + half}
         others = [pl.lit(None).alias(column) for column in INTERVALS if column not in ends]

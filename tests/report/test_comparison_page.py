@@ -178,8 +178,8 @@ def test_clients_that_are_the_same_people_are_averaged(comparison: Comparison, f
     by_hand = apart.group_by("method", "client").agg(pl.col("gain").mean().alias("by_hand"))
     both = averaged.join(by_hand, on=["method", "client"])
     assert np.allclose(both["gain"], both["by_hand"])
-    shifted = pl.when(pl.col("seed") == 1).then((pl.col("planted") + 1) % 4).otherwise("planted")
-    other = replace(named, clients=named.clients.with_columns(planted=shifted))
+    shifted = pl.when(pl.col("seed") == 1).then((pl.col("true_group") + 1) % 4).otherwise("true_group")
+    other = replace(named, clients=named.clients.with_columns(true_group=shifted))
     assert not are_same_people(view(comparison, other))
 
 

@@ -17,9 +17,9 @@ from coterie.report.uncertainty import (
 )
 from coterie.runs.folder.baselines import TUNED
 from coterie.runs.folder.metrics import RunMetrics
-from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.reading import RunResults, read_runs
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import PEOPLE
+from coterie.runs.folder.tables import FEDERATION
 from coterie.runs.loop import run
 from coterie.runs.schema.experiment import Experiment
 
@@ -63,13 +63,11 @@ def test_the_interval_of_the_worst_tenth_covers_it(clients: int, a: int, b: int)
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("clients", "spread", "error"), [(20, 0.1, 0.05), (40, 0.0, 0.1)])
-def test_the_interval_of_the_worst_tenth_covers_it_by_other_metrics(
-    clients: int, spread: float, error: float
-) -> None:
+@pytest.mark.parametrize(("clients", "std", "error"), [(20, 0.1, 0.05), (40, 0.0, 0.1)])
+def test_the_interval_of_the_worst_tenth_covers_it_by_other_metrics(clients: int, std: float, error: float) -> None:
     rng, times, covered = stream(0, "coverage of others"), 60, 0
     for _ in range(times):
-        talent, errors = rng.normal(0, spread, clients), error * rng.uniform(0.7, 1.3, clients)
+        talent, errors = rng.normal(0, std, clients), error * rng.uniform(0.7, 1.3, clients)
         score = talent + errors * rng.standard_normal(clients)
         low, high = worst_tenth_of_intervals(score, score - 1.96 * errors, score + 1.96 * errors)
         covered += low <= np.sort(talent)[: clients // 10].mean() <= high
@@ -103,16 +101,16 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
         {
             "client": range(10),
             "name": [f"ward {i}" for i in range(10)],
-            "planted": [None] * 10,
+            "true_group": [None] * 10,
             "few_shot": [None] * 10,
             "train": [100] * 10,
             "validation": [0] * 10,
             "test": [20] * 10,
             "labels": [[100, 0]] * 4 + [[60, 40]] * 6,
         },
-        schema=PEOPLE,
+        schema=FEDERATION,
     )
-    one.write_people(people)
+    one.write_federation(people)
     run, *others = read_runs([one, two, other])
     found = describe_clients(run, others)
     assert found is not None
@@ -130,7 +128,7 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
     gains = [float(row[1].split(" ")[0]) for row in found.table.rows]
     assert gains == sorted(gains)
     assert "fine-tuned" not in said
-    tuned = describe_clients(run, [Run(two, TUNED), Run(two, "local-only")])
+    tuned = describe_clients(run, [RunResults(two, TUNED), RunResults(two, "local-only")])
     assert tuned is not None
     assert tuned.cautions[-1] == (
         "FedAvg + FT is a copy of FedAvg's model that each client has fine-tuned on its own training samples, "

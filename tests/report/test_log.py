@@ -18,7 +18,7 @@ from coterie.report.charts.log import ABOUT
 from coterie.report.drawing.colours import NO_GROUP
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.saving import specification
-from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.reading import RunResults, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 
 from . import stories
@@ -153,7 +153,7 @@ def test_one_client_one_round_or_a_run_cut_short(tmp_path: Path, settings: dict[
 def test_a_chart_that_cannot_be_drawn_costs_no_other(mixed: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a run that is finished fail for its page: the chart says that it is left out, and why."""
 
-    def overflow(run: Run, against: Sequence[Run]) -> Figure:
+    def overflow(run: RunResults, against: Sequence[RunResults]) -> Figure:
         raise OverflowError("cannot convert float\ninfinity to integer")
 
     whole = draw_run(read_runs([mixed])[0])
@@ -188,7 +188,7 @@ def test_the_dendrogram_is_scipys(mixed: RunFolder) -> None:
     _, spots, rule = drawn(figure)
     known = scipy_dendrogram(z, no_plot=True)
     assert [s["clients"] for s in spots] == [str(CLIENTS - 1 - leaf) for leaf in leaves_list(z)]
-    planted = dict(read_runs([mixed])[0].people.select("client", "planted").iter_rows())
+    planted = dict(read_runs([mixed])[0].federation.select("client", "true_group").iter_rows())
     assert [s["group"] for s in spots] == [planted[CLIENTS - 1 - leaf] for leaf in leaves_list(z)]
     joints = joints_of(figure)
     assert [[c["x"] for c in joint] for joint in joints] == known["icoord"]

@@ -28,7 +28,7 @@ from coterie.report.drawing.figure import rows
 from coterie.report.drawing.saving import specification
 from coterie.report.numbers import measured, versus
 from coterie.runs.folder.metrics import ACCURACY, CLASSIFICATION, F1, ClientScores, RunMetric, RunMetrics
-from coterie.runs.folder.reading import Run
+from coterie.runs.folder.reading import RunResults
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.studies.compare.folder import ComparisonFolder
 from coterie.studies.compare.measures import Frames, measure_cells
@@ -74,10 +74,10 @@ def printed(what: object, width: int = 200) -> str:
 def test_a_classifier_has_the_columns_that_it_always_had() -> None:
     assert CLASSIFICATION == RunMetrics((ACCURACY, F1)) == RunMetrics.named(["accuracy", "f1"])
     assert [*CLASSIFICATION.columns] == [
-        *("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "spread", "loss")
+        *("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "std", "loss")
     ]
     assert CLASSIFICATION.client_columns == ("accuracy", "loss", "f1")
-    assert CLASSIFICATION.falling == ("spread", "loss", "adapted_spread", "adapted_loss")
+    assert CLASSIFICATION.falling == ("std", "loss", "adapted_std", "adapted_loss")
     assert CLASSIFICATION.columns["accuracy"].meaning == "accuracy over all test samples"
     assert CLASSIFICATION.columns["macro_f1"].explanation == (
         "the mean of precision and recall on a client's own held-out samples, averaged over the clients"
@@ -86,10 +86,10 @@ def test_a_classifier_has_the_columns_that_it_always_had() -> None:
 
 def test_columns_follow_from_the_metrics_and_the_first_decides() -> None:
     assert [*FALLING.columns] == [
-        *("rmse", "macro_rmse", "mae", "macro_mae", "r2", "macro_r2", "worst10", "spread", "loss")
+        *("rmse", "macro_rmse", "mae", "macro_mae", "r2", "macro_r2", "worst10", "std", "loss")
     ]
     assert FALLING.client_columns == ("rmse", "loss", "mae", "r2")
-    assert {"rmse", "macro_rmse", "macro_mae", "worst10", "spread", "loss"} <= set(FALLING.falling)
+    assert {"rmse", "macro_rmse", "macro_mae", "worst10", "std", "loss"} <= set(FALLING.falling)
     assert "macro_r2" not in FALLING.falling
     assert not FALLING.columns["worst10"].is_share
     assert FALLING.columns["macro_rmse"].explanation.endswith("averaged over the clients, so less is better")
@@ -112,7 +112,7 @@ def test_a_client_for_which_a_metric_is_not_defined_does_not_count() -> None:
 
 def test_a_model_that_gives_no_numbers_is_not_left_out_of_the_mean() -> None:
     found = summarised(RunMetrics((RMSE,)), [1.0, np.nan], [0.1, np.nan], [10, 10])
-    assert all(np.isnan(found[name]) for name in ("rmse", "macro_rmse", "worst10", "spread", "loss"))
+    assert all(np.isnan(found[name]) for name in ("rmse", "macro_rmse", "worst10", "std", "loss"))
     untested = summarised(RunMetrics((RMSE,)), [1.0, np.nan], [0.1, np.nan], [10, 0])
     assert untested["macro_rmse"] == untested["worst10"] == 1.0
 
@@ -143,7 +143,7 @@ def test_a_difference_is_said_in_the_metric(unit: RunMetric, value: float, other
 def test_infinite_values_have_no_spread_and_no_place_in_a_chart() -> None:
     found = summarised(RunMetrics((RMSE,)), [1.0, np.inf], [0.1, np.inf], [10, 10])
     assert found["macro_rmse"] == found["worst10"] == np.inf
-    assert np.isnan(found["spread"])
+    assert np.isnan(found["std"])
     assert rows(pl.DataFrame({"x": [1.0, np.inf, -np.inf, np.nan]})).values == [{"x": 1.0}, *[{"x": None}] * 3]
 
 
@@ -154,7 +154,7 @@ def test_a_run_folder_says_what_it_is_measured_by(tmp_path: Path, metrics: RunMe
     assert {*metrics.columns} <= {*folder.rounds().columns}
     assert {*metrics.client_columns} <= {*folder.clients().columns}
     values = folder.rounds()[metrics.headline]
-    end = Run(folder, "own").summary
+    end = RunResults(folder, "own").summary
     assert end[metrics.best] == (values.min() if metrics.deciding.less_is_better else values.max())
     # The worst tenth is worse than the mean, whatever that means.
     worse = end["worst10"] - end[metrics.headline]
@@ -172,7 +172,7 @@ def test_folders_of_other_metrics_are_no_damaged_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("metrics", [METRICS["falling"], METRICS["rising share"]], ids=["falling", "rising share"])
 def test_the_page_of_a_run_speaks_of_its_metric(tmp_path: Path, metrics: RunMetrics) -> None:
     good, poor = run(tmp_path, "good", metrics), run(tmp_path, "poor", metrics, good=False)
-    metric, end = metrics.deciding, Run(good, "good").summary
+    metric, end = metrics.deciding, RunResults(good, "good").summary
     said = text_of(run_page.build(good, [poor]))
     if ACCURACY not in metrics.of:
         assert "ccuracy" not in said

@@ -13,7 +13,7 @@ from coterie.report import run_page
 from coterie.report.charts import charts_of
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import CLIENTS, FAILURES, LEDGER, NEWCOMERS, PEOPLE, ROUNDS
+from coterie.runs.folder.tables import CLIENTS, FAILURES, FEDERATION, LEDGER, NEWCOMERS, ROUNDS
 from tests.browser import CHROMIUM
 from tests.guide import call, run_apart
 
@@ -148,7 +148,7 @@ def test_groups_that_nobody_planted_are_not_agreed_with(tmp_path: Path) -> None:
         Reader(run_page.build(synthesise(tmp_path, name, planted=planted, picture=False)).read_text("utf-8")).text
         for name, planted in (("without", 0), ("with", 2))
     ]
-    assert ["Agreement with planted groups" in text for text in said] == [False, True]
+    assert ["Agreement with true groups" in text for text in said] == [False, True]
 
 
 @pytest.mark.medium
@@ -198,9 +198,9 @@ def test_groups_are_said_with_their_members(tmp_path: Path) -> None:
     folder = synthesise(tmp_path, "named", clients=40, groups=2, rounds=4, failing=False)
     assert "client 0, client 2, client 4" in Reader(run_page.build(folder).read_text(encoding="utf-8")).text
     names = [f"<ward {client}>" for client in range(40)]
-    rest = {column: [1] * 40 for column in ("planted", "train", "validation", "test")}
+    rest = {column: [1] * 40 for column in ("true_group", "train", "validation", "test")}
     people = {"client": range(40), "name": names, "few_shot": [False] * 40, "labels": [[1]] * 40, **rest}
-    folder.write_people(pl.DataFrame(people, schema=PEOPLE, strict=False))
+    folder.write_federation(pl.DataFrame(people, schema=FEDERATION, strict=False))
     text = run_page.build(folder).read_text(encoding="utf-8")
     last = folder.clients().filter((pl.col("round") == 4) & (pl.col("group") == 0))
     shown = Reader(text).text.rpartition("Who is in which group")[2].split("What was sent")[0]
@@ -279,12 +279,16 @@ def test_who_was_held_out_of_training_is_beside_those_who_trained(tmp_path: Path
     last = folder.clients().filter(pl.col("round") == 3).with_columns(group=pl.Series(groups, dtype=pl.Int32))
     rest = (frame.filter(pl.col("round") == 3) for frame in (folder.ledger(), folder.failures()))
     folder.write_round(3, folder.rounds().filter(pl.col("round") == 3), last, *rest)
-    people = {"client": range(8), "name": [f"client {i}" for i in range(8)], "planted": [i % 2 for i in range(8)]}
-    folder.write_people(
+    people = {
+        "client": range(8),
+        "name": [f"client {i}" for i in range(8)],
+        "true_group": [i % 2 for i in range(8)],
+    }
+    folder.write_federation(
         pl.DataFrame(people)
-        .with_columns(**{name: pl.lit(None, kind) for name, kind in PEOPLE.items() if name not in people})
-        .select(PEOPLE.names())
-        .cast(PEOPLE)
+        .with_columns(**{name: pl.lit(None, kind) for name, kind in FEDERATION.items() if name not in people})
+        .select(FEDERATION.names())
+        .cast(FEDERATION)
     )
     rows = [(20, "a", 0, 1, 10, 0.5, 0.75), (21, "b", 1, 1, 10, 0.25, None), (22, "c", 0, 1, 0, None, None)]
     folder.write_newcomers(pl.DataFrame([*rows, (23, "d", None, 1, 10, 0.75, 0.65)], NEWCOMERS, orient="row"))

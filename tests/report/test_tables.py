@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from coterie.report.comparison.each_client import Choice, ClientsByMethod
+from coterie.report.comparison.each_client import ClientsByMethod, MethodView
 from coterie.report.drawing.figure import Figure
 from coterie.report.each_client import EachClient
 from coterie.report.rendering import render_document, render_page
@@ -109,7 +109,7 @@ def test_every_text_of_a_comparison_page_is_escaped() -> None:
     setting = {
         **dict.fromkeys(("name", "headline", "finding"), HOSTILE),
         **{"table": table, "figures": [FIGURE], "gains": table, "gains_below": FIGURE.name, "gains_by_group": True},
-        "each": ClientsByMethod(table, [Choice(HOSTILE, HOSTILE, HOSTILE, [[HOSTILE]])] * 2, [HOSTILE], 1),
+        "each": ClientsByMethod(table, [MethodView(HOSTILE, HOSTILE, HOSTILE, [[HOSTILE]])] * 2, [HOSTILE], 1),
     }
     text = render_page(
         "comparison.html",

@@ -27,7 +27,7 @@ from coterie.report.watch.reading import Watched
 from coterie.report.watch.server import listening, make_app, make_server, make_token
 from coterie.runs.folder.lock import find_writer, lock_folder
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import FAILURES, PEOPLE
+from coterie.runs.folder.tables import FAILURES, FEDERATION
 from tests.browser import CHROMIUM, Browser
 from tests.commandline import Terminal
 from tests.guide import blocks
@@ -308,8 +308,8 @@ def test_what_others_wrote_stays_text(tmp_path: Path, browser: Browser) -> None:
     runs = tmp_path / "runs"
     run = synthesise(runs, "plain", clients=4, groups=2, rounds=2, failing=False)
     run.write_experiment(f'method = """{nasty}"""\ndata.name = """{nasty}"""\n')
-    who = {"planted": 0, "few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1]}
-    run.write_people(pl.DataFrame([{"client": i, "name": nasty, **who} for i in range(4)], PEOPLE))
+    who = {"true_group": 0, "few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1]}
+    run.write_federation(pl.DataFrame([{"client": i, "name": nasty, **who} for i in range(4)], FEDERATION))
     second = pl.col("round") == 2
     failure = pl.DataFrame([(2, 0, nasty)], schema=FAILURES, orient="row")
     tables = (run.rounds().filter(second), run.clients().filter(second), run.ledger().filter(second))
@@ -340,7 +340,7 @@ def test_the_page_with_a_run_going_on(tmp_path: Path, browser: Browser) -> None:
         "--rounds",
         "100000",
         "--set",
-        "run.dropout=0.2",
+        "run.client_dropout=0.2",
         "--name",
         "going",
         "-q",

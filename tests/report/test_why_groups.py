@@ -6,7 +6,7 @@ import pytest
 
 from coterie.report.why_groups import explain_groups, label_distance
 from coterie.runs.folder.reading import read_runs
-from coterie.runs.folder.tables import PEOPLE
+from coterie.runs.folder.tables import FEDERATION
 
 from .synthesis import synthesise
 
@@ -22,9 +22,9 @@ def test_labels_are_told_apart_from_chance(tmp_path: Path, skewed: bool, said: s
     folder = synthesise(tmp_path, "one", clients=12, groups=2, rounds=3, picture=False)
     last = read_runs([folder])[0].last.sort("client")
     labels = [[30, 10, 0] if skewed and group == 0 else [10, 10, 20] for group in last["group"]]
-    people = {"name": [f"ward {i}" for i in range(12)], "planted": None, "few_shot": None, "train": 40}
+    people = {"name": [f"ward {i}" for i in range(12)], "true_group": None, "few_shot": None, "train": 40}
     frame = pl.DataFrame({"client": range(12), "labels": labels, **people, "validation": 0, "test": 20})
-    folder.write_people(frame.select(PEOPLE.names()).cast(PEOPLE))
+    folder.write_federation(frame.select(FEDERATION.names()).cast(FEDERATION))
     why = explain_groups(read_runs([folder])[0])
     assert why is not None
     assert why.sentences[0].startswith(said)

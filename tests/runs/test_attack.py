@@ -203,8 +203,8 @@ def test_all_hostile_clients_are_of_the_group_that_is_named() -> None:
     wanted = experiment(attack={"share": 0.3, "kind": "zero", "group": 1}, run={"seed": 3})
     whole = load_federation(prepare(wanted))
     found = choose_attackers(wanted, whole, whole.n, np.array([1]))
-    assert whole.planted is not None
-    assert whole.planted[found.clients].tolist() == [1, 1, 1]
+    assert whole.true_groups is not None
+    assert whole.true_groups[found.clients].tolist() == [1, 1, 1]
     assert 1 not in found.clients
 
 

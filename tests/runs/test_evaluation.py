@@ -118,7 +118,7 @@ def test_a_head_that_adapts_leaves_the_body_alone(tmp_path: Path) -> None:
         def watch(request: Any) -> None:
             (moved if isinstance(request, Train) else scored).append(request)
 
-        engine.carry_out([order], [{}], watch)
+        engine.run_rules([order], [{}], watch)
     assert [request.part for request in moved] == [head]
     before, after = scored
     assert torch.equal(before.model, model)

@@ -46,8 +46,8 @@ def test_points_without_structure_are_as_far_apart_in_any_groups() -> None:
 @pytest.mark.parametrize("planted", [True, False])
 def test_rotated_images_tell_groups_apart_and_dealt_ones_do_not(planted: bool) -> None:
     federation = build("digits", "rotated(2)", 12, 0)
-    assert federation.planted is not None
-    groups = federation.planted if planted else np.arange(12) // 2 % 2
+    assert federation.true_groups is not None
+    groups = federation.true_groups if planted else np.arange(12) // 2 % 2
     found = measure_inputs(federation, groups)
     assert found is not None
     assert (found.kind, found.means.shape) == ("images", (3, 8, 8, 1))

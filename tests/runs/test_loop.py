@@ -23,7 +23,7 @@ from coterie.clients.rules import Answer, Client, Order, Rule, Train, Work, rule
 from coterie.errors import BadInput
 from coterie.grouping.aggregate import mean
 from coterie.methods import METHODS, FedAvg
-from coterie.methods.exchange import Exchange, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState
 from coterie.methods.split_halves import MIXED
@@ -65,7 +65,7 @@ class Failing(FedAvg):
     broken: int = 0
     mended: str = ""
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients = cohort.clients
         replies: Replies = yield Exchange(
             clients, Unreliable(self.fault), {"model": Send.same(state.model[0], clients)}
@@ -140,7 +140,7 @@ def test_a_run_and_its_folder() -> None:
     assert (result.status, result.folder) == ("finished", Path("runs/first"))
     files = {str(p.relative_to(result.folder)) for p in result.folder.rglob("*") if p.is_file()}
     assert files - {".lock"} == {
-        *(f"{name}.parquet" for name in ("rounds", "clients", "ledger", "failures", "log", "people")),
+        *(f"{name}.parquet" for name in ("rounds", "clients", "ledger", "failures", "log", "federation")),
         *("checkpoints/000003.safetensors", "checkpoints/000004.safetensors"),
         *("experiment.toml", "environment.json", "status.json", "picture.npz", "groups.npz", "warnings.json"),
     }
@@ -200,10 +200,10 @@ def test_the_loop_itself_writes_nothing_and_can_be_left() -> None:
 def test_the_rounds_follow_from_the_clients(method: str) -> None:
     # Everybody makes as many passes in a round; FeSEM's warm-up takes longer by default.
     chosen = {"name": "fesem", "warm_up": 0} if method == "fesem" else method
-    experiment = small(chosen, run={"dropout": 0.2, "seconds_per_sample": 0.001, "link_mbit": 1.0})
+    experiment = small(chosen, run={"client_dropout": 0.2, "seconds_per_sample": 0.001, "link_mbit": 1.0})
     result = coterie.run(experiment)
     federation = Session(experiment).federation
-    assert federation.planted is not None
+    assert federation.true_groups is not None
     failures = RunFolder(result.folder).failures()
     for row in result.rounds.to_dicts():
         number = row["round"]
@@ -218,12 +218,14 @@ def test_the_rounds_follow_from_the_clients(method: str) -> None:
         assert row["macro_accuracy"] == pytest.approx(accuracy.mean())
         assert row["macro_f1"] == pytest.approx(f1.mean())
         assert row["worst10"] == pytest.approx(accuracy.min())  # a tenth of eight, at least one
-        assert row["spread"] == pytest.approx(accuracy.std())
+        assert row["std"] == pytest.approx(accuracy.std())
         groups = clients["group"].to_numpy()
         known = groups >= 0
         assert row["groups"] == len(np.unique(groups[known]))
-        assert row["ari"] == pytest.approx(adjusted_rand_score(federation.planted[known], groups[known]))
-        assert row["nmi"] == pytest.approx(normalized_mutual_info_score(federation.planted[known], groups[known]))
+        assert row["ari"] == pytest.approx(adjusted_rand_score(federation.true_groups[known], groups[known]))
+        assert row["nmi"] == pytest.approx(
+            normalized_mutual_info_score(federation.true_groups[known], groups[known])
+        )
         took = clients.filter(pl.col("took_part"))
         assert row["participants"] == took.height
         losses = took["train_loss"].drop_nulls()
@@ -315,7 +317,7 @@ def test_a_client_that_fails_in_a_row_sits_out_and_is_drawn_as_before() -> None:
         (7, f"not evaluated: is in quarantine until round 10: {fault}"),
     ]
     assert sorted(set(result.ledger.filter(client=BAD)["round"])) == [1, 2, 3, 6]
-    people = folder.people()
+    people = folder.federation()
     assert people is not None
     name = people["name"][BAD]
     assert [text for what, text in diary.calls if what == "note" and "in a row" in text] == [

@@ -61,11 +61,13 @@ def test_newcomers_join_the_groups_of_their_kind(tmp_path: Path) -> None:
     joined = folder.newcomers()
     assert joined is not None
     assert joined["client"].to_list() == [12, 13, 14, 15]
-    people = folder.people()
-    assert people is not None
-    last = result.clients.filter(result.clients["round"] == 4).join(people.select("client", "planted"), on="client")
-    home = dict(last.group_by("planted").agg(pl.col("group").mode().first()).iter_rows())
-    assert [home.get(p) for p in joined["planted"]] == joined["group"].to_list()
+    federation = folder.federation()
+    assert federation is not None
+    last = result.clients.filter(result.clients["round"] == 4).join(
+        federation.select("client", "true_group"), on="client"
+    )
+    home = dict(last.group_by("true_group").agg(pl.col("group").mode().first()).iter_rows())
+    assert [home.get(p) for p in joined["true_group"]] == joined["group"].to_list()
     assert (joined["arrival"] > 0.5).all()
     assert abs(np.mean(joined["adapted"].to_numpy()) - np.mean(last["accuracy"].to_numpy())) < 0.25
 

@@ -16,7 +16,7 @@ import coterie
 from coterie.advice.explain.explain import explain
 from coterie.errors import BadInput
 from coterie.models.networks import NETWORKS, channels_first
-from coterie.plugins import carry_out
+from coterie.plugins import fresh_consent
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.loop import resume, run
 from coterie.runs.schema.experiment import Experiment
@@ -160,7 +160,7 @@ def test_a_network_of_a_path_is_exported_and_read(network: str, tmp_path: Path) 
     with torch.no_grad():
         wanted = trained.network()(x)
         export(trained, tmp_path / "model.safetensors")
-        with carry_out(None):
+        with fresh_consent(None):
             read = read_model(tmp_path / "model.safetensors", [OWN + network])
         assert torch.equal(read.network()(x), wanted)
         export(trained, tmp_path / "model.pt")
@@ -168,7 +168,7 @@ def test_a_network_of_a_path_is_exported_and_read(network: str, tmp_path: Path) 
         plain = trained.network()
         plain.load_state_dict(state)
         assert torch.equal(plain(x), wanted)
-    with carry_out(None), pytest.raises(BadInput, match="import"):
+    with fresh_consent(None), pytest.raises(BadInput, match="import"):
         read_model(tmp_path / "model.safetensors")
 
 

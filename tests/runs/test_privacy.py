@@ -33,7 +33,7 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.methods import METHODS, Cohort, Method
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Ask, Exchange, Replies, Send
-from coterie.methods.privacy import Covered
+from coterie.methods.privacy import PrivacySupport
 from coterie.randomness import stream
 from coterie.report.run_page import build
 from coterie.report.run_tables import last_rounds, show
@@ -87,7 +87,7 @@ def method_of(name: str) -> Method[Any]:
 
 
 def names(kind: str) -> list[str]:
-    return [name for name in METHODS.names() if not getattr(method_of(name).covered, kind)]
+    return [name for name in METHODS.names() if not getattr(method_of(name).privacy_support, kind)]
 
 
 # ---- the accountant
@@ -158,7 +158,13 @@ def test_a_method_that_tells_more_is_refused(method: str, sentence: str) -> None
 
 
 def test_what_does_not_go_with_a_promise_is_refused() -> None:
-    own = {"data.name": "own", "data.features": [4], "data.classes": 2, "data.split": "auto", "data.clients": None}
+    own = {
+        "data.name": "remote",
+        "data.features": [4],
+        "data.classes": 2,
+        "data.split": "auto",
+        "data.clients": None,
+    }
     for wanted, changes, sentence in (
         (experiment(), {"aggregation.rule": "median"}, r"aggregation.rule = 'median' is not possible with privacy"),
         (experiment(), {"data.standardise": "global"}, r"data.standardise = 'global' is not possible with privacy"),
@@ -198,9 +204,9 @@ def test_what_is_computed_from_samples_without_noise_is_refused(
 
 def test_every_refusal_has_a_reason_of_the_method() -> None:
     """Nobody is refused because nothing was said."""
-    silent = set(vars(Covered()).values())
+    silent = set(vars(PrivacySupport()).values())
     for name in METHODS.names():
-        assert not silent & set(vars(method_of(name).covered).values()), name
+        assert not silent & set(vars(method_of(name).privacy_support).values()), name
 
 
 # ---- what methods tell
@@ -319,8 +325,8 @@ def test_a_round_of_nobody_is_noise_alone(name: str) -> None:
     )
     session = Session(wanted.updated({"run.participation": 1e-6}))
     assert not draw(session, 1)
-    before = session.method.serving(session.state, session.server).models.clone()
-    after = session.method.serving(session.play_round(1).state, session.server).models
+    before = session.method.assignment(session.state, session.server).models.clone()
+    after = session.method.assignment(session.play_round(1).state, session.server).models
     session.close()
     assert bool((before != after).any(1).all())
 

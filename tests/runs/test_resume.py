@@ -36,7 +36,7 @@ pytestmark = [
 ROUNDS = 24
 SETTINGS = (
     f"--rounds={ROUNDS} --clients=8 --participation=0.5 --workers=2 --network=mlp --set=network.hidden=8 "
-    "--set=dropout=0.1 --set=samples_per_client=60 --set=training.momentum=0.5 --set=training.lr_decay=0.9"
+    "--set=client_dropout=0.1 --set=samples_per_client=60 --set=training.momentum=0.5 --set=training.lr_decay=0.9"
 ).split()
 
 

@@ -61,7 +61,7 @@ def test_validation_samples_count_where_that_is_said(tmp_path: Path) -> None:
     assert (tested.rounds()["accuracy"] != validated.rounds()["accuracy"]).all()
     assert (tested.newcomers() is None, validated.newcomers() is None) == (False, True)
     for folder, split in ((tested, "test"), (validated, "validation")):
-        last, people = folder.clients().filter(round=2), folder.people()
+        last, people = folder.clients().filter(round=2), folder.federation()
         assert people is not None
         assert last["test_samples"].to_list() == people[split].head(last.height).to_list()
         sizes, accuracy = last["test_samples"].to_numpy(), last["accuracy"].to_numpy()

@@ -259,7 +259,7 @@ def test_an_interruption_that_a_client_makes_up_is_its_own_fault() -> None:
 
 def test_nobody_answers() -> None:
     runtime = local("sequential", 1)
-    runtime.dropout = 1.0
+    runtime.client_dropout = 1.0
     replies = ask(runtime, 1, Keeping())
     assert replies.models.shape == (0, runtime.layout.size)
     assert replies.clients.shape == replies.samples.shape == (0,)

@@ -102,7 +102,7 @@ def test_what_did_not_cross_is_nan(runtime: Runtime) -> None:
 
 
 def test_who_vanishes_was_sent_something_and_sends_nothing(runtime: Runtime) -> None:
-    runtime.dropout = 0.5
+    runtime.client_dropout = 0.5
     lost: set[int] = set()
     for number in range(1, 9):
         runtime.begin_round(number)

@@ -28,13 +28,13 @@ EVERYONE = np.arange(CLIENTS)
 KINDS = ["local", "batched", "workers", "batched workers", "loopback"]
 
 
-def _runtime(kind: str, clients: int = CLIENTS, dropout: float = 0.0) -> Runtime:
+def _runtime(kind: str, clients: int = CLIENTS, client_dropout: float = 0.0) -> Runtime:
     federation = planted(clients=clients, samples=20)
     engine = "batched" if "batched" in kind else "sequential"
     spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, engine)
     if kind == "loopback":
-        return LoopbackRuntime(spec.build(), federation.bounds, dropout)
-    return LocalRuntime(spec, federation.samples, dropout, workers=2 if "workers" in kind else 1)
+        return LoopbackRuntime(spec.build(), federation.bounds, client_dropout)
+    return LocalRuntime(spec, federation.samples, client_dropout, workers=2 if "workers" in kind else 1)
 
 
 @pytest.fixture(params=KINDS)
@@ -68,8 +68,8 @@ class Nothing(Rule):
 
 
 def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None:
-    clients, rounds, dropout = np.arange(100), 5, 0.2
-    runtime = _runtime("local", 100, dropout)
+    clients, rounds, client_dropout = np.arange(100), 5, 0.2
+    runtime = _runtime("local", 100, client_dropout)
     lost = 0
     send = {"model": Send.same(torch.zeros(5), clients)}
     for number in range(1, rounds + 1):
@@ -89,7 +89,7 @@ def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None
 
 
 def test_who_vanishes_does_so_in_whichever_exchange_asks_first() -> None:
-    runtime = _runtime("local", dropout=0.5)
+    runtime = _runtime("local", client_dropout=0.5)
     runtime.begin_round(1)
     gone = set(_ask(runtime, Exchange(EVERYONE, Nothing())).missing)
     assert 0 < len(gone) < CLIENTS

@@ -15,7 +15,7 @@ from coterie.clients.rules.gradient import CorrectedUpdate
 from coterie.grouping.aggregate import group_means, mean, trimmed_means
 from coterie.grouping.cluster import kmeans
 from coterie.methods import Cohort, FedAvg
-from coterie.methods.exchange import Exchange, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.feddane import FedDANE
 from coterie.methods.feddist import FedDist
 from coterie.methods.fedprox import FedProx
@@ -145,7 +145,7 @@ def test_feddist_6_17(method: FedDist, kappa: float) -> None:
 class OwnGradients(FedDANE):
     """FedDANE in which every client receives its own gradient for the mean one."""
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         asks = super().round(state, cohort)
         replies: Replies = yield next(asks)
         second = asks.send(replies)
@@ -215,7 +215,7 @@ def test_feddane_6_16_bytes(participation: float) -> None:
 
 
 def test_feddane_who_left_after_the_first_exchange_is_not_asked_again() -> None:
-    run = train(FedDANE(), planted("feature"), 3, dropout=0.4)
+    run = train(FedDANE(), planted("feature"), 3, client_dropout=0.4)
     for (_, first), (exchange, second) in run.asked:
         assert 0 < len(first) < 20
         assert exchange.clients.tolist() == first.clients.tolist() == second.clients.tolist()
@@ -283,8 +283,8 @@ def test_robust_tkm_6_15_withstands_byzantine_clients() -> None:
     labels[:stop] = torch.from_numpy(np.random.default_rng(0).integers(0, 10, stop))
     federation = replace(federation, inputs=inputs, labels=labels)
     run = train(RobustTKM(clusters=2, kmeans_trim=0.2), federation, 6)
-    assert federation.planted is not None
-    assert adjusted_rand_score(federation.planted[honest], run.groups()[honest]) == 1.0
+    assert federation.true_groups is not None
+    assert adjusted_rand_score(federation.true_groups[honest], run.groups()[honest]) == 1.0
     assert run.accuracy()[honest].mean() > 0.9
     plain = train(RobustTKM(clusters=2, trim=0.0, kmeans_trim=0.0), federation, 6)
     assert plain.accuracy()[honest].mean() < run.accuracy()[honest].mean() - 0.1
@@ -292,7 +292,7 @@ def test_robust_tkm_6_15_withstands_byzantine_clients() -> None:
 
 @pytest.mark.slow
 def test_robust_tkm_6_15_groups_are_fixed_and_late_clients_join_the_nearest_centre() -> None:
-    run = train(RobustTKM(), planted("feature"), 6, dropout=0.3)
+    run = train(RobustTKM(), planted("feature"), 6, client_dropout=0.3)
     missed = run.states[1].groups < 0
     assert 0 < missed.sum() < 20
     for before, after in zip(run.states[1:], run.states[2:], strict=False):
@@ -301,7 +301,7 @@ def test_robust_tkm_6_15_groups_are_fixed_and_late_clients_join_the_nearest_cent
         assert torch.equal(after.centres, before.centres)
     assert run.ari() == 1.0
     runtime = local(run)
-    runtime.dropout = 0.0
+    runtime.client_dropout = 0.0
     runtime.begin_round(7)
     joined = drive(run.method.newcomer(run.state, np.array([1, 4, 6]), run.server), runtime.answer)
     assert joined.groups.tolist() == run.groups()[[1, 4, 6]].tolist()

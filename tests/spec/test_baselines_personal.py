@@ -259,10 +259,17 @@ def test_fedrep_6_6_everybody_trains_the_head_in_the_end(network: str) -> None:
 @pytest.mark.each_once
 @some_or_all
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])
-@pytest.mark.parametrize(("network", "dropout"), [("planted-perceptron", 0.3), ("narrow-batch-norm", 0.0)])
-def test_fedper_6_5_bytes(name: str, network: str, dropout: float, participation: float) -> None:
+@pytest.mark.parametrize(("network", "client_dropout"), [("planted-perceptron", 0.3), ("narrow-batch-norm", 0.0)])
+def test_fedper_6_5_bytes(name: str, network: str, client_dropout: float, participation: float) -> None:
     """m b P_shared each way, and the private layers once to each client that starts; again, if it vanished."""
-    run = train(METHODS[name], planted("feature"), 4, participation=participation, network=network, dropout=dropout)
+    run = train(
+        METHODS[name],
+        planted("feature"),
+        4,
+        participation=participation,
+        network=network,
+        client_dropout=client_dropout,
+    )
     _assert_bytes(run, body(run), round(20 * participation))
 
 
@@ -272,7 +279,7 @@ def _assert_bytes(run: Trained, shared: Part, m: int, first: int = 1) -> None:
     for number in range(first, len(run.states)):
         ((exchange, replies),) = run.asked[number - 1]
         fresh = set(exchange.clients.tolist()) - seen
-        assert (len(replies) == m) == (run.runtime.dropout == 0)
+        assert (len(replies) == m) == (run.runtime.client_dropout == 0)
         assert run.bytes("up", number) == len(replies) * shared.size * 4
         assert run.bytes("down", number) == (m * shared.size + len(fresh) * private) * 4
         items = [(client, scalars) for client, _, what, scalars in run.ledgers[number - 1] if what == "initial"]

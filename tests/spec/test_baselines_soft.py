@@ -194,7 +194,7 @@ def test_flis_finds_planted_groups_of_digits(split: str, sizes: tuple[int, ...],
     training = Training(epochs=2, batch_size=20, lr=0.1, momentum=0.5)
     how: dict[str, Any] = {"training": training, "network": "mlp", "participation": participation}
     run = train(FLIS(), federation, 20, engine="batched", **how)
-    there, found = federation.planted, run.groups()
+    there, found = federation.true_groups, run.groups()
     assert there is not None
     assert adjusted_rand_score(there[found >= 0], found[found >= 0]) == 1.0
 
@@ -349,7 +349,7 @@ def test_clusterfl_6_14_finds_planted_groups(kind: str) -> None:
     for seed in range(2):
         run = train(ClusterFL(local_epochs=5), planted(kind, seed=seed, public=500), 3, seed=seed)
         found.append(run.ari())
-        planted_groups = run.federation.planted
+        planted_groups = run.federation.true_groups
         assert planted_groups is not None
         inside = planted_groups[:, None] == planted_groups
         assert (run.state.relation.numpy() * inside).sum(0).min() > 0.9
@@ -455,7 +455,7 @@ def test_clusterfl_6_14_relates_a_run_to_its_groups() -> None:
 
 
 def _spread(run: Trained) -> float:
-    groups = run.federation.planted
+    groups = run.federation.true_groups
     assert groups is not None
     models = run.state.models.double()
     inside = [models[torch.from_numpy(np.flatnonzero(groups == g))] for g in range(4)]

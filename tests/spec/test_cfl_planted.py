@@ -111,7 +111,11 @@ def test_a_leaf_that_never_rests_says_how_near_it_came() -> None:
     ("settings", "participation", "words"),
     [
         ({"t_min": 9}, 1.0, r"no leaf is tested before round 9 \(method.t_min\)$"),
-        ({}, 0.1, r"known in too few rounds; raise run.participation, where it is below 1, or lower run.dropout$"),
+        (
+            {},
+            0.1,
+            r"known in too few rounds; raise run.participation, where it is below 1, or lower run.client_dropout$",
+        ),
         ({"eps1": 0.0}, 1.0, r"shorter than inf times eps1 \(method.eps1\)$"),
         ({"eps2": 1e3}, 1.0, r"the leaf's model suited all members: .* was 0\.\d+ times eps2 \(method.eps2\)$"),
         ({"gamma_max": 1.0}, 1.0, r"every cut of \d was refused: .* at most 0\.\d+ times method.gamma_max = 1$"),

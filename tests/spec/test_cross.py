@@ -147,7 +147,7 @@ def test_cross_8_2_and_8_9(name: str) -> None:
     """Neither the order in which clients are listed, and their data lie in memory, nor messages as bytes change a
     bit; bytes have the same ledger; and another seed gives other bits."""
     federation = planted("feature", clients=FEW, sizes=SIZES[:FEW])
-    settings: dict[str, Any] = {"participation": 0.75, "dropout": 0.1}
+    settings: dict[str, Any] = {"participation": 0.75, "client_dropout": 0.1}
     local = train(METHODS[name], federation, 3, **settings)
     known = local.groups() >= 0
     shuffled = train(METHODS[name], _relaid(federation), 3, shuffled=True, **settings)
@@ -182,7 +182,7 @@ def test_cross_8_3(groups: int) -> None:
     by_upgma = []
     for seed in range(2):
         federation = planted("feature", groups, seed=seed)
-        truth = federation.planted
+        truth = federation.true_groups
         run = train(FedAvg(), federation, 1, seed=seed)
         ((_, replies),) = run.asked[0]
         labels = kmeans(replies.models, groups, 20, np.random.default_rng(seed))
@@ -249,7 +249,7 @@ def test_cross_8_6(name: str) -> None:
     one = planted("iid", clients=1)
     bounds = np.repeat(one.bounds, 8, 0)
     bounds[:, 1] = bounds[:, 0] + 1
-    federation = replace(one, bounds=bounds, names=one.names * 8, planted=None)
+    federation = replace(one, bounds=bounds, names=one.names * 8, true_groups=None)
     run = train(METHODS[name], federation, 4)
     for exchanged in run.asked:
         for _, replies in exchanged:
@@ -289,7 +289,7 @@ def test_cross_8_7_constant_tensors_and_zero_updates() -> None:
 def test_cross_8_9_in_processes(name: str, engine: str) -> None:
     """Same seed, same bits: with two workers, and with clients that vanish."""
     federation = planted("feature", clients=FEW, sizes=SIZES[:FEW])
-    settings: dict[str, Any] = {"engine": engine, "participation": 0.75, "dropout": 0.1}
+    settings: dict[str, Any] = {"engine": engine, "participation": 0.75, "client_dropout": 0.1}
     first, workers = (train(METHODS[name], federation, 2, workers=count, **settings) for count in (1, 2))
     assert all(same(a, b) for a, b in zip(first.states, workers.states, strict=True))
     assert first.ledgers == workers.ledgers

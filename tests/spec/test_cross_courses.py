@@ -28,7 +28,7 @@ both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 
 def nested(run: Trained) -> list[NDArray[np.int64]]:
     """The groups after each round, each round's a refinement of those of the round before."""
-    found = [run.method.serving(state, run.server).groups for state in run.states]
+    found = [run.method.assignment(state, run.server).groups for state in run.states]
     for before, after in pairwise(found):
         assert all(len(set(before[after == group])) == 1 for group in np.unique(after))
     return found

@@ -56,7 +56,7 @@ def test_cross_8_9_resumed_after_any_round(name: str, tmp_path: Path) -> None:
     """All that a later round depends on is in the state and in what the clients keep."""
     training = TRAINING.updated(momentum=0.5, lr_decay=0.98)
     rounds = 9 if name in LONG else 5
-    assert_resumes(ALL[name], tmp_path, rounds, training=training, dropout=0.1, participation=0.75)
+    assert_resumes(ALL[name], tmp_path, rounds, training=training, client_dropout=0.1, participation=0.75)
 
 
 def test_what_is_killed_above_goes_through_every_phase() -> None:
@@ -64,7 +64,7 @@ def test_what_is_killed_above_goes_through_every_phase() -> None:
     federation = with_validation(planted("feature", clients=8, sizes=[40 + 3 * i for i in range(8)]))
     settings: dict[str, Any] = {
         "training": TRAINING.updated(momentum=0.5, lr_decay=0.98),
-        "dropout": 0.1,
+        "client_dropout": 0.1,
         "participation": 0.75,
     }
     runs = {

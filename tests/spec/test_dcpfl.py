@@ -85,10 +85,10 @@ def step(run: Trained, number: int, clients: Sequence[int] | None = None, missin
 @pytest.mark.medium
 @pytest.mark.each_once
 @both_engines
-@pytest.mark.parametrize(("participation", "dropout"), [(1.0, 0.0), (0.5, 0.2)])
-def test_dcpfl_5_9_1_one_group_is_fedavg(engine: str, participation: float, dropout: float) -> None:
+@pytest.mark.parametrize(("participation", "client_dropout"), [(1.0, 0.0), (0.5, 0.2)])
+def test_dcpfl_5_9_1_one_group_is_fedavg(engine: str, participation: float, client_dropout: float) -> None:
     federation = planted("feature", sizes=SIZES)
-    rest: dict[str, Any] = {"participation": participation, "dropout": dropout}
+    rest: dict[str, Any] = {"participation": participation, "client_dropout": client_dropout}
     training = TRAINING.updated(momentum=0.5, lr_decay=0.9)
     dcpfl = train(DCPFL(alpha=1, dynamic=False, cut=1.0), federation, 8, engine=engine, training=training, **rest)
     fedavg = train(FedAvg(), federation, 8, engine=engine, training=training, **rest)
@@ -263,7 +263,7 @@ def test_dcpfl_5_9_8(groups: int, epochs: int, least: float, mean: float) -> Non
     for seed in range(2):
         federation, training = planted("feature", groups, seed=seed), TRAINING.updated(epochs=epochs)
         tree = train(PRINTED, federation, 5, seed=seed, training=training).state.tree
-        found.append(adjusted_rand_score(federation.planted, cut_dendrogram(tree, tree[-groups, 2])))
+        found.append(adjusted_rand_score(federation.true_groups, cut_dendrogram(tree, tree[-groups, 2])))
     assert min(found) >= least
     assert np.mean(found) >= mean
 
@@ -275,7 +275,7 @@ def test_dcpfl_5_9_8_other_scales(scale: Any) -> None:
     for seed in range(1):
         federation = planted("feature", 4, seed=seed)
         tree = train(DCPFL(scale=scale), federation, 5, seed=seed).state.tree
-        assert adjusted_rand_score(federation.planted, cut_dendrogram(tree, tree[-4, 2])) == 1.0
+        assert adjusted_rand_score(federation.true_groups, cut_dendrogram(tree, tree[-4, 2])) == 1.0
 
 
 def _correlation(scale: Any, seed: int) -> float:
@@ -349,7 +349,7 @@ def test_dcpfl_newcomers() -> None:
     other.runtime.begin_round(8)
     joined = drive(method.newcomer(run.state, clients, other.server), other.runtime.answer)
     assert joined.groups.tolist() == [i % 2 for i in range(14, 20)]
-    other.runtime.dropout = 0.999999
+    other.runtime.client_dropout = 0.999999
     assert (
         drive(method.newcomer(run.state, clients, other.server), other.runtime.answer).groups.tolist() == [-1] * 6
     )
@@ -403,10 +403,10 @@ def digits(split: str, sizes: Sequence[int], seed: int = 0) -> Federation:
     """Clients of 25 training and 4 validation images, `sizes` of them in the planted groups."""
     count = len(sizes) * max(sizes)
     whole = build("digits", f"iid + {split}({len(sizes)})", count, seed, samples_per_client=36)
-    assert whole.planted is not None
-    rows = np.sort(np.concatenate([np.flatnonzero(whole.planted == g)[:size] for g, size in enumerate(sizes)]))
+    assert whole.true_groups is not None
+    rows = np.sort(np.concatenate([np.flatnonzero(whole.true_groups == g)[:size] for g, size in enumerate(sizes)]))
     names = tuple(whole.names[i] for i in rows)
-    return replace(whole, bounds=whole.bounds[rows], names=names, planted=whole.planted[rows])
+    return replace(whole, bounds=whole.bounds[rows], names=names, true_groups=whole.true_groups[rows])
 
 
 @pytest.mark.slow

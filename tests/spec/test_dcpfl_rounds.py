@@ -138,7 +138,7 @@ def test_dcpfl_dropout_and_whoever_misses_the_verdict() -> None:
     item = run.asked[-1][0][0].send["model"].item(3)
     assert item is not None
     assert item.part == run.server.layout.everything
-    lossy = train(FAST, planted("feature", 2), 12, training=TWICE, dropout=0.3)
+    lossy = train(FAST, planted("feature", 2), 12, training=TWICE, client_dropout=0.3)
     for number, exchanged in enumerate(lossy.asked):
         loss = lossy.logged("loss")[number]
         first = exchanged[0][1]
@@ -151,10 +151,10 @@ def test_dcpfl_dropout_and_whoever_misses_the_verdict() -> None:
 @pytest.mark.medium
 def test_dcpfl_a_trial_that_nobody_reports_is_put_off() -> None:
     run = train(FAST, planted("feature", 2), 6, training=TWICE)
-    run.runtime.dropout = 0.999999
+    run.runtime.client_dropout = 0.999999
     step(run, 7)
     assert same(run.states[-1], run.states[-2])
-    run.runtime.dropout = 0.0
+    run.runtime.client_dropout = 0.0
     step(run, 8)
     assert run.logged("accepted") == [None] * 7 + [1.0]
 

@@ -104,8 +104,8 @@ def test_fedcps_3_8_2_an_infinite_pull_holds_every_model() -> None:
 def test_fedcps_3_8_3(engine: str, ours: FedCPS, theirs: IFCA) -> None:
     """Nothing shared, no pull, and an identity test that sees all samples (256 are more than anybody has): IFCA."""
     federation = planted("feature", sizes=SIZES)
-    run = train(ours, federation, 5, engine=engine, participation=0.6, dropout=0.1)
-    ifca = train(theirs, federation, 5, engine=engine, participation=0.6, dropout=0.1)
+    run = train(ours, federation, 5, engine=engine, participation=0.6, client_dropout=0.1)
+    ifca = train(theirs, federation, 5, engine=engine, participation=0.6, client_dropout=0.1)
     for state, other in zip(run.states, ifca.states, strict=True):
         assert torch.equal(state.models, other.models)
     if ours.init == "redraw":

@@ -54,12 +54,17 @@ def replied(run: Trained, round: int) -> Any:
 @pytest.mark.medium
 @pytest.mark.each_once
 @both_engines
-@pytest.mark.parametrize(("participation", "dropout"), [(1.0, 0.0), (0.5, 0.0), (0.7, 0.3)])
-def test_fedtsdp_1_8_1(engine: str, participation: float, dropout: float) -> None:
+@pytest.mark.parametrize(("participation", "client_dropout"), [(1.0, 0.0), (0.5, 0.0), (0.7, 0.3)])
+def test_fedtsdp_1_8_1(engine: str, participation: float, client_dropout: float) -> None:
     """A threshold that H cannot pass: FedAvg, to the bit."""
     federation = planted("label", 2, sizes=SIZES)
     training = TRAINING.updated(momentum=0.5, lr_decay=0.9)
-    how: Any = {"training": training, "engine": engine, "participation": participation, "dropout": dropout}
+    how: Any = {
+        "training": training,
+        "engine": engine,
+        "participation": participation,
+        "client_dropout": client_dropout,
+    }
     ours, theirs = (train(method, federation, 4, **how) for method in (FedTSDP(h=1.0, eps2=3.5), FedAvg()))
     assert ours.logged("fired") == [0.0] * 4
     assert max(x for x in ours.logged("hopkins") if x is not None) > 0.65  # at 0.65 it would have fired
@@ -304,7 +309,7 @@ def test_fedtsdp_1_8_6_private_tensors(participation: float) -> None:
         planted("feature", sizes=SIZES),
         6,
         participation=participation,
-        dropout=0.1,
+        client_dropout=0.1,
     )
     assert isinstance(run.runtime, LocalRuntime)
     engine, layout = run.runtime.engine, run.server.layout
@@ -391,7 +396,7 @@ def test_fedtsdp_1_8_8(groups: int, least: float) -> None:
         run = train(FedTSDP(eps2="inf"), federation, 1, training=TWO, seed=seed)
         assert run.logged("fired") == [1.0]
         assert run.logged("hopkins")[0] > least  # type: ignore[operator]
-        assert adjusted_rand_score(federation.planted, run.groups()) == 1.0
+        assert adjusted_rand_score(federation.true_groups, run.groups()) == 1.0
 
 
 @pytest.mark.parametrize("only", [False, True])
@@ -412,7 +417,7 @@ def test_fedtsdp_d4_a_test_finds_groups_whatever_predictions_do(kind: str) -> No
     """Groups that H does not see are found in the first looks, and stand; one population is never divided."""
     run = train(FedTSDP(h=1.0), planted(kind, 4), 8)
     assert run.logged("fired") == [0.0] * 8
-    truth = run.federation.planted
+    truth = run.federation.true_groups
     assert run.groups().tolist() == ([0] * 20 if truth is None else truth.tolist())
     assert run.state.depth == 2.0
 

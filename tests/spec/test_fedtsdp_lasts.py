@@ -15,7 +15,7 @@ from coterie.clients.rules import Evaluate, LocalUpdate, Order, Train, Training
 from coterie.errors import BadInput
 from coterie.grouping.cluster import refine_groups
 from coterie.grouping.divergence import js_divergences
-from coterie.methods import METHODS, Cohort, FedAvg, ServerView, Serving
+from coterie.methods import METHODS, Assignment, Cohort, FedAvg, ServerView
 from coterie.methods.exchange import Exchange, Ids, Log
 from coterie.methods.fedtsdp import FedTSDP
 from coterie.methods.method import serve
@@ -39,10 +39,10 @@ def predictions(run: Trained, round: int, models: Tensor) -> Tensor:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("participation", "dropout"), [(1.0, 0.0), (0.4, 0.0), (0.6, 0.3)])
-def test_fedtsdp_1_8_9(participation: float, dropout: float) -> None:
+@pytest.mark.parametrize(("participation", "client_dropout"), [(1.0, 0.0), (0.4, 0.0), (0.6, 0.3)])
+def test_fedtsdp_1_8_9(participation: float, client_dropout: float) -> None:
     """Up m P b; down the shared tensors of each, and once the others as an item of their own (property 8.5)."""
-    run = train(OFTEN, planted("feature"), 6, participation=participation, dropout=dropout)
+    run = train(OFTEN, planted("feature"), 6, participation=participation, client_dropout=client_dropout)
     layout, known, initials = run.server.layout, np.zeros(20, bool), 0
     for number in range(1, 7):
         ((exchange, replies),) = run.asked[number - 1]
@@ -64,7 +64,7 @@ def test_fedtsdp_1_8_9(participation: float, dropout: float) -> None:
 def test_fedtsdp_d18() -> None:
     """Who is away at a regrouping joins the cluster of least mean JS to its last upload, or else the largest."""
     method = replace(OFTEN, psi=1.0)
-    run = train(method, planted("label", 5, sizes=SIZES), 5, training=TWO, participation=0.5, dropout=0.1)
+    run = train(method, planted("label", 5, sizes=SIZES), 5, training=TWO, participation=0.5, client_dropout=0.1)
     last: dict[int, Tensor] = {}
     moved = 0
     for number in range(1, 6):
@@ -116,7 +116,7 @@ def test_fedtsdp_evaluation_of_who_has_not_started() -> None:
     assert len(run.accuracy()) == 20
 
 
-def joined_by(run: Trained, clients: Ids, server: ServerView) -> Serving:
+def joined_by(run: Trained, clients: Ids, server: ServerView) -> Assignment:
     run.runtime.begin_round(9)
     return drive(run.method.newcomer(run.state, clients, server), run.runtime.answer)
 
@@ -179,12 +179,12 @@ def test_fedtsdp_newcomers_before_any_regrouping_and_when_they_do_not_answer() -
     run.runtime.states.commit()
     found = joined_by(run, new, everybody).groups
     run.runtime.states.roll_back()
-    run.runtime.dropout = 0.5
+    run.runtime.client_dropout = 0.5
     some = joined_by(run, new, everybody).groups
     left = [client for client, _ in run.runtime.failures]
     assert 0 < len(left) < 5
     assert some.tolist() == [0 if c in left else found[c - 20] for c in new]
-    run.runtime.dropout = 0.999999
+    run.runtime.client_dropout = 0.999999
     assert joined_by(run, new, everybody).groups.tolist() == [0] * 5
 
 
@@ -252,7 +252,7 @@ def test_fedtsdp_distances_do_not_see_buffers() -> None:
 def test_fedtsdp_clients_with_the_same_data_are_one_cluster() -> None:
     """Property 8.6: equal but for the order of additions, nobody is split off."""
     one = planted("iid", clients=1)
-    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, planted=None)
+    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, true_groups=None)
     run = train(FedTSDP(h=0.0), federation, 3, training=TRAINING.updated(batch_size=100))
     assert run.groups().tolist() == [0] * 8
     assert not any(x is None or np.isnan(x) for x in run.logged("hopkins") + run.logged("js", "max"))

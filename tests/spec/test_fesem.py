@@ -179,7 +179,7 @@ def test_fesem_last_kernel_sees_only_the_output_layer() -> None:
 def test_fesem_who_missed_the_warm_up_starts_from_the_mean_of_the_centres() -> None:
     """D11, and D3: started from any one centre, such a client would never leave it. It trains as in the warm-up."""
     for seed in range(3):
-        run = train(FeSEM(clusters=4), planted("feature", clients=40, seed=seed), 6, dropout=0.25, seed=seed)
+        run = train(FeSEM(clusters=4), planted("feature", clients=40, seed=seed), 6, client_dropout=0.25, seed=seed)
         missed = np.flatnonzero(~run.states[1].known)
         assert len(missed)
         (exchange, _), (others, _) = run.asked[1]

@@ -80,7 +80,7 @@ def test_fesem_ma_2_10_7() -> None:
     assert not any(torch.equal(a, b) for a, b in zip(other.last[4:], run.state.last[4:], strict=True))
     found = next_round(run, method, other, present)
     # The first member of each group, which gives the centre its order, is among the present.
-    assert found.groups[:4].tolist() == run.federation.planted[:4].tolist()  # type: ignore[index]
+    assert found.groups[:4].tolist() == run.federation.true_groups[:4].tolist()  # type: ignore[index]
     assert found.groups.tolist() == expected.groups.tolist()
     assert torch.equal(found.centres, expected.centres)
     np.testing.assert_allclose(
@@ -153,7 +153,7 @@ def test_fesem_ma_is_fesem_where_units_correspond() -> None:
 
 @pytest.mark.medium
 def test_fesem_ma_one_centre() -> None:
-    run = train(FeSEMMA(clusters=1), planted("feature"), 3, participation=0.5, dropout=0.3)
+    run = train(FeSEMMA(clusters=1), planted("feature"), 3, participation=0.5, client_dropout=0.3)
     assert run.groups()[run.state.known].tolist() == [0] * int(run.state.known.sum())
     assert torch.isfinite(run.state.centres).all()
 
@@ -223,7 +223,7 @@ def test_fesem_ma_who_missed_the_warm_up_starts_from_the_matched_mean_of_the_cen
 
 @pytest.mark.slow
 def test_fesem_ma_clients_that_vanish_and_come_late() -> None:
-    run = train(FeSEMMA(clusters=4), planted("feature", clients=40), 6, dropout=0.25)
+    run = train(FeSEMMA(clusters=4), planted("feature", clients=40), 6, client_dropout=0.25)
     assert len(np.flatnonzero(~run.states[1].known))
     assert run.ari() == 1.0
 
@@ -233,9 +233,9 @@ def test_fesem_ma_newcomer() -> None:
     run = train(FeSEMMA(clusters=4), planted("feature"), 4, training=TRAINING.updated(epochs=5))
     clients = np.array([1, 6, 11])
     run.runtime.begin_round(9)
-    serving = drive(run.method.newcomer(run.state, clients, run.server), run.runtime.answer)
-    assert serving.groups.tolist() == run.state.groups[clients].tolist()
-    assert torch.equal(serving.models, run.state.centres)
+    assignment = drive(run.method.newcomer(run.state, clients, run.server), run.runtime.answer)
+    assert assignment.groups.tolist() == run.state.groups[clients].tolist()
+    assert torch.equal(assignment.models, run.state.centres)
 
 
 @pytest.mark.slow
@@ -243,7 +243,7 @@ def test_fesem_ma_newcomer() -> None:
 def test_fesem_ma_logs_the_objective(signal: str) -> None:
     """The mean matched distance to the own centre; the E-step never makes it larger."""
     method = FeSEMMA(clusters=4, signal=signal)  # type: ignore[arg-type]
-    run = train(method, planted("iid"), 4, participation=0.4, dropout=0.2)
+    run = train(method, planted("iid"), 4, participation=0.4, client_dropout=0.2)
     assert (run.states[2].known & ~run.states[1].known).any()  # who came late has left no centre
     for number, (earlier, state) in enumerate(zip(run.states, run.states[1:], strict=False)):
         before, after, last = (run.logged("objective", of)[number] for of in ("before E", "after E", "after M"))

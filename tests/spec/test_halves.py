@@ -67,7 +67,7 @@ def test_halves_train_each_group_by_fedavg() -> None:
 
 @pytest.mark.medium
 def test_halves_place_late_clients_and_newcomers() -> None:
-    run = train(Halves(starts=1), planted("feature", 2), 6, dropout=0.3)
+    run = train(Halves(starts=1), planted("feature", 2), 6, client_dropout=0.3)
     missed = run.states[1].groups < 0
     assert 0 < missed.sum() < 20
     for before, after in zip(run.states[1:], run.states[2:], strict=False):
@@ -75,7 +75,7 @@ def test_halves_place_late_clients_and_newcomers() -> None:
         assert (after.groups[settled] == before.groups[settled]).all()
     assert run.ari() == 1.0
     runtime = local(run)
-    runtime.dropout = 0.0
+    runtime.client_dropout = 0.0
     runtime.begin_round(7)
     joined = drive(run.method.newcomer(run.state, np.array([1, 4, 6]), run.server), runtime.answer)
     assert joined.groups.tolist() == run.groups()[[1, 4, 6]].tolist()
@@ -103,7 +103,7 @@ def test_halves_where_everybody_differs(differing: Any, models: int) -> None:
 
 
 def test_halves_too_few_answers_are_asked_again() -> None:
-    run = train(Halves(starts=1), planted("feature", 2, clients=5, samples=20), 3, dropout=0.8)
+    run = train(Halves(starts=1), planted("feature", 2, clients=5, samples=20), 3, client_dropout=0.8)
     untested = [state.p is None for state in run.states]
     assert untested[1]
     asked = [len(asked) for asked in run.asked]

@@ -140,11 +140,11 @@ def test_layercfl_4_8_9() -> None:
     """In a real first round of two groups, Gap1 > 0 and single and complete linkage return them."""
     for kind in ("feature", "incongruent"):
         federation = planted(kind, 2)
-        assert federation.planted is not None
+        assert federation.true_groups is not None
         for name, entry in gaps_of(train(LayerCFL(), federation, 2)).items():
-            if gap(entry.matrix, federation.planted) > 0:
+            if gap(entry.matrix, federation.true_groups) > 0:
                 for linkage in ("single", "complete"):
-                    assert bipartition(1 - entry.matrix, linkage).tolist() == federation.planted.tolist()
+                    assert bipartition(1 - entry.matrix, linkage).tolist() == federation.true_groups.tolist()
             else:
                 assert name != "all"
 
@@ -171,7 +171,7 @@ def test_layercfl_4_4_newcomers_descend_the_tree() -> None:
 @pytest.mark.medium
 def test_layercfl_newcomers_who_do_not_answer_have_no_leaf() -> None:
     run = quick(10)
-    run.runtime.dropout = 0.999999
+    run.runtime.client_dropout = 0.999999
     run.runtime.begin_round(11)
     joined = drive(run.method.newcomer(run.state, np.array([0, 1]), run.server), run.runtime.answer)
     assert joined.groups.tolist() == [-1, -1]
@@ -244,8 +244,8 @@ def test_layercfl_one_client_and_one_sample() -> None:
     tiny = without_client(planted("incongruent", 2, clients=6), 1)
     run = train(LayerCFL(**settings), tiny, 3)
     assert all(torch.isfinite(state.models).all() for state in run.states)
-    assert tiny.planted is not None
-    assert run.states[1].groups.tolist() == tiny.planted.tolist()  # whoever has one sample is with its like
+    assert tiny.true_groups is not None
+    assert run.states[1].groups.tolist() == tiny.true_groups.tolist()  # whoever has one sample is with its like
     assert len(run.state.nodes) == 4
     for logs in run.logs:
         assert all(np.isfinite(list(log.values.values())).all() for log in logs if isinstance(log.values, dict))
@@ -254,7 +254,7 @@ def test_layercfl_one_client_and_one_sample() -> None:
 def test_layercfl_8_6_identical_clients_are_never_split() -> None:
     """The longest update is then as long as the mean one: with r above 1 it is never long when that is short."""
     one = planted("iid", clients=1)
-    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, planted=None)
+    federation = replace(one, bounds=np.repeat(one.bounds, 8, 0), names=one.names * 8, true_groups=None)
     training = DECAY.updated(batch_size=100)  # one batch: the order of samples differs between clients
     run = train(LayerCFL(t_min=1, eps1_frac=0.9, ratio=4.0, gamma_max=0.0), federation, 25, training=training)
     norms, limits = run.logged("update norm", "0"), run.logged("split threshold", "0")

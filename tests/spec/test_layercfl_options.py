@@ -67,8 +67,8 @@ def test_layercfl_d2_auto_of_four_groups(federation: Federation) -> None:
     """A cut in two puts several groups on a side; the best cut of the tree finds them all, and a layer is taken."""
     run = train(LayerCFL(), federation, 5)
     assert run.state.chosen == 0
-    assert federation.planted is not None
-    assert adjusted_rand_score(federation.planted, run.states[4].groupings[0]) > 0.95
+    assert federation.true_groups is not None
+    assert adjusted_rand_score(federation.true_groups, run.states[4].groupings[0]) > 0.95
 
 
 def test_layercfl_d2_chosen_layers_are_logged_once() -> None:
@@ -82,12 +82,12 @@ def test_layercfl_d2_chosen_layers_are_logged_once() -> None:
 def test_layercfl_4_7_layers_tell_rotations_apart_by_the_first(seed: int) -> None:
     """With rotations the layer next to the input has the larger gap, and Δ more than w."""
     federation = planted("feature", 2, seed=seed)
-    assert federation.planted is not None
+    assert federation.true_groups is not None
     updates = gaps_of(train(LayerCFL(), federation, 1, seed=seed))
     weights = gaps_of(train(LayerCFL(signal="weights"), federation, 1, seed=seed))
-    found = {name: gap(entry.matrix, federation.planted) for name, entry in updates.items()}
+    found = {name: gap(entry.matrix, federation.true_groups) for name, entry in updates.items()}
     assert found[FIRST] > found["all"] > found[LAST] > 0
-    assert found[FIRST] > gap(weights[FIRST].matrix, federation.planted)
+    assert found[FIRST] > gap(weights[FIRST].matrix, federation.true_groups)
 
 
 @pytest.mark.medium

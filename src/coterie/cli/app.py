@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.errors import BadInput, print_escaped, unknown
-from coterie.plugins import carry_out
+from coterie.plugins import fresh_consent
 
 COMMANDS = (
     "demo",
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     _replace_unprintable_signs()
     try:
-        with carry_out(words):
+        with fresh_consent(words):
             code = app(args=arguments, prog_name="coterie", standalone_mode=False)
         sys.stdout.flush()
         return int(code or DONE)

@@ -94,7 +94,7 @@ def make_simulation(data: str, seed: int) -> Experiment:
 def use_own_data(simulated: Experiment, federation: Federation, folder: str) -> Experiment:
     """Return the same experiment for clients that hold their data themselves."""
     held: dict[str, Any] = {
-        "name": "own",
+        "name": "remote",
         "clients": CLIENTS,
         "features": federation.features,
         "classes": federation.classes,

@@ -209,7 +209,7 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
 def describe(
     diagnosis: Diagnosis, suggestions: tuple[Suggestion, ...], experiment: Experiment, said: str
 ) -> Iterator[str]:
-    """Yield the answers, the methods that suit them, and how they agree with groups that were planted."""
+    """Yield the answers, the methods that suit them, and how they agree with the true groups."""
     from coterie.cli.live import format_clock
     from coterie.report.numbers import volume
 
@@ -224,8 +224,9 @@ def describe(
             time += f" and {volume(found.up_bytes)} up, {volume(found.down_bytes)} down in {rounds} rounds"
         said = f"{number}. {found.method}{f' with {changes}' if changes else ''}: {found.reason}{time}"
         yield f"Which method? {said}" if number == 1 else f"              {said}"
-    if diagnosis.planted_ari is not None:
-        yield f"These clients have planted groups; the agreement with them is {diagnosis.planted_ari:.2f} (ARI)"
+    if diagnosis.true_groups_ari is not None:
+        ari = f"{diagnosis.true_groups_ari:.2f}"
+        yield f"These clients' true groups are known; the agreement with them is {ari} (ARI)"
 
 
 def toml_of(value: Any) -> str:

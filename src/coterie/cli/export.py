@@ -9,7 +9,7 @@ import typer
 
 from coterie.cli.options import Allow, Imports, RunsFolder
 from coterie.cli.predict import (
-    Client,
+    ClientName,
     Group,
     ModelSource,
     check_client_and_group,
@@ -40,7 +40,7 @@ def add(app: typer.Typer) -> None:
 def export(
     what: ModelSource,
     to: Annotated[Path, typer.Option(metavar="FILE", help="The file to write: .safetensors, .pt or .onnx.")],
-    client: Client = None,
+    client: ClientName = None,
     group: Group = None,
     imports: Imports = None,
     allow: Allow = None,

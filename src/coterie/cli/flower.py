@@ -25,7 +25,7 @@ Begin with [bold]coterie flower demo[/], a whole federation on this machine; the
 writes an app whose README leads from a rehearsal to real clients.
 """
 
-OWN_DATA: dict[str, Any] = {"name": "own", "clients": 3, "features": [8, 8, 1], "classes": 10}
+REMOTE_DATA: dict[str, Any] = {"name": "remote", "clients": 3, "features": [8, 8, 1], "classes": 10}
 """A placeholder in a new app's experiment for what the clients hold; it fits the digits."""
 
 flower = typer.Typer(rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]})
@@ -83,12 +83,12 @@ def new(
         found = Experiment.from_toml(experiment)
     else:
         give_typed({"method": method})
-        found = Experiment(data=OWN_DATA, method=_choose_method(method or "fesem"))
+        found = Experiment(data=REMOTE_DATA, method=_choose_method(method or "fesem"))
     write_app(folder, found.commented_toml())
     where = shlex.quote(str(folder))
     if experiment is None:
         print_escaped(f"{where} is written; say in {where}/experiment.toml what data the clients hold")
-    elif found.data.own:
+    elif found.data.is_remote:
         print_escaped(f"{where} is written")
     else:
         print_escaped(f"{where} is written; a rehearsal: each client uses its part of {found.data.name}")
@@ -136,7 +136,7 @@ def data(
     ):
         print_escaped(f"{path}  {name}, {sizes[1] - sizes[0]} samples")
     print_escaped(
-        f'the data of clients who load them: name = "own", clients = {federation.n}, '
+        f'the data of clients who load them: name = "remote", clients = {federation.n}, '
         f"features = {list(federation.features)}, classes = {federation.classes}"
     )
 

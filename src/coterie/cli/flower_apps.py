@@ -94,7 +94,7 @@ def diagnose_federation(grid: Grid, context: Context, place: Path) -> None:
     suggestions, data = suggest(diagnosis, experiment), experiment.data
     said = (
         f"data of their own, seed {experiment.run.seed}"
-        if data.own
+        if data.is_remote
         else describe_run(experiment).partition(" on ")[2]
     )
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from coterie.cli.live import format_clock
 from coterie.cli.printing import EscapingConsole
 from coterie.report.numbers import count_of, measured
 from coterie.runs.folder.metrics import RunMetric
-from coterie.studies.compare.cells import Outcome, Watcher
+from coterie.studies.compare.cells import CellOutcome, Watcher
 from coterie.studies.compare.notes import gather_notes
 from coterie.studies.compare.spec import Cell
 
@@ -80,7 +80,7 @@ class CellLines(Watcher):
     def note(self, cell: Cell, text: str) -> None:
         self._notes.append((cell, text))
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         self._running.pop(cell.key, None)
         self._done += 1
         self._tell_ended(cell, outcome)
@@ -100,7 +100,7 @@ class CellLines(Watcher):
         """Say whether a note was printed already, whatever the sentence says of the runs that have it."""
         return any(text in sentence for text in self._told)
 
-    def _tell_ended(self, cell: Cell, outcome: Outcome) -> None:
+    def _tell_ended(self, cell: Cell, outcome: CellOutcome) -> None:
         if outcome.status == "failed":
             # Its other rounds will never come: leave them out of the time left.
             self._planned[cell.key] = self._rounds[cell.key]
@@ -155,7 +155,7 @@ class LiveCells(CellLines):
         super().round(cell, number, value, metric)
         self._show()
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         super().ended(cell, outcome)
         self._show()
         if self._done == self._cells:

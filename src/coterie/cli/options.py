@@ -27,7 +27,7 @@ What = Annotated[
         autocompletion=complete_names("methods", (".toml",)),
     ),
 ]
-Run = Annotated[
+RunName = Annotated[
     str,
     typer.Argument(
         metavar="RUN", help="A run's name, the beginning of it, or its folder.", autocompletion=complete_runs

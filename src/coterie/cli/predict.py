@@ -43,7 +43,7 @@ ModelSource = Annotated[
         autocompletion=complete_runs,
     ),
 ]
-Client = Annotated[str | None, typer.Option(metavar="NAME|N", help="The model of this client of a run.")]
+ClientName = Annotated[str | None, typer.Option(metavar="NAME|N", help="The model of this client of a run.")]
 Group = Annotated[str | None, typer.Option(metavar="N", help="The model of this group of a run.")]
 
 
@@ -57,7 +57,7 @@ def predict(
     data: Annotated[
         str, typer.Option(metavar="FILE|DIR|NAME", help="A file, a folder of files or images, or a dataset.")
     ],
-    client: Client = None,
+    client: ClientName = None,
     group: Group = None,
     out: Annotated[
         Path | None,
@@ -163,8 +163,8 @@ def find_run(what: str, folder: str) -> RunFolder | None:
 
 def knows_one_of(run: RunFolder, clients: list[str]) -> bool:
     """Return whether a run that keeps its clients' models trained one of these clients."""
-    people = run.people() if clients and (run.path / "checkpoints").is_dir() else None
-    return people is not None and not set(clients).isdisjoint(people["name"].to_list())
+    federation = run.federation() if clients and (run.path / "checkpoints").is_dir() else None
+    return federation is not None and not set(clients).isdisjoint(federation["name"].to_list())
 
 
 def load_model(

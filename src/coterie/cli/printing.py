@@ -80,7 +80,7 @@ def describe_outcome(result: Result, page: Path | None) -> list[str]:
 
     last, run = result.summary, run_argument(result.folder)
     groups = count_of(last["groups"], "group") if last["groups"] else "no groups"
-    ari = "" if last["ari"] is None else f" (ARI {decimals(last['ari'])} to the planted ones)"
+    ari = "" if last["ari"] is None else f" (ARI {decimals(last['ari'])} to the true ones)"
     metrics, unit = result.measured, result.measured.deciding
     adapted = last.get(f"adapted_{metrics.headline}")
     after = "" if adapted is None else f" ({measured(unit, adapted)} after adaptation)"

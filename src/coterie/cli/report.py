@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from coterie.cli.options import Against, Charts, Run, RunsFolder, find_run, find_runs
+from coterie.cli.options import Against, Charts, RunName, RunsFolder, find_run, find_runs
 from coterie.errors import BadInput, print_escaped
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def add(app: typer.Typer) -> None:
     app.command()(report)
 
 
-def report(run: Run, charts: Charts = None, against: Against = None, folder: RunsFolder = "runs") -> None:
+def report(run: RunName, charts: Charts = None, against: Against = None, folder: RunsFolder = "runs") -> None:
     """Rebuild a run's page, alone or beside other runs, and save its charts for a paper."""
     found, others = find_run(run, folder), find_runs(against, folder)
     if charts is not None:

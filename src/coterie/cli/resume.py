@@ -6,7 +6,7 @@ import shlex
 
 import typer
 
-from coterie.cli.options import Against, Allow, Quiet, Run, RunsFolder, allow_flags, find_run, find_runs
+from coterie.cli.options import Against, Allow, Quiet, RunName, RunsFolder, allow_flags, find_run, find_runs
 from coterie.cli.run import train
 
 
@@ -16,7 +16,7 @@ def add(app: typer.Typer) -> None:
 
 
 def resume(
-    run: Run, against: Against = None, allow: Allow = None, quiet: Quiet = False, folder: RunsFolder = "runs"
+    run: RunName, against: Against = None, allow: Allow = None, quiet: Quiet = False, folder: RunsFolder = "runs"
 ) -> None:
     """Go on with a run that was interrupted; the result is the one it would have had without."""
     from coterie.cli.live import exit_on_interrupt

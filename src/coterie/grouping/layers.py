@@ -134,7 +134,7 @@ def distances(matrix: NDArray[np.float64], measure: Measure) -> NDArray[np.float
 
 @state("layer-choice")
 @dataclass(frozen=True, eq=False)
-class Choice:
+class LayerChoice:
     """Which layer is looked at, and what is known of each of C candidates while that is still to be decided."""
 
     chosen: int  # number of the candidate, -1 while undecided
@@ -144,7 +144,7 @@ class Choice:
     groupings: NDArray[np.int64]  # [C, n], the groupings of the last look
 
 
-C = TypeVar("C", bound=Choice)
+C = TypeVar("C", bound=LayerChoice)
 
 
 def best_cut(apart: NDArray[np.float64], linkage: Linkage) -> tuple[NDArray[np.int64], float]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.methods.adacfl import AdaCFL as AdaCFL
-    from coterie.methods.catalog import METHODS as METHODS
     from coterie.methods.cfl import CFL as CFL
     from coterie.methods.clusterfl import ClusterFL as ClusterFL
     from coterie.methods.dcpfl import DCPFL as DCPFL
@@ -36,15 +35,16 @@ if TYPE_CHECKING:
     from coterie.methods.lg_fedavg import LGFedAvg as LGFedAvg
     from coterie.methods.local_only import LocalOnly as LocalOnly
     from coterie.methods.method import Affinity as Affinity
+    from coterie.methods.method import Assignment as Assignment
     from coterie.methods.method import Cohort as Cohort
     from coterie.methods.method import Method as Method
     from coterie.methods.method import Needs as Needs
     from coterie.methods.method import ServerView as ServerView
-    from coterie.methods.method import Serving as Serving
     from coterie.methods.per_fedavg import PerFedAvg as PerFedAvg
+    from coterie.methods.registry import METHODS as METHODS
     from coterie.methods.robust_tkm import RobustTKM as RobustTKM
 
-_OF_METHOD = ("Affinity", "Cohort", "Method", "Needs", "ServerView", "Serving")
+_OF_METHOD = ("Affinity", "Assignment", "Cohort", "Method", "Needs", "ServerView")
 
 
 def __getattr__(name: str) -> Any:

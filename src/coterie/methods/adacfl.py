@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.methods.catalog import METHODS
 from coterie.methods.cfl import Distance, Layers, Signal
 from coterie.methods.layercfl import LayerCFL
+from coterie.methods.registry import METHODS
 
 
 @METHODS.add("adacfl")

@@ -37,7 +37,7 @@ from coterie.grouping.layers import (
     ALL,
     AUTO,
     UNDECIDED,
-    Choice,
+    LayerChoice,
     Measure,
     candidates,
     compare_parts,
@@ -48,11 +48,11 @@ from coterie.grouping.layers import (
 )
 from coterie.grouping.micro import bipartition_of_many
 from coterie.grouping.splitting import Gates, Leaves, born, norms, row_of, separation, separation_at, split
-from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.client_rows import add_rows, replace_rows
-from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Replies, Round, Send
-from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, ServerView, Serving
-from coterie.methods.privacy import UNTRIED, Covered
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, ServerView
+from coterie.methods.privacy import UNTRIED, PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 from coterie.methods.split_halves import compare_halves
 from coterie.models.layout import BYTES_PER_SCALAR, Layout, Part
 
@@ -101,7 +101,7 @@ SAMPLE = 2_000
 
 @state("layercfl")
 @dataclass(frozen=True, eq=False)
-class CFLState(Leaves, Choice):
+class CFLState(Leaves, LayerChoice):
     """The tree of leaves, the layers that are compared, and every client's last update."""
 
     updates: Tensor  # [n, T], on the trainable tensors
@@ -273,7 +273,7 @@ class CFL(Method[CFLState]):
             why = "a leaf of one or two clients is never cut, and there are no more"
         elif not tested:
             why = f"the updates of all {server.n} members of the leaf were known in too few rounds; "
-            why += "raise run.participation, where it is below 1, or lower run.dropout"
+            why += "raise run.participation, where it is below 1, or lower run.client_dropout"
         elif not rested:
             name, unit = self._rest
             times = shortest / unit if unit else math.inf
@@ -304,18 +304,18 @@ class CFL(Method[CFLState]):
         return "ratio", 1 / self.ratio if self.ratio else math.inf
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         server = "its server compares single clients' updates"
         if self.gamma_max != NOISE:
-            return Covered(server, UNTRIED, UNTRIED)
+            return PrivacySupport(server, UNTRIED, UNTRIED)
         halves = "its clients train on halves of their samples and tell what comes of each"
-        return Covered(server, halves, halves)
+        return PrivacySupport(server, halves, halves)
 
     def start(self, server: ServerView) -> CFLState:
         parts, chosen = candidates(server.layout, self.layers)
         return CFLState.initial(server, len(parts), chosen)
 
-    def round(self, state: CFLState, cohort: Cohort) -> Round[CFLState]:
+    def round(self, state: CFLState, cohort: Cohort) -> Exchanges[CFLState]:
         server, clients = cohort.server, cohort.clients
         rule = UpdateKeepingSolver() if self.persist_opt else LocalUpdate()
         send = {"model": Send(state.models, state.groups[clients])}
@@ -330,10 +330,10 @@ class CFL(Method[CFLState]):
             state, models=server.aggregation.average_groups(replies.models, groups, state.models, weights)
         )
 
-    def serving(self, state: CFLState, server: ServerView) -> Serving:
-        return Serving(state.models, state.groups)
+    def assignment(self, state: CFLState, server: ServerView) -> Assignment:
+        return Assignment(state.models, state.groups)
 
-    def newcomer(self, state: CFLState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: CFLState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Send newcomers down the tree: at each split to the side whose mean update is nearer to theirs.
 
         They make one local update from each model that was split, for updates compare only if they start from one
@@ -353,7 +353,7 @@ class CFL(Method[CFLState]):
                 apart = distances(compare_signals(part.take(signals), self.distance), self.distance)[0, 1:]
                 nodes[clients == client] = 2 * number + 1 + int(apart.argmin())
         rows = [UNKNOWN if node == UNKNOWN else row_of(state, int(node)) for node in nodes]
-        return Serving(state.models, np.array(rows, np.int64))
+        return Assignment(state.models, np.array(rows, np.int64))
 
     def affinity(self, state: CFLState, server: ServerView, clients: Ids) -> Affinity:
         signals = self._select_part(state, server.layout).take(
@@ -364,7 +364,7 @@ class CFL(Method[CFLState]):
 
     def _compare(
         self, state: CFLState, cohort: Cohort, known: Ids
-    ) -> Round[tuple[CFLState, NDArray[np.float64] | None]]:
+    ) -> Exchanges[tuple[CFLState, NDArray[np.float64] | None]]:
         """Return the matrix `[r, r]` between the `known` clients in the compared layers, and log the gaps.
 
         Above `scale.sketch_above` clients there is no matrix: a fixed sample of them gives the gaps and the layers.
@@ -408,7 +408,7 @@ class CFL(Method[CFLState]):
 
     def _split_leaves(
         self, state: CFLState, cohort: Cohort, known: Ids, matrix: NDArray[np.float64] | None
-    ) -> Round[CFLState]:
+    ) -> Exchanges[CFLState]:
         """Test each leaf whose members are known or mute (docs/methods/layercfl.md, D16); split what passes."""
         server = cohort.server
         parts = list(candidates(server.layout, self.layers)[0].values())
@@ -527,7 +527,7 @@ class CFL(Method[CFLState]):
         sides: NDArray[np.int64],
         inside: NDArray[np.float64] | None,
         cohort: Cohort,
-    ) -> Round[tuple[NDArray[np.int64], float]]:
+    ) -> Exchanges[tuple[NDArray[np.int64], float]]:
         """Test whether a leaf's members are of one population, and cut it by what the test measured (D9).
 
         All are asked, also those who do not take part in this round, for a few of a leaf tell little.

@@ -32,12 +32,12 @@ from coterie.errors import BadInput
 from coterie.grouping.aggregate import mix_models
 from coterie.grouping.labels import relabel
 from coterie.grouping.relation import relation
-from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.client_rows import replace_rows
-from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
-from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, ServerView, Serving
-from coterie.methods.privacy import Covered
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Outputs, Replies, Send
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.privacy import PrivacySupport
 from coterie.methods.private_layers import send_shared_part
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Part
 
 
@@ -165,14 +165,14 @@ class ClusterFL(Method[ClusterFLState]):
         return "its server solves a regression over the models of all clients, and averages none"
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         told = "its clients send their loss beside their model"
-        return Covered("its server relates single clients' models and hears their losses", told, told)
+        return PrivacySupport("its server relates single clients' models and hears their losses", told, told)
 
     def start(self, server: ServerView) -> ClusterFLState:
         return ClusterFLState.initial(server)
 
-    def round(self, state: ClusterFLState, cohort: Cohort) -> Round[ClusterFLState]:
+    def round(self, state: ClusterFLState, cohort: Cohort) -> Exchanges[ClusterFLState]:
         server, clients, none = cohort.server, cohort.clients, cohort.server.layout.nothing
         trainable = server.layout.trainable
         if state.changes.mean() < self.stop:  # step 5
@@ -196,10 +196,10 @@ class ClusterFL(Method[ClusterFLState]):
             state = replace(state, relation=related)
         return state
 
-    def serving(self, state: ClusterFLState, server: ServerView) -> Serving:
-        return Serving(state.models, state.groups, np.arange(server.n), own="model")
+    def assignment(self, state: ClusterFLState, server: ServerView) -> Assignment:
+        return Assignment(state.models, state.groups, np.arange(server.n), own="model")
 
-    def newcomer(self, state: ClusterFLState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: ClusterFLState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers train as without a relation; each joins the group that F mixes into it most."""
         initial, rule = server.initial(0), RelatedUpdate(self.alpha, self.local_epochs)
         replies: Replies = yield Exchange(clients, rule, {"initial": Send.same(initial, clients)})
@@ -214,7 +214,7 @@ class ClusterFL(Method[ClusterFLState]):
             shares = np.array([relation(torch.cat([known, one[None]]))[:-1, -1] for one in new])
             of_groups = shares @ (labels[there, None] == np.arange(labels.max() + 1))
             groups[answered] = np.where(of_groups.any(1), of_groups.argmax(1), UNKNOWN)
-        return Serving(torch.cat([initial[None], replies.models]), groups, rows)
+        return Assignment(torch.cat([initial[None], replies.models]), groups, rows)
 
     def _send_relation(self, state: ClusterFLState, clients: Ids, trainable: Part) -> dict[str, Send]:
         """Return what clients are sent of the relation, if there is one."""

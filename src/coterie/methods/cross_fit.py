@@ -15,7 +15,7 @@ from coterie.grouping.aggregate import group_means
 from coterie.grouping.gains import are_sound
 from coterie.grouping.halves import half_distances
 from coterie.grouping.robust import clip_updates
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import ServerView
 
 ROUNDS = 10
@@ -87,7 +87,7 @@ def cross_fit(
     kind: Kind,
     rounds: int = ROUNDS,
     done: Callable[[int], None] = lambda fold: None,
-) -> Round[CrossFit]:
+) -> Exchanges[CrossFit]:
     """Train and score all options without each fold of the clients' samples.
 
     For each of four folds, `rounds` rounds train a model for all, and as many a model for each group. In one more,
@@ -130,7 +130,7 @@ def cross_fit(
 
 def _train(
     rules: list[FoldUpdate], clients: Ids, groups: NDArray[np.int64], models: Tensor, server: ServerView
-) -> Round[Tensor]:
+) -> Exchanges[Tensor]:
     """Return the models `[K, P]` of the groups `[m]` after one round for each rule."""
     for rule in rules:
         replies: Replies = yield Exchange(clients, rule, {"model": Send(models, groups)})

@@ -38,11 +38,11 @@ from coterie.grouping.affinity import Scaling, layer_discrepancies, scaled_l1
 from coterie.grouping.cluster import dendrogram
 from coterie.grouping.rapid_decrease import count_terms, cut_at, has_decrease_ended, next_cut, radii
 from coterie.grouping.schedule import Layers, Unit, layer_parts, parts_of, periods, unit_names, whole_parts
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import serve_picked
-from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, ServerView, Serving, Split
-from coterie.methods.privacy import Aggregator, Covered
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView, Split
+from coterie.methods.privacy import Aggregator, PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
 
 Parts = Sequence[Part]
@@ -319,10 +319,10 @@ class DCPFL(Method[DCPFLState]):
         ]
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         server = "its server compares single clients' models and hears their losses"
         told = "its clients tell their loss in every round"
-        return Covered(server, told, told)
+        return PrivacySupport(server, told, told)
 
     def start(self, server: ServerView) -> DCPFLState:
         split = self.t_start == 0 and self.cut == 0
@@ -332,7 +332,7 @@ class DCPFL(Method[DCPFLState]):
             server, groups, 0.0 if split else 1.0, owed=not self.find_alone(groups).all(), layers=layers
         )
 
-    def round(self, state: DCPFLState, cohort: Cohort) -> Round[DCPFLState]:
+    def round(self, state: DCPFLState, cohort: Cohort) -> Exchanges[DCPFLState]:
         layout, number = cohort.server.layout, cohort.round
         parts, measuring = whole_parts(layout, self.unit), self.t_start > 0 and state.tree is None
         if state.finer is not None and state.finer_groups is not None:
@@ -364,8 +364,8 @@ class DCPFL(Method[DCPFLState]):
         yield Log("period", dict(zip(names, state.periods.mean(0).tolist(), strict=True)))
         return state
 
-    def serving(self, state: DCPFLState, server: ServerView) -> Serving:
-        return Serving(state.models, state.groups, own="model")
+    def assignment(self, state: DCPFLState, server: ServerView) -> Assignment:
+        return Assignment(state.models, state.groups, own="model")
 
     def evaluation(
         self, state: DCPFLState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False
@@ -374,7 +374,7 @@ class DCPFL(Method[DCPFLState]):
         parts = whole_parts(server.layout, self.unit)
         return Exchange(clients, Evaluate(split, "model"), {"model": state.send_owed(clients, parts)})
 
-    def newcomer(self, state: DCPFLState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: DCPFLState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers pick the group whose model has the smallest loss on their data, as a trial does.
 
         The distances of the first rounds would not do, for the groups' models have moved since. A group of one that
@@ -386,7 +386,7 @@ class DCPFL(Method[DCPFLState]):
     def affinity(self, state: DCPFLState, server: ServerView, clients: Ids) -> Affinity:
         return Affinity("model discrepancy", state.mean_distances[np.ix_(clients, clients)])
 
-    def _observe_loss(self, state: DCPFLState, received: Replies) -> Round[DCPFLState]:
+    def _observe_loss(self, state: DCPFLState, received: Replies) -> Exchanges[DCPFLState]:
         """Store the mean loss of the models as received; log whether its rapid decrease has ended."""
         if not len(received):
             return state
@@ -398,7 +398,7 @@ class DCPFL(Method[DCPFLState]):
             yield Log("rdp end", 1.0)
         return replace(state, losses=losses)
 
-    def _build_dendrogram(self, state: DCPFLState, replies: Replies, cohort: Cohort) -> Round[DCPFLState]:
+    def _build_dendrogram(self, state: DCPFLState, replies: Replies, cohort: Cohort) -> Exchanges[DCPFLState]:
         """Add up distances in the first rounds; after the last of them make the dendrogram."""
         n, layout = cohort.server.n, cohort.server.layout
         if n > 1 and len(replies):  # a single client has no distances
@@ -425,7 +425,7 @@ class DCPFL(Method[DCPFLState]):
             replies, self, cohort.round, layout
         )
 
-    def _run_trial(self, state: DCPFLState, models: Tensor, groups: Ids, cohort: Cohort) -> Round[DCPFLState]:
+    def _run_trial(self, state: DCPFLState, models: Tensor, groups: Ids, cohort: Cohort) -> Exchanges[DCPFLState]:
         """Let clients train the models of their group and of the finer one; the smaller mean loss decides.
 
         Heard are those that were sent both and have samples to tell the losses on; where nobody is, nothing is

@@ -19,11 +19,11 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.two_models import TwoModels
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Log, Replies, Round, Send
-from coterie.methods.method import Cohort, Needs, ServerView, Serving
+from coterie.methods.exchange import Exchange, Exchanges, Log, Replies, Send
+from coterie.methods.method import Assignment, Cohort, Needs, ServerView
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import Covered
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 CANDIDATES = (0.1, 1.0, 2.0)
 """The strengths that a client chooses among where it chooses (Li et al., 2021, Appendix)."""
@@ -57,11 +57,11 @@ class Ditto(OneModel):
         return Needs(validation=self.dynamic)
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         told = "its clients tell which lam does best; method.dynamic must be false" if self.dynamic else ""
-        return Covered(told, told, "its clients train twice in a round")
+        return PrivacySupport(told, told, "its clients train twice in a round")
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients = cohort.clients
         rule = TwoModels(CANDIDATES if self.dynamic else (self.lam,), self.personal_epochs)
         replies: Replies = yield Exchange(clients, rule, {"model": Send.same(state.model[0], clients)})
@@ -70,6 +70,6 @@ class Ditto(OneModel):
             yield Log("clients by lam", {str(lam): float((taken == lam).sum()) for lam in CANDIDATES})
         return GlobalState(cohort.server.aggregation.average(replies.models, state.model, replies.samples))
 
-    def serving(self, state: GlobalState, server: ServerView) -> Serving:
+    def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
         own = "personal" if self.evaluated == "personal" else ""
-        return Serving(state.model, np.zeros(server.n, np.int64), own=own)
+        return Assignment(state.model, np.zeros(server.n, np.int64), own=own)

@@ -221,7 +221,7 @@ class Log:
 
 @dataclass(frozen=True, eq=False)
 class LogGap:
-    """How well a matrix `[r, r]` between `clients` tells the planted groups apart, for runs that know them.
+    """How well a matrix `[r, r]` between `clients` tells the true groups apart, for runs that know them.
 
     Logged as `gap1` for similarities and as `gap2` for distances (docs/methods/layercfl.md), of `of`. The
     method learns nothing of the groups: answered by None.
@@ -235,8 +235,8 @@ class LogGap:
 
 
 Ask = Exchange | Outputs | Log | LogGap
-Round = Generator[Ask, Any, S]
-"""A round of a method: yields asks, receives `Replies`, a tensor or None, returns the new state."""
+Exchanges = Generator[Ask, Any, S]
+"""What a method has with clients: it yields asks, receives `Replies`, a tensor or None, and returns its result."""
 
 
 def _part(parts: Parts, position: int) -> Part | None:

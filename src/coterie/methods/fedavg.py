@@ -17,11 +17,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.methods.catalog import METHODS
-from coterie.methods.exchange import Exchange, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import AVERAGES, Covered
+from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.registry import METHODS
 
 
 @METHODS.add("fedavg")
@@ -37,10 +37,10 @@ class FedAvg(OneModel):
     ] = "samples"
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         return AVERAGES
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients = cohort.clients
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
         weights = replies.samples if self.weights == "samples" else None

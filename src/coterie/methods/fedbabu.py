@@ -22,10 +22,10 @@ from pydantic import Field
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, factor_after_drops
 from coterie.clients.rules.private import FrozenHeadUpdate
 from coterie.clients.rules.rule import Rule
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.method import Cohort, ServerView, Serving, Split
-from coterie.methods.privacy import Covered
+from coterie.methods.method import Assignment, Cohort, ServerView, Split
+from coterie.methods.privacy import PrivacySupport
 from coterie.methods.private_layers import PartlyShared, SharedLayers, select_last_layers
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
 
 
@@ -53,8 +53,8 @@ class FedBABU(SharedLayers):
     ] = ()
 
     @property
-    def covered(self) -> Covered:
-        return Covered("", "", "its clients adapt on their samples before they are scored")
+    def privacy_support(self) -> PrivacySupport:
+        return PrivacySupport("", "", "its clients adapt on their samples before they are scored")
 
     @property
     def rate_drops(self) -> tuple[int, ...]:
@@ -70,8 +70,8 @@ class FedBABU(SharedLayers):
         factor = factor_after_drops(self.lr_drops, cohort.round)
         return {"lr_factor": np.full(len(cohort.clients), factor)}
 
-    def serving(self, state: PartlyShared, server: ServerView) -> Serving:
-        return Serving(state.model, np.zeros(server.n, np.int64))
+    def assignment(self, state: PartlyShared, server: ServerView) -> Assignment:
+        return Assignment(state.model, np.zeros(server.n, np.int64))
 
     def measure(self, split: Split, last: bool) -> Rule:
         layers = f"last:{self.head}" if self.adapt == "head" else "all"

@@ -28,8 +28,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.proximal import GRID, PLU, ChooseIdentity, Mode, PLUThenEvaluate, pull_ratio
 from coterie.errors import BadInput
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies
 from coterie.methods.k_models import (
     Init,
     SharedBase,
@@ -41,8 +40,9 @@ from coterie.methods.k_models import (
     warn_of_one_choice,
     warn_of_sketches,
 )
-from coterie.methods.method import UNKNOWN, Cohort, Method, Needs, ServerView, Serving, Split
-from coterie.methods.privacy import Covered
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView, Split
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
 
 MIN_TAU2 = 1e-12
@@ -205,15 +205,15 @@ class FedCPS(Method[FedCPSState]):
         return warn_of_one_choice(state.groups, self.clusters, self.init)
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         server = "its first models and its steps depend on what single clients choose"
         chosen = "its clients tell which model they choose"
-        return Covered(server, chosen, chosen)
+        return PrivacySupport(server, chosen, chosen)
 
     def start(self, server: ServerView) -> FedCPSState:
         return FedCPSState.initial(self._draw_models(server, 0), server.n)
 
-    def round(self, state: FedCPSState, cohort: Cohort) -> Round[FedCPSState]:
+    def round(self, state: FedCPSState, cohort: Cohort) -> Exchanges[FedCPSState]:
         server, clients, layout = cohort.server, cohort.clients, cohort.server.layout
         if cohort.round == 1 and self.clusters > 1:
             if self.init in ("silhouette", "kmeans"):
@@ -235,8 +235,8 @@ class FedCPS(Method[FedCPSState]):
         yield Log("frozen", float(state.frozen))
         return state
 
-    def serving(self, state: FedCPSState, server: ServerView) -> Serving:
-        return Serving(state.models, state.groups, own="model")
+    def assignment(self, state: FedCPSState, server: ServerView) -> Assignment:
+        return Assignment(state.models, state.groups, own="model")
 
     def evaluation(
         self, state: FedCPSState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False
@@ -248,7 +248,7 @@ class FedCPS(Method[FedCPSState]):
         rule = PLUThenEvaluate(**self._make_rule().settings(), split=split, head_only=head_only)
         return Exchange(clients, rule, sends, state.steering(clients, server))
 
-    def newcomer(self, state: FedCPSState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: FedCPSState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers pick as all clients do: the model with the smallest loss on their data."""
         replies: Replies = yield self._ask_choices(state.models, clients, server.layout)
         return serve_picked(state.models, clients, replies)
@@ -257,7 +257,7 @@ class FedCPS(Method[FedCPSState]):
         sends = self._make_shared_base(layout).send(models, np.full(len(clients), UNKNOWN))
         return Exchange(clients, ChooseIdentity(self.identity_samples), sends)
 
-    def _redraw(self, cohort: Cohort) -> Round[Tensor]:
+    def _redraw(self, cohort: Cohort) -> Exchanges[Tensor]:
         layout = cohort.server.layout
         draw = partial(self._draw_models, cohort.server)
         return (

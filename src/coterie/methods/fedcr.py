@@ -25,11 +25,11 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.gaussian import EvaluateDraws, GaussianUpdate, reference_shape
 from coterie.clients.rules.rule import Rule
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split
-from coterie.methods.privacy import Covered
+from coterie.methods.privacy import PrivacySupport
 from coterie.methods.private_layers import PartlyShared, SharedLayers, send_shared_part
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
 
 
@@ -65,9 +65,9 @@ class FedCR(SharedLayers):
     head_epochs: Annotated[int, Field(ge=0, description="passes for the head before the last evaluation")] = 10
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         told = "its clients send Gaussians of every class"
-        return Covered(told, told, told)
+        return PrivacySupport(told, told, told)
 
     @property
     def needs(self) -> Needs:
@@ -78,7 +78,7 @@ class FedCR(SharedLayers):
         standard = torch.tensor([0.0, 1.0])[None, :, None].repeat(classes, 1, dim)
         return FedCRState(server.initial(0)[None], np.zeros(server.n, np.bool_), standard)
 
-    def round(self, state: PartlyShared, cohort: Cohort) -> Round[PartlyShared]:
+    def round(self, state: PartlyShared, cohort: Cohort) -> Exchanges[PartlyShared]:
         assert isinstance(state, FedCRState)
         clients, layout = cohort.clients, cohort.server.layout
         shared, rows = self.shared(layout), np.zeros(len(clients), np.int64)

@@ -19,11 +19,11 @@ import torch
 from pydantic import Field
 
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import Covered
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 
 @METHODS.add("feddane")
@@ -49,12 +49,12 @@ class FedDANE(OneModel):
     ] = "same"
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         server = "its clients send a gradient and then a model, so that each is in two sums"
         clients = "its clients send a gradient beside their model"
-        return Covered(server, clients, "its clients send the gradient of all their samples")
+        return PrivacySupport(server, clients, "its clients send the gradient of all their samples")
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         layout, same = cohort.server.layout, self.cohorts == "same"
         w, signal = state.model[0], layout.trainable
         replies: Replies = yield Exchange(

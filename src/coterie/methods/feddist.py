@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import AVERAGES, Covered
+from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 
 @METHODS.add("feddist")
@@ -41,10 +41,10 @@ class FedDist(OneModel):
     kappa: Annotated[float, Field(gt=0, description="the server's step"), Grid(0.2, 0.4, 0.6, 0.8, 1.0)] = 0.6
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         return AVERAGES
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients = cohort.clients
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
         weights, kappa = replies.samples if self.weights == "samples" else None, self.kappa

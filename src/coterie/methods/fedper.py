@@ -16,10 +16,10 @@ from pydantic import Field
 
 from coterie.clients.rules.private import PrivateUpdate
 from coterie.clients.rules.rule import Rule
-from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.method import Cohort
-from coterie.methods.privacy import AVERAGES, Covered
+from coterie.methods.privacy import AVERAGES, PrivacySupport
 from coterie.methods.private_layers import SharedLayers, select_last_layers
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
 
 
@@ -37,7 +37,7 @@ class FedPer(SharedLayers):
     ] = 1
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         return AVERAGES
 
     def shared(self, layout: Layout) -> Part:

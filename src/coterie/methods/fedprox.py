@@ -16,11 +16,11 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import AVERAGES, Covered
+from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 
 @METHODS.add("fedprox")
@@ -38,10 +38,10 @@ class FedProx(OneModel):
     ] = 0.1
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         return AVERAGES
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients = cohort.clients
         send = {"model": Send.same(state.model[0], clients)}
         replies: Replies = yield Exchange(clients, LocalUpdate(), send, {"mu": np.full(len(clients), self.mu)})

@@ -21,10 +21,10 @@ from pydantic import Field
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.private import AlternatingUpdate
 from coterie.clients.rules.rule import Rule
-from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.fedper import FedPer
 from coterie.methods.method import Cohort, Split
-from coterie.methods.privacy import AVERAGES, Covered
+from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 
 @METHODS.add("fedrep")
@@ -49,11 +49,11 @@ class FedRep(FedPer):
     ] = True
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         if self.phases == "joint" and not self.last_head:
             return AVERAGES
         twice = "its clients train twice in a round"
-        return Covered(
+        return PrivacySupport(
             "", "", "its clients train once more before they are scored" if self.phases == "joint" else twice
         )
 

@@ -16,11 +16,11 @@ import torch
 from pydantic import Field
 
 from coterie.clients.rules.gradient import SendGradient
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import Covered
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 
 @METHODS.add("fedsgd")
@@ -44,11 +44,11 @@ class FedSGD(OneModel):
     ] = "all"
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         told = "its clients send gradients, and noise is for models"
-        return Covered(told, told, "its clients send the gradient of their samples as it is")
+        return PrivacySupport(told, told, "its clients send the gradient of their samples as it is")
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients, layout = cohort.clients, cohort.server.layout
         send = {"model": Send.same(state.model[0], clients)}
         replies: Replies = yield Exchange(clients, SendGradient(self.batch), send)

@@ -23,11 +23,11 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.invariant import InvariantUpdate, OwnPriorUpdate, initial_prior
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split, serve
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import UNTRIED, Covered
+from coterie.methods.privacy import UNTRIED, PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 
 @state("fedsr")
@@ -72,17 +72,17 @@ class FedSR(OneModel):
         return Needs(gaussian=True, classes=True)
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         adapted = "its clients train on their samples before they are scored"
         if self.prior == "own":
-            return Covered(UNTRIED, UNTRIED, adapted)
+            return PrivacySupport(UNTRIED, UNTRIED, adapted)
         told = "its clients send priors of the classes beside their model"
-        return Covered(told, told, adapted)
+        return PrivacySupport(told, told, adapted)
 
     def start(self, server: ServerView) -> FedSRState:
         return FedSRState(server.initial(0)[None], initial_prior(server.layout)[None])
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         assert isinstance(state, FedSRState)
         clients = cohort.clients
         send = {"model": Send.same(state.model[0], clients)}
@@ -98,6 +98,6 @@ class FedSR(OneModel):
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False
     ) -> Exchange:
-        serving = self.serving(state, server)
+        assignment = self.assignment(state, server)
         rule = AdaptThenEvaluate(split, layers="last:1" if self.adapt == "head" else "all", epochs=self.fine_tune)
-        return Exchange(clients, rule, serve(serving, serving.served[clients]))
+        return Exchange(clients, rule, serve(assignment, assignment.served[clients]))

@@ -41,11 +41,11 @@ from coterie.grouping.divergence import js_divergences
 from coterie.grouping.gaps import find_groups, is_look, without_mean_direction
 from coterie.grouping.labels import relabel
 from coterie.grouping.trigger import Rho, hopkins, reweight_batch
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
-from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, ServerView, Serving, Split
-from coterie.methods.privacy import UNTRIED, Aggregator, Covered
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Outputs, Replies, Send
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView, Split
+from coterie.methods.privacy import UNTRIED, Aggregator, PrivacySupport
 from coterie.methods.private_layers import evaluate_kept_models, send_shared_part
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
 from coterie.randomness import NOBODY
 
@@ -222,9 +222,9 @@ class FedTSDP(Method[FedTSDPState]):
         return state.shared_part(server.layout, self.rounding)
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         server = "its server compares what single clients' models predict, and the models"
-        return Covered(server, UNTRIED, UNTRIED)
+        return PrivacySupport(server, UNTRIED, UNTRIED)
 
     def start(self, server: ServerView) -> FedTSDPState:
         layers = len(server.layout.layers)
@@ -233,7 +233,7 @@ class FedTSDP(Method[FedTSDPState]):
             raise BadInput(f"method.shared = {depth:g} is not possible; this network has {layers} layers")
         return FedTSDPState.initial(server, depth, self.tests)
 
-    def round(self, state: FedTSDPState, cohort: Cohort) -> Round[FedTSDPState]:
+    def round(self, state: FedTSDPState, cohort: Cohort) -> Exchanges[FedTSDPState]:
         server, clients, layout = cohort.server, cohort.clients, cohort.server.layout
         part = self.shared_part(state, server)
         send = send_shared_part(state.models, state.groups[clients], part, layout, state.known[clients])
@@ -273,7 +273,7 @@ class FedTSDP(Method[FedTSDPState]):
         js: NDArray[np.float64],
         batch: Ids,
         server: ServerView,
-    ) -> Round[FedTSDPState]:
+    ) -> Exchanges[FedTSDPState]:
         here, labels = replies.clients, np.zeros(len(replies), np.int64)
         if self.stages != "second":
             labels = cluster_by_distance(js, float(self.eps1), self.noise)
@@ -297,7 +297,7 @@ class FedTSDP(Method[FedTSDPState]):
             return state
         return replace(state, depth=state.depth * self.psi, weights=reweight_batch(state.weights, batch, self.rho))
 
-    def _log_distances(self, replies: Replies, server: ServerView) -> Round[None]:
+    def _log_distances(self, replies: Replies, server: ServerView) -> Exchanges[None]:
         """Log how far apart the weights are that the second stage would group, were all clients one group."""
         distances = model_distances(server.layout.trainable.take(replies.models))
         yield LogGap("weights", replies.clients, distances, "distance")
@@ -336,8 +336,8 @@ class FedTSDP(Method[FedTSDPState]):
             f"regrouping a method.eps1 below {apart:.3g} would have parted them{first}"
         ]
 
-    def serving(self, state: FedTSDPState, server: ServerView) -> Serving:
-        return Serving(state.models, state.groups, part=self.shared_part(state, server), own="model")
+    def assignment(self, state: FedTSDPState, server: ServerView) -> Assignment:
+        return Assignment(state.models, state.groups, part=self.shared_part(state, server), own="model")
 
     def evaluation(
         self, state: FedTSDPState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False
@@ -347,7 +347,7 @@ class FedTSDP(Method[FedTSDPState]):
         rows, known = state.groups[clients], state.known[clients]
         return evaluate_kept_models(rule, clients, state.models, rows, shared, server.layout, known)
 
-    def newcomer(self, state: FedTSDPState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: FedTSDPState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers train once from the clusters' mean; each joins the cluster that predicts most like it.
 
         A model trained from one cluster would join that one. A newcomer that does not answer joins the largest.
@@ -360,7 +360,7 @@ class FedTSDP(Method[FedTSDPState]):
             q, theirs = (yield Outputs(replies.models, inputs)), (yield Outputs(state.uploads, inputs))
             apart = js_divergences(q, theirs, kernel=server.scale.js)
             groups[np.isin(clients, replies.clients)] = nearest_group(apart, state.groups[state.known])
-        return Serving(state.models, groups, part=part, own="model")
+        return Assignment(state.models, groups, part=part, own="model")
 
     def affinity(self, state: FedTSDPState, server: ServerView, clients: Ids) -> Affinity | None:
         if not np.isin(clients, state.compared).all():

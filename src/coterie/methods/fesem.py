@@ -28,12 +28,12 @@ from coterie.clients.rules.rule import Rule
 from coterie.clients.rules.train_each import TrainEach, find_least_moved
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances, squared_distances
 from coterie.grouping.cluster import distances_of_many, kmeans
-from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.client_rows import VersionedRows, replace_rows
-from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import warn_of_sketches
-from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, ServerView, Serving
-from coterie.methods.privacy import Covered
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, ServerView
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import BYTES_PER_SCALAR, Part
 
 
@@ -110,10 +110,10 @@ class FeSEM(Method[FeSEMState]):
     ] = "nearest"
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         told = "" if self.e_step == "nearest" else "its clients tell how far each model moves"
         warm = "its clients train until they converge; method.warm_up must be 0" if self.warm_up else ""
-        return Covered("its server compares single clients' models", told, told or warm)
+        return PrivacySupport("its server compares single clients' models", told, told or warm)
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of what is approximate with more clients than are compared whole."""
@@ -144,7 +144,7 @@ class FeSEM(Method[FeSEMState]):
     def start(self, server: ServerView) -> FeSEMState:
         return FeSEMState.initial(server, self.clusters)
 
-    def round(self, state: FeSEMState, cohort: Cohort) -> Round[FeSEMState]:
+    def round(self, state: FeSEMState, cohort: Cohort) -> Exchanges[FeSEMState]:
         server = cohort.server
         if not state.known.any():
             return (yield from self._warm_up(state, cohort))
@@ -176,21 +176,21 @@ class FeSEM(Method[FeSEMState]):
         yield Log("objective", ends | {"after M": self.measure_objective(state, server)})
         return state
 
-    def serving(self, state: FeSEMState, server: ServerView) -> Serving:
-        return Serving(state.centres, state.groups)
+    def assignment(self, state: FeSEMState, server: ServerView) -> Assignment:
+        return Assignment(state.centres, state.groups)
 
-    def newcomer(self, state: FeSEMState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: FeSEMState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers train from the mean of the centres, then run the E-step (docs/methods/fesem.md, D11)."""
         replies: Replies = yield self._train_alone(state, clients, server)
         groups = np.full(len(clients), UNKNOWN, np.int64)
         groups[np.isin(clients, replies.clients)] = self.assign_nearest(replies.models, state.centres, server)
-        return Serving(state.centres, groups)
+        return Assignment(state.centres, groups)
 
     def affinity(self, state: FeSEMState, server: ServerView, clients: Ids) -> Affinity:
         points = gram_coordinates(self.compared_part(server).take(state.last[torch.from_numpy(clients)]))
         return Affinity("distance between client models", pairwise_distances(points))
 
-    def _warm_up(self, state: FeSEMState, cohort: Cohort) -> Round[FeSEMState]:
+    def _warm_up(self, state: FeSEMState, cohort: Cohort) -> Exchanges[FeSEMState]:
         """Let all clients train alone, and group the results by K-means."""
         server, everyone = cohort.server, cohort.server.everyone
         replies: Replies = yield Exchange(everyone, self._first_update, {"model": self._send_first_models(server)})

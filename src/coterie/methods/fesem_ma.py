@@ -19,10 +19,10 @@ from torch import Tensor
 
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances
 from coterie.grouping.matching import align_units, average_matched, hidden_layers
-from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.exchange import Ids, Send
 from coterie.methods.fesem import FeSEM, FeSEMState
 from coterie.methods.method import Affinity, Cohort, ServerView
+from coterie.methods.registry import METHODS, Grid
 
 
 @METHODS.add("fesem-ma")

@@ -36,12 +36,12 @@ from coterie.clients.rules.private import PrivateUpdate
 from coterie.grouping.affinity import quartiles
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
 from coterie.grouping.relation import agreement, neighbour_shares, same_neighbours
-from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.client_rows import replace_rows
-from coterie.methods.exchange import Exchange, Ids, Log, LogGap, Outputs, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Outputs, Replies, Send
 from coterie.methods.k_models import read_choices
-from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, Needs, ServerView, Serving
-from coterie.methods.privacy import UNTRIED, Covered
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.privacy import UNTRIED, PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 THRESHOLDS = {("hc", "hierarchy"): 0.45, ("hc", "threshold"): 0.96}
 """Least similarity of neighbours in the authors' scripts; 0.96 is fixed in their code for `hc`. Otherwise 0.4."""
@@ -93,12 +93,12 @@ class FLIS(Method[FLISState]):
         return Needs(public=2500, distributions=True, pairs="everybody" if self.mode == "hc" else "cohort")
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         server = "its server compares what single clients' models predict"
         if self.mode != "dc":
-            return Covered(server, UNTRIED, UNTRIED)
+            return PrivacySupport(server, UNTRIED, UNTRIED)
         chosen = "its clients choose which model they train by the loss on their samples"
-        return Covered(server, chosen, chosen)
+        return PrivacySupport(server, chosen, chosen)
 
     def start(self, server: ServerView) -> FLISState:
         n, initial = server.n, server.initial(0)[None]
@@ -110,14 +110,14 @@ class FLIS(Method[FLISState]):
             np.full(n, UNKNOWN, np.int64),
         )
 
-    def round(self, state: FLISState, cohort: Cohort) -> Round[FLISState]:
+    def round(self, state: FLISState, cohort: Cohort) -> Exchanges[FLISState]:
         return (
             yield from (self._train_with_cohort if self.mode == "dc" else self._train_with_neighbours)(
                 state, cohort
             )
         )
 
-    def _train_with_cohort(self, state: FLISState, cohort: Cohort) -> Round[FLISState]:
+    def _train_with_cohort(self, state: FLISState, cohort: Cohort) -> Exchanges[FLISState]:
         server, clients = cohort.server, cohort.clients
         send = {"models": Send.all(state.models, clients)}
         replies: Replies = yield Exchange(clients, ChooseTrainKeep(), send)  # steps 1 and 2
@@ -133,7 +133,7 @@ class FLIS(Method[FLISState]):
         models = server.aggregation.mix(shares, replies.models)  # step 3
         return replace(state, models=models, groups=groups)
 
-    def _train_with_neighbours(self, state: FLISState, cohort: Cohort) -> Round[FLISState]:
+    def _train_with_neighbours(self, state: FLISState, cohort: Cohort) -> Exchanges[FLISState]:
         server, clients = cohort.server, cohort.clients
         if cohort.round == 1:
             everyone = server.everyone
@@ -151,7 +151,7 @@ class FLIS(Method[FLISState]):
             else state
         )
 
-    def _compare(self, replies: Replies, state: FLISState, server: ServerView) -> Round[FLISState]:
+    def _compare(self, replies: Replies, state: FLISState, server: ServerView) -> Exchanges[FLISState]:
         """Find neighbours among all clients, with those that answered and were not compared before (step 0)."""
         if state.compared[replies.clients].all():
             return state
@@ -161,7 +161,7 @@ class FLIS(Method[FLISState]):
         groups[there] = same_neighbours(near[there])
         return replace(state, near=near, groups=groups)
 
-    def _store_predictions(self, state: FLISState, replies: Replies, server: ServerView) -> Round[FLISState]:
+    def _store_predictions(self, state: FLISState, replies: Replies, server: ServerView) -> Exchanges[FLISState]:
         """Store what the uploads predict; with `hc` of clients that were not compared before."""
         fresh = np.ones(len(replies), np.bool_) if self.mode == "dc" else ~state.compared[replies.clients]
         predictions, compared = state.predictions.copy(), state.compared.copy()
@@ -170,7 +170,7 @@ class FLIS(Method[FLISState]):
         compared[replies.clients] = True
         return replace(state, predictions=predictions, compared=compared)
 
-    def _find_neighbours(self, predictions: NDArray[np.int64], clients: Ids) -> Round[NDArray[np.bool_]]:
+    def _find_neighbours(self, predictions: NDArray[np.int64], clients: Ids) -> Exchanges[NDArray[np.bool_]]:
         """Return who are neighbours `[r, r]`, each client its own."""
         alike = agreement(predictions, predictions)
         yield LogGap("predictions", clients, alike, "similarity")
@@ -203,16 +203,16 @@ class FLIS(Method[FLISState]):
             f"on {alike['min']:.3g} to {alike['max']:.3g} of the samples"
         ]
 
-    def serving(self, state: FLISState, server: ServerView) -> Serving:
+    def assignment(self, state: FLISState, server: ServerView) -> Assignment:
         everyone = server.everyone
         if self.evaluated == "local":
-            return Serving(state.models[:1], state.groups, np.zeros(server.n, np.int64), own="model")
+            return Assignment(state.models[:1], state.groups, np.zeros(server.n, np.int64), own="model")
         if self.mode == "dc":  # each client takes the cluster model that suits its training data best
-            return Serving(state.models, state.groups, np.full(server.n, UNKNOWN, np.int64))
+            return Assignment(state.models, state.groups, np.full(server.n, UNKNOWN, np.int64))
         mixtures, rows = self._mix_neighbours(state, everyone, server)
-        return Serving(mixtures, state.groups, rows)
+        return Assignment(mixtures, state.groups, rows)
 
-    def newcomer(self, state: FLISState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: FLISState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers train once and serve each the result; with `hc`, its mean with the neighbours' last models.
 
         With `dc` they train the cluster model of their choice, whose group they join. With `hc` they start from the
@@ -226,7 +226,7 @@ class FLIS(Method[FLISState]):
             start = Send.same(server.initial(0), clients)
             replies = yield Exchange(clients, LocalUpdate(), {"model": start})
         if not len(replies):
-            return Serving(state.models, groups, rows)
+            return Assignment(state.models, groups, rows)
         answered, own = np.isin(clients, replies.clients), replies.models
         if self.mode == "dc":
             groups[answered] = read_choices(replies)
@@ -245,7 +245,7 @@ class FLIS(Method[FLISState]):
             near_models = torch.cat([state.models[torch.from_numpy(there)], own])
             own = server.aggregation.mix(shares, near_models)
         rows[answered] = len(state.models) + np.arange(len(own))
-        return Serving(torch.cat([state.models, own]), groups, rows)
+        return Assignment(torch.cat([state.models, own]), groups, rows)
 
     def affinity(self, state: FLISState, server: ServerView, clients: Ids) -> Affinity | None:
         if not state.compared[clients].all():
@@ -262,7 +262,7 @@ class FLIS(Method[FLISState]):
         return self.join or ("hierarchy" if self.mode == "hc" else "threshold")
 
 
-def _predict(models: Tensor, server: ServerView) -> Round[NDArray[np.int64]]:
+def _predict(models: Tensor, server: ServerView) -> Exchanges[NDArray[np.int64]]:
     """Return the class that each of the models `[r, P]` predicts for each public sample; ties to the first."""
     outputs: Tensor = yield Outputs(models, server.public_inputs())
     return np.asarray(outputs.numpy().argmax(2), np.int64)

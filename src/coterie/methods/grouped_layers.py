@@ -26,13 +26,13 @@ from coterie.clients.rules.private import PrivateUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances, squared_distances
 from coterie.grouping.cluster import kmeans
-from coterie.methods.catalog import METHODS, Grid
 from coterie.methods.client_rows import replace_rows
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import RESTARTS, warn_of_sketches
-from coterie.methods.method import UNKNOWN, Affinity, Cohort, Method, ServerView, Serving, Split
-from coterie.methods.privacy import UNTRIED, Covered
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, ServerView, Split
+from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.private_layers import evaluate_kept_models, send_shared_part
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
 
 
@@ -82,8 +82,8 @@ class GroupedLayers(Method[GroupedLayersState]):
         return "no search for groups" if self.after > rounds else ""
 
     @property
-    def covered(self) -> Covered:
-        return Covered("its server makes groups of single clients' models", UNTRIED, UNTRIED)
+    def privacy_support(self) -> PrivacySupport:
+        return PrivacySupport("its server makes groups of single clients' models", UNTRIED, UNTRIED)
 
     def start(self, server: ServerView) -> GroupedLayersState:
         layout, n = server.layout, server.n
@@ -95,7 +95,7 @@ class GroupedLayers(Method[GroupedLayersState]):
             )
         return GroupedLayersState(model, np.zeros(n, np.int64), nobody, torch.zeros(n, self.compared(layout).size))
 
-    def round(self, state: GroupedLayersState, cohort: Cohort) -> Round[GroupedLayersState]:
+    def round(self, state: GroupedLayersState, cohort: Cohort) -> Exchanges[GroupedLayersState]:
         server, clients, layout = cohort.server, cohort.clients, cohort.server.layout
         shared, common, compared = self.shared(layout), self.common_part(layout), self.compared(layout)
         rule = LocalUpdate() if self.private is None else PrivateUpdate()
@@ -122,10 +122,10 @@ class GroupedLayers(Method[GroupedLayersState]):
             models = common.put(models, average.average(trained, before, weights).repeat(len(models), 1))
         return replace(state, models=models, groups=groups)
 
-    def serving(self, state: GroupedLayersState, server: ServerView) -> Serving:
+    def assignment(self, state: GroupedLayersState, server: ServerView) -> Assignment:
         if self.private is None:
-            return Serving(state.models, state.groups)
-        return Serving(state.models, state.groups, part=self.shared(server.layout), own="model")
+            return Assignment(state.models, state.groups)
+        return Assignment(state.models, state.groups, part=self.shared(server.layout), own="model")
 
     def evaluation(
         self, state: GroupedLayersState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False
@@ -136,13 +136,13 @@ class GroupedLayers(Method[GroupedLayersState]):
         rule, shared, rows = Evaluate(split, "model"), self.shared(server.layout), state.rows(clients)
         return evaluate_kept_models(rule, clients, state.starts, rows, shared, server.layout, state.known[clients])
 
-    def newcomer(self, state: GroupedLayersState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: GroupedLayersState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers train once from the mean of the groups' models; each joins the nearest."""
         replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.starts[-1], clients)})
         groups, compared = np.full(len(clients), UNKNOWN), self.compared(server.layout)
         near = squared_distances(compared.take(replies.models), compared.take(state.models)).argmin(1)
         groups[np.isin(clients, replies.clients)] = near
-        return Serving(state.models, groups)
+        return Assignment(state.models, groups)
 
     def affinity(self, state: GroupedLayersState, server: ServerView, clients: Ids) -> Affinity | None:
         if not state.known[clients].all():

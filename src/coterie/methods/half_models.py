@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.clients.rules.half_losses import HalfLosses
 from coterie.grouping.divergence import js_divergences
 from coterie.grouping.halves import loss_distances
-from coterie.methods.exchange import Exchange, Ids, Outputs, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Outputs, Replies, Send
 from coterie.methods.method import ServerView
 
 
@@ -65,7 +65,7 @@ def have_directions(replies: Replies) -> Tensor:
     return ((lengths > 0) & lengths.isfinite()).all(0)  # NaN is where nothing crossed
 
 
-def compare_losses(halves: HalfModels, size: int) -> Round[NDArray[np.float64]]:
+def compare_losses(halves: HalfModels, size: int) -> Exchanges[NDArray[np.float64]]:
     """Return the distances `[2 r, 2 r]` of halves by the losses of their models under each other's samples.
 
     Each client is sent the models of all, `m` times `2 m P b` bytes down, and tells `4 m` losses.
@@ -85,7 +85,7 @@ def compare_losses(halves: HalfModels, size: int) -> Round[NDArray[np.float64]]:
     return loss_distances(replies.uploads["losses"].double().numpy().reshape(-1, len(models))[:, columns])
 
 
-def compare_predictions(halves: HalfModels, inputs: Tensor) -> Round[NDArray[np.float64]]:
+def compare_predictions(halves: HalfModels, inputs: Tensor) -> Exchanges[NDArray[np.float64]]:
     """Return the distances `[2 m, 2 m]` of halves: Jensen-Shannon divergences of what their models predict.
 
     Nothing crosses: the models are at the server, and so are the `inputs` `[s, *features]`.

@@ -28,11 +28,11 @@ from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.halves import LEAST, common_half, find_groups
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Ids, Log, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import read_choices, serve_picked
-from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving
-from coterie.methods.privacy import Covered
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 from coterie.methods.split_halves import gather_halves
 
 
@@ -68,14 +68,14 @@ class Halves(Method[HalvesState]):
     starts: Annotated[int, Field(ge=1, description="initial models from which halves are compared (V)")] = 4
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         told = "its clients send directions from halves of their samples"
-        return Covered("its server compares directions from halves of single clients' samples", told, told)
+        return PrivacySupport("its server compares directions from halves of single clients' samples", told, told)
 
     def start(self, server: ServerView) -> HalvesState:
         return HalvesState(server.initial(0)[None], np.full(server.n, UNKNOWN, np.int64), None, False)
 
-    def round(self, state: HalvesState, cohort: Cohort) -> Round[HalvesState]:
+    def round(self, state: HalvesState, cohort: Cohort) -> Exchanges[HalvesState]:
         clients, server = cohort.clients, cohort.server
         if state.p is None:
             state = yield from self._find_groups(state, cohort)
@@ -90,7 +90,7 @@ class Halves(Method[HalvesState]):
         )
         return replace(state, models=models)
 
-    def _find_groups(self, state: HalvesState, cohort: Cohort) -> Round[HalvesState]:
+    def _find_groups(self, state: HalvesState, cohort: Cohort) -> Exchanges[HalvesState]:
         """Test all clients and divide them (steps 1 and 2); too few answers leave that to the next round."""
         server = cohort.server
         gathered = yield from gather_halves(server.everyone, server, self.starts)
@@ -106,7 +106,7 @@ class Halves(Method[HalvesState]):
         groups[gathered.clients] = found.labels
         return HalvesState(state.models.repeat(found.count, 1), groups, p, found.all_differ)
 
-    def _join(self, state: HalvesState, clients: Ids) -> Round[HalvesState]:
+    def _join(self, state: HalvesState, clients: Ids) -> Exchanges[HalvesState]:
         """Let clients that were not placed pick the group whose model has the smallest loss on their data."""
         late = clients[state.groups[clients] == UNKNOWN]
         if not len(late):
@@ -116,10 +116,10 @@ class Halves(Method[HalvesState]):
         groups[replies.clients] = read_choices(replies)
         return replace(state, groups=groups)
 
-    def serving(self, state: HalvesState, server: ServerView) -> Serving:
-        return Serving(state.models, state.groups)
+    def assignment(self, state: HalvesState, server: ServerView) -> Assignment:
+        return Assignment(state.models, state.groups)
 
-    def newcomer(self, state: HalvesState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: HalvesState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers pick the group whose model has the smallest loss on their data."""
         replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
         return serve_picked(state.models, clients, replies)

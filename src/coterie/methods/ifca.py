@@ -22,8 +22,7 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose, ChooseThenTrain
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import (
     Init,
     cluster_first_models,
@@ -34,8 +33,9 @@ from coterie.methods.k_models import (
     warn_of_one_choice,
     warn_of_sketches,
 )
-from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving
-from coterie.methods.privacy import Covered
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 
 @state("ifca")
@@ -84,10 +84,10 @@ class IFCA(Method[IFCAState]):
     ] = None
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         first = "its first models depend on what single clients choose or train; method.init must be 'plain'"
         chosen = "its clients tell which model they choose"
-        return Covered("" if self.init == "plain" or self.clusters == 1 else first, chosen, chosen)
+        return PrivacySupport("" if self.init == "plain" or self.clusters == 1 else first, chosen, chosen)
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of K-means on sketches."""
@@ -100,7 +100,7 @@ class IFCA(Method[IFCAState]):
     def start(self, server: ServerView) -> IFCAState:
         return IFCAState(draw_models(server, self.clusters), np.full(server.n, UNKNOWN, np.int64))
 
-    def round(self, state: IFCAState, cohort: Cohort) -> Round[IFCAState]:
+    def round(self, state: IFCAState, cohort: Cohort) -> Exchanges[IFCAState]:
         clients, models = cohort.clients, state.models
         if cohort.round == 1 and self.clusters > 1:
             if self.init in ("silhouette", "kmeans"):
@@ -111,15 +111,15 @@ class IFCA(Method[IFCAState]):
         replies = yield Exchange(clients, ChooseThenTrain(), {"models": Send.all(models, clients)})  # steps 1-3
         return self._average(models, replies, read_choices(replies), cohort.server)  # step 4
 
-    def serving(self, state: IFCAState, server: ServerView) -> Serving:
-        return Serving(state.models, state.groups)
+    def assignment(self, state: IFCAState, server: ServerView) -> Assignment:
+        return Assignment(state.models, state.groups)
 
-    def newcomer(self, state: IFCAState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: IFCAState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers pick as all clients do: the model with the smallest loss on their data."""
         replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
         return serve_picked(state.models, clients, replies)
 
-    def _redraw(self, cohort: Cohort) -> Round[Tensor]:
+    def _redraw(self, cohort: Cohort) -> Exchanges[Tensor]:
         usual = 0.35 if self.clusters == 2 else 0.4 / self.clusters
         clients = cohort.clients
         return (

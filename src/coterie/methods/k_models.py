@@ -18,8 +18,8 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances
 from coterie.grouping.cluster import average_linkage, better_separated, kmeans
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
-from coterie.methods.method import UNKNOWN, Cohort, ServerView, Serving
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, ServerView
 from coterie.methods.privacy import Aggregator
 from coterie.models.layout import Layout, Part
 
@@ -60,7 +60,7 @@ def draw_models(server: ServerView, clusters: int, attempt: int = 0) -> Tensor:
 
 def redraw_until_all_picked(
     draw: Callable[[int], Tensor], probe: Callable[[Tensor], Exchange], share: float
-) -> Round[Tensor]:
+) -> Exchanges[Tensor]:
     """Draw models until each is picked by a share of the clients that answer; return the best draw if none is.
 
     Independent initial models can leave a cluster that nobody ever picks. The authors of IFCA draw anew until all
@@ -87,7 +87,7 @@ def redraw_until_all_picked(
 
 def cluster_first_models(
     start: Tensor, clusters: int, cohort: Cohort, init: Init = "kmeans"
-) -> Round[tuple[Replies, NDArray[np.int64]]]:
+) -> Exchanges[tuple[Replies, NDArray[np.int64]]]:
     """Let all clients train for one round from the model `start` `[P]`, and cluster the results.
 
     That is by K-means, or with `init = "silhouette"` by the better separated of what K-means and average linkage
@@ -124,11 +124,11 @@ def read_choices(replies: Replies) -> NDArray[np.int64]:
     return replies.numbers.get("choice", np.empty(0)).astype(np.int64)
 
 
-def serve_picked(models: Tensor, clients: Ids, replies: Replies) -> Serving:
+def serve_picked(models: Tensor, clients: Ids, replies: Replies) -> Assignment:
     """Serve newcomers the models `[K, P]` that they picked; one that did not answer has none yet."""
     groups = np.full(len(clients), UNKNOWN, np.int64)
     groups[np.isin(clients, replies.clients)] = read_choices(replies)
-    return Serving(models, groups)
+    return Assignment(models, groups)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.grouping.layers import AUTO
-from coterie.methods.catalog import METHODS
 from coterie.methods.cfl import CFL, Layers, Weights
+from coterie.methods.registry import METHODS
 
 
 @METHODS.add("layercfl")

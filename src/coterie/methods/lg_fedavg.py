@@ -18,11 +18,11 @@ from pydantic import Field
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.private import PrivateUpdate
 from coterie.clients.rules.rule import Rule
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Replies, Round, Send
-from coterie.methods.method import Cohort, ServerView, Serving
-from coterie.methods.privacy import AVERAGES, Covered
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
+from coterie.methods.method import Assignment, Cohort, ServerView
+from coterie.methods.privacy import AVERAGES, PrivacySupport
 from coterie.methods.private_layers import PartlyShared, SharedLayers, select_last_layers
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
 
 
@@ -58,7 +58,7 @@ class LGFedAvg(SharedLayers):
         return "FedAvg" if self.layers >= len(layout.layers) or self.pretrain >= rounds else ""
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         return AVERAGES
 
     def shared(self, layout: Layout) -> Part:
@@ -67,12 +67,12 @@ class LGFedAvg(SharedLayers):
     def update(self, cohort: Cohort) -> Rule:
         return PrivateUpdate()
 
-    def serving(self, state: PartlyShared, server: ServerView) -> Serving:
+    def assignment(self, state: PartlyShared, server: ServerView) -> Assignment:
         if state.started.any():
-            return super().serving(state, server)
-        return Serving(state.model, np.zeros(server.n, np.int64))
+            return super().assignment(state, server)
+        return Assignment(state.model, np.zeros(server.n, np.int64))
 
-    def round(self, state: PartlyShared, cohort: Cohort) -> Round[PartlyShared]:
+    def round(self, state: PartlyShared, cohort: Cohort) -> Exchanges[PartlyShared]:
         if cohort.round > self.pretrain:
             return (yield from super().round(state, cohort))
         clients = cohort.clients

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.local_update import TrainOwn
-from coterie.methods.catalog import METHODS
-from coterie.methods.exchange import Exchange, Ids, Round
-from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving
-from coterie.methods.privacy import Covered
+from coterie.methods.exchange import Exchange, Exchanges, Ids
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS
 
 
 @state("local-only")
@@ -49,22 +49,22 @@ class LocalOnly(Method[LocalOnlyState]):
         return "it averages nothing"
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         told = "its clients send nothing that noise could hide"
-        return Covered(told, told, samples="")
+        return PrivacySupport(told, told, samples="")
 
     def start(self, server: ServerView) -> LocalOnlyState:
         return LocalOnlyState(server.initial(0)[None])
 
-    def round(self, state: LocalOnlyState, cohort: Cohort) -> Round[LocalOnlyState]:
+    def round(self, state: LocalOnlyState, cohort: Cohort) -> Exchanges[LocalOnlyState]:
         yield Exchange(cohort.clients if self.trains == "cohort" else cohort.server.everyone, TrainOwn())
         return state
 
-    def serving(self, state: LocalOnlyState, server: ServerView) -> Serving:
-        return Serving(state.model, np.arange(server.n), rows=np.zeros(server.n, np.int64), own="model")
+    def assignment(self, state: LocalOnlyState, server: ServerView) -> Assignment:
+        return Assignment(state.model, np.arange(server.n), rows=np.zeros(server.n, np.int64), own="model")
 
-    def newcomer(self, state: LocalOnlyState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: LocalOnlyState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Serve newcomers the common initial model; they join no group."""
         yield from ()
         nobody = np.full(len(clients), UNKNOWN, np.int64)
-        return Serving(state.model, nobody, rows=np.zeros(len(clients), np.int64))
+        return Assignment(state.model, nobody, rows=np.zeros(len(clients), np.int64))

@@ -15,8 +15,8 @@ from torch import Tensor
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.tasks import Task
 from coterie.methods.aggregation import Aggregation
-from coterie.methods.exchange import Exchange, Ids, Round, Send
-from coterie.methods.privacy import Aggregator, Covered
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Send
+from coterie.methods.privacy import Aggregator, PrivacySupport
 from coterie.methods.scale import Scale
 from coterie.models.layout import Layout, Part
 from coterie.randomness import stream
@@ -124,7 +124,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Serving:
+class Assignment:
     """Which parameters each client is evaluated with.
 
     Attributes:
@@ -149,14 +149,14 @@ class Serving:
         return self.groups if self.rows is None else self.rows
 
 
-def serve(serving: Serving, rows: NDArray[np.int64]) -> dict[str, Send]:
+def serve(assignment: Assignment, rows: NDArray[np.int64]) -> dict[str, Send]:
     """Return what clients served `rows` `[m]` are sent: their row's part, or all rows to choose among."""
-    if serving.own and serving.part is None:
+    if assignment.own and assignment.part is None:
         return {}
-    send = {"model": Send(serving.models, rows, serving.part)}
+    send = {"model": Send(assignment.models, rows, assignment.part)}
     if (rows == UNKNOWN).any():
-        every = np.tile(np.arange(len(serving.models)), (len(rows), 1))
-        send["models"] = Send(serving.models, np.where(rows[:, None] == UNKNOWN, every, -1))
+        every = np.tile(np.arange(len(assignment.models)), (len(rows), 1))
+        send["models"] = Send(assignment.models, np.where(rows[:, None] == UNKNOWN, every, -1))
     return send
 
 
@@ -176,15 +176,15 @@ class Method(ABC, Generic[S]):
         """
 
     @abstractmethod
-    def round(self, state: S, cohort: Cohort) -> Round[S]:
+    def round(self, state: S, cohort: Cohort) -> Exchanges[S]:
         """Run one round: yield exchanges, receive replies of any subset of the clients, return the new state."""
 
     @abstractmethod
-    def serving(self, state: S, server: ServerView) -> Serving:
-        """Say which parameters each client is evaluated with."""
+    def assignment(self, state: S, server: ServerView) -> Assignment:
+        """Return which model each client is assigned, and so evaluated with."""
 
     @abstractmethod
-    def newcomer(self, state: S, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: S, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Say which group clients that were never in training join, and from which models they start.
 
         `server` knows the newcomers under the ids in `clients`; `state` may have no rows for them. The groups and
@@ -223,9 +223,9 @@ class Method(ABC, Generic[S]):
         return ""
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         """Which kinds of noise hide, with these settings, all that leaves clients (docs/privacy.md)."""
-        return Covered()
+        return PrivacySupport()
 
     @property
     def needs(self) -> Needs:
@@ -244,12 +244,12 @@ class Method(ABC, Generic[S]):
 
         `last` says that no round follows, for methods that end in a last adaptation.
         """
-        serving = self.serving(state, server)
-        return Exchange(clients, Evaluate(split, serving.own), serve(serving, serving.served[clients]))
+        assignment = self.assignment(state, server)
+        return Exchange(clients, Evaluate(split, assignment.own), serve(assignment, assignment.served[clients]))
 
     def private_layers(self, state: S, server: ServerView) -> Part:
         """Return the layers that each client keeps to itself; all, where the method serves whole models."""
-        layout, part = server.layout, self.serving(state, server).part
+        layout, part = server.layout, self.assignment(state, server).part
         return layout.everything - part if part and part.size < layout.size else layout.everything
 
     def affinity(self, state: S, server: ServerView, clients: Ids) -> Affinity | None:

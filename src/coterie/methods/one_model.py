@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.methods.exchange import Ids, Round
-from coterie.methods.method import Method, ServerView, Serving
+from coterie.methods.exchange import Exchanges, Ids
+from coterie.methods.method import Assignment, Method, ServerView
 
 
 @state("global-model")
@@ -26,10 +26,10 @@ class OneModel(Method[GlobalState]):
     def start(self, server: ServerView) -> GlobalState:
         return GlobalState(server.initial(0)[None])
 
-    def serving(self, state: GlobalState, server: ServerView) -> Serving:
-        return Serving(state.model, np.zeros(server.n, np.int64))
+    def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
+        return Assignment(state.model, np.zeros(server.n, np.int64))
 
-    def newcomer(self, state: GlobalState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: GlobalState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Serve newcomers the one model."""
         yield from ()
-        return Serving(state.model, np.zeros(len(clients), np.int64))
+        return Assignment(state.model, np.zeros(len(clients), np.int64))

@@ -23,11 +23,11 @@ from pydantic import Field
 
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.meta import MetaUpdate
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import Cohort, ServerView, Split, serve
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import Covered
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 
 
 @METHODS.add("per-fedavg")
@@ -69,10 +69,12 @@ class PerFedAvg(OneModel):
     ] = None
 
     @property
-    def covered(self) -> Covered:
-        return Covered("", "", "its clients take steps of its own kind on their samples, which noise does not hide")
+    def privacy_support(self) -> PrivacySupport:
+        return PrivacySupport(
+            "", "", "its clients take steps of its own kind on their samples, which noise does not hide"
+        )
 
-    def round(self, state: GlobalState, cohort: Cohort) -> Round[GlobalState]:
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients = cohort.clients
         rule = MetaUpdate(self.alpha, self.beta, self.order, self.delta)
         replies: Replies = yield Exchange(clients, rule, {"model": Send.same(state.model[0], clients)})
@@ -81,7 +83,7 @@ class PerFedAvg(OneModel):
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False
     ) -> Exchange:
-        serving = self.serving(state, server)
+        assignment = self.assignment(state, server)
         steps = self.fine_tune_steps if self.fine_tune is None else None
         rule = AdaptThenEvaluate(split, epochs=self.fine_tune, steps=steps, lr=self.alpha, plain=True)
-        return Exchange(clients, rule, serve(serving, serving.served[clients]))
+        return Exchange(clients, rule, serve(assignment, assignment.served[clients]))

@@ -92,7 +92,7 @@ class Privacy(Section):
 
 
 @dataclass(frozen=True)
-class Covered:
+class PrivacySupport:
     """Whether all that leaves clients is under the promise of each kind of noise: empty, or why it is not.
 
     A reason ends the sentence "privacy.noise_by = 'server' is not possible with cfl: …". Where a method gives none
@@ -110,7 +110,7 @@ class Covered:
 UNTRIED = "its clients send models alone, but nobody has tried how it makes groups of models under noise"
 """Of what noise would cover, for all that the server does with models under noise costs nothing."""
 
-AVERAGES = Covered("", "", "")
+AVERAGES = PrivacySupport("", "", "")
 """Of a method whose clients train and send a model, and whose server averages these."""
 
 

@@ -18,8 +18,8 @@ from coterie.catalogue import state
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.rules.rule import Rule
 from coterie.errors import BadInput
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
-from coterie.methods.method import Cohort, Method, ServerView, Serving, Split
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
+from coterie.methods.method import Assignment, Cohort, Method, ServerView, Split
 from coterie.models.layout import Layout, Part
 
 
@@ -54,7 +54,7 @@ class SharedLayers(Method[PartlyShared]):
         self.shared(server.layout)  # raises if the network has too few layers
         return PartlyShared(server.initial(0)[None], np.zeros(server.n, np.bool_))
 
-    def round(self, state: PartlyShared, cohort: Cohort) -> Round[PartlyShared]:
+    def round(self, state: PartlyShared, cohort: Cohort) -> Exchanges[PartlyShared]:
         clients, layout = cohort.clients, cohort.server.layout
         shared = self.shared(layout)
         rows = np.zeros(len(clients), np.int64)
@@ -72,13 +72,13 @@ class SharedLayers(Method[PartlyShared]):
         """Return numbers that steer the rule by name, `[m]`: one a client."""
         return {}
 
-    def serving(self, state: PartlyShared, server: ServerView) -> Serving:
-        return Serving(state.model, np.zeros(server.n, np.int64), part=self.shared(server.layout), own="model")
+    def assignment(self, state: PartlyShared, server: ServerView) -> Assignment:
+        return Assignment(state.model, np.zeros(server.n, np.int64), part=self.shared(server.layout), own="model")
 
-    def newcomer(self, state: PartlyShared, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: PartlyShared, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Serve newcomers the shared layers over the initial private ones."""
         yield from ()
-        return Serving(state.model, np.zeros(len(clients), np.int64))
+        return Assignment(state.model, np.zeros(len(clients), np.int64))
 
     def evaluation(
         self, state: PartlyShared, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

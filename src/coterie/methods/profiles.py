@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from coterie.clients.rules.profile import CUTS, HalfProfiles, InputMoments
 from coterie.grouping.skew import are_sound
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 
 
 def gather_profiles(
     clients: Ids, size: int, features: tuple[int, ...], classes: int, targets: int = 0
-) -> Round[tuple[Ids, NDArray[np.float64]]]:
+) -> Exchanges[tuple[Ids, NDArray[np.float64]]]:
     """Return whose profiles are sound `[r]`, and these `[r, 2, C, 1 + d]` (`grouping.skew`).
 
     First each tells means and deviations of its inputs, by whose medians over the clients they are standardised for

@@ -26,10 +26,10 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import squared_distances
 from coterie.grouping.aggregate import trimmed_means
 from coterie.grouping.cluster import trimmed_kmeans
-from coterie.methods.catalog import METHODS, Grid
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
-from coterie.methods.method import UNKNOWN, Cohort, Method, ServerView, Serving
-from coterie.methods.privacy import UNTRIED, Covered
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.privacy import UNTRIED, PrivacySupport
+from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Part
 
 
@@ -75,15 +75,15 @@ class RobustTKM(Method[RobustTKMState]):
         return "it has a trimmed mean of its own (trim, kmeans_trim)"
 
     @property
-    def covered(self) -> Covered:
+    def privacy_support(self) -> PrivacySupport:
         server = "its server clusters single clients' models"
-        return Covered(server, UNTRIED, "its clients train longer at first than the promise counts")
+        return PrivacySupport(server, UNTRIED, "its clients train longer at first than the promise counts")
 
     def start(self, server: ServerView) -> RobustTKMState:
         rows = server.initial(0).repeat(self.clusters, 1)
         return RobustTKMState(rows, rows, np.full(server.n, UNKNOWN, np.int64))
 
-    def round(self, state: RobustTKMState, cohort: Cohort) -> Round[RobustTKMState]:
+    def round(self, state: RobustTKMState, cohort: Cohort) -> Exchanges[RobustTKMState]:
         if (state.groups == UNKNOWN).all():
             return (yield from self._cluster_once(state, cohort))
         late = state.groups[cohort.clients] == UNKNOWN
@@ -99,18 +99,18 @@ class RobustTKM(Method[RobustTKMState]):
             state = replace(state, groups=everyone)
         return state
 
-    def serving(self, state: RobustTKMState, server: ServerView) -> Serving:
-        return Serving(state.models, state.groups)
+    def assignment(self, state: RobustTKMState, server: ServerView) -> Assignment:
+        return Assignment(state.models, state.groups)
 
-    def newcomer(self, state: RobustTKMState, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: RobustTKMState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers train alone and join the nearest centre."""
         groups = np.full(len(clients), UNKNOWN, np.int64)
         if (state.groups != UNKNOWN).any():
             joined, found = yield from self._join(state, clients, server)
             groups[np.isin(clients, joined)] = found
-        return Serving(state.models, groups)
+        return Assignment(state.models, groups)
 
-    def _cluster_once(self, state: RobustTKMState, cohort: Cohort) -> Round[RobustTKMState]:
+    def _cluster_once(self, state: RobustTKMState, cohort: Cohort) -> Exchanges[RobustTKMState]:
         """Let all clients train alone, and cluster the results."""
         server = cohort.server
         replies = yield from self._train_alone(server.everyone, server)
@@ -128,7 +128,7 @@ class RobustTKM(Method[RobustTKMState]):
 
     def _join(
         self, state: RobustTKMState, clients: Ids, server: ServerView
-    ) -> Round[tuple[Ids, NDArray[np.int64]]]:
+    ) -> Exchanges[tuple[Ids, NDArray[np.int64]]]:
         """Return the clients that answered, and the cluster of the nearest centre of each; ties to the first."""
         replies = yield from self._train_alone(clients, server)
         there = np.unique(state.groups[state.groups != UNKNOWN])
@@ -136,7 +136,7 @@ class RobustTKM(Method[RobustTKMState]):
         distances = squared_distances(part.take(replies.models), part.take(state.centres[torch.from_numpy(there)]))
         return replies.clients, there[distances.argmin(1)]
 
-    def _train_alone(self, clients: Ids, server: ServerView) -> Round[Replies]:
+    def _train_alone(self, clients: Ids, server: ServerView) -> Exchanges[Replies]:
         send = {"model": Send.same(server.initial(0), clients)}
         replies: Replies = yield Exchange(clients, LocalUpdate(self.local_epochs), send)
         return replies

@@ -19,7 +19,7 @@ from coterie.grouping.halves import (
     half_distances,
     pairing_test,
 )
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.half_models import HalfModels, have_directions, make_half_models
 from coterie.methods.method import ServerView
 from coterie.models.layout import Part
@@ -62,7 +62,7 @@ def gather_halves(
     starts: int,
     gathered: Callable[[int], None] = lambda start: None,
     most_models: int = 0,
-) -> Round[GatheredHalves]:
+) -> Exchanges[GatheredHalves]:
     """Let clients train on either half of their data, from each of several initial models.
 
     The halves stay the same, so that averages over the starts are as exchangeable as the halves. The first start is
@@ -102,7 +102,7 @@ def gather_halves(
 
 def compare_halves(
     clients: Ids, groups: Ids, models: Tensor, server: ServerView, part: Part | None = None
-) -> Round[dict[int, tuple[Ids, NDArray[np.float64]]]]:
+) -> Exchanges[dict[int, tuple[Ids, NDArray[np.float64]]]]:
     """Return, for each group, which clients have two halves `[r]`, and the distances of these `[2 r, 2 r]`.
 
     They train on either half from the model of their group. A group is left out where fewer than `LEAST` answered.
@@ -129,7 +129,7 @@ def compare_halves(
 
 def warn_of_mixed_groups(
     models: Tensor, groups: NDArray[np.int64], names: NDArray[np.int64], server: ServerView, round: int
-) -> Round[list[str]]:
+) -> Exchanges[list[str]]:
     """Return a warning that names the groups whose clients still differ; none where no group's do.
 
     At most `MOST_MEMBERS` of each group, drawn at random, train on halves from its model. A group's clients differ

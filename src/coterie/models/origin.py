@@ -129,6 +129,6 @@ def add_noise(vector: Tensor, layout: Layout, seed: int, variant: int) -> Tensor
     weights = [e for e in layout.tensors if len(e.shape) > 1 and e.kind != "norm"] or list(layout.tensors)
     for entry in weights:
         values = entry.view(found)
-        spread = float(values.std()) if entry.size > 1 else 0.0
-        values.add_(torch.randn(entry.shape, generator=generator), alpha=SPREAD * (spread or 1.0))
+        std = float(values.std()) if entry.size > 1 else 0.0
+        values.add_(torch.randn(entry.shape, generator=generator), alpha=SPREAD * (std or 1.0))
     return found

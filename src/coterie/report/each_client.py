@@ -28,7 +28,7 @@ from coterie.report.tables import Table
 from coterie.report.uncertainty import wilson_interval
 from coterie.report.why_groups import settled_rounds
 from coterie.runs.folder.baselines import LOCAL, TITLES, TUNED
-from coterie.runs.folder.reading import Run
+from coterie.runs.folder.reading import RunResults
 
 MEAN, MAJORITY = "own training mean", "own majority class"
 
@@ -87,7 +87,7 @@ class EachClient:
     """Clients for whom there is no room."""
 
 
-def describe_clients(run: Run, others: Sequence[Run] = ()) -> EachClient | None:
+def describe_clients(run: RunResults, others: Sequence[RunResults] = ()) -> EachClient | None:
     """Say how each client fares in the last round that was evaluated; None where none was.
 
     Args:
@@ -124,7 +124,7 @@ def describe_clients(run: Run, others: Sequence[Run] = ()) -> EachClient | None:
     return EachClient(table, sorted_by, sentences, cautions, max(last.height - MOST_CLIENTS, 0))
 
 
-def _find_baselines(run: Run, others: Sequence[Run]) -> tuple[list[Baseline], list[str]]:
+def _find_baselines(run: RunResults, others: Sequence[RunResults]) -> tuple[list[Baseline], list[str]]:
     """Return what each client is held against, and the labels of runs that it cannot be held against."""
     last, found, apart = run.last, list[Baseline](), list[str]()
     for other in others:
@@ -144,13 +144,13 @@ def _find_baselines(run: Run, others: Sequence[Run]) -> tuple[list[Baseline], li
     return found, apart
 
 
-def _beside(run: Run, other: Run, *columns: str) -> list[Floats]:
+def _beside(run: RunResults, other: RunResults, *columns: str) -> list[Floats]:
     """Return columns of a run's intervals for the clients of another, in their order."""
     known = run.last.select("client").join(other.intervals, on="client", how="left", maintain_order="left")
     return [floats(known[column]) for column in columns]
 
 
-def _constant_answer(run: Run) -> Baseline | None:
+def _constant_answer(run: RunResults) -> Baseline | None:
     """Return what each client's best constant answer from its training targets scores; None where nobody knows."""
     score, low, high = _beside(run, run, "constant", "constant_low", "constant_high")
     if np.isnan(score).all():
@@ -163,7 +163,7 @@ def _count_of_one_class(baselines: Sequence[Baseline]) -> int:
     return sum(int((baseline.scores == 1).sum()) for baseline in baselines if baseline.fixed)
 
 
-def _are_same_clients(run: Run, other: Run) -> bool:
+def _are_same_clients(run: RunResults, other: RunResults) -> bool:
     """Say whether the clients of two runs are scored alike on the same samples, as far as the folders tell."""
     if not other.last.height or run.metrics.deciding != other.metrics.deciding:
         return False
@@ -173,10 +173,10 @@ def _are_same_clients(run: Run, other: Run) -> bool:
     return same and tested[0].equals(tested[1])
 
 
-def _most_common_class(run: Run) -> Baseline | None:
+def _most_common_class(run: RunResults) -> Baseline | None:
     """Return the share of each client's most common class among its training samples; None where nobody says."""
     known = run.last.select("client").join(
-        run.people.select("client", "labels"), on="client", how="left", maintain_order="left"
+        run.federation.select("client", "labels"), on="client", how="left", maintain_order="left"
     )
     labels = pl.col("labels")
     counts = known.select(labels.list.sum().alias("all"), labels.list.max().alias("most"))
@@ -188,7 +188,7 @@ def _most_common_class(run: Run) -> Baseline | None:
 
 
 def _table(
-    run: Run,
+    run: RunResults,
     baselines: Sequence[Baseline],
     gains: Sequence[Floats],
     bounds: Sequence[Ends | None],
@@ -221,7 +221,7 @@ def _table(
 
 
 def _caution(
-    run: Run,
+    run: RunResults,
     counted: bool,
     scores: Floats,
     samples: NDArray[np.int64],

@@ -22,7 +22,7 @@ from coterie.report.why_groups import explain_groups
 from coterie.runs.folder.baselines import TITLES, read_baselines, read_refusals
 from coterie.runs.folder.files import write_whole
 from coterie.runs.folder.metrics import ADAPTED, MACRO, RunMetric
-from coterie.runs.folder.reading import Run, method_name, read_runs
+from coterie.runs.folder.reading import RunResults, method_name, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import newcomers_columns
 
@@ -95,7 +95,7 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
     return path
 
 
-def _lead(run: Run) -> str:
+def _lead(run: RunResults) -> str:
     done, clients = run.rounds.height, run.last.height
     experiment = run.folder.experiment()
     data, network = experiment.get("data", {}), _network(run)
@@ -116,7 +116,7 @@ def _compared(folders: Sequence[RunFolder]) -> Table:
     return capitalise(tabulate(last_rounds(folders), shown_metrics(folders)).without("rounds"))
 
 
-def _network(run: Run) -> str:
+def _network(run: RunResults) -> str:
     """The network's name; that which `auto` took, where the run has written it down."""
     given = run.folder.experiment().get("network", {})
     name = str(given.get("name", "") if isinstance(given, Mapping) else given)
@@ -125,7 +125,7 @@ def _network(run: Run) -> str:
     return taken[0] if name == "auto" and taken else name
 
 
-def _tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
+def _tiles(run: RunResults, others: Sequence[RunResults]) -> list[tuple[str, str, str]]:
     """The numbers at the top: name, value and a remark of each; none before the first round is finished."""
     if not run.rounds.height:
         return []
@@ -141,7 +141,7 @@ def _tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _score_tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
+def _score_tiles(run: RunResults, others: Sequence[RunResults]) -> list[tuple[str, str, str]]:
     """The tiles on the first metric, and the other metrics as a remark."""
     end, metric, column = run.summary, run.metrics.deciding, run.metrics.headline
     name, mean = capital(metric.title), end[column]
@@ -151,10 +151,10 @@ def _score_tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
         other = next((o for o in others if o.rounds.height and o.metrics.deciding == metric), None)
         against = None if other is None else other.summary[column]
         beside = "" if other is None or against is None else _beside(metric, mean, against, other.label)
-        spread = f"{100 * end['spread']:.1f} points" if metric.is_share else measured(metric, end["spread"])
+        std = f"{100 * end['std']:.1f} points" if metric.is_share else measured(metric, end["std"])
         tiles = [
             (f"{name}, mean over clients", measured(metric, mean), beside or further),
-            (f"{name}, worst 10 %", measured(metric, end["worst10"]), f"{_sureness(run)}spread {spread}"),
+            (f"{name}, worst 10 %", measured(metric, end["worst10"]), f"{_sureness(run)}std {std}"),
         ]
     if (adapted := end.get(f"{ADAPTED}{column}")) is not None:
         by_it = f"{versus(metric, adapted, mean)} by it" if mean is not None else ""
@@ -162,7 +162,7 @@ def _score_tiles(run: Run, others: Sequence[Run]) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _sureness(run: Run) -> str:
+def _sureness(run: RunResults) -> str:
     """Say between what the mean of the worst tenth lies; nothing where a client's score has no interval."""
     metric = run.metrics.deciding
     known = run.last.filter(pl.col("test_samples") > 0).drop_nulls(metric.name)
@@ -175,7 +175,7 @@ def _sureness(run: Run) -> str:
     return f"95 % interval {measured(metric, ends[0])} to {measured(metric, ends[1])}; "
 
 
-def _privacy_tile(run: Run) -> list[tuple[str, str, str]]:
+def _privacy_tile(run: RunResults) -> list[tuple[str, str, str]]:
     """The tile on what has been spent of the promise of privacy; none where nothing is promised."""
     if run.epsilon is None or run.promise is None:
         return []
@@ -201,11 +201,11 @@ def _plain(metric: RunMetric, value: float | None) -> str:
 
 
 def _agreement_tile(end: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The tile on planted groups; none where none were planted."""
+    """The tile on true groups; none where none are known."""
     if end["ari"] is None:
         return []
     remark = f"adjusted Rand index; NMI {decimals(end['nmi'])}"
-    return [("Agreement with planted groups", decimals(end["ari"]), remark)]
+    return [("Agreement with true groups", decimals(end["ari"]), remark)]
 
 
 def _not_run(folder: RunFolder) -> list[str]:
@@ -214,7 +214,7 @@ def _not_run(folder: RunFolder) -> list[str]:
     return [f"{TITLES[name]} was not run beside this run: {why}" for name, why in refused.items() if name in TITLES]
 
 
-def _tabulate_newcomers(run: Run, joined: pl.DataFrame, trained: pl.DataFrame) -> Table:
+def _tabulate_newcomers(run: RunResults, joined: pl.DataFrame, trained: pl.DataFrame) -> Table:
     """By every metric, how clients fare who were held out of training, beside those in training; means."""
     lines = []
     for metric, *columns in newcomers_columns(run.metrics):
@@ -224,28 +224,28 @@ def _tabulate_newcomers(run: Run, joined: pl.DataFrame, trained: pl.DataFrame) -
     return Table(["Mean over clients", "On arrival", "Adapted", "In training"], lines)
 
 
-def _describe_newcomers(run: Run, joined: pl.DataFrame, trained: pl.DataFrame) -> str:
-    """Say how many were held out of training, and how many were put where their planted group is."""
+def _describe_newcomers(run: RunResults, joined: pl.DataFrame, trained: pl.DataFrame) -> str:
+    """Say how many were held out of training, and how many were put where their true group is."""
     said = f"{count_of(joined.height, 'client')} {'was' if joined.height == 1 else 'were'} held out of training."
     counts = (
         trained.filter(pl.col("group") >= 0)
-        .join(run.people.select("client", "planted").drop_nulls(), on="client")
-        .group_by("planted", "group")
+        .join(run.federation.select("client", "true_group").drop_nulls(), on="client")
+        .group_by("true_group", "group")
         .len()
         .sort(["len", "group"], descending=[True, False])
     )
-    home = counts.group_by("planted", maintain_order=True).agg(pl.col("group").first().alias("home"))
-    pairs = joined.drop_nulls("planted").join(home, on="planted")
+    home = counts.group_by("true_group", maintain_order=True).agg(pl.col("group").first().alias("home"))
+    pairs = joined.drop_nulls("true_group").join(home, on="true_group")
     if not pairs.height:
         return said
     right = int((pairs["group"] == pairs["home"]).sum())
     return (
         f"{said} {right} of {pairs.height} ({percent(right / pairs.height)}) went to the group that holds most "
-        "trained clients of the same planted group."
+        "trained clients of the same true group."
     )
 
 
-def _members(run: Run) -> tuple[list[tuple[str, str]], int]:
+def _members(run: RunResults) -> tuple[list[tuple[str, str]], int]:
     """Each group of the last evaluation: how many clients and how well they do, and who they are.
 
     Returns:
@@ -269,7 +269,7 @@ def _members(run: Run) -> tuple[list[tuple[str, str]], int]:
     return members, max(order["group"].n_unique() - MOST_GROUPS, 0)
 
 
-def _transfers(run: Run) -> tuple[Table, int]:
+def _transfers(run: RunResults) -> tuple[Table, int]:
     """What was sent, the largest first, and how many smaller kinds are left out."""
     sent = (
         run.folder.ledger()
@@ -284,7 +284,7 @@ def _transfers(run: Run) -> tuple[Table, int]:
     return Table(["What", "Direction", "Transfers", "Size"], lines, texts=2), max(sent.height - MOST_TRANSFERS, 0)
 
 
-def _failures(run: Run) -> Table:
+def _failures(run: RunResults) -> Table:
     """Why answers did not come, the most frequent reason first."""
     kinds = (
         run.folder.failures()

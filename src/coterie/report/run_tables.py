@@ -14,7 +14,7 @@ from coterie.report.drawing.figure import thin
 from coterie.report.numbers import MISSING, count_of, decimals, measured, volume
 from coterie.report.tables import Table, fit, to_rich
 from coterie.runs.folder.metrics import ACCURACY, ADAPTED, MACRO, RunMetric
-from coterie.runs.folder.reading import MEGABYTE, Run, method_name, read_runs
+from coterie.runs.folder.reading import MEGABYTE, RunResults, method_name, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 
 MOST_ROUNDS = 20
@@ -167,7 +167,7 @@ def show(folder: RunFolder, width: int | None = None) -> RichTable:
     return shown
 
 
-def _summarise(run: Run) -> str:
+def _summarise(run: RunResults) -> str:
     end, metrics, metric = run.summary, run.metrics, run.metrics.deciding
     best = "not evaluated yet"
     if end[metrics.best] is not None:

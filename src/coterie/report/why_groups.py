@@ -15,7 +15,7 @@ from coterie.report.drawing.png import embed_png
 from coterie.report.numbers import MISSING, alike, count_of, decimals, join_words, percent
 from coterie.report.tables import Table
 from coterie.runs.folder.group_traits import InputMeans, LayerDistances
-from coterie.runs.folder.reading import Run
+from coterie.runs.folder.reading import RunResults
 
 MOST_GROUPS = 50
 """The page explains at most so many groups."""
@@ -71,14 +71,14 @@ class WhyGroups:
     about_layers: str = ""
 
 
-def explain_groups(run: Run) -> WhyGroups | None:
+def explain_groups(run: RunResults) -> WhyGroups | None:
     """Say what the clients of each group of the last evaluation have in common; None for fewer than two groups."""
     known = run.last.filter(pl.col("group") >= 0).select("client", "group")
     if known["group"].n_unique() < 2 or known["group"].n_unique() > MOST_GROUPS:
         return None
     known = known.join(_settled(run), on="client", how="left", maintain_order="left")
-    people = run.people.select("client", "train", "labels")
-    known = known.join(people, on="client", how="left", maintain_order="left")
+    federation = run.federation.select("client", "train", "labels")
+    known = known.join(federation, on="client", how="left", maintain_order="left")
     labelled = bool(known["labels"].null_count() == 0 and known["labels"].list.len().n_unique() == 1)
     groups = known["group"].to_numpy().astype(np.int64)
     counts = np.array(known["labels"].to_list(), np.float64) if labelled else np.zeros((known.height, 0))
@@ -105,12 +105,12 @@ def explain_groups(run: Run) -> WhyGroups | None:
     )
 
 
-def settled_rounds(run: Run) -> dict[int, int]:
+def settled_rounds(run: RunResults) -> dict[int, int]:
     """Return since which evaluated round each client is in its last group, by client."""
     return dict(_settled(run).iter_rows())
 
 
-def _say_settled(since: pl.Series, run: Run) -> str:
+def _say_settled(since: pl.Series, run: RunResults) -> str:
     """Say when clients came to stay in their group."""
     rounds, settled = run.clients["round"].to_numpy(), since.to_numpy()
     first, last, latest = rounds.min(), rounds.max(), settled.max()
@@ -213,7 +213,7 @@ def _write(value: object) -> str:
     return MISSING if not isinstance(value, int | float) else f"{value:,.0f}"
 
 
-def _settled(run: Run) -> pl.DataFrame:
+def _settled(run: RunResults) -> pl.DataFrame:
     """Return since which evaluated round each client is in its last group: client, since."""
     history = keep_group_numbers(run.clients.select("round", "client", "group")).sort("client", "round")
     last = pl.col("group").last().over("client")

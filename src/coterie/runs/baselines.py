@@ -71,7 +71,7 @@ def plan_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
     names = [name for name in (FEDAVG, LOCAL) if name == FEDAVG or experiment.method.name != LOCAL]
     seconds = float(folder.rounds()["seconds"].sum())
     why = ""
-    if experiment.data.own:
+    if experiment.data.is_remote:
         why = "clients who hold their own data are asked for no more than the run itself"
     elif experiment.privacy.kind:
         why = "each run beside a promise of privacy spends one of its own"

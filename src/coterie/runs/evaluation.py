@@ -83,7 +83,7 @@ def evaluate(run: Session, state: Any, last: bool) -> Scores:
 
     Failures are added to the runtime's.
     """
-    groups, runtime, scores = run.method.serving(state, run.server).groups, run.runtime, []
+    groups, runtime, scores = run.method.assignment(state, run.server).groups, run.runtime, []
     for exchange in plan_evaluation(run, state, last):
         replies = runtime.measure(exchange)
         runtime.failures.extend((c, f"{NOT_EVALUATED}{reason}") for c, reason in replies.missing.items())

@@ -18,7 +18,7 @@ from coterie.runs.given import take_given
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.schema.sections import Data, make_name
 from coterie.runs.session import Session
-from coterie.runs.setup import World
+from coterie.runs.setup import Backend
 from coterie.runtime.garbage import freeze_objects
 from coterie.runtime.signals import defer_signals
 
@@ -27,11 +27,11 @@ REGISTER = "register.json"
 
 
 def run(
-    experiment: Experiment | Prepared, *, observers: Sequence[Observer] = (), world: World | None = None
+    experiment: Experiment | Prepared, *, observers: Sequence[Observer] = (), backend: Backend | None = None
 ) -> Result:
     """Train, and keep everything in a fresh run folder.
 
-    The clients are those of `world`, whose runtime is closed with the run; without one they are simulated.
+    The clients are those of `backend`, whose runtime is closed with the run; without one they are simulated.
 
     Ctrl-C ends a run early with its state saved: the result's status is then `interrupted`, and `resume` goes
     on to the very result that an uninterrupted run gives.
@@ -44,7 +44,7 @@ def run(
     prepared = prepare(experiment)
     wanted = prepared.experiment.run
     observers = [*(observers or (LoggedNotes(),)), *make_observers(wanted.observers)]
-    with closing(Session(prepared, world, observers)) as session, freeze_objects():
+    with closing(Session(prepared, backend, observers)) as session, freeze_objects():
         folder = RunFolder.create(wanted.folder, wanted.name or _make_name(session.experiment))
         with lock_run(folder):
             session.begin(folder)
@@ -55,14 +55,14 @@ def resume(
     folder: RunFolder | Path | str,
     *,
     observers: Sequence[Observer] = (),
-    world: World | None = None,
+    backend: Backend | None = None,
     network: nn.Module | Callable[..., Any] | None = None,
     data: Any = None,
     allow: Iterable[str] = (),
 ) -> Result:
     """Go on with a run that was interrupted or killed, from its last sound checkpoint.
 
-    A run that is finished stays as it is, and its result is given. `world` is as for `run`. `network` is needed
+    A run that is finished stays as it is, and its result is given. `backend` is as for `run`. `network` is needed
     where the run's was given in Python: a module with the same tensors, which gets the weights of the run's. So are
     `data`, which must be the same. `allow` are the modules and `package.module:object` that the run's
     experiment.toml may have imported.
@@ -70,7 +70,7 @@ def resume(
     Raises:
         BadInput: the folder holds no run, it is still running, its experiment.toml or its data have changed, no
             checkpoint is sound, a table is damaged or missing, or its clients are real ones and there is no
-            `world`.
+            `backend`.
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     observers = observers or (LoggedNotes(),)
@@ -89,14 +89,14 @@ def resume(
             return _read_result(folder, experiment, "finished", observers)
         take_given(folder, experiment.network.name, network)
         prepared = prepare(experiment)
-        if world is None and (folder.path / REGISTER).exists():
+        if backend is None and (folder.path / REGISTER).exists():
             words = f"resume='{folder.name}' runs='{folder.path.parent.resolve()}'"
             raise BadInput(
                 f"run {folder.name} is one of real clients, who keep their own states; go on with it through its "
                 f'app: flwr run APP local --run-config "{words}"'
             )
         observers = [*observers, *make_observers(experiment.run.observers)]
-        with closing(Session(prepared, world, observers, folder.secret())) as session, freeze_objects():
+        with closing(Session(prepared, backend, observers, folder.secret())) as session, freeze_objects():
             session.go_on(folder)
             return _train_and_finish(session, folder)
 

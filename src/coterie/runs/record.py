@@ -24,7 +24,7 @@ from coterie.runs.folder.metrics import (
     client_f1,
     count_moved,
 )
-from coterie.runs.folder.tables import FAILURES, LEDGER, LOG, PEOPLE, clients_schema, rounds_schema
+from coterie.runs.folder.tables import FAILURES, FEDERATION, LEDGER, LOG, clients_schema, rounds_schema
 from coterie.runtime.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -127,11 +127,11 @@ def _measure(
 
 def round_row(run: Session, result: RoundResult, groups: NDArray[np.int64]) -> dict[str, Any]:
     """Return the round's row in the table of rounds; `groups` `[n]` are those after it, as tables number them."""
-    settings, ledger, people = run.experiment.run, run.runtime.ledger, run.federation
-    ari, nmi = agreement(groups, people.planted)
+    settings, ledger, federation = run.experiment.run, run.runtime.ledger, run.federation
+    ari, nmi = agreement(groups, federation.true_groups)
     compute = {client: samples * settings.seconds_per_sample for client, samples in result.trained_samples.items()}
     losses = [loss for loss in result.train_loss.values() if not np.isnan(loss)]
-    sizes, after = split_sizes(people.bounds, run.experiment.evaluation.on), {}
+    sizes, after = split_sizes(federation.bounds, run.experiment.evaluation.on), {}
     if run.experiment.evaluation.adapt is not None:
         adapted = summarise_scores(None if result.scores is None else result.scores.adapted, sizes, run.metrics)
         after = {f"{ADAPTED}{name}": value for name, value in adapted.items()}
@@ -175,14 +175,14 @@ def round_tables(
     run: Session, result: RoundResult, row: Mapping[str, Any], groups: NDArray[np.int64]
 ) -> dict[str, pl.DataFrame]:
     """Return what a round adds to each of the run's tables; `row` is its row of the table of rounds."""
-    people, runtime, number = run.federation, run.runtime, result.number
-    samples, schema = split_sizes(people.bounds, run.experiment.evaluation.on), rounds_schema(run.metrics)
+    federation, runtime, number = run.federation, run.runtime, result.number
+    samples, schema = split_sizes(federation.bounds, run.experiment.evaluation.on), rounds_schema(run.metrics)
     return {
         "rounds": pl.DataFrame([row], schema={name: schema.get(name, pl.Float64()) for name in row}),
         "clients": client_rows(result, groups, samples, runtime.ledger, run.metrics),
         "ledger": ledger_rows(number, runtime.ledger),
         "failures": pl.DataFrame([(number, *each) for each in runtime.failures], schema=FAILURES, orient="row"),
-        "log": log_rows(number, runtime.logged, people.planted),
+        "log": log_rows(number, runtime.logged, federation.true_groups),
     }
 
 
@@ -240,35 +240,35 @@ def ledger_rows(round: int, ledger: Ledger) -> pl.DataFrame:
     return pl.DataFrame(columns, schema_overrides=LEDGER)
 
 
-def log_rows(round: int, logged: Sequence[Log | LogGap], planted: NDArray[np.int64] | None) -> pl.DataFrame:
-    """Return the log's table of one round: finite numbers, and gaps where the planted groups are known."""
+def log_rows(round: int, logged: Sequence[Log | LogGap], true_groups: NDArray[np.int64] | None) -> pl.DataFrame:
+    """Return the log's table of one round: finite numbers, and gaps where the true groups are known."""
     rows: list[tuple[int, str, str, float]] = []
     for entry in logged:
         if isinstance(entry, Log):
             values = entry.values if isinstance(entry.values, Mapping) else {"": entry.values}
             rows += [(round, entry.name, str(of), float(value)) for of, value in values.items()]
-        elif planted is not None:
+        elif true_groups is not None:
             alike = entry.kind == "similarity"
-            value = gap(entry.matrix if alike else -entry.matrix, planted[entry.clients])
+            value = gap(entry.matrix if alike else -entry.matrix, true_groups[entry.clients])
             rows.append((round, "gap1" if alike else "gap2", entry.of, value))
     return pl.DataFrame([row for row in rows if np.isfinite(row[3])], schema=LOG, orient="row")
 
 
-def people_table(federation: Population) -> pl.DataFrame:
+def federation_table(federation: Population) -> pl.DataFrame:
     """Return the table of who the clients are."""
     sizes, n, histograms = np.diff(federation.bounds, axis=1), federation.n, federation.histograms
     return pl.DataFrame(
         {
             "client": np.arange(n),
             "name": federation.names,
-            "planted": [None] * n if federation.planted is None else federation.planted,
+            "true_group": [None] * n if federation.true_groups is None else federation.true_groups,
             "few_shot": [None] * n if federation.few_shot is None else federation.few_shot,
             "train": sizes[:, 0],
             "validation": sizes[:, 1],
             "test": sizes[:, 2],
             "labels": [None] * n if histograms is None else histograms.tolist(),
         },
-        schema_overrides=PEOPLE,
+        schema_overrides=FEDERATION,
     )
 
 

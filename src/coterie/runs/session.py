@@ -34,11 +34,11 @@ from coterie.runs.hooks.hook import Hook
 from coterie.runs.hooks.local_models import LocalModels
 from coterie.runs.hooks.order import make_hooks
 from coterie.runs.promise import make_promise
-from coterie.runs.record import RoundResult, Scores, measure_by, people_table, round_row, round_tables
+from coterie.runs.record import RoundResult, Scores, federation_table, measure_by, round_row, round_tables
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.schema.rules import cohort_size, too_many_pairs
 from coterie.runs.setup import (
-    World,
+    Backend,
     build_simulation,
     find_trusted,
     make_server_view,
@@ -65,7 +65,7 @@ class Session:
 
     Args:
         experiment: what is trained, and how.
-        world: the clients and the runtime that reaches them, which the session closes; None to simulate them.
+        backend: the clients and the runtime that reaches them, which the session closes; None to simulate them.
         observers: are told how the run gets on.
         secret: of which a simulation's private randomness is made; a new one where it is empty.
 
@@ -86,21 +86,21 @@ class Session:
     def __init__(
         self,
         experiment: Experiment | Prepared,
-        world: World | None = None,
+        backend: Backend | None = None,
         observers: Sequence[Observer] = (),
         secret: bytes = b"",
     ) -> None:
         self.prepared = prepare(experiment)
         self.experiment, self.method = self.prepared.experiment, self.prepared.method
         self.observers = observers
-        self.is_simulated = world is None
+        self.is_simulated = backend is None
         privacy = self.experiment.privacy
         needs_secret = self.is_simulated and privacy.kind and privacy.noise_seed is None
         self._secret = secret or make_secret() if needs_secret else b""
         self.randomness = PrivateRandomness(self._secret, privacy.noise_seed)
-        world = build_simulation(self.prepared, self._secret) if world is None else world
-        self.population, self.newcomers, self.runtime = world.population, world.newcomers, world.runtime
-        self.attackers = world.attackers
+        backend = build_simulation(self.prepared, self._secret) if backend is None else backend
+        self.population, self.newcomers, self.runtime = backend.population, backend.newcomers, backend.runtime
+        self.attackers = backend.attackers
         self.federation = self.population.reordered(np.arange(self.population.n - len(self.newcomers)))
         try:
             self._set_up()
@@ -165,7 +165,7 @@ class Session:
         if self._secret:
             folder.write_secret(self._secret)
         folder.write_environment(self.environment())
-        folder.write_people(people_table(self.federation))
+        folder.write_federation(federation_table(self.federation))
         folder.write_status("running", 0, self.experiment.run.rounds)
 
     @insist_on_signals()
@@ -185,7 +185,7 @@ class Session:
         self.tell(warnings)
         if not folder.environment():  # killed before it was written
             folder.write_environment(self.environment())
-        folder.write_people(people_table(self.federation))
+        folder.write_federation(federation_table(self.federation))
         folder.write_status("running", self.done, self.experiment.run.rounds)
         folder.forget_after(self.done)
 
@@ -348,7 +348,7 @@ class Session:
         """
         if result.scores is not None:
             return relabel(result.scores.groups)
-        groups = relabel(self.method.serving(result.state, self.server).groups)
+        groups = relabel(self.method.assignment(result.state, self.server).groups)
         return groups if self.groups is None else np.where(groups == UNKNOWN, self.groups, groups)
 
     def save_checkpoint_if_due(self) -> None:

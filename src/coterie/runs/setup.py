@@ -41,7 +41,7 @@ QUARANTINE_AFTER = 3
 
 
 @dataclass(frozen=True, eq=False)
-class World:
+class Backend:
     """The clients of a run and the runtime that reaches them.
 
     Attributes:
@@ -58,7 +58,7 @@ class World:
     attackers: Attackers | None = None
 
 
-def build_simulation(prepared: Prepared, secret: bytes = b"") -> World:
+def build_simulation(prepared: Prepared, secret: bytes = b"") -> Backend:
     """Set up clients that hold parts of a dataset, on this machine or a Ray cluster (`run.runtime`).
 
     Raises:
@@ -77,13 +77,18 @@ def build_simulation(prepared: Prepared, secret: bytes = b"") -> World:
         from coterie.runtime.ray.runtime import RayRuntime
 
         runtime: Runtime = RayRuntime(
-            spec, whole.samples, settings.dropout, settings.ray_address, settings.client_timeout, scale.states_mb
+            spec,
+            whole.samples,
+            settings.client_dropout,
+            settings.ray_address,
+            settings.client_timeout,
+            scale.states_mb,
         )
     else:
         runtime = LocalRuntime(
-            spec, whole.samples, settings.dropout, settings.workers, settings.client_timeout, scale.states_mb
+            spec, whole.samples, settings.client_dropout, settings.workers, settings.client_timeout, scale.states_mb
         )
-    return World(whole, newcomers, runtime, attackers)
+    return Backend(whole, newcomers, runtime, attackers)
 
 
 def make_server_view(experiment: Experiment, population: Population, engine: Engine) -> ServerView:
@@ -132,7 +137,7 @@ def quarantine_after(experiment: Experiment) -> int | None:
     """Return after how many rounds in a row without a sound answer a client is in quarantine; None for never."""
     asked = experiment.run.quarantine_after
     if asked is None:
-        return QUARANTINE_AFTER if experiment.data.own else None
+        return QUARANTINE_AFTER if experiment.data.is_remote else None
     return None if asked == "never" else asked
 
 
@@ -144,7 +149,7 @@ def load_federation(prepared: Prepared) -> Federation:
     """
     experiment, needs = prepared.experiment, prepared.method.needs
     data, run = experiment.data, experiment.run
-    if data.own:
+    if data.is_remote:
         raise BadInput(
             f"data.name = {data.name!r} means data that clients hold elsewhere; make an app for them with: "
             "coterie flower new, or name a dataset to simulate with"

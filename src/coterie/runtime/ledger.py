@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.clients.rules.rule import Order
 from coterie.models.layout import BYTES_PER_SCALAR
-from coterie.runtime.rows import Outcome, Rows
+from coterie.runtime.rows import Rows, StoredAnswer
 
 Direction = Literal["down", "up"]
 
@@ -47,7 +47,7 @@ class Ledger:
         self.rows.append((client, "up", SUMS, 2 * 3 * channels))
         self.rows.append((client, "down", SUMS, 2 * 2 * channels))
 
-    def count_answer(self, order: Order, outcome: Outcome, rows: Rows[Tensor]) -> None:
+    def count_answer(self, order: Order, outcome: StoredAnswer, rows: Rows[Tensor]) -> None:
         """Count what a client sends back: the part of every vector that crosses, and its numbers."""
         for what in order.rule.uploads:  # in this order, whichever way the answer came
             if what in outcome.uploads:

@@ -21,7 +21,7 @@ V = TypeVar("V")
 W = TypeVar("W")
 
 
-class Outcome(NamedTuple):
+class StoredAnswer(NamedTuple):
     """What is left of an answer once its vectors lie elsewhere: its uploads in their row of `Rows`.
 
     Attributes:
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     update_lengths: Mapping[str, float] = {}
 
     @classmethod
-    def of(cls, answer: Answer, row: int, client_state: Mapping[str, Any]) -> Outcome:
+    def of(cls, answer: Answer, row: int, client_state: Mapping[str, Any]) -> StoredAnswer:
         """What is left of an answer whose uploads are in a row."""
         return cls(row, tuple(answer.uploads), answer.numbers, answer.report, client_state, answer.update_lengths)
 

@@ -30,13 +30,13 @@ from coterie.randomness import stream
 from coterie.runtime.dispatch import ranges
 from coterie.runtime.ledger import Ledger
 from coterie.runtime.quarantine import Quarantine
-from coterie.runtime.rows import Outcome, Rows, Sketcher, allocate_rows, close_gaps, vector_shapes
+from coterie.runtime.rows import Rows, Sketcher, StoredAnswer, allocate_rows, close_gaps, vector_shapes
 from coterie.runtime.threads import one_thread
 
 S = TypeVar("S")
 
 VANISHED = "vanished in mid-round"
-"""The reason of a client that `dropout` took away."""
+"""The reason of a client that `client_dropout` took away."""
 
 
 MAX_REASON_LENGTH = 500
@@ -76,8 +76,8 @@ class Runtime(ABC):
         layout: of the network all clients share.
         samples: training samples of each client `[n]`.
         seed: of the experiment.
-        dropout: the chance that a client vanishes in a round. It vanishes in the first exchange of the round that
-            asks it, after it was sent its order, and is away for the rest of the round.
+        client_dropout: the chance that a client vanishes in a round. It vanishes in the first exchange of the
+            round that asks it, after it was sent its order, and is away for the rest of the round.
     """
 
     remedy = "training.lr may be too large, or run.client_timeout too short"
@@ -86,11 +86,11 @@ class Runtime(ABC):
     """It knows the network; on a real federation it computes for the server alone."""
     states: States
 
-    def __init__(self, layout: Layout, samples: NDArray[np.int64], seed: int, dropout: float = 0.0) -> None:
+    def __init__(self, layout: Layout, samples: NDArray[np.int64], seed: int, client_dropout: float = 0.0) -> None:
         self.layout = layout
         self.samples = samples
         self.seed = seed
-        self.dropout = dropout
+        self.client_dropout = client_dropout
         self.sketcher = Sketcher(layout, seed)
         self.ledger = Ledger()
         self.quarantine = Quarantine(None)
@@ -110,7 +110,7 @@ class Runtime(ABC):
         """What each client was sent to train from in this round so far."""
 
     @abstractmethod
-    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[Outcome | Failure], Rows[Tensor]]:
+    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         """Bring each order of an exchange to its client; return what came of each, in the same order, and the rows.
 
         With `keep`, the state that an answer holds becomes its client's. An answer that is not sound (see
@@ -203,11 +203,13 @@ class Runtime(ABC):
 
     def _vanishes(self, client: int) -> bool:
         # One draw a round, or a round of many exchanges would lose more clients than one of few.
-        return bool(self.dropout and stream(self.seed, "vanish", client, self._round).random() < self.dropout)
+        return bool(
+            self.client_dropout and stream(self.seed, "vanish", client, self._round).random() < self.client_dropout
+        )
 
     def _deliver(
         self, exchange: Exchange, orders: Sequence[Order], keep: bool
-    ) -> tuple[list[Outcome | Failure], Rows[Tensor]]:
+    ) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         if orders:
             outcomes, rows = self.deliver(orders, keep)
             for order, outcome in zip(orders, outcomes, strict=True):
@@ -221,12 +223,12 @@ class Runtime(ABC):
     def _replies(
         self,
         orders: Sequence[Order],
-        outcomes: Sequence[Outcome | Failure],
+        outcomes: Sequence[StoredAnswer | Failure],
         rows: Rows[Tensor],
         missing: Mapping[int, str],
     ) -> Replies:
         """Line up the answers of those who gave one, in ascending id."""
-        good = [(o.client, a) for o, a in zip(orders, outcomes, strict=True) if isinstance(a, Outcome)]
+        good = [(o.client, a) for o, a in zip(orders, outcomes, strict=True) if isinstance(a, StoredAnswer)]
         good.sort(key=lambda pair: pair[0])
         clients, answers = np.array([client for client, _ in good], np.int64), [a for _, a in good]
         rows = self._answered(rows, answers)
@@ -246,7 +248,7 @@ class Runtime(ABC):
             {name: np.array([a.update_lengths.get(name, 0.0) for a in answers]) for name in rows.uploads},
         )
 
-    def _answered(self, rows: Rows[Tensor], answers: Sequence[Outcome]) -> Rows[Tensor]:
+    def _answered(self, rows: Rows[Tensor], answers: Sequence[StoredAnswer]) -> Rows[Tensor]:
         """The rows of these answers alone."""
         numbers = [answer.row for answer in answers]
         return rows.map(lambda matrix: close_gaps(matrix, numbers))
@@ -274,7 +276,7 @@ def compute_outputs(engine: Engine, ask: Outputs) -> Tensor:
     return outputs
 
 
-def carry_out(
+def answer_orders(
     engine: Engine,
     orders: Sequence[Order],
     states: Sequence[Mapping[str, Tensor]],
@@ -296,7 +298,7 @@ def carry_out(
     """
     given = [_copy(order) if order.rule.writes else order for order in orders]
     try:
-        answers = engine.carry_out(given, [{n: v.clone() for n, v in s.items()} for s in states], watch)
+        answers = engine.run_rules(given, [{n: v.clone() for n, v in s.items()} for s in states], watch)
         if len(answers) != len(orders) or not all(isinstance(a, Answer) for a in answers):
             raise TypeError("a rule must return an Answer")
         return [validate(o, a, engine.layout) for o, a in zip(orders, answers, strict=True)]
@@ -305,7 +307,7 @@ def carry_out(
             return [Failure(f"{type(error).__name__}: {error}")] * len(orders)
     half = len(orders) // 2
     halves = (slice(None, half), slice(half, None))
-    return [answer for some in halves for answer in carry_out(engine, orders[some], states[some], watch, blame)]
+    return [answer for some in halves for answer in answer_orders(engine, orders[some], states[some], watch, blame)]
 
 
 def _copy(order: Order) -> Order:

@@ -1,7 +1,8 @@
 """Orders and answers as they travel to other processes, and what such a process does with them.
 
-All orders of an exchange share one `Batch`; each order is a `Task`, and each answer an `Outcome`. Vectors do not
-travel in them. They lie in shared memory (worker processes) or in Ray's object store (Ray), and a task says where.
+All orders of an exchange share one `Batch`; each order is a `Task`, and each answer a `StoredAnswer`. Vectors do
+not travel in them. They lie in shared memory (worker processes) or in Ray's object store (Ray), and a task says
+where.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules.rule import Item, Order, Rule
 from coterie.models.layout import Part
-from coterie.runtime.rows import Answered, Outcome, Rows, Sketcher
-from coterie.runtime.runtime import Failure, carry_out
+from coterie.runtime.rows import Answered, Rows, Sketcher, StoredAnswer
+from coterie.runtime.runtime import Failure, answer_orders
 
 Vector = Any
 """Where a vector lies: a `Place` in shared memory, or an array in Ray's object store."""
@@ -129,7 +130,7 @@ class TaskRunner(NamedTuple):
         """A task runner with a sketcher for the engine's network."""
         return cls(engine, Sketcher(engine.layout, engine.seed))
 
-    def carry_out(
+    def run_tasks(
         self,
         batch: Batch,
         tasks: Sequence[Task],
@@ -137,7 +138,7 @@ class TaskRunner(NamedTuple):
         at: Sequence[int],
         view: Callable[[Vector], Tensor],
         keep: Callable[[Task, str, Tensor], Vector],
-    ) -> list[Outcome | Failure]:
+    ) -> list[StoredAnswer | Failure]:
         """Carry out tasks together, write what they send into `rows`, and return what else came of them.
 
         Args:
@@ -155,9 +156,9 @@ class TaskRunner(NamedTuple):
         orders = [_order(task, batch, items) for task in tasks]
         states = [{name: view(place) for name, place in task.state.items()} for task in tasks]
         # Ctrl-C does not reach this process: an interrupt comes from a rule, and is its client's failure.
-        answers = carry_out(self.engine, orders, states, blame=BaseException)
+        answers = answer_orders(self.engine, orders, states, blame=BaseException)
         good = []
-        outcomes: list[Outcome | Failure] = []
+        outcomes: list[StoredAnswer | Failure] = []
         for task, row, order, state, answer in zip(tasks, at, orders, states, answers, strict=True):
             if isinstance(answer, Failure):
                 outcomes.append(answer)
@@ -167,7 +168,7 @@ class TaskRunner(NamedTuple):
             if batch.keep:
                 new = answer.client_state.items()
                 kept = {name: None if values is None else keep(task, name, values) for name, values in new}
-            outcomes.append(Outcome.of(answer, task.row, kept))
+            outcomes.append(StoredAnswer.of(answer, task.row, kept))
         rows.write(good, self.sketcher)
         return outcomes
 

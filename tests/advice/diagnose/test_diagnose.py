@@ -16,7 +16,7 @@ from coterie.advice.diagnose.diagnosis import Diagnosis, Group, Membership, make
 from coterie.errors import BadInput
 from coterie.grouping.halves import Division, PairingTest
 from coterie.runs.schema.experiment import Experiment
-from coterie.runs.setup import World
+from coterie.runs.setup import Backend
 from coterie.runtime.local.runtime import EngineSpec
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
@@ -53,7 +53,7 @@ def some(**changes: Any) -> Diagnosis:
             all_differ=False,
             memberships=members,
             resampled=(3,) * 18 + (2, 0),
-            planted_ari=None,
+            true_groups_ari=None,
             small=(),
             turned_round=(),
             missing={},
@@ -68,7 +68,7 @@ def some(**changes: Any) -> Diagnosis:
 def test_planted_groups_are_found_and_named() -> None:
     found = diagnose(experiment(), gains=False)
     assert found.has_structure
-    assert found.planted_ari == 1.0
+    assert found.true_groups_ari == 1.0
     assert [len(group.clients) for group in found.groups] == [6, 6]
     assert found.groups[0].clients == tuple(f"client {i}" for i in range(0, 12, 2))
     assert min(member.confidence for member in found.memberships) > 0.9
@@ -90,7 +90,9 @@ def test_one_population_is_one_group() -> None:
 @pytest.mark.medium
 def test_the_number_of_workers_the_engine_and_vanishing_clients_change_nothing() -> None:
     one = diagnose(experiment(run={"engine": "sequential"}), starts=2, gains=False)
-    other = diagnose(experiment(run={"engine": "batched", "workers": 2, "dropout": 0.5}), starts=2, gains=False)
+    other = diagnose(
+        experiment(run={"engine": "batched", "workers": 2, "client_dropout": 0.5}), starts=2, gains=False
+    )
     assert replace(one, seconds=0.0) == replace(other, seconds=0.0)
 
 
@@ -106,10 +108,10 @@ def test_clients_that_are_reached_by_bytes_say_the_same() -> None:
 
             runtime = LocalRuntime(spec, federation.samples, 0.0, 1, None)
         found.append(
-            diagnose(asked, world=World(federation, np.empty(0, np.int64), runtime), starts=2, gains=False)
+            diagnose(asked, backend=Backend(federation, np.empty(0, np.int64), runtime), starts=2, gains=False)
         )
     assert replace(found[0], seconds=0.0) == replace(found[1], seconds=0.0)
-    assert found[0].planted_ari == 1.0
+    assert found[0].true_groups_ari == 1.0
 
 
 @pytest.mark.medium

@@ -14,7 +14,7 @@ from coterie.advice.diagnose.diagnosis import Diagnosis
 from coterie.advice.diagnose.kinds import Kinds
 from coterie.methods.exchange import Exchange
 from coterie.runs.schema.experiment import Experiment
-from coterie.runs.setup import World
+from coterie.runs.setup import Backend
 from coterie.runtime.local.runtime import EngineSpec
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
@@ -154,9 +154,9 @@ def test_clients_elsewhere_tell_their_profiles_only_where_that_is_asked_for(aske
                 seen.append(ask.rule.name)
             return super().answer(ask)
 
-    world = World(federation, np.empty(0, np.int64), Watched(spec.build(), federation.bounds, 0.0))
+    backend = Backend(federation, np.empty(0, np.int64), Watched(spec.build(), federation.bounds, 0.0))
     experiment = Experiment(data={"name": "digits", "clients": 8}, method="fedavg")
-    found = diagnose(experiment, world=world, starts=1, gains=False, profiles=asked).kinds
+    found = diagnose(experiment, backend=backend, starts=1, gains=False, profiles=asked).kinds
     assert found is not None
     assert ("half-profiles" in seen) == ("input-moments" in seen) == bool(asked)
     assert (found.skew is not None) == bool(asked)

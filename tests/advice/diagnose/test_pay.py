@@ -15,7 +15,7 @@ from coterie.advice.diagnose.pay import Pay, choose_kind, weigh
 from coterie.clients.tasks import TASKS
 from coterie.methods.cross_fit import CrossFit, choose_passes, place_by_other_half
 from coterie.runs.schema.experiment import Experiment
-from coterie.runs.setup import World
+from coterie.runs.setup import Backend
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
@@ -83,8 +83,8 @@ def test_clients_that_are_reached_by_bytes_gain_the_same() -> None:
         runtime: Any = LoopbackRuntime(spec.build(), federation.bounds, 0.0)
         if not remote:
             runtime = LocalRuntime(spec, federation.samples, 0.0, 1, None)
-        world = World(federation, np.empty(0, np.int64), runtime)
-        found = diagnose(experiment("iid", 8), world=world, starts=1)
+        backend = Backend(federation, np.empty(0, np.int64), runtime)
+        found = diagnose(experiment("iid", 8), backend=backend, starts=1)
         assert UNASKED not in " ".join(found.notes)
         got.append(found.pay)
     assert got[0] is not None

@@ -11,7 +11,7 @@ from coterie.advice.diagnose.diagnose import diagnose
 from coterie.advice.diagnose.signals import Signal
 from coterie.clients.rules import half_data
 from coterie.grouping.halves import PairingTest
-from coterie.runs.setup import World
+from coterie.runs.setup import Backend
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from tests.advice.diagnose.test_diagnose import experiment, some
 from tests.federated import TRAINING, planted
@@ -46,8 +46,8 @@ def test_clients_that_are_reached_by_bytes_say_the_same_losses() -> None:
         LocalRuntime(spec, federation.samples, 0.0, 1, None),
         LoopbackRuntime(spec.build(), federation.bounds, 0.0),
     ):
-        world = World(federation, np.empty(0, np.int64), runtime)
-        found.append(diagnose(experiment(clients=8), world=world, starts=1, gains=False, losses=True).signals)
+        backend = Backend(federation, np.empty(0, np.int64), runtime)
+        found.append(diagnose(experiment(clients=8), backend=backend, starts=1, gains=False, losses=True).signals)
     assert found[0] == found[1]
     assert found[0][0].clients == 8
 
@@ -58,7 +58,7 @@ def test_sketched_directions_find_the_same_groups(monkeypatch: pytest.MonkeyPatc
     whole = diagnose(asked, starts=1, gains=False)
     monkeypatch.setattr(half_data, "SKETCH_ABOVE", 10_000)
     found = diagnose(asked, starts=1, gains=False, losses=True)
-    assert found.planted_ari == whole.planted_ari == 1.0
+    assert found.true_groups_ari == whole.true_groups_ari == 1.0
     assert 0 < abs(found.structure.own - whole.structure.own) < 0.05
     assert found.signals == ()
     assert found.notes[-1].startswith("losses and predictions were not compared: of 22,510 parameters only")

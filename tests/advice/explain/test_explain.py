@@ -125,7 +125,7 @@ def test_evaluations_are_counted_where_they_are_due(last: int, due: list[int]) -
 
 @pytest.mark.medium
 def test_dropout_takes_whom_it_takes_in_the_run() -> None:
-    asked = experiment(dropout=0.4)
+    asked = experiment(client_dropout=0.4)
     found = explain(asked)
     first, second = coterie.rounds(asked)
     assert first.failures

@@ -73,8 +73,8 @@ def test_no_sample_is_in_two_places(numbered: str, split: str, clients: int, see
     assert (sizes[:, 0] >= 1).all()
     assert np.abs(sizes[:, 1] - 0.1 * total).max() <= 0.5
     assert np.abs(sizes[:, 2] - 0.2 * total).max() <= 0.5
-    if federation.planted is not None:
-        assert np.array_equal(federation.planted, relabel(federation.planted))
+    if federation.true_groups is not None:
+        assert np.array_equal(federation.true_groups, relabel(federation.true_groups))
     if "permuted" not in split:
         assert np.array_equal(federation.labels.numpy(), np.load(numbered, allow_pickle=False)["label"][rows])
 
@@ -109,9 +109,9 @@ def test_rotations_follow_the_client(numbered: str) -> None:
 
 def test_planted_groups_multiply(numbered: str) -> None:
     federation = build(numbered, "label-blocks(2) + permuted-labels(3)", 12, 0)
-    assert federation.planted is not None
-    assert federation.planted.tolist() == [0, 1, 2, 3, 4, 5] * 2
-    assert build(numbered, "dirichlet", 12, 0).planted is None
+    assert federation.true_groups is not None
+    assert federation.true_groups.tolist() == [0, 1, 2, 3, 4, 5] * 2
+    assert build(numbered, "dirichlet", 12, 0).true_groups is None
 
 
 def test_slices_are_views(numbered: str) -> None:
@@ -272,8 +272,8 @@ def test_reordered_clients_keep_their_data() -> None:
     some = federation.reordered(np.array([4, 1, 5]))
     assert some.names == tuple(federation.names[i] for i in (4, 1, 5))
     assert torch.equal(some.slice(0, "test")[0], federation.slice(4, "test")[0])
-    assert some.planted is not None
-    assert some.planted.tolist() == [0, 1, 1]
+    assert some.true_groups is not None
+    assert some.true_groups.tolist() == [0, 1, 1]
 
 
 def test_public_samples_are_official_ones_where_there_are_such() -> None:

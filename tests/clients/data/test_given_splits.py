@@ -216,10 +216,10 @@ def test_small_users_are_replaced_where_some_are_drawn() -> None:
 def test_true_groups_are_planted_and_otherwise_told_of() -> None:
     data = make([20, 20, 4, 20, 20], groups=[7, 3, 3, 7, 3])
     found = divide(data, "by-user", None, 0)
-    assert found.planted is not None
-    assert found.planted.tolist() == [0, 1, 0, 1]
+    assert found.true_groups is not None
+    assert found.true_groups.tolist() == [0, 1, 0, 1]
     mixed = divide(data, "iid", 3, 0)
-    assert mixed.planted is None
+    assert mixed.true_groups is None
     assert "the groups of numbered are of its users, whom split = 'iid' mixes: not used" in mixed.notes
 
 

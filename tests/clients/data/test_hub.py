@@ -187,8 +187,8 @@ def test_flower_partitioners(flower: Any) -> None:
     one, again, other = (build("digits", pathological, 10, seed) for seed in (0, 0, 1))
     held = [len(np.unique(np.concatenate([one.slice(i, s)[1] for s in ("train", "test")]))) for i in range(10)]
     assert set(held) == {3}
-    assert one.planted is not None
-    assert one.planted.tolist() == [0, 1] * 5
+    assert one.true_groups is not None
+    assert one.true_groups.tolist() == [0, 1] * 5
     assert np.array_equal(one.labels, again.labels)
     assert not np.array_equal(one.labels, other.labels)
 

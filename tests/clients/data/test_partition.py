@@ -79,8 +79,8 @@ def test_every_partition(choice: tuple[str, dict[str, Any]], clients: int, seed:
     assert all(len(part) >= 10 for part in partition.parts)
     again = cut(name, pool(clients, seed), **given_settings)
     assert all(np.array_equal(a, b) for a, b in zip(partition.parts, again.parts, strict=True))
-    if partition.planted is not None:
-        assert np.array_equal(partition.planted, relabel(partition.planted))
+    if partition.true_groups is not None:
+        assert np.array_equal(partition.true_groups, relabel(partition.true_groups))
 
 
 @pytest.mark.parametrize(("name", "given_settings"), [p for p in PARTITIONS if p[0] != "label-blocks"])
@@ -155,8 +155,8 @@ def test_by_user_keeps_people_whole() -> None:
     assert chosen == sorted(set(chosen))
     assert len(chosen) == 12
     assert [set(whole.users[part]) for part in some.parts] == [{i} for i in chosen]
-    assert some.planted is not None
-    assert np.array_equal(some.planted, relabel(np.array(chosen) // 7 % 3))
+    assert some.true_groups is not None
+    assert np.array_equal(some.true_groups, relabel(np.array(chosen) // 7 % 3))
     with pytest.raises(BadInput, match="clients = 61 is not possible; digits has 60 users"):
         cut("by-user", replace(whole, clients=61))
 
@@ -165,8 +165,8 @@ def test_by_user_keeps_people_whole() -> None:
 def test_label_groups_give_the_groups_class_its_share(groups: int, share: float, clients: int) -> None:
     partition = cut("label-groups", pool(clients), groups=groups, share=share)
     held = histograms(partition)
-    assert partition.planted is not None
-    assert np.array_equal(partition.planted, np.arange(clients) % groups)
+    assert partition.true_groups is not None
+    assert np.array_equal(partition.true_groups, np.arange(clients) % groups)
     sizes = held.sum(axis=1)
     assert (sizes == sizes[0]).all()
     own = held[np.arange(clients), np.arange(clients) % groups]
@@ -182,9 +182,9 @@ def test_label_groups_give_the_groups_class_its_share(groups: int, share: float,
 def test_label_blocks_do_not_share_classes(groups: int, clients: int) -> None:
     partition = cut("label-blocks", pool(clients), groups=groups)
     held = histograms(partition) > 0
-    assert partition.planted is not None
+    assert partition.true_groups is not None
     for i, j in combinations(range(clients), 2):
-        same = partition.planted[i] == partition.planted[j]
+        same = partition.true_groups[i] == partition.true_groups[j]
         assert (held[i] == held[j]).all() if same else not (held[i] & held[j]).any()
     assert held.any(axis=0).all()
 
@@ -246,8 +246,8 @@ def test_windows_of_classes_repeat_after_ten_clients(name: str, setting: str) ->
     )
     for client, held in enumerate(histograms(partition) > 0):
         assert set(np.flatnonzero(held)) == {(client + k) % 10 for k in range(5)}
-    assert partition.planted is not None
-    assert np.array_equal(partition.planted, np.arange(24) % 10)
+    assert partition.true_groups is not None
+    assert np.array_equal(partition.true_groups, np.arange(24) % 10)
 
 
 @given(st.sampled_from([0.1, 0.6, 10.0]), st.integers(2, 60), st.integers(0, 1000))

@@ -104,7 +104,7 @@ def test_the_work_of_an_order_is_in_its_report(kind: type[Sequential] | type[Bat
         Evaluate(),
     ]
     orders = [Order(min(i, 3), 2, r, {"model": Item(w)}) for i, r in enumerate(rules)]
-    answers = people.engine.carry_out(orders, [{}] * len(orders))
+    answers = people.engine.run_rules(orders, [{}] * len(orders))
     found = [a.report["trained_samples"] for a in answers]
     assert found == [3 * counts[0] + 10, (10 + 10) + counts[1], 0.0, 3 * counts[3], 0.0]
     assert all(isinstance(value, float) for value in found)
@@ -115,7 +115,7 @@ def test_the_work_of_an_order_is_in_its_report(kind: type[Sequential] | type[Bat
 def test_a_batch_norm_network_trains_on_no_sample_alone() -> None:
     people = population(Sequential, TEN, "resnet18", counts=[21, 1], features=(8, 8, 1), width=2)
     orders = [Order(i, 2, LocalUpdate(), {"model": Item(m)}) for i, m in enumerate(people.models)]
-    found = [a.report["trained_samples"] for a in people.engine.carry_out(orders, [{}, {}])]
+    found = [a.report["trained_samples"] for a in people.engine.run_rules(orders, [{}, {}])]
     assert found == [60.0, 0.0]
 
 
@@ -130,7 +130,7 @@ def test_what_is_no_answer_is_handed_on() -> None:
             yield Losses(people.models[0][None])
             return "done"
 
-    found: list[Any] = [*engine.carry_out([Order(0, 2, Wrong(), {})], [{}])]
+    found: list[Any] = [*engine.run_rules([Order(0, 2, Wrong(), {})], [{}])]
     assert found == ["done"]
 
 

@@ -488,10 +488,10 @@ def crossing(answer: Answer) -> dict[str, Any]:
 def test_rules_in_step() -> None:
     one, many = (population(engine, Training(epochs=2, batch_size=10)) for engine in ENGINES)
     orders, states = zip(*mixed(one), strict=True)
-    together = one.engine.carry_out(orders, states)
-    batched = many.engine.carry_out([order for order, _ in mixed(many)], [state for _, state in mixed(many)])
+    together = one.engine.run_rules(orders, states)
+    batched = many.engine.run_rules([order for order, _ in mixed(many)], [state for _, state in mixed(many)])
     for i, (order, state) in enumerate(zip(orders, states, strict=True)):
-        (alone,) = one.engine.carry_out([order], [state])
+        (alone,) = one.engine.run_rules([order], [state])
         expected = crossing(alone)
         assert expected
         for found, tolerance in ((together[i], 0.0), (batched[i], 1e-5)):

@@ -427,7 +427,7 @@ def carry_out(rule: Rule, privacy: ExamplePrivacy | None = HIDDEN, **items: Tens
     given.engine.example_privacy = privacy
     sent = {name: Item(values) for name, values in items.items()} or {"model": Item(given.models[0])}
     orders = [Order(i, 1, rule, sent) for i in range(3)]
-    return given.engine.carry_out(orders, [{} for _ in orders])
+    return given.engine.run_rules(orders, [{} for _ in orders])
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def test_one_model_is_a_local_update() -> None:
         Order(1, 1, TrainEach(), {"models": Item(start[None])}, {"mu": 0.1}),
         Order(1, 1, LocalUpdate(), {"model": Item(start)}, {"mu": 0.1}),
     ]
-    each, plain = engine.carry_out(orders, [{}, {}])
+    each, plain = engine.run_rules(orders, [{}, {}])
     assert torch.equal(each.uploads["model"], plain.uploads["model"])
     assert each.numbers["moved0"] == pytest.approx(float((plain.uploads["model"] - start).norm()))
 

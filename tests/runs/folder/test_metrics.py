@@ -57,11 +57,11 @@ def test_micro_and_macro() -> None:
         metrics.micro([0.5, 1.0], [30])
 
 
-def test_worst_tenth_and_spread() -> None:
+def test_worst_tenth_and_std() -> None:
     values = np.arange(20) / 20
     assert metrics.worst10(values) == pytest.approx((0 + 0.05) / 2)
     assert metrics.worst10([0.9, 0.3, 0.6]) == pytest.approx(0.3)
-    assert metrics.spread([0.2, 0.4]) == pytest.approx(0.1)
+    assert metrics.std([0.2, 0.4]) == pytest.approx(0.1)
     assert math.isnan(metrics.worst10([]))
 
 

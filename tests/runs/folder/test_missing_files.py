@@ -25,7 +25,7 @@ TABLES = tuple(SCHEMAS)
 SMALL: dict[str, Any] = {
     "data": {"clients": 4, "samples_per_client": 40},
     "network": {"name": "mlp", "hidden": [4]},
-    "run": {"rounds": 5, "workers": 1, "checkpoint_every": 1, "dropout": 0.3},
+    "run": {"rounds": 5, "workers": 1, "checkpoint_every": 1, "client_dropout": 0.3},
 }
 
 

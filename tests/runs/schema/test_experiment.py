@@ -84,7 +84,7 @@ SCHEMA_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"run": {"participation": 0}}, "run.participation = 0 is not possible; it must be greater than 0"),
     ({"run": {"participation": 2.0}},
      "run.participation = 2.0 is not possible; it must be less than or equal to 1"),
-    ({"run": {"dropout": 1.0}}, "run.dropout = 1.0 is not possible; it must be less than 1"),
+    ({"run": {"client_dropout": 1.0}}, "run.client_dropout = 1.0 is not possible; it must be less than 1"),
     ({"run": {"seed": -1}}, "run.seed = -1 is not possible; it must be greater than or equal to 0"),
     ({"run": {"engine": "tpu"}},
      "run.engine = 'tpu' is not possible; it must be 'auto', 'sequential', 'batched' or 'gpu'"),
@@ -352,7 +352,7 @@ def test_updated_refuses_what_an_experiment_refuses() -> None:
 def test_only_a_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there is a file of the same name."""
     monkeypatch.chdir(tmp_path)
-    for name in ("own", "digits", "mine.npz"):
+    for name in ("remote", "digits", "mine.npz"):
         (tmp_path / name).touch()
-    names = [absolute_data(name) for name in ("own", "digits", "mine.npz", "none.npz")]
-    assert names == ["own", "digits", str(tmp_path / "mine.npz"), "none.npz"]
+    names = [absolute_data(name) for name in ("remote", "digits", "mine.npz", "none.npz")]
+    assert names == ["remote", "digits", str(tmp_path / "mine.npz"), "none.npz"]

@@ -56,7 +56,7 @@ def test_all_settings_are_written_out_and_paths_are_absolute(
 
 
 def test_clients_with_data_of_their_own_have_classes_unless_a_task_is_named() -> None:
-    own: dict[str, Any] = {"name": "own", "clients": 3, "features": [4], "classes": 2}
+    own: dict[str, Any] = {"name": "remote", "clients": 3, "features": [4], "classes": 2}
     task = prepare(Experiment(data=own, method="fedavg", task={"metrics": ["f1"]})).task
     assert task is not None
     assert (task.name, task.metrics) == ("classification", ("f1",))
@@ -84,11 +84,11 @@ def test_rules_between_sections_are_told_beside_a_section_that_is_wrong() -> Non
     ("sections", "beginning"),
     [
         ({"data": {"features": [4]}}, "data.features = (4,) is not possible with data.name = 'digits'; it is for"),
-        ({"data": {"name": "own", "clients": 3, "features": [4], "classes": 2, "min_classes": 2}},
-         "data.min_classes = 2 is not possible with data.name = 'own'; it is for a dataset"),
+        ({"data": {"name": "remote", "clients": 3, "features": [4], "classes": 2, "min_classes": 2}},
+         "data.min_classes = 2 is not possible with data.name = 'remote'; it is for a dataset"),
         ({"data": {"samples_per_client": 9}}, "samples_per_client = 9 is below min_samples = 10; raise it"),
         ({"data": {"split": "by-user"}}, "split = 'by-user' needs data with users and digits has none"),
-        ({"data": {"name": "own", "clients": 3, "features": [4], "classes": 2, "label": "a", "client": "a"}},
+        ({"data": {"name": "remote", "clients": 3, "features": [4], "classes": 2, "label": "a", "client": "a"}},
          "data.label and data.client are both 'a'"),
         ({"training": {"momentum": 0.9, "optimizer": "adam"}}, "training.momentum = 0.9 counts for nothing here"),
         ({"run": {"ray_address": "auto"}}, "run.ray_address = 'auto' is not possible with run.runtime = 'local'"),
@@ -100,7 +100,7 @@ def test_rules_between_sections_are_told_beside_a_section_that_is_wrong() -> Non
          "run.participation = 0.5 is not possible with aggregation.rule = 'fltrust'"),
         ({"method": "local-only", "aggregation": {"rule": "median"}}, "aggregation.rule = 'median' is"),
         ({"method": "fedavg", "attack": {"share": 0.2},
-          "data": {"name": "own", "clients": 3, "features": [4], "classes": 2}}, "attack.share is not"),
+          "data": {"name": "remote", "clients": 3, "features": [4], "classes": 2}}, "attack.share is not"),
     ],
 )  # fmt: skip
 def test_a_rule_is_one_sentence(sections: dict[str, Any], beginning: str) -> None:

@@ -39,7 +39,7 @@ WIDE = {"network.name": "mlp", "network.hidden": [800]}
 EVERYONE = np.arange(CLIENTS)
 
 METHODS: dict[str, dict[str, Any]] = {
-    "fedtsdp": {"run.dropout": 0.3},
+    "fedtsdp": {"run.client_dropout": 0.3},
     "fedper": {
         "run.participation": 0.5,
         "run.engine": "sequential",

@@ -27,7 +27,7 @@ from coterie.runtime.ledger import SUMS
 from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello
 from coterie.runtime.remote.message import Message, Value
-from coterie.shipping.flower.client import Client, Node, answer_message, find_client
+from coterie.shipping.flower.client import FlowerClient, Node, answer_message, find_client
 from coterie.shipping.model.served import trained_model
 from coterie.shipping.model.trained import MODEL, read_model
 from coterie.shipping.registration import Registration
@@ -68,7 +68,7 @@ def clinics(folder: Path, held: dict[str, pl.DataFrame], **more: Any) -> Place:
 def experiment(width: int = 2, method: str = "fedavg", **data: Any) -> Experiment:
     return Experiment(
         method=method,
-        data={"name": "own", "clients": 3, "features": [width], "classes": ["ill", "well"], **data},
+        data={"name": "remote", "clients": 3, "features": [width], "classes": ["ill", "well"], **data},
         network={"name": "mlp", "hidden": [8]},
         training={"epochs": 2, "lr": 0.01},
         evaluation={"every": 2},
@@ -84,7 +84,7 @@ def turned(held: dict[str, pl.DataFrame], who: str, order: Sequence[str]) -> dic
 def test_a_process_keeps_the_newest_of_a_client_alone(tmp_path: Path) -> None:
     asked, before = experiment().to_toml(), []
 
-    def find(agreed: Agreement | None, name: str = "east") -> Client:
+    def find(agreed: Agreement | None, name: str = "east") -> FlowerClient:
         text = None if agreed is None else agreed.to_json()
         node = {"client": name, "data": "east.csv", "state-dir": str(tmp_path / name)}
         return find_client(asked, text, Node.read(node, {}))

@@ -113,7 +113,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def _experiment() -> Experiment:
-    own: dict[str, Any] = {"name": "own", "clients": 2, "features": [8, 8, 1], "classes": 10}
+    own: dict[str, Any] = {"name": "remote", "clients": 2, "features": [8, 8, 1], "classes": 10}
     return Experiment(
         data=own,
         method={"name": "fesem", "clusters": 2},

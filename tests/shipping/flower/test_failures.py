@@ -240,7 +240,7 @@ def own(folder: Path, **data: Any) -> tuple[Place, Experiment]:
         {"client": f"clinic-{i}", "data": str(path), "state-dir": str(folder / f"{i}")}
         for i, path in enumerate(parts)
     ]
-    schema = {"name": "own", "clients": CLIENTS, "features": [8, 8, 1], "classes": 10, **data}
+    schema = {"name": "remote", "clients": CLIENTS, "features": [8, 8, 1], "classes": 10, **data}
     return Place(folder, nodes), asked.updated({"data": schema})
 
 
@@ -330,7 +330,9 @@ def test_a_server_cannot_have_a_client_read_something_else(name: str, tmp_path: 
     values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello", "run": "0" * 32}
     said = answer_message(Message(values), node, {"data": "/other.npz", "state-dir": "/"})
     assert said.refusal is not None
-    assert said.refusal.startswith(f"data.name = {name!r} is not possible here; it must be 'own' for a client that")
+    assert said.refusal.startswith(
+        f"data.name = {name!r} is not possible here; it must be 'remote' for a client that"
+    )
     assert not (tmp_path / "state").exists()
 
 

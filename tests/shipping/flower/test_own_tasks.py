@@ -30,7 +30,7 @@ def run(folder: Path, task: str, declared: int) -> Path:
     asked = Experiment(
         method="fedavg",
         task=task,
-        data={"name": "own", "clients": CLIENTS, "features": [4], "classes": declared},
+        data={"name": "remote", "clients": CLIENTS, "features": [4], "classes": declared},
         training={"epochs": 1, "lr": 0.1},
         run={"rounds": 1},
     )

@@ -34,7 +34,7 @@ CROSSING = ("fedprox", "feddist", "fedper", "dcpfl", "fedcr", "lg-fedavg")
 """One for each kind of noise; trial rounds, public data, private layers. That each method's messages cross as bytes
 is shown for all of them in tests/spec/test_cross.py."""
 
-TABLES = ("rounds", "clients", "ledger", "failures", "people", "log")
+TABLES = ("rounds", "clients", "ledger", "failures", "federation", "log")
 
 
 def experiment(method: str, **run: Any) -> Experiment:
@@ -42,7 +42,7 @@ def experiment(method: str, **run: Any) -> Experiment:
         method={"name": method, **SETTINGS.get(method, {})},
         data={"name": "digits", "split": "rotated(2)", "clients": 6, "samples_per_client": 60},
         training={"epochs": 1, "lr": 0.1},
-        run={"rounds": 3, "participation": 0.7, "dropout": 0.1, "seed": 1, **run},
+        run={"rounds": 3, "participation": 0.7, "client_dropout": 0.1, "seed": 1, **run},
         privacy=PRIVATE.get(method, {}),
     )
 
@@ -65,7 +65,7 @@ def test_a_method_gives_the_bits_of_its_simulation(method: str, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fesem", "fedtsdp"])
 def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path: Path) -> None:
-    asked = experiment(method, rounds=2, participation=1.0, dropout=0.0)
+    asked = experiment(method, rounds=2, participation=1.0, client_dropout=0.0)
     public = 40 if method == "fedtsdp" else 0
     asked = asked.updated({"data.public": public})
     federation = build("digits", "rotated(2)", 6, 1, samples_per_client=60, public=public, usual_public=public)
@@ -77,7 +77,7 @@ def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path
     own = asked.updated(
         {
             "data": {
-                "name": "own",
+                "name": "remote",
                 "clients": 6,
                 "features": [8, 8, 1],
                 "classes": 10,
@@ -91,10 +91,10 @@ def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path
     columns = ["round", "client", "accuracy", "loss", "group", "up_bytes"]
     first, second = (RunFolder(run).clients().select(columns) for run in (real, simulated))
     assert first.equals(second)
-    people = RunFolder(real).people()
-    assert people is not None
-    assert people["name"].to_list() == [f"clinic-{i}" for i in range(6)]
-    assert people["labels"].is_null().all()
+    table = RunFolder(real).federation()
+    assert table is not None
+    assert table["name"].to_list() == [f"clinic-{i}" for i in range(6)]
+    assert table["labels"].is_null().all()
     traits = RunFolder(real).group_traits()
     assert traits is None or traits.inputs is None  # nobody was asked what inputs look like
     assert RunFolder(real).rounds()["ari"].is_null().all()

@@ -63,7 +63,7 @@ def test_training_data_are_told_from_others_and_classes_keep_their_names(termina
     patients(0).write_csv("wards.csv")
     patients(1).write_csv("fresh.csv")
     train(terminal, "wards.csv", "--set", "standardise=global")
-    people = RunFolder("runs/first").people()
+    people = RunFolder("runs/first").federation()
     assert people is not None
     said = (
         f"run first was trained on {people['train'].sum():,} of these samples; coterie show first has its scores on"

@@ -42,7 +42,7 @@ from coterie.runs.events import Result, Round
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import prepare
 from coterie.runs.session import Session
-from coterie.runs.setup import World, engine_spec
+from coterie.runs.setup import Backend, engine_spec
 from coterie.runtime.remote.client_runner import ClientRunner
 from coterie.runtime.remote.codec import pack_order, unpack_order
 from coterie.runtime.remote.message import Message
@@ -255,7 +255,7 @@ class AtHome(RemoteRuntime):
 
 
 NAMES = [*map(str, range(9)), "nine"]
-OWN = {"name": "own", "clients": CLIENTS, "features": [8, 8, 1], "classes": NAMES}
+OWN = {"name": "remote", "clients": CLIENTS, "features": [8, 8, 1], "classes": NAMES}
 REHEARSED = {"clients": CLIENTS, "samples_per_client": 60, "split": "rotated(4)"}
 
 
@@ -276,9 +276,9 @@ def federated(
 
     runners = [ClientRunner(engine, MemoryStateStore(), keeps(client)) for client, engine in enumerate(engines)]
     remote = RemotePopulation("own", tuple(holding.info for holding in holdings))
-    population = remote if experiment.data.own else federation
-    world = World(population, np.empty(0, np.int64), AtHome(runners, engines[0], remote.bounds))
-    run = RunFolder(loop.run(experiment, world=world).folder)
+    population = remote if experiment.data.is_remote else federation
+    backend = Backend(population, np.empty(0, np.int64), AtHome(runners, engines[0], remote.bounds))
+    run = RunFolder(loop.run(experiment, backend=backend).folder)
     Registration("0" * 32, remote.clients).write(run.path)
     return run, served
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import CLIENTS as RUN_CLIENTS
-from coterie.runs.folder.tables import FAILURES, LEDGER, PEOPLE, ROUNDS
+from coterie.runs.folder.tables import FAILURES, FEDERATION, LEDGER, ROUNDS
 from coterie.studies.compare.measures import CELLS, CLIENTS, CURVES, Frames
 from coterie.studies.compare.spec import Comparison
 
@@ -58,7 +58,7 @@ def folder(
     made = RunFolder.create(parent, name)
     made.write_experiment('[method]\nname = "fedavg"\n')
     for number, value in enumerate(accuracy, 1):
-        measured = ("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "spread", "loss")
+        measured = ("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "std", "loss")
         row: dict[str, Any] = dict.fromkeys(measured, value)
         if value is not None:
             row |= {"accuracy": value - 0.01, "worst10": value - 0.1, "loss": 1 - value}
@@ -92,10 +92,13 @@ def folder(
         )
     if people:
         who = {"few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1]}
-        made.write_people(
+        made.write_federation(
             pl.DataFrame(
-                [{"client": i, "name": f"hospital {i}", "planted": i if planted else None, **who} for i in (0, 1)],
-                PEOPLE,
+                [
+                    {"client": i, "name": f"hospital {i}", "true_group": i if planted else None, **who}
+                    for i in (0, 1)
+                ],
+                FEDERATION,
             )
         )
     made.compact()

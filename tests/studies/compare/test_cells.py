@@ -21,7 +21,7 @@ from coterie.runs.folder.metrics import ACCURACY, RunMetric
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.session import Session
 from coterie.studies.compare import measures
-from coterie.studies.compare.cells import Outcome, Watcher, run_cells, tell_second_death
+from coterie.studies.compare.cells import CellOutcome, Watcher, run_cells, tell_second_death
 from coterie.studies.compare.folder import ComparisonFolder, find_finished
 from coterie.studies.compare.spec import Cell, Comparison
 
@@ -33,7 +33,7 @@ SMALL = {
 COMPARISON = Comparison.from_tables(
     {"methods": ["fedavg", "ifca(clusters=2)"], "seeds": 2, "experiment": SMALL, "adapted": {}}
 )
-DONE = Outcome("finished")
+DONE = CellOutcome("finished")
 
 
 class Seen(Watcher):
@@ -53,7 +53,7 @@ class Seen(Watcher):
         self.told.append(("round", cell.label, number))
         self._at_round(cell, number)
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         self.told.append(("ended", cell.label, outcome))
 
     def of(self, kind: str) -> list[Any]:
@@ -143,7 +143,7 @@ def test_a_process_that_dies_is_replaced_and_its_cell_resumed_once(
     seen = Seen(kill)
     outcomes = run_cells(COMPARISON.cells()[:3], tmp_path, 1, seen)
     sentence = "its process died twice, the last time by signal 9, which the system sends when memory runs out"
-    assert list(outcomes.values()) == [DONE, Outcome("failed", sentence), DONE]
+    assert list(outcomes.values()) == [DONE, CellOutcome("failed", sentence), DONE]
     assert seen.of("begun").count(once.label) == seen.of("begun").count(always.label) == 2
     ours = frames(COMPARISON, tmp_path)
     assert equal(ours, [frame.filter(seed=0) for frame in whole])
@@ -270,7 +270,7 @@ def shown(terminal: bool, quiet: bool = False) -> str:
         watcher.round(first, 2, 0.25, ACCURACY)
         watcher.round(first, 3, 0.875, ACCURACY)
         watcher.ended(first, DONE)
-        watcher.ended(second, Outcome("failed", "ValueError: [no]"))
+        watcher.ended(second, CellOutcome("failed", "ValueError: [no]"))
         watcher.ended(third, DONE)
         watcher.started([], 4)
         watcher.started([second], 3)

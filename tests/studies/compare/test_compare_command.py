@@ -20,7 +20,7 @@ import coterie
 from coterie.errors import BadInput
 from coterie.report.comparison.compare import compare
 from coterie.report.tables import escape_markdown
-from coterie.studies.compare.cells import Outcome, Watcher
+from coterie.studies.compare.cells import CellOutcome, Watcher
 from coterie.studies.compare.folder import ComparisonFolder, choose_free_name, find_difference
 from coterie.studies.compare.notes import describe_notes
 from coterie.studies.compare.spec import Cell, Comparison
@@ -376,7 +376,7 @@ def test_tuned_first(terminal: Terminal) -> None:
 class StopAfterTheFirst(Watcher):
     """Interrupts as soon as one cell is finished, as Ctrl-C would."""
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         raise KeyboardInterrupt
 
 
@@ -422,10 +422,10 @@ def test_newcomers_are_scored_and_public_samples_accounted_for(terminal: Termina
         assert row["newcomers_adapted"] == pytest.approx(joined["adapted"].mean())
     after = cells.filter(method="fedavg+FT").row(0, named=True)
     assert (after["newcomers"], after["newcomers_adapted"]) == (None, cells["newcomers_adapted"][0])
-    assert "newcomers on arrival, % | newcomers adapted, %" in (folder / "table.md").read_text("utf-8")
+    assert "unseen clients on arrival, % | unseen clients adapted, %" in (folder / "table.md").read_text("utf-8")
     page = (folder / "report.html").read_text("utf-8")
-    assert "Newcomers on arrival, %" in page.replace("\N{NO-BREAK SPACE}", " ")
-    assert "Newcomers, who were held out of training, do best on arrival with " in page
+    assert "Unseen clients on arrival, %" in page.replace("\N{NO-BREAK SPACE}", " ")
+    assert "Unseen clients, who were held out of training, do best on arrival with " in page
     (line,) = [line for line in found.out.splitlines() if "public samples" in line]
     assert line.startswith("note: fedtsdp looks at 179 public samples on the server; ")
     assert line.removeprefix("note: ") in html.unescape(page)
@@ -472,7 +472,7 @@ def test_a_folder_that_is_called_like_a_method(terminal: Terminal) -> None:
         (["fedavg", "--target", "80"], ["target = 80 is not possible; it must be a number from 0 to 1"]),
         (
             ["errors.toml"],
-            ["measure = 'macro_f1' is not possible; it must be rmse, macro_rmse, worst10, spread, loss, adapted_"],
+            ["measure = 'macro_f1' is not possible; it must be rmse, macro_rmse, worst10, std, loss, adapted_"],
         ),
         (
             ["fedavg", "--tune", "2", "--set", "validation=0"],

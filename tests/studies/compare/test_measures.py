@@ -140,7 +140,7 @@ def test_a_federation_without_planted_groups_or_names(tmp_path: Path) -> None:
     found = measure_cells(plan, {plan.cells()[0].key: kept})
     assert found.cells.select("ari", "nmi").row(0) == (None, None)
     assert found.clients["name"].to_list() == ["client 0", "client 1"]
-    assert found.clients["planted"].to_list() == [None, None]
+    assert found.clients["true_group"].to_list() == [None, None]
     assert summarise(plan, found)["ari_mean"].to_list() == [None]
 
 

@@ -159,7 +159,7 @@ def test_ranks_are_scipys(by_seed: list[tuple[float, ...]]) -> None:
     np.testing.assert_allclose([found[name]["rank"] for name in methods], reference)
 
 
-@pytest.mark.parametrize("measure", ["loss", "spread"])
+@pytest.mark.parametrize("measure", ["loss", "std"])
 def test_of_a_loss_less_is_better(measure: str) -> None:
     plan = comparison(["fedavg", "ifca"], measure=measure)
     found = rows(summarise(plan, frames(plan, {"fedavg": [1.0, 2.0, 3.0], "ifca": [0.5, 2.0, 1.0]})))

@@ -26,7 +26,7 @@ from coterie.runs.schema.experiment import Experiment, Prepared
 from coterie.runs.schema.registry import section_settings
 from coterie.runs.setup import load_federation
 from coterie.studies.compare import tuning
-from coterie.studies.compare.cells import Outcome, run_cells
+from coterie.studies.compare.cells import CellOutcome, run_cells
 from coterie.studies.compare.samplers import check_sampler, describe_range, holds, range_of
 from coterie.studies.compare.spec import Cell, Comparison
 from coterie.studies.compare.tuning import TUNING, describe_shortfalls, grid_of, tune, tuned_settings
@@ -45,10 +45,10 @@ def possible_cells(search: Any) -> list[Cell]:
     return [trial.cell for trial in search.due(0)]
 
 
-def runner(pool: Path) -> Callable[[list[Cell]], Mapping[str, Outcome]]:
+def runner(pool: Path) -> Callable[[list[Cell]], Mapping[str, CellOutcome]]:
     """Runs cells in this process, one after the other."""
 
-    def run(cells: list[Cell]) -> dict[str, Outcome]:
+    def run(cells: list[Cell]) -> dict[str, CellOutcome]:
         outcomes = {}
         for cell in cells:
             if not (pool / cell.key).exists():
@@ -56,10 +56,10 @@ def runner(pool: Path) -> Callable[[list[Cell]], Mapping[str, Outcome]]:
                 try:
                     coterie.run(cell.experiment.updated(own))
                 except BadInput as problem:
-                    outcomes[cell.key] = Outcome("failed", "; ".join(problem.problems))
+                    outcomes[cell.key] = CellOutcome("failed", "; ".join(problem.problems))
                     continue
             done = RunFolder(pool / cell.key).status == "finished"
-            outcomes[cell.key] = Outcome("finished") if done else Outcome("failed", "it broke off")
+            outcomes[cell.key] = CellOutcome("finished") if done else CellOutcome("failed", "it broke off")
         return outcomes
 
     return run
@@ -297,7 +297,7 @@ def test_settings_that_cannot_run_do_not_count(tmp_path: Path) -> None:
     given = comparison({"FedCPS": {"method": fixed, "training": {"lr": 0.1}}})
     asked: list[str] = []
 
-    def run(cells: list[Cell]) -> Mapping[str, Outcome]:
+    def run(cells: list[Cell]) -> Mapping[str, CellOutcome]:
         asked.extend(cell.key for cell in cells)
         return runner(tmp_path)(cells)
 
@@ -358,7 +358,7 @@ def test_a_method_that_cannot_begin_is_not_searched_for_ever(tmp_path: Path) -> 
     given = comparison(["fedcps(personal_layers=9)", "fedavg"])
     asked: list[str] = []
 
-    def run(cells: list[Cell]) -> Mapping[str, Outcome]:
+    def run(cells: list[Cell]) -> Mapping[str, CellOutcome]:
         asked.extend(cell.method for cell in cells)
         return runner(tmp_path)(cells)
 
@@ -374,10 +374,10 @@ def test_interrupted_trials_are_gone_on_with(tmp_path: Path) -> None:
     """Also in the second batch, which a sampler draws by what the first came to."""
     sampler, given, left = "tpe", comparison(["fedavg"]), 5
 
-    def cut(cells: list[Cell]) -> Mapping[str, Outcome]:
+    def cut(cells: list[Cell]) -> Mapping[str, CellOutcome]:
         nonlocal left
         now, left = cells[:left], max(0, left - len(cells))
-        later = {cell.key: Outcome("interrupted") for cell in cells[len(now) :]}
+        later = {cell.key: CellOutcome("interrupted") for cell in cells[len(now) :]}
         return {**runner(tmp_path)(now), **later}
 
     with pytest.raises(KeyboardInterrupt):

@@ -15,7 +15,7 @@ from coterie.grouping.label_divergence import label_divergence
 from coterie.runs.folder.metrics import CLASSIFICATION
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import LOG, PEOPLE, ROUNDS
+from coterie.runs.folder.tables import FEDERATION, LOG, ROUNDS
 from coterie.studies.papers.quantities import AtLeast, Quantity, built_in
 
 BUILT_IN = built_in(CLASSIFICATION)
@@ -57,19 +57,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
             pl.DataFrame(schema=_schema("FAILURES")),
             pl.DataFrame(log, schema=LOG, orient="row"),
         )
-    run.write_people(
+    run.write_federation(
         pl.DataFrame(
             {
                 "client": [0, 1, 2],
                 "name": ["a", "b", "c"],
-                "planted": [None, None, None],
+                "true_group": [None, None, None],
                 "few_shot": [True, False, False],
                 "train": [10, 10, 10],
                 "validation": [0, 0, 0],
                 "test": [2, 2, 2],
                 "labels": [[10, 0], [8, 2], [0, 10]],
             },
-            schema=PEOPLE,
+            schema=FEDERATION,
         )
     )
     return run
@@ -185,7 +185,7 @@ def test_keys_that_do_not_go_together(keys: dict[str, Any]) -> None:
 ROW = {
     "accuracy": 0.6735,
     "macro_accuracy": None,
-    "spread": 0.05,
+    "std": 0.05,
     "ari": None,
     "groups": 4,
     "up_bytes": 3_000_000,
@@ -200,9 +200,9 @@ ROW = {
 
 
 def test_units_of_what_every_run_has() -> None:
-    found = {name: BUILT_IN[name].of(ROW) for name in ("accuracy", "spread", "up_mb", "down_mb", "mb", "seconds")}
+    found = {name: BUILT_IN[name].of(ROW) for name in ("accuracy", "std", "up_mb", "down_mb", "mb", "seconds")}
     assert found == pytest.approx(
-        {"accuracy": 67.35, "spread": 5.0, "up_mb": 3.0, "down_mb": 1.5, "mb": 4.5, "seconds": 36.0}
+        {"accuracy": 67.35, "std": 5.0, "up_mb": 3.0, "down_mb": 1.5, "mb": 4.5, "seconds": 36.0}
     )
     assert BUILT_IN["groups"].of(ROW) == 4
     assert BUILT_IN["ari"].of(ROW) is None

@@ -35,8 +35,8 @@ from coterie.clients.rules import (
 )
 from coterie.clients.rules.objective import Extras
 from coterie.grouping.aggregate import mean
-from coterie.methods import Cohort, Method, ServerView, Serving
-from coterie.methods.exchange import Exchange, Ids, Replies, Round, Send
+from coterie.methods import Assignment, Cohort, Method, ServerView
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 
 
 @objective("example-focal")
@@ -87,17 +87,17 @@ class FedAvgMFocal(Method[Momentum]):
         model = server.initial(0)[None]
         return Momentum(model, torch.zeros_like(model))
 
-    def round(self, state: Momentum, cohort: Cohort) -> Round[Momentum]:
+    def round(self, state: Momentum, cohort: Cohort) -> Exchanges[Momentum]:
         everybody = {"model": Send.same(state.model[0], cohort.clients)}
         replies: Replies = yield Exchange(cohort.clients, FocalUpdate(self.gamma), everybody)
         step = state.model - mean(replies.models, state.model, replies.samples)
         velocity = self.momentum * state.velocity + step
         return Momentum(state.model - velocity, velocity)
 
-    def serving(self, state: Momentum, server: ServerView) -> Serving:
-        return Serving(state.model, np.zeros(server.n, np.int64))
+    def assignment(self, state: Momentum, server: ServerView) -> Assignment:
+        return Assignment(state.model, np.zeros(server.n, np.int64))
 
-    def newcomer(self, state: Momentum, clients: Ids, server: ServerView) -> Round[Serving]:
+    def newcomer(self, state: Momentum, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Serve newcomers the one model."""
         yield from ()
-        return Serving(state.model, np.zeros(len(clients), np.int64))
+        return Assignment(state.model, np.zeros(len(clients), np.int64))

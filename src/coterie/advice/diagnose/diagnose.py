@@ -41,7 +41,7 @@ from coterie.methods.profiles import gather_profiles
 from coterie.methods.split_halves import GatheredHalves, gather_halves
 from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.session import Session
-from coterie.runs.setup import World
+from coterie.runs.setup import Backend
 from coterie.runtime.runtime import drive
 from coterie.runtime.threads import one_thread
 
@@ -76,7 +76,7 @@ NOT_COMPARED = "losses and predictions were not compared: of {size:,} parameters
 def diagnose(
     experiment: Experiment,
     *,
-    world: World | None = None,
+    backend: Backend | None = None,
     alpha: float = 0.05,
     starts: int = STARTS,
     gains: bool = True,
@@ -90,11 +90,11 @@ def diagnose(
     led. Then a few rounds train a model for all and one for each group, without a part of everybody's samples, on
     which they are scored beside what a client can make alone. Nothing but these models and scores crosses, and
     nothing is written. Data, network, local solver and seed are the experiment's; its method only chooses the
-    network where that is `auto`. Simulated clients all answer, whatever `run.dropout`.
+    network where that is `auto`. Simulated clients all answer, whatever `run.client_dropout`.
 
     Args:
         experiment: whose clients.
-        world: the clients and the runtime that reaches them, which is closed; None to simulate them.
+        backend: the clients and the runtime that reaches them, which is closed; None to simulate them.
         alpha: the error level: clients of one population are divided with a probability of at most that.
         starts: initial models.
         gains: whether to find out who gains by what, which takes most of the time.
@@ -110,7 +110,7 @@ def diagnose(
     prepared = prepare(experiment)
     check_diagnosis(prepared.experiment, alpha, starts)
     begun = time.perf_counter()
-    with closing(Session(prepared, world)) as session:
+    with closing(Session(prepared, backend)) as session:
         missing: dict[int, str] = {}
 
         def answer(ask: Ask) -> Replies | Tensor | None:
@@ -128,7 +128,7 @@ def diagnose(
         def say_start(done: int) -> None:
             progress(f"start {done} of {starts}: all clients have trained on their halves")
 
-        session.runtime.dropout = 0.0
+        session.runtime.client_dropout = 0.0
         session.runtime.begin_round(1)
         with one_thread(blas=True):
             server = session.server
@@ -137,7 +137,7 @@ def diagnose(
             gathered = drive(gather_halves(server.everyone, server, starts, say_start, most), answer_of_halves)
             found, labels = _conclude(session, gathered, alpha, starts, missing)
             signals = _find_signals(session, gathered, losses, public, answer)
-            told = world is None if profiles is None else profiles
+            told = backend is None if profiles is None else profiles
             parts = np.zeros_like(labels) if found.all_differ or not found.has_structure else labels
             kinds = _find_kinds(session, gathered, parts, alpha, answer, told)
             found = replace(found, signals=signals, kinds=kinds)
@@ -205,7 +205,7 @@ def _say_remedy(session: Session) -> str:
     if getattr(task, "target_scale", "not a setting of this task") is None:
         flags += [f"--set task.name={task.name}", "--set task.target_scale=global"]
     other = "another --set lr=…"
-    return f"{' '.join(flags)}, or {other}" if flags and not data.own else other
+    return f"{' '.join(flags)}, or {other}" if flags and not data.is_remote else other
 
 
 def _guess(session: Session, pay: Pay) -> float:
@@ -365,7 +365,7 @@ def _conclude(
         counts = resampled_counts(products[:, rows[:, None], rows], alpha, server.stream("resamples"), RESAMPLES)
         resampled = tuple(counts.tolist())
     groups, members = make_groups(tuple(names[clients]), found.labels, shares, tested)
-    planted = session.federation.planted if isinstance(session.federation, Federation) else None
+    true_groups = session.federation.true_groups if isinstance(session.federation, Federation) else None
     diagnosis = Diagnosis(
         server.n,
         len(clients),
@@ -379,7 +379,9 @@ def _conclude(
         found.all_differ,
         members,
         resampled,
-        None if planted is None or not len(clients) else float(adjusted_rand_score(planted[clients], found.labels)),
+        None
+        if true_groups is None or not len(clients)
+        else float(adjusted_rand_score(true_groups[clients], found.labels)),
         tuple(names[clients[~tested]]),
         tuple(names[gathered.turned_round]),
         {str(names[client]): reason for client, reason in sorted(missing.items())},
@@ -392,7 +394,7 @@ def _conclude(
 def _note_invented_clients(experiment: Experiment) -> tuple[str, ...]:
     """Say that data name no clients, where nobody said who is to hold what: those asked about are then invented."""
     data = experiment.data
-    if data.split != "auto" or data.own or data.name in DATASETS:
+    if data.split != "auto" or data.is_remote or data.name in DATASETS:
         return ()
     if default_split(data.name, Named(data.label, data.client)) == "by-user":
         return ()

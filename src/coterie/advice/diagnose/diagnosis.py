@@ -78,7 +78,7 @@ class Diagnosis:
         all_differ: every client is a group, for no number of groups describes them.
         memberships: one for each client that answered.
         resampled: the number of groups in each resample of clients and starts; 0 where everybody differs.
-        planted_ari: agreement with planted groups, for data that have them.
+        true_groups_ari: agreement with true groups, for data that have them.
         small: clients whose halves are smaller; they were placed, not tested.
         turned_round: clients whose updates point against all others'; they were left out of the test.
         missing: why other clients did not answer, by name.
@@ -103,7 +103,7 @@ class Diagnosis:
     all_differ: bool
     memberships: tuple[Membership, ...]
     resampled: tuple[int, ...]
-    planted_ari: float | None
+    true_groups_ari: float | None
     small: tuple[str, ...]
     turned_round: tuple[str, ...]
     missing: dict[str, str]

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part:
+class MemoryPart:
     """One part of a run's memory."""
 
     name: str
@@ -83,7 +83,7 @@ class Explanation:
     """How many clients one kernel takes at most."""
     workers: int
     data: Stored
-    memory: tuple[Part, ...]
+    memory: tuple[MemoryPart, ...]
     """At the peak, with every client having taken part."""
     available_bytes: int | None
     """What this machine had free before anything was loaded; None where it does not say."""
@@ -266,7 +266,7 @@ def _stored(session: Session, workers: int) -> Stored:
     return Stored(inputs.nbytes, 0, f"in memory, shared by {users}" if workers > 1 else "in memory")
 
 
-def _memory(session: Session, sample: SampledRuntime, before: int) -> list[Part]:
+def _memory(session: Session, sample: SampledRuntime, before: int) -> list[MemoryPart]:
     """Return the parts of a run's memory at its peak."""
     whole, n = _clients(session), session.server.n
     public = 0 if whole.public is None else whole.public.nbytes
@@ -274,22 +274,22 @@ def _memory(session: Session, sample: SampledRuntime, before: int) -> list[Part]
     mapped = "" if whole.file is None else ", without the inputs, which are mapped"
     peak, seen, width = sample.peak, min(n, MAX_SKETCHED), sample.sketcher.width
     parts = [
-        Part("Python and libraries", before),
-        Part("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),
-        Part("models sent", peak.sent, "in the largest exchange, each once"),
-        Part("answers", peak.answers, f"in the largest exchange, of {peak.clients:,} clients"),
+        MemoryPart("Python and libraries", before),
+        MemoryPart("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),
+        MemoryPart("models sent", peak.sent, "in the largest exchange, each once"),
+        MemoryPart("answers", peak.answers, f"in the largest exchange, of {peak.clients:,} clients"),
     ]
     if scalars := sample.largest_state:
         # What is replaced stays until the round is whole.
         rows, limit = n + min(n, peak.clients), session.experiment.scale.states_mb
         kept = rows * scalars * BYTES_PER_SCALAR
         spill = f"; beyond {limit:,} MB in a mapped file (scale.states_mb)" if kept > limit * 1e6 else ""
-        parts.append(Part("client states", kept, f"{rows:,} x {scalars:,} numbers{spill}"))
+        parts.append(MemoryPart("client states", kept, f"{rows:,} x {scalars:,} numbers{spill}"))
     parts += [
-        Part("server state", 2 * footprint.tensor_bytes(session.state), "before and after a round"),
-        Part("sketches of models", seen * width * BYTES_PER_SCALAR, f"{seen:,} x {width:,} numbers"),
+        MemoryPart("server state", 2 * footprint.tensor_bytes(session.state), "before and after a round"),
+        MemoryPart("sketches of models", seen * width * BYTES_PER_SCALAR, f"{seen:,} x {width:,} numbers"),
     ]
     if sizes := footprint.worker_bytes():
         each = f"{len(sizes)} of {sum(sizes) / len(sizes) / 1e6:,.0f} MB each, as measured"
-        parts.append(Part("worker processes", sum(sizes), each))
+        parts.append(MemoryPart("worker processes", sum(sizes), each))
     return parts

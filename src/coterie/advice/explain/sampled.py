@@ -18,7 +18,7 @@ from coterie.clients.rules.rule import Order
 from coterie.methods.exchange import Exchange
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runtime.local.runtime import LocalRuntime
-from coterie.runtime.rows import Outcome, Rows, vector_shapes
+from coterie.runtime.rows import Rows, StoredAnswer, vector_shapes
 from coterie.runtime.runtime import Failure
 
 REPRESENTATIVES = 32
@@ -72,7 +72,9 @@ class SampledRuntime(LocalRuntime):
         clients = range(len(self.samples))
         return max(sum(values.numel() for values in self.states.of(client).values()) for client in clients)
 
-    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[Outcome | Failure], Rows[torch.Tensor]]:
+    def deliver(
+        self, orders: Sequence[Order], keep: bool
+    ) -> tuple[list[StoredAnswer | Failure], Rows[torch.Tensor]]:
         """Have the representatives of the clients answer in their place."""
         if self._stand_in is None:  # a first try says how many clients can be tried
             self._stand_in = choose_stand_ins(self.samples, max(2, self.workers))
@@ -91,7 +93,7 @@ class SampledRuntime(LocalRuntime):
 
     def _deliver_few(
         self, orders: Sequence[Order], keep: bool, stand_in: NDArray[np.int64]
-    ) -> tuple[list[Outcome | Failure], Rows[torch.Tensor]]:
+    ) -> tuple[list[StoredAnswer | Failure], Rows[torch.Tensor]]:
         """Carry out one order for each representative and form of a message; the answer to it is everybody's."""
         few: dict[tuple[object, ...], int] = {}
         places: list[int] = []
@@ -148,7 +150,7 @@ def makespan(sizes: NDArray[np.float64], workers: int) -> float:
     return max(float(sizes.sum()) / workers, float(sizes.max()))
 
 
-def _scale_samples(answer: Outcome | Failure, ratio: float) -> Outcome | Failure:
+def _scale_samples(answer: StoredAnswer | Failure, ratio: float) -> StoredAnswer | Failure:
     """Return the answer of a client that has `ratio` times the samples."""
     if isinstance(answer, Failure) or answer.report.get("trained_samples") is None:
         return answer

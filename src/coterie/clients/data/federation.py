@@ -74,9 +74,10 @@ class Federation:
     that become numbers when a minibatch is made of them (`to_numbers`). `labels` are the
     targets of `task`, `[N, *shape]`: int64 for classes and tokens, float32 for numbers; `classes` is 0 where a
     sample is not of one class. Client i's training samples are rows `bounds[i, 0]` to `bounds[i, 1]`, its
-    validation samples end at `bounds[i, 2]`, its test samples at `bounds[i, 3]`. `planted` `[n]` is each client's
-    true group, numbered by smallest member; `public` `[M, *features]` is unlabelled; `few_shot` `[n]` marks
-    few-shot clients. A network gives `outputs` numbers for a prediction, as many as there are classes unless given.
+    validation samples end at `bounds[i, 2]`, its test samples at `bounds[i, 3]`. `true_groups` `[n]` is each
+    client's true group, numbered by smallest member; `public` `[M, *features]` is unlabelled; `few_shot` `[n]`
+    marks few-shot clients. A network gives `outputs` numbers for a prediction, as many as there are classes unless
+    given.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Federation:
     bounds: NDArray[np.int64]
     names: tuple[str, ...]
     """What each client is called, in ascending order of id."""
-    planted: NDArray[np.int64] | None
+    true_groups: NDArray[np.int64] | None
     public: Tensor | None
     few_shot: NDArray[np.bool_] | None
     notes: tuple[str, ...] = ()
@@ -147,7 +148,7 @@ class Federation:
             self,
             bounds=self.bounds[clients],
             names=tuple(self.names[i] for i in clients),
-            planted=None if self.planted is None else relabel(self.planted[clients]),
+            true_groups=None if self.true_groups is None else relabel(self.true_groups[clients]),
             few_shot=None if self.few_shot is None else self.few_shot[clients],
             scales=None if self.scales is None else self.scales[clients],
         )
@@ -342,7 +343,7 @@ def divide(
     limits = Limits(min_samples, min_classes, fate)
     chosen, notes = choose_clients(held, sizes, classes, names, limits, dataset.units is not None, aside)
     held, names = [held[i] for i in chosen], tuple(names[i] for i in chosen)
-    planted = None if partition.planted is None else partition.planted[chosen]
+    true_groups = None if partition.true_groups is None else partition.true_groups[chosen]
     few_shot = None if partition.few_shot is None else partition.few_shot[chosen]
     notes = [*dataset.notes, *_say_unused(dataset, name, validation), *partition.notes, *notes]
     if name == "by-user" and classes is not None and min_classes == 1:
@@ -350,7 +351,7 @@ def divide(
     if count_twins:
         filled = dataset.preparation.missing in ("mean", "zero")
         notes += say_shared_rows(count_shared_rows(dataset.inputs, held), filled)
-    return _assembled(replace(dataset, notes=tuple(notes)), planted, few_shot, skews, held, names, kept, seed)
+    return _assembled(replace(dataset, notes=tuple(notes)), true_groups, few_shot, skews, held, names, kept, seed)
 
 
 def _say_unused(dataset: Dataset, partition: str, validation: float) -> list[str]:
@@ -448,7 +449,7 @@ def _capped(
 
 def _assembled(
     dataset: Dataset,
-    planted: NDArray[np.int64] | None,
+    true_groups: NDArray[np.int64] | None,
     few_shot: NDArray[np.bool_] | None,
     skews: list[Call],
     held: list[list[NDArray[np.int64]]],
@@ -456,7 +457,7 @@ def _assembled(
     public: NDArray[np.float32] | None,
     seed: int,
 ) -> Federation:
-    """Copy every client's samples into one run of rows, skew them there, and note the planted groups."""
+    """Copy every client's samples into one run of rows, skew them there, and note the true groups."""
     sizes = np.array([[len(rows) for rows in client] for client in held])
     ends = np.cumsum(sizes).reshape(sizes.shape)
     bounds = np.column_stack([ends[:, 0] - sizes[:, 0], ends]).astype(np.int64)
@@ -467,7 +468,7 @@ def _assembled(
     if public is not None:
         fill_and_scale(public, preparation)
     rows = Rows(dataset.name, inputs, labels, dataset.classes, bounds[:, [0, 3]], seed)
-    groupings = [] if planted is None else [planted]
+    groupings = [] if true_groups is None else [true_groups]
     groupings += [SPLITS[name].target(rows, **settings) for name, settings in skews]
     targets = np.concatenate([labels[start:stop] for start, stop in bounds[:, :2].tolist()])
     fitted = dataset.task.fit(targets, dataset.outputs)
@@ -478,7 +479,7 @@ def _assembled(
         classes=dataset.classes,
         bounds=bounds,
         names=names,
-        planted=_product(groupings),
+        true_groups=_product(groupings),
         public=None if public is None else torch.from_numpy(public),
         few_shot=few_shot,
         notes=(*dataset.notes, *dataset.task.advise(targets)),

@@ -118,7 +118,7 @@ class Engine(ABC):
             order.client, order.round, samples, seed, self.layout, self.training, state, initial, validation
         )
 
-    def carry_out(
+    def run_rules(
         self,
         orders: Sequence[Order],
         states: Sequence[Mapping[str, Tensor]],

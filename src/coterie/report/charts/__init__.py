@@ -15,12 +15,12 @@ from coterie.report.charts.groups import draw_affinity, draw_history, draw_model
 from coterie.report.charts.log import draw_logged, find_names, list_undrawn
 from coterie.report.drawing.figure import Chart, Figure, with_style
 from coterie.report.drawing.saving import save_charts
-from coterie.runs.folder.reading import Run, read_runs
+from coterie.runs.folder.reading import RunResults, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 
 
 @debug_mode(False)  # Altair's checks take half of the time of all charts; the tests do them
-def draw_run(run: Run, against: Sequence[Run] = ()) -> list[Figure]:
+def draw_run(run: RunResults, against: Sequence[RunResults] = ()) -> list[Figure]:
     """Draw every figure of a run in reading order, also those that have no chart but say why."""
     draws: dict[str, Callable[[], Figure]] = {
         run.metrics.deciding.name: partial(draw_accuracy, run, against),

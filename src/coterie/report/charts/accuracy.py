@@ -11,10 +11,10 @@ from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows, thin
 from coterie.report.numbers import axis_format, capital, measured, value_format, volume
 from coterie.runs.folder.metrics import ADAPTED
-from coterie.runs.folder.reading import MEGABYTE, Run
+from coterie.runs.folder.reading import MEGABYTE, RunResults
 
 
-def draw_accuracy(run: Run, against: Sequence[Run]) -> Figure:
+def draw_accuracy(run: RunResults, against: Sequence[RunResults]) -> Figure:
     """Draw the first metric's mean over the clients, round by round, with the range of the middle 80% of them."""
     metric = run.metrics.deciding
     name, title = metric.name, f"{capital(metric.title)} over rounds"
@@ -62,7 +62,7 @@ def draw_accuracy(run: Run, against: Sequence[Run]) -> Figure:
     return Figure(name, title, caption, chart)
 
 
-def draw_distribution(run: Run, against: Sequence[Run]) -> Figure:
+def draw_distribution(run: RunResults, against: Sequence[RunResults]) -> Figure:
     """Draw the share of the clients that stay at or below a value of the first metric."""
     metric = run.metrics.deciding
     ends = ("best", "worst") if metric.less_is_better else ("worst", "best")
@@ -97,7 +97,7 @@ def draw_distribution(run: Run, against: Sequence[Run]) -> Figure:
     return Figure(name, title, caption, chart)
 
 
-def draw_traffic(run: Run, against: Sequence[Run]) -> Figure:
+def draw_traffic(run: RunResults, against: Sequence[RunResults]) -> Figure:
     """Draw the first metric's mean against the megabytes sent so far."""
     metric = run.metrics.deciding
     name, title = "traffic", f"{capital(metric.title)} for the bytes sent"
@@ -121,7 +121,7 @@ def draw_traffic(run: Run, against: Sequence[Run]) -> Figure:
     return Figure(name, title, caption, chart)
 
 
-def _draw_lines(runs: Sequence[Run], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+def _draw_lines(runs: Sequence[RunResults], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Draw the mean of each run's first metric: a line through its rounds, and what it says of each."""
     metric, frame = runs[0].metrics.deciding, pl.concat([_line(run) for run in runs])
     y = y.axis(format=axis_format(metric)).scale(zero=False)
@@ -139,12 +139,12 @@ def _draw_lines(runs: Sequence[Run], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     ]
 
 
-def _alike(run: Run, against: Sequence[Run]) -> list[Run]:
+def _alike(run: RunResults, against: Sequence[RunResults]) -> list[RunResults]:
     """Return the run and, of the others, those whose first metric is the same: no axis is for both otherwise."""
     return [run, *(other for other in against if other.metrics.deciding == run.metrics.deciding)]
 
 
-def _line(run: Run) -> pl.DataFrame:
+def _line(run: RunResults) -> pl.DataFrame:
     name = run.metrics.deciding.name
     sent = (pl.col("up_bytes") + pl.col("down_bytes")).cum_sum() / MEGABYTE
     return thin(
@@ -154,7 +154,7 @@ def _line(run: Run) -> pl.DataFrame:
     )
 
 
-def _steps(run: Run) -> pl.DataFrame:
+def _steps(run: RunResults) -> pl.DataFrame:
     name = run.metrics.deciding.name
     ends = run.last.select(name).drop_nulls().sort(name).with_row_index("rank", offset=1)
     steps = ends.select(name, (pl.col("rank") / ends.height).alias("share"), run=pl.lit(run.label))
@@ -162,11 +162,11 @@ def _steps(run: Run) -> pl.DataFrame:
     return pl.concat([floor, thin(steps)])
 
 
-def _megabytes(run: Run) -> float:
+def _megabytes(run: RunResults) -> float:
     return float(run.summary["up_bytes"] + run.summary["down_bytes"]) / MEGABYTE
 
 
-def _compare_clients(run: Run, other: Run) -> str:
+def _compare_clients(run: RunResults, other: RunResults) -> str:
     """Count the clients that do better than in another run, of those that both tested."""
     metric = run.metrics.deciding
     columns = [metric.name, f"{metric.name}_other"]
@@ -182,20 +182,20 @@ def _compare_clients(run: Run, other: Run) -> str:
     )
 
 
-def _colour_of(runs: Sequence[Run]) -> alt.Color:
+def _colour_of(runs: Sequence[RunResults]) -> alt.Color:
     labels = [run.label for run in runs]
     scale = alt.Scale(domain=labels, range=of_groups(range(len(labels))))
     return alt.Color("run:N").scale(scale).legend(_legend(runs))
 
 
-def _dash_of(runs: Sequence[Run]) -> alt.StrokeDash:
+def _dash_of(runs: Sequence[RunResults]) -> alt.StrokeDash:
     labels = [run.label for run in runs]
     dashes = [[1, 0], [6, 3], [2, 3], [9, 3, 2, 3]]
     scale = alt.Scale(domain=labels, range=[dashes[i % len(dashes)] for i in range(len(labels))])
     return alt.StrokeDash("run:N").scale(scale).legend(_legend(runs))
 
 
-def _legend(runs: Sequence[Run]) -> alt.Legend | None:
+def _legend(runs: Sequence[RunResults]) -> alt.Legend | None:
     if len(runs) == 1:
         return None
     return alt.Legend(

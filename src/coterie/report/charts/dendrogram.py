@@ -14,7 +14,7 @@ from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, rows
 from coterie.report.drawing.marks import DASHED, PLAIN, THRESHOLD
 from coterie.report.numbers import count_of, significant
-from coterie.runs.folder.reading import Run
+from coterie.runs.folder.reading import RunResults
 
 MOST_TIPS = 120
 """A dendrogram has at most so many tips; beyond, the lowest merges are drawn as one tip."""
@@ -23,8 +23,8 @@ MOST_NAMES = 40
 """Up to so many tips have room for their client's number."""
 
 
-def draw_dendrogram(run: Run) -> Figure:
-    """Draw the clients' dendrogram, its branches coloured by planted or by final group, and the last cut."""
+def draw_dendrogram(run: RunResults) -> Figure:
+    """Draw the clients' dendrogram, its branches coloured by true or by final group, and the last cut."""
     name, title = "dendrogram", "The dendrogram of the clients' models"
     linkage = _read_linkage(run)
     if linkage is None:
@@ -32,9 +32,9 @@ def draw_dendrogram(run: Run) -> Figure:
     n = len(linkage) + 1
     logged = {of: int(value) for _, of, value in run.logged("dendrogram client").iter_rows()}
     clients = [logged.get(str(leaf), leaf) for leaf in range(n)]
-    planted = dict(run.people.drop_nulls("planted").select("client", "planted").iter_rows())
-    kind = "planted" if planted.keys() >= set(clients) else "final"
-    known = planted if kind == "planted" else dict(run.last.select("client", "group").iter_rows())
+    true_groups = dict(run.federation.drop_nulls("true_group").select("client", "true_group").iter_rows())
+    kind = "true" if true_groups.keys() >= set(clients) else "final"
+    known = true_groups if kind == "true" else dict(run.last.select("client", "group").iter_rows())
     members = [{known.get(client, -1)} for client in clients]
     for left, right in linkage[:, :2].astype(int):
         members.append(members[left] | members[right])
@@ -92,7 +92,7 @@ def draw_dendrogram(run: Run) -> Figure:
     return Figure(name, title, caption + ".", alt.layer(*layers))
 
 
-def _read_linkage(run: Run) -> npt.NDArray[np.float64] | None:
+def _read_linkage(run: RunResults) -> npt.NDArray[np.float64] | None:
     """Read the last dendrogram from the log, `[n - 1, 4]` as SciPy has it; None where a merge is missing."""
     columns = [run.logged(f"merge {name}") for name in ("left", "right", "height")]
     latest = max((column["round"][-1] for column in columns if column.height), default=0)

@@ -16,7 +16,7 @@ from coterie.report.drawing.figure import Figure, axis_of_rounds, rows
 from coterie.report.drawing.marks import SEAM, stretches
 from coterie.report.numbers import count_of, significant
 from coterie.runs.folder.picture import Picture
-from coterie.runs.folder.reading import Run
+from coterie.runs.folder.reading import RunResults
 
 MOST_BARS = 6000
 """The history is drawn with at most so many stretches of equal group."""
@@ -31,7 +31,7 @@ Band = tuple[int, int, int]
 """A group and the positions of its clients: `(group, start, stop)`, stop being one past the last."""
 
 
-def draw_history(run: Run) -> Figure:
+def draw_history(run: RunResults) -> Figure:
     """Draw each client's group, round by round."""
     name, title = "groups", "Each client's group over rounds"
     if not run.clustered:
@@ -113,7 +113,7 @@ def keep_group_numbers(clients: pl.DataFrame) -> pl.DataFrame:
     return clients.with_columns(group=pl.Series(groups.reshape(-1), dtype=clients.schema["group"]))
 
 
-def draw_affinity(run: Run) -> Figure:
+def draw_affinity(run: RunResults) -> Figure:
     """Draw the matrix that the groups were made from, with the clients ordered by group."""
     name, title = "affinity", "How close the clients are"
     picture = run.picture
@@ -178,7 +178,7 @@ def draw_affinity(run: Run) -> Figure:
     return Figure(name, title, caption, chart, square=True)
 
 
-def draw_model_map(run: Run) -> Figure:
+def draw_model_map(run: RunResults) -> Figure:
     """Draw the clients' models in two dimensions, coloured by group."""
     name, title = "map", "A map of the clients' models"
     picture = run.picture
@@ -234,18 +234,18 @@ def draw_model_map(run: Run) -> Figure:
     return Figure(name, title, caption, chart, square=True)
 
 
-def _with_names(run: Run, clients: pl.DataFrame) -> pl.DataFrame:
+def _with_names(run: RunResults, clients: pl.DataFrame) -> pl.DataFrame:
     """Replace each client by its number and, where the run knows it, its name."""
     found = [_name(run, client) for client in clients["client"]]
     return clients.with_columns(client=pl.Series(found, dtype=pl.String))
 
 
-def _name(run: Run, client: int) -> str:
+def _name(run: RunResults, client: int) -> str:
     name = run.names.get(client, "")
     return str(client) if name in ("", f"client {client}") else f"{client} ({name})"
 
 
-def _describe_selection(run: Run, picture: Picture) -> str:
+def _describe_selection(run: RunResults, picture: Picture) -> str:
     """Say how many of the clients the picture holds, and how many of their models are from an earlier round."""
     trained = _last_trained(run, picture.round)
     shown = set(picture.clients.tolist())
@@ -263,7 +263,7 @@ def _describe_selection(run: Run, picture: Picture) -> str:
     return said
 
 
-def _last_trained(run: Run, until: int) -> dict[int, int]:
+def _last_trained(run: RunResults, until: int) -> dict[int, int]:
     """Find the last round, up to `until`, from which each client has a model of its own."""
     # A run that is evaluated now and then tells of the rounds between only by what was sent.
     sent = run.folder.ledger().filter((pl.col("direction") == "up") & (pl.col("scalars") > 1))
@@ -273,7 +273,7 @@ def _last_trained(run: Run, until: int) -> dict[int, int]:
     return dict(last.iter_rows())
 
 
-def _describe_last_change(run: Run) -> str:
+def _describe_last_change(run: RunResults) -> str:
     changes = run.rounds.filter((pl.col("moved") > 0) & (pl.col("round") > run.rounds["round"].min()))
     if not changes.height:
         return "Here no client changed group after the first round."

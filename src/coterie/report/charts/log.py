@@ -25,7 +25,7 @@ from coterie.report.drawing.marks import (
     value_axis,
 )
 from coterie.report.numbers import count_of, join_words, significant
-from coterie.runs.folder.reading import Run
+from coterie.runs.folder.reading import RunResults
 
 MOST_PLAIN = 24
 """A page has at most so many charts of names that nothing is known of; further ones are listed."""
@@ -110,14 +110,14 @@ ABOUT = {
     ),
     "gap1": About(
         "How well similarity tells the groups apart",
-        "The lowest similarity of two clients of one planted group minus the highest of two clients of different "
+        "The lowest similarity of two clients of one true group minus the highest of two clients of different "
         "groups. Above zero no pair is out of place.",
         event="chosen",
         happened="layers chosen",
     ),
     "gap2": About(
         "How well distance tells the groups apart",
-        "The smallest distance of two clients of different planted groups minus the largest of two clients of one "
+        "The smallest distance of two clients of different true groups minus the largest of two clients of one "
         "group. Above zero no pair is out of place.",
         event="chosen",
         happened="layers chosen",
@@ -178,7 +178,7 @@ DRAWN_ELSEWHERE = ("leaf", "leaf size", "merge left")
 """Names that the chart of each client's group and the dendrogram draw."""
 
 
-def find_names(run: Run) -> tuple[dict[str, str], list[str]]:
+def find_names(run: RunResults) -> tuple[dict[str, str], list[str]]:
     """Return the names in the log that have a chart, by the name of their figure, and those without room."""
     logged = run.log["name"].unique(maintain_order=True).to_list()
     own = [name for name in logged if name not in DRAWN_ELSEWHERE and SHOWN_WITH.get(name) not in logged]
@@ -191,7 +191,7 @@ def find_names(run: Run) -> tuple[dict[str, str], list[str]]:
     return found, unknown[MOST_PLAIN:]
 
 
-def draw_logged(run: Run, figure: str, name: str) -> Figure:
+def draw_logged(run: RunResults, figure: str, name: str) -> Figure:
     """Draw one name in the log: a line for each of its parts, or the median and range of many.
 
     Args:
@@ -246,7 +246,7 @@ def list_undrawn(names: Sequence[str]) -> Iterator[Figure]:
 BLUE = of_groups([0])[0]
 
 
-def _draw_threshold(run: Run, name: str, y: alt.Y) -> Chart:
+def _draw_threshold(run: RunResults, name: str, y: alt.Y) -> Chart:
     """Draw a threshold: a dashed line for each part that has one of its own."""
     chart = alt.Chart(rows(thin(run.logged(name)))).mark_line(
         color=THRESHOLD, strokeDash=[3, 3], interpolate="step-after"
@@ -276,12 +276,12 @@ def _describe_ends(frame: pl.DataFrame, parts: Sequence[str]) -> str:
     return f"; highest ends {high} at {significant(ends[high])}, lowest {low} at {significant(ends[low])}"
 
 
-def _describe_threshold(run: Run, about: About) -> str:
+def _describe_threshold(run: RunResults, about: About) -> str:
     logged = run.logged(about.threshold)["value"]
     return f"; the threshold, dashed, is {significant(logged[-1])}" if logged.len() else ""
 
 
-def _describe_event(run: Run, about: About, happened: pl.Series) -> str:
+def _describe_event(run: RunResults, about: About, happened: pl.Series) -> str:
     if not about.event or not run.logged(about.event).height:
         return ""
     if not happened.len():

@@ -33,7 +33,7 @@ def draw_setting(view: View) -> list[Figure]:
         draw_curves(view),
         *([draw_gains(view)] if len(view.every) > 1 else []),
         draw_cost(view),
-        *([draw_agreement(view)] if has_planted_groups(view) else []),
+        *([draw_agreement(view)] if has_true_groups(view) else []),
     ]
     return [with_style(figure) for figure in drawn]
 
@@ -69,15 +69,15 @@ def draw_curves(view: View) -> Figure:
 
 def draw_agreement(view: View) -> Figure:
     """The adjusted Rand index over rounds, of the methods that make groups."""
-    name, title = f"groups{view.mark}", "Agreement with the planted groups, over rounds"
+    name, title = f"groups{view.mark}", "Agreement with the true groups, over rounds"
     grouping = view.curves.filter(pl.col("groups") > 1)["method"].unique().to_list()
     methods = [method for method in view.methods if method in grouping]
     frame = _over_seeds(view, "ari").filter(pl.col("method").is_in(methods))
     if not frame.height:
         return Figure(
-            name, title, "No method made two groups or more, so there are none to compare with the planted."
+            name, title, "No method made two groups or more, so there are none to compare with the true ones."
         )
-    counts = sorted(set(view.clients.group_by("seed").agg(pl.col("planted").n_unique())["planted"]))
+    counts = sorted(set(view.clients.group_by("seed").agg(pl.col("true_group").n_unique())["true_group"]))
     number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     said = []
     for method in methods:
@@ -85,8 +85,8 @@ def draw_agreement(view: View) -> Figure:
         if row["ari_mean"] is not None:
             said.append(f"{method} at {decimals(row['ari_mean'])} with {_mean(row['groups_mean'])} groups")
     caption = (
-        "The adjusted Rand index is 1 where the groups are exactly the planted ones, and about 0 where they are as "
-        f"good as drawn by lot. Here {number} {'group is' if number == '1' else 'groups are'} planted."
+        "The adjusted Rand index is 1 where the groups are exactly the true ones, and about 0 where they are as "
+        f"good as drawn by lot. Here {number} {'true group is' if number == '1' else 'true groups are'} there."
     )
     caption += f" At the end, on average over the seeds: {'; '.join(said)}." if said else ""
     rest = [method for method in view.methods if method not in methods]
@@ -171,9 +171,9 @@ def pareto(points: pl.DataFrame, *, least: bool = False) -> pl.DataFrame:
     return pl.DataFrame(kept, schema=points.schema)
 
 
-def has_planted_groups(view: View) -> bool:
-    """Whether the setting has planted groups."""
-    return view.clients["planted"].drop_nulls().n_unique() > 1
+def has_true_groups(view: View) -> bool:
+    """Whether the setting has true groups."""
+    return view.clients["true_group"].drop_nulls().n_unique() > 1
 
 
 def _over_seeds(view: View, column: str) -> pl.DataFrame:

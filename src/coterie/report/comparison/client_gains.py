@@ -69,7 +69,7 @@ def mean_if_known(column: str) -> pl.Expr:
 
 
 def are_same_people(view: View) -> bool:
-    """Whether client i is the same person in every seed: named by the data, and in the same planted group.
+    """Whether client i is the same person in every seed: named by the data, and in the same true group.
 
     Clients that a split has cut out of the data hold other samples in every seed, whatever their numbers.
     """
@@ -78,10 +78,10 @@ def are_same_people(view: View) -> bool:
     made_up = pl.col("name") == pl.format("client {}", "client")
     by_client = view.clients.group_by("client").agg(
         made_up.any(),
-        pl.col("name", "planted").n_unique().name.suffix("_kinds"),
+        pl.col("name", "true_group").n_unique().name.suffix("_kinds"),
         pl.col("seed").n_unique().alias("seeds"),
     )
-    same = ~pl.col("name") & (pl.col("name_kinds") == 1) & (pl.col("planted_kinds") == 1)
+    same = ~pl.col("name") & (pl.col("name_kinds") == 1) & (pl.col("true_group_kinds") == 1)
     return bool(by_client.select((same & (pl.col("seeds") == len(view.seeds))).all()).item())
 
 
@@ -194,7 +194,7 @@ def gains_table(view: View) -> Table:
 
 
 def labels_of(found: pl.DataFrame) -> list[str]:
-    """The groups' labels in their order: planted ones by number, others by size, then the rest and none."""
+    """The groups' labels in their order: true ones by number, others by size, then the rest and none."""
     there = set(found["label"])
     numbered = sorted((label for label in there if label.startswith("group ")), key=lambda label: int(label[6:]))
     return [*numbered, *(label for label in (*LARGEST, REST, NONE) if label in there)]
@@ -203,16 +203,16 @@ def labels_of(found: pl.DataFrame) -> list[str]:
 def _with_labels(view: View, frame: pl.DataFrame) -> pl.DataFrame:
     """With the `label` of each client's group.
 
-    A planted group keeps its number where the clients are planted alike in every seed. Groups that were found have
-    other numbers in every run, and so may planted ones: then it is their place by size, in each run by itself.
+    A true group keeps its number where the clients are in the same ones in every seed. Groups that were found have
+    other numbers in every run, and so may true ones: then it is their place by size, in each run by itself.
     """
-    if frame["planted"].null_count() < frame.height and not frame["planted"].null_count():
-        alike = frame.group_by("client").agg(pl.col("planted").n_unique())["planted"].eq(1).all()
+    if frame["true_group"].null_count() < frame.height and not frame["true_group"].null_count():
+        alike = frame.group_by("client").agg(pl.col("true_group").n_unique())["true_group"].eq(1).all()
         if alike:
-            number = pl.col("planted")
+            number = pl.col("true_group")
             label = pl.when(number < MOST_GROUPS).then(pl.format("group {}", number)).otherwise(pl.lit(REST))
             return frame.with_columns(label.alias("label"))
-        of = "planted"
+        of = "true_group"
     else:
         of = "group"
     sizes = (
@@ -255,8 +255,8 @@ def _caption(view: View, found: pl.DataFrame, counts: pl.DataFrame, labels: list
     caption = f"{dot}. Right of zero it does better than with {view.baseline}, left of zero worse."
     caption += " A grey bar is the mean."
     if len(labels) > 1:
-        planted = labels[0].startswith("group ")
-        caption += f" Colours are the {'planted groups' if planted else 'groups by their size'}."
+        are_true = labels[0].startswith("group ")
+        caption += f" Colours are the {'true groups' if are_true else 'groups by their size'}."
     first, hardest = counts.row(0, named=True), counts.sort("lost", maintain_order=True).row(-1, named=True)
     caption += f" Here {first['gained']} of {first['clients']} gain with {first['method']}"
     if hardest["method"] == first["method"] or not hardest["lost"]:

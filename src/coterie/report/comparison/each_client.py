@@ -39,7 +39,7 @@ ENDS = ("score", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class MethodView:
     """What the table of clients shows of one method."""
 
     method: str
@@ -57,7 +57,7 @@ class ClientsByMethod:
 
     table: Table
     """One row a client with what the first choice shows, who loses most first."""
-    choices: Sequence[Choice]
+    choices: Sequence[MethodView]
     """One a method: the one that the page recommends, then the others by their mean gain."""
     cautions: Sequence[str]
     """How far it can be trusted."""
@@ -143,7 +143,7 @@ def _title(view: View, method: str) -> str:
 
 def _choose(
     view: View, method: str, pair: pl.DataFrame, best: _Best, order: NDArray[np.int64], grouped: bool
-) -> Choice:
+) -> MethodView:
     """Write what the table shows of one method, from its clients and the baseline's side by side."""
     metric, own, other = view.metrics.deciding, _read_scores(pair), _read_scores(pair, OTHER)
     gains, ends = floats(pair["gain"]), own.gain_bounds(metric, other)
@@ -158,7 +158,7 @@ def _choose(
         for i in order.tolist()
     ]
     said = [count_gains(view.baseline, gains, ends), _say_better(metric, method, best)]
-    return Choice(method, _title(view, method), " ".join(filter(None, said)), cells)
+    return MethodView(method, _title(view, method), " ".join(filter(None, said)), cells)
 
 
 def _find_best(view: View, people: pl.DataFrame, keys: list[str], methods: Sequence[str]) -> _Best:

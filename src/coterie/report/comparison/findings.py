@@ -179,7 +179,7 @@ def _newcomers(view: View) -> str:
     measure = view.metrics.measures[view.metrics.headline]
     best = (min if measure.less_is_better else max)(known.values())
     first = [method for method, mean in known.items() if mean == best]
-    said = f"Newcomers, who were held out of training, do best on arrival with {join_words(first)}"
+    said = f"Unseen clients, who were held out of training, do best on arrival with {join_words(first)}"
     said += f": {measure.title} {value(measure, best)}"
     if view.baseline not in first and view.baseline in known:
         said += f" against {value(measure, known[view.baseline])} with {view.baseline}"

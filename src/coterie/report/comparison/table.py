@@ -202,7 +202,7 @@ def _newcomers_column(key: str, when: str, metrics: RunMetrics) -> tuple[str, Ca
     """Return the title and the text of a column on newcomers, by the first metric."""
     measure = metrics.measures[metrics.headline]
     return (
-        _title(measure).replace(measure.title, f"newcomers {when}"),
+        _title(measure).replace(measure.title, f"unseen clients {when}"),
         lambda row: _or_missing(row.get(f"{key}_mean"), lambda v: _number(v, measure)),
     )
 
@@ -331,8 +331,8 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
     if {*NEWCOMERS} & columns:
         title = metrics.measures[metrics.headline].title
         parts.append(
-            f"Newcomers: mean {title} of clients who were held out of training, with the model that the method "
-            "gives them, and once they have adapted it."
+            f"Unseen clients: mean {title} of clients who were held out of training, with the model that the "
+            "method gives them, and once they have adapted it."
         )
     if {"way", "volume"} & columns:
         target = f"{baseline}'s own last value, seed by seed"

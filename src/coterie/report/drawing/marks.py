@@ -10,7 +10,7 @@ import polars as pl
 
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.figure import MOST_POINTS, Chart, axis_of_rounds, rows, thin
-from coterie.runs.folder.reading import Run
+from coterie.runs.folder.reading import RunResults
 
 MOST_LINES = 12
 """A chart has at most so many lines; an eye cannot follow more."""
@@ -35,7 +35,7 @@ LOGARITHMIC = " The axis is logarithmic."
 _POINTS_OF_A_CHART = 2400
 
 
-def round_axis(run: Run) -> alt.X:
+def round_axis(run: RunResults) -> alt.X:
     """Return the axis of all rounds of the run, so that the charts of a page line up."""
     first, last = run.rounds["round"][0], run.rounds["round"][-1]
     return axis_of_rounds("round", first, last)
@@ -88,7 +88,7 @@ def colour(looks: Mapping[str, str], *, stroke: bool = True) -> alt.Color:
     return alt.Color("of:N").scale(scale).legend(legend(labels, stroke=stroke) if len(labels) > 1 else None)
 
 
-def lines(run: Run, frame: pl.DataFrame, y: alt.Y, *, step: bool = False) -> Chart:
+def lines(run: RunResults, frame: pl.DataFrame, y: alt.Y, *, step: bool = False) -> Chart:
     """Draw one line for each value of `of`.
 
     Args:
@@ -132,7 +132,7 @@ def stretches(frame: pl.DataFrame, who: str, what: str, every: int = 1) -> pl.Da
     return starts.select(who, what, pl.col("round").alias("start"), stop.alias("stop"))
 
 
-def band(run: Run, frame: pl.DataFrame, colour: str, opacity: float = 0.25) -> Chart:
+def band(run: RunResults, frame: pl.DataFrame, colour: str, opacity: float = 0.25) -> Chart:
     """Draw the range from `low` to `high` of each round; a single round has a bar. Its axis is the lines'."""
     chart = alt.Chart(rows(thin_rounds(frame)))
     marked = chart.mark_area(opacity=opacity, color=colour)
@@ -142,7 +142,7 @@ def band(run: Run, frame: pl.DataFrame, colour: str, opacity: float = 0.25) -> C
     return drawn
 
 
-def dots(run: Run, frame: pl.DataFrame, y: alt.Y, label: str) -> Chart:
+def dots(run: RunResults, frame: pl.DataFrame, y: alt.Y, label: str) -> Chart:
     """Draw rounds in which something happened, as dots at `value` under a legend of their own."""
     scale = alt.Scale(domain=[label], range=[MARKED])
     marked = frame.with_columns(of=pl.lit(label))
@@ -163,7 +163,7 @@ def dots(run: Run, frame: pl.DataFrame, y: alt.Y, label: str) -> Chart:
     return drawn
 
 
-def rules(run: Run, rounds: pl.Series, label: str) -> Chart:
+def rules(run: RunResults, rounds: pl.Series, label: str) -> Chart:
     """Draw rounds in which something happened, as upright lines under a legend of their own."""
     scale = alt.Scale(domain=[label], range=[NO_GROUP])
     frame = thin(pl.DataFrame({"round": rounds, "of": [label] * rounds.len()}))

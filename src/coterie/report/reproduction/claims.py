@@ -96,7 +96,7 @@ def margin_of(links: Sequence[Link], found: JudgedClaim, seeds: int) -> Markdown
         case [mean]:
             text = f"{signed(mean)}, n = {n}"
         case _:
-            text = "never reached" if found.verdict == "vacuous" else "no value"
+            text = "never reached" if found.verdict == "cannot be tested" else "no value"
     bound = turn_bound(links[deciding], found.links[deciding].bound)
     return _with_name(f"{bound} {text}".lstrip(), links, deciding)
 

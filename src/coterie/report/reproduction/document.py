@@ -111,7 +111,8 @@ def put_headlines(text: str, folder: Path) -> str:
 def headline_table(items: Sequence[Item], kept: Results) -> Table:
     """Tabulate the papers' main claims: what was printed, and what came out at the largest scale that was run.
 
-    A scale whose result is outdated, or at which a claim is vacuous, gives way to a smaller one that is neither.
+    A scale whose result is outdated, or at which a claim cannot be tested, gives way to a smaller one without
+    such faults.
     """
     rows = []
     for item in items:
@@ -121,7 +122,7 @@ def headline_table(items: Sequence[Item], kept: Results) -> Table:
                 continue
             text = " ".join(claim.text.split()).removesuffix(".")
             run = [s for s, (_, claims) in judged.items() if claims[i].verdict != "not run"]
-            run.sort(key=lambda s: (judged[s][0].is_stale(item), judged[s][1][i].verdict == "vacuous"))
+            run.sort(key=lambda s: (judged[s][0].is_stale(item), judged[s][1][i].verdict == "cannot be tested"))
             end: list[str] = [MISSING, TO_RUN]
             if run:
                 found, claims = judged[run[0]]
@@ -239,7 +240,7 @@ def _verdicts(item: Item, found: Result | None) -> str:
     if found is None:
         return TO_RUN
     counts = count_verdicts(item, found)
-    shown = " / ".join(str(counts[v]) for v in VERDICTS if v not in ("vacuous", "not run"))
+    shown = " / ".join(str(counts[v]) for v in VERDICTS if v not in ("cannot be tested", "not run"))
     return shown + f", {STALE}" * found.is_stale(item)
 
 

@@ -17,7 +17,7 @@ NAMED = ("coterie", "torch", "numpy")
 """Packages whose versions the documents name; a result holds all."""
 
 
-class Run(NamedTuple):
+class ResultSource(NamedTuple):
     """What a result comes from, for a line of a document."""
 
     scale: str
@@ -46,12 +46,14 @@ def heading(item: Item) -> str:
     return f"{item.paper}, {item.place}: {item.title}"
 
 
-def describe_run(item: Item, found: Result, most: int) -> Run:
+def describe_run(item: Item, found: Result, most: int) -> ResultSource:
     """Say what a result comes from; failed runs are told one by one up to `most`."""
     what = " ".join([f"{_runs(found)}.", *_differences(item, found.scale), *_trouble(found, most)])
     missing = found.missing(item) if found.scale in item.scales else []
     changed = found.changed(item) if found.scale in item.scales else []
-    return Run(found.scale, what, found.is_stale(item), join_words(changed), join_words(missing), found.command)
+    return ResultSource(
+        found.scale, what, found.is_stale(item), join_words(changed), join_words(missing), found.command
+    )
 
 
 def versions(results: Sequence[Result]) -> str:

@@ -213,10 +213,10 @@ def _points(rounds: pl.DataFrame, key: str, step: int) -> Iterator[tuple[int, fl
 
 def _members(run: RunFolder) -> Described:
     """Return the group of each client in each evaluated round, and the groups' colours; -1 is no group."""
-    clients, people = run.clients(), run.people()
+    clients, federation = run.clients(), run.federation()
     if not clients.height:
         return {"rounds": [], "clients": [], "colours": {}, "total": 0}
-    names = {} if people is None else dict(people.select("client", "name").iter_rows())
+    names = {} if federation is None else dict(federation.select("client", "name").iter_rows())
     ids = clients["client"].unique().sort().to_list()
     numbers = clients["round"].unique().sort().to_list()
     numbers = numbers[:: max(1, math.ceil(len(numbers) / MOST_POINTS))]

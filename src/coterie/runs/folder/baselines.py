@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coterie.runs.folder.files import encode_json, read_json, write_whole
-from coterie.runs.folder.reading import AdaptedRun, Run, method_name
+from coterie.runs.folder.reading import AdaptedRun, RunResults, method_name
 from coterie.runs.folder.run_folder import RunFolder
 
 FOLDER = "baselines"
@@ -42,16 +42,16 @@ def read_refusals(folder: RunFolder) -> dict[str, str]:
     return {str(name): str(why) for name, why in (read_json(folder.path / FOLDER / REFUSALS) or {}).items()}
 
 
-def read_baselines(folder: RunFolder) -> list[Run]:
+def read_baselines(folder: RunFolder) -> list[RunResults]:
     """Return the finished baselines beside a run, each labelled; a run of FedAvg is no baseline of itself."""
-    found: list[Run] = []
+    found: list[RunResults] = []
     own = method_name(folder.experiment())
     for name, title in TITLES.items():
         beside = RunFolder(folder.path / FOLDER / name)
         if not (beside.path / "experiment.toml").is_file() or beside.status != "finished":
             continue
         if name != own:
-            found.append(Run(beside, title))
+            found.append(RunResults(beside, title))
         if name == FEDAVG:
             found.append(AdaptedRun(beside, TUNED))
     return found

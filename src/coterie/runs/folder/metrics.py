@@ -71,7 +71,7 @@ def worst10(values: npt.ArrayLike, falls: bool = False) -> float:
     return float(known[: max(1, known.size // 10)].mean()) if known.size else float("nan")
 
 
-def spread(values: npt.ArrayLike) -> float:
+def std(values: npt.ArrayLike) -> float:
     """Return the standard deviation over the clients `[clients]`, in the unit of the values."""
     known = _known(values)
     # Of infinite values, as an error after training has diverged, there is none.
@@ -262,9 +262,9 @@ def _extremes_of(metric: RunMetric) -> dict[str, Metric]:
             falls,
             _is_size(metric),
         ),
-        "spread": Metric(
-            lambda scores: spread(_counted(scores, name)),
-            "spread",
+        "std": Metric(
+            lambda scores: std(_counted(scores, name)),
+            "std",
             f"standard deviation of the {title} over clients",
             f"the standard deviation of the {title} over the clients, so less is better",
             metric.is_share,
@@ -329,19 +329,19 @@ def known_metrics(wanted: Sequence[str] = ()) -> dict[str, RunMetric]:
     return {**others, "accuracy": ACCURACY, "f1": F1}
 
 
-def agreement(groups: npt.ArrayLike, planted: npt.ArrayLike | None) -> tuple[float | None, float | None]:
-    """Adjusted Rand index and normalised mutual information between found and planted groups.
+def agreement(groups: npt.ArrayLike, true_groups: npt.ArrayLike | None) -> tuple[float | None, float | None]:
+    """Adjusted Rand index and normalised mutual information between found and true groups.
 
     Both are `[clients]`; clients without a group (-1) on either side are left out.
 
     Returns:
-        `(ari, nmi)`; `(None, None)` where nothing was planted or no client can be compared.
+        `(ari, nmi)`; `(None, None)` where none are known or no client can be compared.
     """
-    if planted is None:
+    if true_groups is None:
         return None, None
-    found, true = np.asarray(groups, np.int64), np.asarray(planted, np.int64)
+    found, true = np.asarray(groups, np.int64), np.asarray(true_groups, np.int64)
     if found.shape != true.shape:
-        raise BadInput(f"groups has the shape {found.shape}; it must be that of the planted ones, {true.shape}")
+        raise BadInput(f"groups has the shape {found.shape}; it must be that of the true ones, {true.shape}")
     both = (found >= 0) & (true >= 0)
     if not both.any():
         return None, None

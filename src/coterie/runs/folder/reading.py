@@ -13,13 +13,13 @@ from coterie.runs.folder.group_traits import GroupTraits
 from coterie.runs.folder.metrics import ADAPTED, RunMetrics, summary
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import INTERVALS, PEOPLE, take_adapted
+from coterie.runs.folder.tables import FEDERATION, INTERVALS, take_adapted
 
 MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
-class Run:
+class RunResults:
     """One run folder, read as needed and once."""
 
     folder: RunFolder
@@ -76,15 +76,15 @@ class Run:
         return summary(self.rounds, self.metrics, evaluation.get("last", 1))
 
     @cached_property
-    def people(self) -> pl.DataFrame:
-        """The table `coterie.runs.folder.tables.PEOPLE`; empty for a run that kept none."""
-        people = self.folder.people()
-        return pl.DataFrame(schema=PEOPLE) if people is None else people
+    def federation(self) -> pl.DataFrame:
+        """The table `coterie.runs.folder.tables.FEDERATION`; empty for a run that kept none."""
+        federation = self.folder.federation()
+        return pl.DataFrame(schema=FEDERATION) if federation is None else federation
 
     @cached_property
     def names(self) -> dict[int, str]:
         """The name of each client; empty for a run that kept none."""
-        return dict(self.people.select("client", "name").iter_rows())
+        return dict(self.federation.select("client", "name").iter_rows())
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class AdaptedRun(Run):
+class AdaptedRun(RunResults):
     """A run as it is after the clients' adaptation: those scores stand in the place of the ones before."""
 
     @cached_property
@@ -144,12 +144,12 @@ class AdaptedRun(Run):
         return super().intervals.with_columns(low="adapted_low", high="adapted_high")
 
 
-def read_runs(folders: Sequence[RunFolder]) -> list[Run]:
+def read_runs(folders: Sequence[RunFolder]) -> list[RunResults]:
     """Return the runs in the order given; folders of one name get `name (2)`, `name (3)`, … as labels."""
-    runs: list[Run] = []
+    runs: list[RunResults] = []
     for folder in folders:
         twins = sum(run.folder.name == folder.name for run in runs)
-        runs.append(Run(folder, f"{folder.name} ({twins + 1})" if twins else folder.name))
+        runs.append(RunResults(folder, f"{folder.name} ({twins + 1})" if twins else folder.name))
     return runs
 
 

@@ -34,7 +34,7 @@ from coterie.runs.folder.tables import (
 )
 
 
-class _Part(NamedTuple):
+class _RoundsFile(NamedTuple):
     """A file of rounds that follow one another."""
 
     first: int
@@ -42,7 +42,7 @@ class _Part(NamedTuple):
     path: Path
 
     @classmethod
-    def of(cls, path: Path) -> _Part | None:
+    def of(cls, path: Path) -> _RoundsFile | None:
         """Return the file's rounds, or None if its name is not one that `name` gives."""
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", path.stem)
         return None if found is None else cls(int(found[1]), int(found[2] or found[1]), path)
@@ -69,9 +69,9 @@ class _Part(NamedTuple):
         return frame
 
 
-def _drop_covered(parts: Sequence[_Part]) -> list[_Part]:
+def _drop_covered(parts: Sequence[_RoundsFile]) -> list[_RoundsFile]:
     """Leave out files whose rounds are all in another: a kill while rounds are dropped may leave both."""
-    found: list[_Part] = []
+    found: list[_RoundsFile] = []
     for part in sorted(parts, key=lambda part: (part.first, -part.last)):
         if not found or part.last > found[-1].last:
             found.append(part)
@@ -144,7 +144,7 @@ class RoundFiles:
             for table, schema in self._schemas().items()
         }
         self._parts.mkdir(exist_ok=True)
-        write_whole(self._parts / _Part.name(first, last), encode_round(tables, self._schemas(), self._run()))
+        write_whole(self._parts / _RoundsFile.name(first, last), encode_round(tables, self._schemas(), self._run()))
         self._waiting.clear()
 
     def read(self, table: str, least: int = 0) -> pl.DataFrame:
@@ -167,7 +167,7 @@ class RoundFiles:
                 if before == (self._list_parts(), self._reported()):
                     raise
 
-    def _read(self, table: str, parts: Sequence[_Part], least: int) -> pl.DataFrame:
+    def _read(self, table: str, parts: Sequence[_RoundsFile], least: int) -> pl.DataFrame:
         schemas = self._schemas()
         run = self._run()
         frames = [part.read(table, schemas, run) for part in parts]
@@ -201,7 +201,7 @@ class RoundFiles:
         which = f"no file holds {f'round {last}' if last == lacking[0] else f'rounds {lacking[0]} to {last}'}"
         whole = self._compacted_path("rounds")
         if has_parts or not any(self._compacted_path(table).exists() for table in self._schemas()):
-            raise missing_file(self._parts / _Part.name(lacking[0], last), which)
+            raise missing_file(self._parts / _RoundsFile.name(lacking[0], last), which)
         raise damaged_file(whole, ValueError(which)) if whole.exists() else missing_file(whole, which)
 
     def _require_table(self, table: str, whole: pl.DataFrame, rounds: pl.DataFrame) -> None:
@@ -251,7 +251,7 @@ class RoundFiles:
     def _compacted_path(self, table: str) -> Path:
         return self._folder / f"{table}.parquet"
 
-    def _list_parts(self) -> list[_Part]:
+    def _list_parts(self) -> list[_RoundsFile]:
         """List the files of some rounds each, ascending.
 
         Raises:
@@ -260,17 +260,17 @@ class RoundFiles:
         if (self._parts / "rounds").is_dir():
             raise BadInput(f"{self._parts} was left by an earlier version; resume the run with that, or begin anew")
         try:
-            found = [_Part.of(path) for path in self._parts.glob("*.zip")]
+            found = [_RoundsFile.of(path) for path in self._parts.glob("*.zip")]
         except FileNotFoundError:  # the folder went away while it was read: the run was compacted
             return []
         return sorted(part for part in found if part is not None)
 
-    def _keep_rounds(self, part: _Part, *ranges: range) -> None:
+    def _keep_rounds(self, part: _RoundsFile, *ranges: range) -> None:
         """Drop all rounds of a file except these."""
         tables = {table: part.read(table, self._schemas(), self._run()) for table in self._schemas()}
         for some in ranges:
             if some:
                 kept = {t: f.filter(pl.col("round").is_between(some[0], some[-1])) for t, f in tables.items()}
                 content = encode_round(kept, self._schemas(), self._run())
-                write_whole(self._parts / _Part.name(some[0], some[-1]), content)
+                write_whole(self._parts / _RoundsFile.name(some[0], some[-1]), content)
         remove(part.path)

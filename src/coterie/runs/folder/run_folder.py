@@ -27,9 +27,9 @@ from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.round_files import RoundFiles
 from coterie.runs.folder.tables import (
+    FEDERATION,
     INTERVALS,
     LOG,
-    PEOPLE,
     decode,
     encode,
     find_mismatches,
@@ -228,17 +228,20 @@ class RunFolder:
         path = self.path / f"{name}.parquet"
         return decode(path, schema, self._identify()) if path.exists() else None
 
-    def write_people(self, people: pl.DataFrame) -> None:
-        """Keep who the clients are; columns `PEOPLE`."""
-        self._write_table("people", people, PEOPLE)
+    def write_federation(self, federation: pl.DataFrame) -> None:
+        """Keep who the clients are; columns `FEDERATION`."""
+        self._write_table("federation", federation, FEDERATION)
 
-    def people(self) -> pl.DataFrame | None:
-        """One row a client, ascending: name, planted group, samples, labels; None where none was kept.
+    def federation(self) -> pl.DataFrame | None:
+        """One row a client, ascending: name, true group, samples, labels; None where none was kept.
 
         Raises:
-            BadInput: the file is damaged.
+            BadInput: the file is damaged, or has the name that it had in an earlier version.
         """
-        return self._read_table("people", PEOPLE)
+        former, now = self.path / "people.parquet", self.path / "federation.parquet"
+        if former.exists() and not now.exists():
+            raise BadInput(f"{former} is called {now.name} now; rename it")
+        return self._read_table("federation", FEDERATION)
 
     def write_newcomers(self, newcomers: pl.DataFrame) -> None:
         """Keep how the clients fare that were held out of training; columns `newcomers_schema`.

@@ -19,7 +19,7 @@ def rounds_schema(metrics: RunMetrics) -> pl.Schema:
     """Return the columns of the table of rounds of a run with these metrics.
 
     One row a round. Of a metric m there are `m`, weighted by test samples, and `macro_m`, the mean over clients;
-    `worst10` and `spread` are of the first. Where every client is also scored after an adaptation, each of these is
+    `worst10` and `std` are of the first. Where every client is also scored after an adaptation, each of these is
     there again behind the others, as `adapted_macro_m` (see `adapted_columns`). They are null in a round without an
     evaluation, which has no rows in the clients' table either. Bytes and seconds are of that round alone; `seconds`
     is wall time and not reproducible.
@@ -85,11 +85,11 @@ FAILURES = pl.Schema({"round": pl.Int32, "client": pl.Int32, "reason": pl.String
 LOG = pl.Schema({"round": pl.Int32, "name": pl.String, "of": pl.String, "value": pl.Float64})
 """One row a number that the method says of itself: what it is, of which part of the method (or nothing), finite."""
 
-PEOPLE = pl.Schema(
+FEDERATION = pl.Schema(
     [
         ("client", pl.Int32()),
         ("name", pl.String()),
-        ("planted", pl.Int32()),
+        ("true_group", pl.Int32()),
         ("few_shot", pl.Boolean()),
         ("train", pl.Int32()),
         ("validation", pl.Int32()),
@@ -97,13 +97,13 @@ PEOPLE = pl.Schema(
         ("labels", pl.List(pl.Int32())),
     ]
 )
-"""One row a client: who it is, its planted group (null where nobody knows), its samples, its training labels."""
+"""One row a client: who it is, its true group (null where nobody knows), its samples, its training labels."""
 
 NEWCOMERS = pl.Schema(
     {
         "client": pl.Int32,
         "name": pl.String,
-        "planted": pl.Int32,
+        "true_group": pl.Int32,
         "group": pl.Int32,
         "test_samples": pl.Int32,
         "arrival": pl.Float64,
@@ -132,7 +132,7 @@ what the best constant answer from its training targets scores on the same sampl
 there is none."""
 
 ARRIVAL = "arrival_"
-"""The beginning of the columns that say of a further metric what it is for newcomers on arrival."""
+"""The beginning of the columns that say of a further metric what it is for unseen clients on arrival."""
 
 
 def newcomers_columns(metrics: RunMetrics) -> list[tuple[RunMetric, str, str]]:
@@ -189,7 +189,10 @@ def growing_tables(metrics: RunMetrics) -> dict[str, pl.Schema]:
 SCHEMAS = growing_tables(CLASSIFICATION)
 """Those of a classification that names no metrics."""
 
-NULLABLE = {"train_loss", "ari", "nmi", "planted", "arrival", "adapted"}
+RENAMED = {"spread": "std", "planted": "true_group"}
+"""Columns by the names they had once, with those they have now."""
+
+NULLABLE = {"train_loss", "ari", "nmi", "true_group", "arrival", "adapted"}
 """Columns that may have missing values, beside those that only an evaluation gives."""
 
 
@@ -322,6 +325,11 @@ def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema] = SCHE
 
 def _require_schema(schema: pl.Schema, frame: pl.DataFrame, path: Path) -> pl.DataFrame:
     """Return the frame from a file, if it has the schema."""
+    for name in frame.columns:
+        former = name.removeprefix(ADAPTED)
+        if former in RENAMED and former not in schema:
+            now = name.removesuffix(former) + RENAMED[former]
+            raise BadInput(f"the column {name} of {path} is called {now} now; rename it, or run it again")
     if frame.schema != _with_adapted(schema, frame):
         raise damaged_file(path, ValueError(f"its columns are {', '.join(frame.columns)}"))
     return frame

@@ -20,7 +20,7 @@ from torch import Tensor
 from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
 from coterie.methods.exchange import Exchange, Ids, Log, Outputs, Replies
-from coterie.methods.method import Serving
+from coterie.methods.method import Assignment
 from coterie.randomness import stream
 from coterie.runs.hooks.hook import Hook
 from coterie.runs.hooks.screening import find_starts, leave_out, measure_updates
@@ -59,7 +59,7 @@ class Attackers:
         attack: what they do.
         clients: their ids, ascending.
         trained: how many clients are in training; those held out come after them.
-        planted: the true group of each client in training `[n]`, which those who aim at a group know.
+        true_groups: the true group of each client in training `[n]`, which those who aim at a group know.
         seed: of the experiment.
         bound: how many times as long as the median an update may be, which those who go to the bound know.
     """
@@ -67,7 +67,7 @@ class Attackers:
     attack: Attack
     clients: Ids
     trained: int
-    planted: NDArray[np.int64] | None
+    true_groups: NDArray[np.int64] | None
     seed: int
     bound: float | Literal["off"] = "off"
 
@@ -157,8 +157,8 @@ class Attackers:
             case "mimic" if len(honest):
                 spoiled[rows] = sent[honest[0]]
             case "alie" if len(honest) > 1:
-                mean, spread = sent[honest].mean(0), sent[honest].std(0)
-                spoiled[rows] = mean - self._deviations(len(sent), len(rows)) * spread
+                mean, std = sent[honest].mean(0), sent[honest].std(0)
+                spoiled[rows] = mean - self._deviations(len(sent), len(rows)) * std
             case "ipm" if len(honest):
                 spoiled[rows] = starts[rows] - strength * updates[honest].mean(0)
             case "group-poison" if (aimed := self._aimed_at(replies, hostile)).any():
@@ -186,8 +186,8 @@ class Attackers:
 
     def _aimed_at(self, replies: Replies, hostile: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the replies are of honest clients in the group that is to be spoiled `[r]`."""
-        assert self.planted is not None
-        found: NDArray[np.bool_] = ~hostile & (self.planted[replies.clients] == self.attack.target)
+        assert self.true_groups is not None
+        found: NDArray[np.bool_] = ~hostile & (self.true_groups[replies.clients] == self.attack.target)
         return found
 
     def _find_starts(
@@ -221,16 +221,16 @@ def choose_attackers(
         _check(attack, federation, bound)
     drawn = stream(seed, "hostile").permutation(trained)
     drawn = drawn[~np.isin(drawn, [] if trusted is None else trusted)]
-    planted = None if federation.planted is None else federation.planted[:trained]
-    if attack.group is not None and planted is not None:
-        drawn = drawn[planted[drawn] == attack.group]
+    true_groups = None if federation.true_groups is None else federation.true_groups[:trained]
+    if attack.group is not None and true_groups is not None:
+        drawn = drawn[true_groups[drawn] == attack.group]
         if count > len(drawn):
             raise BadInput(
                 f"attack.share = {attack.share:g} makes {count} of {trained} clients hostile; group "
                 f"{attack.group} has {len(drawn)} that are not trusted, so it must be "
                 f"at most {len(drawn) / trained:g}"
             )
-    return Attackers(attack, np.sort(drawn[:count]), trained, planted, seed, bound)
+    return Attackers(attack, np.sort(drawn[:count]), trained, true_groups, seed, bound)
 
 
 def _check(attack: Attack, federation: Federation, bound: float | Literal["off"]) -> None:
@@ -251,11 +251,11 @@ def _check(attack: Attack, federation: Federation, bound: float | Literal["off"]
         )
     if kind == "backdoor" and attack.target >= classes:
         raise BadInput(f"attack.target = {attack.target} is not possible; it must be a class, 0 to {classes - 1}")
-    groups = 0 if federation.planted is None else int(federation.planted.max()) + 1
+    groups = 0 if federation.true_groups is None else int(federation.true_groups.max()) + 1
     for key, group in (("target", attack.target if kind == "group-poison" else None), ("group", attack.group)):
         if group is not None and not groups:
             raise BadInput(
-                f"attack.{key} = {group} is not possible with data without planted groups; data.split must be one "
+                f"attack.{key} = {group} is not possible with data without true groups; data.split must be one "
                 "that plants groups, as rotated(4)"
             )
         if group is not None and group >= groups:
@@ -312,17 +312,17 @@ class MarkedTests:
             owners += [client] * len(own)
         return cls(torch.cat(picked), np.array(owners, np.int64), target)
 
-    def measure_success(self, serving: Serving, outputs: Callable[[Outputs], Tensor]) -> float | None:
+    def measure_success(self, assignment: Assignment, outputs: Callable[[Outputs], Tensor]) -> float | None:
         """Return the share of the images that become the target by the model that their client is served.
 
         None where clients are served a part of a model, or keep one, which nobody else can look at.
         """
-        if serving.part is not None or serving.own or not len(self.clients):
+        if assignment.part is not None or assignment.own or not len(self.clients):
             return None
-        served, hits = serving.served[self.clients], 0
+        served, hits = assignment.served[self.clients], 0
         for row in np.unique(served[served >= 0]):
             own = self.inputs[torch.from_numpy(np.flatnonzero(served == row))]
-            model = serving.models[int(row) : int(row) + 1]
+            model = assignment.models[int(row) : int(row) + 1]
             hits += int((outputs(Outputs(model, own))[0].argmax(1) == self.target).sum())
         return hits / max(1, int((served >= 0).sum()))
 
@@ -355,6 +355,6 @@ class Hostile(Hook):
             return
         assert isinstance(run.population, Federation)  # attacks are simulated
         tests = MarkedTests.of(run.population, attackers)
-        success = tests.measure_success(run.method.serving(result.state, run.server), run.runtime.outputs)
+        success = tests.measure_success(run.method.assignment(result.state, run.server), run.runtime.outputs)
         if success is not None:
             run.runtime.logged.append(Log("attack success", success))

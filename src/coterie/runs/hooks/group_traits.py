@@ -79,7 +79,7 @@ class DescribeGroups(Hook):
 
     def round_played(self, result: RoundResult) -> None:
         if self._is_last(result):  # now, for the evaluation may write over what clients have sent
-            groups = self.run.method.serving(result.state, self.run.server).groups
+            groups = self.run.method.assignment(result.state, self.run.server).groups
             self._layers = measure_layers(self._trained, groups, self.run.layout)
             self._trained.clear()
 

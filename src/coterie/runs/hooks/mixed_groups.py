@@ -28,10 +28,10 @@ class MixedGroups(Hook):
         run = self.run
         if run.groups is None:
             return ()
-        serving = run.method.serving(run.state, run.server)
+        assignment = run.method.assignment(run.state, run.server)
         run.runtime.begin_round(run.done)
         with one_thread(blas=True):
-            asked = warn_of_mixed_groups(serving.models, serving.groups, run.groups, run.server, run.done)
+            asked = warn_of_mixed_groups(assignment.models, assignment.groups, run.groups, run.server, run.done)
             found: list[str] = drive(asked, run.runtime.answer)
         run.runtime.states.roll_back()
         return found

@@ -49,19 +49,21 @@ class UnseenClients(Hook):
         runtime.begin_round(rounds)  # clients without a group choose as in the last evaluation
         known = run.evaluate(run.state, last=True).groups
         runtime.begin_round(rounds + 1)
-        dropout, runtime.dropout = runtime.dropout, 0.0  # nobody vanishes before having joined
+        client_dropout, runtime.client_dropout = runtime.client_dropout, 0.0  # nobody vanishes before having joined
         with one_thread(blas=True):
             arrival, adapted = self._score()
-        runtime.dropout = dropout
+        runtime.client_dropout = client_dropout
         runtime.states.roll_back()
-        clients, people, metrics = run.newcomers, run.population, run.metrics
+        clients, population, metrics = run.newcomers, run.population, run.metrics
         return pl.DataFrame(
             {
                 "client": clients,
-                "name": [people.names[i] for i in clients],
-                "planted": [None if people.planted is None else int(people.planted[i]) for i in clients],
+                "name": [population.names[i] for i in clients],
+                "true_group": [
+                    None if population.true_groups is None else int(population.true_groups[i]) for i in clients
+                ],
                 "group": renumber_groups(arrival.groups, known, run.groups),
-                "test_samples": people.test_samples[clients],
+                "test_samples": population.test_samples[clients],
                 "arrival": arrival.values[metrics.deciding.name],
                 "adapted": adapted.values[metrics.deciding.name],
                 **{

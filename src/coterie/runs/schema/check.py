@@ -15,7 +15,8 @@ from coterie.errors import BadInput, nearest
 from coterie.plugins import find_refusal, import_modules, is_path
 from coterie.runs.schema.registry import SECTIONS, as_table, section_settings
 from coterie.runs.schema.sections import (
-    OWN,
+    REMOTE,
+    REMOTE_ONCE,
     Choice,
     Data,
     MethodChoice,
@@ -128,8 +129,9 @@ def unknown_names(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
     data, split, *words = (tables.get("data", {}).get(key) for key in ("name", "split", "label", "client"))
     named = Named(*(word if isinstance(word, str) else None for word in words))
-    found += find_problems(data, named) if isinstance(data, str) and data != OWN else []
-    return found + (check_split(split) if isinstance(split, str) and split not in (AUTO, OWN) else [])
+    remote = (REMOTE, REMOTE_ONCE)
+    found += find_problems(data, named) if isinstance(data, str) and data not in remote else []
+    return found + (check_split(split) if isinstance(split, str) and split not in (AUTO, *remote) else [])
 
 
 def build_method(choice: MethodChoice) -> Method[Any]:
@@ -194,7 +196,7 @@ def resolve_split(data: Data) -> str:
 
     if data.split != AUTO:
         return data.split
-    return OWN if data.own else default_split(data.name, named_columns(data))
+    return REMOTE if data.is_remote else default_split(data.name, named_columns(data))
 
 
 def named_columns(data: Data) -> Named:
@@ -213,7 +215,7 @@ def absolute_data(name: str) -> str:
     from coterie.clients.data.read.datasets import DATASETS
 
     path = Path(name)
-    return name if name == OWN or name in DATASETS or not path.exists() else str(path.resolve())
+    return name if name == REMOTE or name in DATASETS or not path.exists() else str(path.resolve())
 
 
 def known_settings(method: str, network: str, task: str = AUTO) -> dict[str, list[Setting]]:
@@ -262,6 +264,9 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     if key in SECTIONS:
         named = f"{key}.name={value}, or " if isinstance(value, str) and key in (*CHOICES, "data") else ""
         raise BadInput(f"{key} is a section; write {named}{key}.KEY with one of {', '.join(known[key])}")
+    for title in LOOKUP:
+        if now := SECTIONS[title].renamed.get(key):
+            raise BadInput(f"{title}.{key} is called {title}.{now} now; write that")
     if task == AUTO and (tasks := find_tasks([key])):
         tell = f"name one of them: --set task.name={tasks[0]}"
         raise BadInput(f"{key} is a setting of tasks ({', '.join(tasks)}), and task.name = 'auto'; {tell}")

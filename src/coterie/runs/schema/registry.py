@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
-from coterie.catalogue import Changes, Outcome, Section, Setting, settings_of
+from coterie.catalogue import Changes, Effect, Section, Setting, settings_of
 from coterie.clients.rules.training import Training
 from coterie.errors import BadInput, nearest
 from coterie.methods.aggregation import Aggregation
@@ -123,13 +123,13 @@ def keys_deciding(
     what: Literal["training", "tables"], tables: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the tables of an experiment with those keys alone on which its training, or its tables, depend."""
-    others: tuple[Outcome, ...] = ("nothing", "tables") if what == "training" else ("nothing",)
+    others: tuple[Effect, ...] = ("nothing", "tables") if what == "training" else ("nothing",)
     left_out = {
         (title, name)
         for title, section in SECTIONS.items()
         for name, field in section.model_fields.items()
         for note in field.metadata
-        if isinstance(note, Changes) and note.outcome in others
+        if isinstance(note, Changes) and note.effect in others
     }
     found = {t: {k: v for k, v in table.items() if (t, k) not in left_out} for t, table in tables.items()}
     return without_silent(found)

@@ -27,7 +27,7 @@ from coterie.runs.schema.check import (
     named_columns,
     resolve_split,
 )
-from coterie.runs.schema.sections import OWN, Attack, Data, Evaluation, MethodChoice, Network, Run
+from coterie.runs.schema.sections import REMOTE, Attack, Data, Evaluation, MethodChoice, Network, Run
 
 if TYPE_CHECKING:
     from coterie.clients.data.divide.split import Call
@@ -57,7 +57,7 @@ class Parts:
         self.made: dict[str, Any] = {
             title: part for title, part in sections.items() if title not in ("method", "task")
         }
-        self.split = OWN
+        self.split = REMOTE
         self.problems: list[str] = []
         if refusal := find_refusal(find_paths(sections)):
             self.problems.append(refusal)
@@ -87,10 +87,10 @@ class Parts:
             self.made["method"] = catalog(title)[choice.name].target(**settings)
         if title == "task":
             data = self.made.get("data")
-            self.made["task"] = make_task(choice, settings, data is not None and data.own)
+            self.made["task"] = make_task(choice, settings, data is not None and data.is_remote)
 
     def _make_split(self, data: Data) -> None:
-        if data.own:
+        if data.is_remote:
             return
         from coterie.clients.data.divide.split import parse_split
         from coterie.clients.data.read import datasets
@@ -103,7 +103,7 @@ class Parts:
 
     def _count_clients(self, data: Data, run: Run | None) -> None:
         clients = data.clients
-        if clients is None and not data.own and "by-user" not in self.split:
+        if clients is None and not data.is_remote and "by-user" not in self.split:
             from coterie.clients.data.divide.partition import DEFAULT_CLIENTS
 
             clients = DEFAULT_CLIENTS
@@ -166,17 +166,17 @@ def _refuse_data(data: Data) -> Iterator[str]:
     yield from find_augmentation_problems(data.augment or ())
     if data.validation + data.test >= 1:
         yield f"validation + test = {data.validation + data.test:g} leaves nothing to train on; it must be below 1"
-    for key in _OF_SIMULATIONS if data.own else _OF_OWN:
+    for key in _OF_SIMULATIONS if data.is_remote else _OF_REMOTE:
         if getattr(data, key) is not None:
-            whose = "a dataset" if data.own else f"clients who hold their own data (data.name = {OWN!r})"
+            whose = "a dataset" if data.is_remote else f"clients who hold their own data (data.name = {REMOTE!r})"
             yield (
                 f"data.{key} = {getattr(data, key)!r} is not possible with data.name = {data.name!r}; it is for "
                 f"{whose}, leave it out"
             )
-    yield from _refuse_own(data) if data.own else _refuse_simulated(data)
+    yield from _refuse_remote(data) if data.is_remote else _refuse_simulated(data)
 
 
-_OF_OWN = ("features", "classes", "columns", "levels", "public_file")
+_OF_REMOTE = ("features", "classes", "columns", "levels", "public_file")
 _OF_SIMULATIONS = ("test_path", "small_clients", "min_classes")
 
 
@@ -187,7 +187,7 @@ def _refuse_simulated(data: Data) -> Iterator[str]:
         )
 
 
-def _refuse_own(data: Data) -> Iterator[str]:
+def _refuse_remote(data: Data) -> Iterator[str]:
     """Say what is wrong with the description of data that only the clients have."""
     for key, right in (
         ("clients", "how many clients take part"),
@@ -195,11 +195,11 @@ def _refuse_own(data: Data) -> Iterator[str]:
         ("classes", "how many classes there are, or numbers to predict, or their names"),
     ):
         if getattr(data, key) is None:
-            yield f"data.{key} is missing; with data.name = {OWN!r} it must say {right}"
-    if data.split not in (AUTO, OWN):
+            yield f"data.{key} is missing; with data.name = {REMOTE!r} it must say {right}"
+    if data.split not in (AUTO, REMOTE):
         yield (
-            f"data.split = {data.split!r} is not possible with data.name = {OWN!r}; the data are where they are: "
-            "leave it out"
+            f"data.split = {data.split!r} is not possible with data.name = {REMOTE!r}; the data are where they "
+            "are: leave it out"
         )
     names = data.classes if isinstance(data.classes, tuple) else None
     if names is not None and len(set(names)) != len(names):
@@ -253,7 +253,7 @@ def _refuse_clusters(data: Data, method: Method[Any], settings: Settings, client
 def _refuse_needs(choice: MethodChoice, method: Method[Any], data: Data) -> Iterator[str]:
     """Say what the method cannot do without and the data do not give."""
     needs = method.needs
-    if needs.public and data.own and data.public_file is None:
+    if needs.public and data.is_remote and data.public_file is None:
         yield (
             f"data.public_file is missing; {choice.name} looks at unlabelled samples on the server, name a .npz or "
             ".parquet file of them"
@@ -279,17 +279,17 @@ def _refuse_task(choice: MethodChoice, method: Method[Any], task: Task) -> Itera
 
 def _refuse_task_of_own(data: Data, task: Task) -> Iterator[str]:
     """Say what clients who hold their own data cannot know."""
-    if not data.own:
+    if not data.is_remote:
         return
     if getattr(task, "class_weights", None) == "balanced":
         yield (
-            "task.class_weights = 'balanced' is not possible with data.name = 'own': nobody counts the samples "
+            "task.class_weights = 'balanced' is not possible with data.name = 'remote': nobody counts the samples "
             "of all clients; write a list with a weight for each class"
         )
     if getattr(task, "target_scale", None) == "global":
         yield (
-            "task.target_scale = 'global' is not possible with data.name = 'own': nobody sees the targets of all "
-            "clients; write [[means], [deviations]], a number for each output"
+            "task.target_scale = 'global' is not possible with data.name = 'remote': nobody sees the targets of "
+            "all clients; write [[means], [deviations]], a number for each output"
         )
     if data.classes is not None:
         task.count(data.class_count)
@@ -327,8 +327,8 @@ def _tell_aggregation(aggregation: Aggregation) -> str:
 
 
 def _refuse_attack(attack: Attack, data: Data) -> Iterator[str]:
-    if attack.share and data.own:
-        yield "attack.share is not possible with data.name = 'own'; attacks are simulated, leave it out"
+    if attack.share and data.is_remote:
+        yield "attack.share is not possible with data.name = 'remote'; attacks are simulated, leave it out"
 
 
 # ---- between a promise of privacy and what does not let a run keep it
@@ -336,8 +336,8 @@ def _refuse_attack(attack: Attack, data: Data) -> Iterator[str]:
 
 def _refuse_uncovered(privacy: Privacy, choice: MethodChoice, method: Method[Any]) -> Iterator[str]:
     how = {"server": "noise_by = 'server'", "clients": "noise_by = 'clients'", "samples": "unit = 'example'"}
-    if privacy.kind and (why := getattr(method.covered, privacy.kind)):
-        others = [words for kind, words in how.items() if not getattr(method.covered, kind)]
+    if privacy.kind and (why := getattr(method.privacy_support, privacy.kind)):
+        others = [words for kind, words in how.items() if not getattr(method.privacy_support, kind)]
         instead = f"possible with it: {' or '.join(others)}" if others else "leave privacy out"
         yield f"privacy.{how[privacy.kind]} is not possible with {choice.name}: {why}; {instead}"
 
@@ -374,14 +374,14 @@ def _refuse_statistics_of_data(privacy: Privacy, data: Data) -> Iterator[str]:
             "data.standardise = 'client' is not possible with privacy.unit = 'example', for each sample alters all "
             "others of its client by their mean, which no noise covers; it must be none"
         )
-    if data.missing == "mean" and (hides_samples or not data.own):
+    if data.missing == "mean" and (hides_samples or not data.is_remote):
         yield (
             "data.missing = 'mean' is not possible with privacy, for the mean of the training samples is told "
             "without noise; it must be refuse, drop or zero"
         )
-    if privacy.kind != "server" and data.own and privacy.delta is None:
+    if privacy.kind != "server" and data.is_remote and privacy.delta is None:
         yield "privacy.delta is missing; a client does not know how many others there are, so give it"
-    if data.own and privacy.noise_seed is not None:
+    if data.is_remote and privacy.noise_seed is not None:
         yield (
             f"privacy.noise_seed = {privacy.noise_seed} is not possible with data.name = {data.name!r}, for all "
             "clients and the server know it, and could take the noise off; leave it out"

@@ -31,8 +31,10 @@ class Choice(Section):
         return type(self)(**own, **settings)
 
 
-OWN = "own"
+REMOTE = "remote"
 """The data of clients who hold their own, in the place of a dataset's name; and how these are split."""
+REMOTE_ONCE = "own"
+"""What `REMOTE` was called once."""
 
 
 class Data(Section):
@@ -57,8 +59,8 @@ class Data(Section):
     name: Annotated[
         str,
         Field(
-            description="coterie list datasets, a path to .csv, .npz, .parquet or a folder, hub:owner/name, or own "
-            "for what the clients of a real federation hold"
+            description="coterie list datasets, a path to .csv, .npz, .parquet or a folder, hub:owner/name, or "
+            "remote for what the clients of a real federation hold"
         ),
     ] = "digits"
     split: Annotated[
@@ -134,32 +136,39 @@ class Data(Section):
     ] = None
     features: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None,
-        Field(min_length=1, description="own data alone: the shape of one sample, as [28, 28, 1]"),
+        Field(min_length=1, description="remote data alone: the shape of one sample, as [28, 28, 1]"),
     ] = None
     classes: Annotated[
         int | tuple[str, ...] | None,
-        Field(description="own data alone: how many classes there are, or numbers to predict, or their names"),
+        Field(description="remote data alone: how many classes there are, or numbers to predict, or their names"),
     ] = None
     columns: Annotated[
         tuple[str, ...] | None,
         Field(
             min_length=1,
-            description="own data alone: the columns of every client's table, in the order of the inputs; without "
-            "it, those of the first client, by name",
+            description="remote data alone: the columns of every client's table, in the order of the inputs; "
+            "without it, those of the first client, by name",
         ),
     ] = None
     levels: Annotated[
         dict[str, tuple[str, ...]] | None,
         Field(
             min_length=1,
-            description="own data alone: the values of columns of text, as {ward = ['a', 'b']}; without it, those "
-            "that clients may tell",
+            description="remote data alone: the values of columns of text, as {ward = ['a', 'b']}; without it, "
+            "those that clients may tell",
         ),
     ] = None
     public_file: Annotated[
         str | None,
-        Field(description="own data alone: unlabelled samples on the server, .npz, .parquet or a folder"),
+        Field(description="remote data alone: unlabelled samples on the server, .npz, .parquet or a folder"),
     ] = None
+
+    @field_validator("name", "split")
+    @classmethod
+    def _is_new_word(cls, text: str) -> str:
+        if text == REMOTE_ONCE:
+            raise ValueError(f"data of the clients' own are called {REMOTE!r} now; write that")
+        return text
 
     @field_validator("clients", mode="before")
     @classmethod
@@ -169,9 +178,9 @@ class Data(Section):
         return clients
 
     @property
-    def own(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether the clients hold data that nobody else has."""
-        return self.name == OWN
+        return self.name == REMOTE
 
     @property
     def class_count(self) -> int:
@@ -353,11 +362,11 @@ class Attack(Section):
         ),
     ] = None
     target: Annotated[
-        int, Field(ge=0, description="the class that a mark stands for (backdoor), or the planted group to spoil")
+        int, Field(ge=0, description="the class that a mark stands for (backdoor), or the true group to spoil")
     ] = 0
     group: Annotated[
         int | None,
-        Field(ge=0, description="the planted group of which all hostile clients are; without it, of any"),
+        Field(ge=0, description="the true group of which all hostile clients are; without it, of any"),
     ] = None
 
     @model_validator(mode="after")
@@ -406,9 +415,10 @@ class Run(Section):
     """How long, with whom, from which seed, and where the result goes."""
 
     title = "run"
+    renamed: ClassVar = {"dropout": "client_dropout"}
     rounds: Annotated[int, Field(ge=1, lt=10**6, description="communication rounds"), Changes("tables")] = 20
     participation: Annotated[float, Field(gt=0, le=1, description="share of the clients in each round")] = 1.0
-    dropout: Annotated[
+    client_dropout: Annotated[
         float, Field(ge=0, lt=1, description="probability that a client vanishes in the middle of a round")
     ] = 0.0
     holdout_clients: Annotated[

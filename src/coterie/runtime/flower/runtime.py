@@ -26,7 +26,7 @@ class FlowerRuntime(RemoteRuntime):
         context: the values that every message holds beside its order.
         seconds: how long a client may take for an answer; None for as long as its node is connected.
         wait: seconds that a round waits for any client to be connected.
-        dropout: see `Runtime`.
+        client_dropout: see `Runtime`.
     """
 
     remedy = "see that their nodes run and reach the server, and go on with the run"
@@ -39,9 +39,9 @@ class FlowerRuntime(RemoteRuntime):
         context: Mapping[str, Value],
         seconds: float | None = None,
         wait: float = 0.0,
-        dropout: float = 0.0,
+        client_dropout: float = 0.0,
     ) -> None:
-        super().__init__(engine, bounds, dropout)
+        super().__init__(engine, bounds, client_dropout)
         self.roster = roster
         self._context = context
         self._seconds = seconds

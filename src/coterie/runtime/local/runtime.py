@@ -26,8 +26,8 @@ from coterie.models.origin import PLAIN, Origin
 from coterie.plugins import give, import_modules
 from coterie.runtime.dispatch import divide, divide_by_samples, ranges
 from coterie.runtime.local.workers import Pool
-from coterie.runtime.rows import Answered, Outcome, Rows, allocate_rows
-from coterie.runtime.runtime import Failure, Runtime, carry_out, compute_outputs
+from coterie.runtime.rows import Answered, Rows, StoredAnswer, allocate_rows
+from coterie.runtime.runtime import Failure, Runtime, answer_orders, compute_outputs
 from coterie.runtime.shared_memory import Arena
 from coterie.runtime.states import ClientStates
 from coterie.runtime.tasks import TaskRunner
@@ -128,7 +128,7 @@ class LocalRuntime(Runtime):
     Args:
         spec: how to build the engine that works for the clients.
         samples: training samples of each client `[n]`.
-        dropout: see `Runtime`.
+        client_dropout: see `Runtime`.
         workers: processes; None for one per core. With 1 and no timeout all happens in this process.
         timeout: seconds a client may take before it is left out of the round; None for no limit.
         states_mb: megabytes of clients' states in memory; see `ClientStates`.
@@ -141,7 +141,7 @@ class LocalRuntime(Runtime):
         self,
         spec: EngineSpec,
         samples: NDArray[np.int64],
-        dropout: float = 0.0,
+        client_dropout: float = 0.0,
         workers: int | None = None,
         timeout: float | None = None,
         states_mb: float = float("inf"),
@@ -149,7 +149,7 @@ class LocalRuntime(Runtime):
         with one_thread():
             spec = spec.prepared()
             self.engine = spec.build()
-        super().__init__(self.engine.layout, samples, spec.seed, dropout)
+        super().__init__(self.engine.layout, samples, spec.seed, client_dropout)
         self.together = self.engine.together
         """The most clients that work in one kernel."""
         if self.engine.one_process:
@@ -181,13 +181,13 @@ class LocalRuntime(Runtime):
             return self._pool.outputs(ask, runs)
         return compute_outputs(self.engine, ask)
 
-    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[Outcome | Failure], Rows[Tensor]]:
+    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         chunks = self._chunks(orders)
         if self._pool is None:
             with one_thread():
-                return self._carry_out(orders, chunks, keep)
+                return self._answer_here(orders, chunks, keep)
         weights = [int(sum(self.samples[orders[i].client] for i in chunk)) for chunk in chunks]
-        result = self._pool.carry_out(orders, self.states, chunks, weights, keep)
+        result = self._pool.distribute(orders, self.states, chunks, weights, keep)
         self.notes += self._pool.notes
         self._pool.notes.clear()
         return result
@@ -199,16 +199,16 @@ class LocalRuntime(Runtime):
             return divide_by_samples(samples, self._worker_count, self.most)
         return divide(len(orders), self.together)
 
-    def _carry_out(
+    def _answer_here(
         self, orders: Sequence[Order], chunks: Sequence[range], keep: bool
-    ) -> tuple[list[Outcome | Failure], Rows[Tensor]]:
+    ) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         """Carry out orders in this process."""
         rows = allocate_rows(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep)
-        outcomes: list[Outcome | Failure] = []
+        outcomes: list[StoredAnswer | Failure] = []
         for chunk in chunks:
             some = [orders[i] for i in chunk]
             states = [self.states.of(order.client) for order in some]
-            answers = carry_out(self.engine, some, states)
+            answers = answer_orders(self.engine, some, states)
             good = [
                 Answered(row, order, answer, state)
                 for row, order, answer, state in zip(chunk, some, answers, states, strict=True)
@@ -218,7 +218,7 @@ class LocalRuntime(Runtime):
             for one in good if keep else ():
                 self.states.update(one.order.client, one.answer.client_state)
             outcomes += [
-                answer if isinstance(answer, Failure) else Outcome.of(answer, row, {})
+                answer if isinstance(answer, Failure) else StoredAnswer.of(answer, row, {})
                 for row, answer in zip(chunk, answers, strict=True)
             ]
         return outcomes, rows

@@ -15,7 +15,7 @@ from coterie.clients.open_files import remove_when_unmapped
 from coterie.clients.rules.rule import Order
 from coterie.methods.exchange import Outputs
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
-from coterie.runtime.rows import Outcome, Rows, allocate_rows, vector_shapes
+from coterie.runtime.rows import Rows, StoredAnswer, allocate_rows, vector_shapes
 from coterie.runtime.runtime import Failure
 from coterie.runtime.shared_memory import Arena, Paths, Place, map_file
 from coterie.runtime.states import ClientStates
@@ -60,7 +60,7 @@ class Question(ABC):
     paths: Paths
 
     @abstractmethod
-    def work(self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[Any]) -> list[Outcome | Failure]:
+    def work(self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[Any]) -> list[StoredAnswer | Failure]:
         """Do one job in a worker."""
 
 
@@ -71,7 +71,7 @@ class SharedBatch(Question):
     batch: Batch
     rows: Rows[Place]
 
-    def work(self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[Task]) -> list[Outcome | Failure]:
+    def work(self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[Task]) -> list[StoredAnswer | Failure]:
         """Carry out tasks together; what is sent and kept is written to its place."""
 
         def keep(task: Task, name: str, values: Tensor) -> Place:
@@ -80,7 +80,7 @@ class SharedBatch(Question):
             return place
 
         rows = self.rows.map(pieces.view)
-        return runner.carry_out(self.batch, tasks, rows, [task.row for task in tasks], pieces.view, keep)
+        return runner.run_tasks(self.batch, tasks, rows, [task.row for task in tasks], pieces.view, keep)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class SharedModels(Question):
 
     def work(
         self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[tuple[int, int]]
-    ) -> list[Outcome | Failure]:
+    ) -> list[StoredAnswer | Failure]:
         """Write the outputs of some models to their places."""
         for start, end in tasks:
             models, inputs = pieces.view(self.models)[start:end], pieces.view(self.inputs)

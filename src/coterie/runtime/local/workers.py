@@ -31,7 +31,7 @@ from coterie.runtime.dispatch import Dispatcher, Job, Setback
 from coterie.runtime.local.processes import end, is_stopped, start
 from coterie.runtime.local.shared_batch import LARGE_MATRIX_BYTES, Question, QuestionWriter, copy_small
 from coterie.runtime.local.worker import READY
-from coterie.runtime.rows import Outcome, Rows
+from coterie.runtime.rows import Rows, StoredAnswer
 from coterie.runtime.runtime import Failure
 from coterie.runtime.shared_memory import Arena
 from coterie.runtime.signals import defer_signals
@@ -108,14 +108,14 @@ class Pool:
         _end_all(self._workers, os.getpid())
         self._writer.close()
 
-    def carry_out(
+    def distribute(
         self,
         orders: Sequence[Order],
         states: ClientStates,
         chunks: Sequence[Sequence[int]],
         weights: Sequence[int],
         keep: bool,
-    ) -> tuple[list[Outcome | Failure], Rows[Tensor]]:
+    ) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         """Have every order answered, and what is kept put into `states`, if `keep` says so.
 
         Args:
@@ -132,13 +132,13 @@ class Pool:
         try:
             tasks, question, rows = self._writer.write_orders(orders, states, room, keep)
             jobs = [Job([tasks[i] for i in c], weight) for c, weight in zip(chunks, weights, strict=True)]
-            outcomes: list[Outcome | Failure] = [Failure("was not asked")] * len(orders)
+            outcomes: list[StoredAnswer | Failure] = [Failure("was not asked")] * len(orders)
             for job, reply in self._ask(question, jobs):
                 each = [Failure(reply.reason)] * len(job.tasks) if isinstance(reply, Setback) else reply
                 for task, outcome in zip(job.tasks, each, strict=True):
                     outcomes[task.row] = outcome
             for order, outcome in zip(orders, outcomes, strict=True):
-                if isinstance(outcome, Outcome) and outcome.client_state:
+                if isinstance(outcome, StoredAnswer) and outcome.client_state:
                     places = outcome.client_state.items()
                     new = {name: None if place is None else room[name].pop(outcome.row) for name, place in places}
                     states.update(order.client, new, own=states.shared)

@@ -20,7 +20,7 @@ from coterie.clients.engine.engine import Engine
 from coterie.models.layout import Part
 from coterie.models.networks import NETWORKS
 from coterie.runtime.local.runtime import EngineSpec
-from coterie.runtime.rows import Outcome, Rows, allocate_rows
+from coterie.runtime.rows import Rows, StoredAnswer, allocate_rows
 from coterie.runtime.runtime import Failure
 from coterie.runtime.tasks import Batch, Task, TaskRunner
 from coterie.runtime.threads import one_thread
@@ -72,11 +72,11 @@ def runner_of(key: str, shipped: Shipped) -> TaskRunner:
     return _runners[key]
 
 
-JobAnswer = tuple[list[Outcome | Failure], Rows[Array]]
+JobAnswer = tuple[list[StoredAnswer | Failure], Rows[Array]]
 """What came of the tasks of one job, and rows that hold one row for each of them."""
 
 
-def carry_out(
+def run_jobs(
     key: str, shipped: Shipped, batch: Batch, jobs: Sequence[Sequence[Task]], items: Sequence[int], *things: Thing
 ) -> list[JobAnswer]:
     """Carry out jobs, the tasks of each together.
@@ -96,20 +96,20 @@ def carry_out(
         for tasks in jobs:
             rows = allocate_rows(batch.rule, runner.engine.layout, len(tasks), runner.sketcher.width, batch.keep)
             at = range(len(tasks))
-            outcomes = runner.carry_out(
+            outcomes = runner.run_tasks(
                 batch, tasks, rows, at, as_tensor, lambda task, name, values: as_array(values)
             )
             answers.append((outcomes, rows.map(as_array)))
     return answers
 
 
-def announce_and_carry_out(
+def announce_and_run_jobs(
     key: str, shipped: Shipped, batch: Batch, jobs: Sequence[Sequence[Task]], items: Sequence[int], *things: Thing
 ) -> Iterator[list[JobAnswer] | None]:
     """Do the same; None comes first, when the engine is there: then the clients' time begins."""
     runner_of(key, shipped)
     yield None
-    yield carry_out(key, shipped, batch, jobs, items, *things)
+    yield run_jobs(key, shipped, batch, jobs, items, *things)
 
 
 def outputs(key: str, shipped: Shipped, inputs: Array, temperature: float, models: Sequence[Array]) -> list[Array]:
@@ -127,6 +127,6 @@ def as_array(values: Tensor) -> NDArray[Any]:
 def as_tensor(array: NDArray[Any]) -> Tensor:
     """Return the array as a tensor in the same memory, also where that may not be written to."""
     with warnings.catch_warnings():
-        # Nobody writes to it: rules that would are given copies (`runtime.carry_out`), and data are only read.
+        # Nobody writes to it: rules that would are given copies (`runtime.answer_orders`), and data are only read.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

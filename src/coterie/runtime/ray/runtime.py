@@ -25,7 +25,7 @@ from coterie.runtime.ray import calls
 from coterie.runtime.ray.calls import Array, Shipped, Thing, as_array, as_tensor
 from coterie.runtime.ray.cluster import Cluster
 from coterie.runtime.ray.queue import Queue
-from coterie.runtime.rows import Outcome, Rows, allocate_rows
+from coterie.runtime.rows import Rows, StoredAnswer, allocate_rows
 from coterie.runtime.runtime import Failure, Runtime
 from coterie.runtime.states import ClientStates
 from coterie.runtime.tasks import Batch, Task, write_tasks
@@ -38,7 +38,7 @@ class RayRuntime(Runtime):
     Args:
         spec: how to build the engine that works for the clients; it is sent to each machine once, with the data.
         samples: training samples of each client `[n]`.
-        dropout: see `Runtime`.
+        client_dropout: see `Runtime`.
         address: of the cluster, `auto` or `HOST:PORT`; see `Cluster`.
         timeout: seconds a client may take before it is left out of the round; None for no limit.
         states_mb: megabytes of clients' states in memory; see `ClientStates`.
@@ -51,7 +51,7 @@ class RayRuntime(Runtime):
         self,
         spec: EngineSpec,
         samples: NDArray[np.int64],
-        dropout: float = 0.0,
+        client_dropout: float = 0.0,
         address: str | None = None,
         timeout: float | None = None,
         states_mb: float = float("inf"),
@@ -59,7 +59,7 @@ class RayRuntime(Runtime):
         with one_thread():
             spec = spec.prepared()
             self.engine = spec.build()
-        super().__init__(self.engine.layout, samples, spec.seed, dropout)
+        super().__init__(self.engine.layout, samples, spec.seed, client_dropout)
         if self.engine.one_process:
             raise BadInput(
                 f"run.engine = {spec.wanted!r} is not possible with run.runtime = 'ray', for it has one process; "
@@ -83,7 +83,7 @@ class RayRuntime(Runtime):
 
         remote = ray.remote(num_cpus=1, max_retries=0)  # the queue asks again by itself
         self._spec = ray.put(Shipped.of(spec))
-        self._carry_out = remote(calls.carry_out if self._timeout is None else calls.announce_and_carry_out)
+        self._run_jobs = remote(calls.run_jobs if self._timeout is None else calls.announce_and_run_jobs)
         self._outputs = remote(calls.outputs)
 
     def close(self) -> None:
@@ -107,9 +107,9 @@ class RayRuntime(Runtime):
             outputs.numpy()[slice(*job.tasks[0])] = result
         return outputs
 
-    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[Outcome | Failure], Rows[Tensor]]:
+    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         rows = allocate_rows(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep)
-        outcomes: list[Outcome | Failure] = [Failure("was not asked")] * len(orders)
+        outcomes: list[StoredAnswer | Failure] = [Failure("was not asked")] * len(orders)
         states = [self.states.of(order.client) for order in orders]
         tasks, batch = write_tasks(
             orders, states, [{}] * len(orders), keep, lambda some: [as_array(v) for v in some]
@@ -122,7 +122,7 @@ class RayRuntime(Runtime):
             parts = {number for job in some for task in job for number in task.upload_part.values()}
             head = replace(batch, parts={number: batch.parts[number] for number in parts})
             sent = [things[number] for number in items]
-            return self._carry_out.remote(self._spec.hex(), self._spec, head, some, items, *sent)
+            return self._run_jobs.remote(self._spec.hex(), self._spec, head, some, items, *sent)
 
         weights = self.samples[[order.client for order in orders]]
         chunks = divide(len(orders), self.together)
@@ -130,13 +130,13 @@ class RayRuntime(Runtime):
         for job, result in self._work_off(jobs, submit, self._timeout):
             numbers = [task.row for task in job.tasks]
             if isinstance(result, Setback):
-                some: list[Outcome | Failure] = [Failure(result.reason)] * len(numbers)
+                some: list[StoredAnswer | Failure] = [Failure(result.reason)] * len(numbers)
             else:
                 some, filled = result
                 _copy_rows(filled, rows, numbers)
             for number, outcome in zip(numbers, some, strict=True):
                 outcomes[number] = outcome
-                if isinstance(outcome, Outcome):
+                if isinstance(outcome, StoredAnswer):
                     new = outcome.client_state.items()
                     kept = {name: None if array is None else as_tensor(array) for name, array in new}
                     self.states.update(orders[number].client, kept)

@@ -23,7 +23,7 @@ from coterie.errors import BadInput
 from coterie.models.layout import Layout
 from coterie.runtime.remote.codec import VERSION, pack_answer, unpack_order
 from coterie.runtime.remote.message import Message
-from coterie.runtime.runtime import Failure, carry_out
+from coterie.runtime.runtime import Failure, answer_orders
 from coterie.runtime.tensor_file import Stacked, replace_file
 from coterie.runtime.threads import one_thread
 
@@ -96,13 +96,13 @@ class ClientRunner:
         """Carry out the order in a message. Any error becomes a refusal of one sentence."""
         try:
             message.check_version()
-            return self._carry_out(message)
+            return self._run_order(message)
         except BadInput as error:
             return Message.refuse("; ".join(error.problems))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a rule does, the client answers
             return Message.refuse(f"{type(error).__name__}: {error}")
 
-    def _carry_out(self, message: Message) -> Message:
+    def _run_order(self, message: Message) -> Message:
         order = unpack_order(message.body)
         if self._check is not None:
             self._check(order)
@@ -118,7 +118,7 @@ class ClientRunner:
                 evaluated.append(request.model)
 
         with one_thread():
-            (answer,) = carry_out(self._engine, [order], [state], watch)
+            (answer,) = answer_orders(self._engine, [order], [state], watch)
         if isinstance(answer, Failure):
             return Message.refuse(answer.reason)
         if keep and answer.client_state:

@@ -20,7 +20,7 @@ from coterie.methods.exchange import Outputs
 from coterie.runtime.remote.codec import VERSION, pack_order, unpack_answer
 from coterie.runtime.remote.message import Message
 from coterie.runtime.remote.validation import validate_answer
-from coterie.runtime.rows import Answered, Outcome, Rows, allocate_rows
+from coterie.runtime.rows import Answered, Rows, StoredAnswer, allocate_rows
 from coterie.runtime.runtime import Failure, Runtime, compute_outputs, validate
 
 EXCHANGES, ROUNDS = 1000, 1_000_000
@@ -95,14 +95,14 @@ class RemoteRuntime(Runtime):
         engine: knows the network, and computes for the server.
         bounds: `[n, 4]`, where the training, validation and test samples of each client begin and end (see
             `Population`); an answer that speaks of another number of samples is not believed.
-        dropout: see `Runtime`; real clients vanish by themselves.
+        client_dropout: see `Runtime`; real clients vanish by themselves.
     """
 
     states: StateNumbers
 
-    def __init__(self, engine: Engine, bounds: NDArray[np.int64], dropout: float = 0.0) -> None:
+    def __init__(self, engine: Engine, bounds: NDArray[np.int64], client_dropout: float = 0.0) -> None:
         self._sizes = np.diff(bounds)
-        super().__init__(engine.layout, self._sizes[:, 0], engine.seed, dropout)
+        super().__init__(engine.layout, self._sizes[:, 0], engine.seed, client_dropout)
         self.engine = engine
         self.states = StateNumbers(len(bounds))
         self._step = 0
@@ -119,7 +119,7 @@ class RemoteRuntime(Runtime):
     def outputs(self, ask: Outputs) -> Tensor:
         return compute_outputs(self.engine, ask)
 
-    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[Outcome | Failure], Rows[Tensor]]:
+    def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         self._step += 1
         if self._step >= EXCHANGES:
             raise ValueError(f"a round asks more than {EXCHANGES - 1} times; it must ask less often")
@@ -130,7 +130,7 @@ class RemoteRuntime(Runtime):
         replies = self.post({order.client: self._message(order, number, keep) for order in orders})
         room = allocate_rows(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep)
         rows = replace(room, state_sketches=None)  # what a client keeps never comes here
-        outcomes: list[Outcome | Failure] = []
+        outcomes: list[StoredAnswer | Failure] = []
         for row, order in enumerate(orders):
             reply = replies.get(order.client, Failure("gave no answer"))
             answer = reply if isinstance(reply, Failure) else self._read(order, reply)
@@ -138,7 +138,7 @@ class RemoteRuntime(Runtime):
                 outcomes.append(answer)
                 continue
             rows.write([Answered(row, order, answer, {})], self.sketcher)
-            outcomes.append(Outcome.of(answer, row, {}))
+            outcomes.append(StoredAnswer.of(answer, row, {}))
             if keep and isinstance(reply, Message) and reply.values.get("kept") is True:
                 self.states.update(order.client, number)
         return outcomes, rows

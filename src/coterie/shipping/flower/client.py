@@ -199,7 +199,7 @@ def _refuse_files(experiment: Experiment) -> None:
         raise BadInput(problems)
 
 
-class Client:
+class FlowerClient:
     """One client, as a message and its node's configuration describe it.
 
     Args:
@@ -222,7 +222,7 @@ class Client:
         """Say who this is and how much it holds; and what the clients agree on next, which is columns or sums."""
         holding, info = self._holding, self._holding.info
         self._make_folder()  # what is wrong with it is said now and not in the first round
-        if self._agreed is None and self._experiment.data.own:
+        if self._agreed is None and self._experiment.data.is_remote:
             info = replace(info, columns=tuple(map(self._censor, holding.preparation.columns)))
         elif self._agreed is not None and not self._agreed.mean:
             info = replace(info, sums=holding.sums)
@@ -248,7 +248,7 @@ class Client:
     def _prepared(self) -> Prepared:
         """The experiment as the server has checked it: here, no file or folder is looked at that it names."""
         experiment = self._experiment
-        task = build_task(experiment.task, experiment.data.own)
+        task = build_task(experiment.task, experiment.data.is_remote)
         return Prepared(experiment, build_method(experiment.method), task)
 
     @cached_property
@@ -259,7 +259,7 @@ class Client:
             BadInput: it cannot be read, is not as the experiment says, or there is no such client in a rehearsal.
         """
         data, node = self._experiment.data, self._node
-        if data.own:
+        if data.is_remote:
             if not node.data:
                 raise BadInput(
                     "data is missing in the node's configuration; name a .csv, .npz or .parquet file or a folder"
@@ -288,8 +288,8 @@ class Client:
         if node.data or data.name not in DATASETS:
             raise BadInput(
                 DATASETS.problem(data.name)
-                or f"data.name = {data.name!r} is not possible here; it must be 'own' for a client that has data, "
-                f"or in a rehearsal one of {', '.join(DATASETS.names())}"
+                or f"data.name = {data.name!r} is not possible here; it must be 'remote' for a client that has "
+                f"data, or in a rehearsal one of {', '.join(DATASETS.names())}"
             )
         federation = load_federation(self._prepared)
         if not node.client.isdecimal() or int(node.client) >= federation.n:
@@ -312,9 +312,9 @@ class Client:
             holding.features,
             holding.outputs,
             classes if isinstance(classes, tuple) else None,
-            "" if experiment.data.own else experiment.data.name,
+            "" if experiment.data.is_remote else experiment.data.name,
             f"client {self._node.client}",
-            preparation=holding.preparation if experiment.data.own else None,
+            preparation=holding.preparation if experiment.data.is_remote else None,
             output=experiment.network.output,
             head=layout.head,
             task=describe_task(experiment.task, holding.task),
@@ -347,13 +347,13 @@ class Client:
         return folder
 
 
-NEWEST_CLIENTS: dict[Node, tuple[str, str | None, Client]] = {}
+NEWEST_CLIENTS: dict[Node, tuple[str, str | None, FlowerClient]] = {}
 """By node the newest client and what a message said of it; the one asked for last comes last."""
 
 _clients_lock = Lock()
 
 
-def find_client(experiment: str, agreed: str | None, node: Node) -> Client:
+def find_client(experiment: str, agreed: str | None, node: Node) -> FlowerClient:
     """Return the client that these describe, with its data and engine where it was asked last with the same.
 
     Of a node only the newest client is kept: an older one, which had agreed on less, would hold its data once more.
@@ -361,7 +361,7 @@ def find_client(experiment: str, agreed: str | None, node: Node) -> Client:
     with _clients_lock:
         known = NEWEST_CLIENTS.get(node)
         if known is None or known[:2] != (experiment, agreed):
-            known = experiment, agreed, Client(experiment, agreed, node)
+            known = experiment, agreed, FlowerClient(experiment, agreed, node)
         NEWEST_CLIENTS.pop(node, None)
         NEWEST_CLIENTS[node] = known
         if len(NEWEST_CLIENTS) > CACHED_CLIENTS:

@@ -25,7 +25,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.newcomers import hold_out_clients
 from coterie.runs.schema.check import named_columns
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
-from coterie.runs.setup import World, agreed_preparation, engine_spec, load_federation
+from coterie.runs.setup import Backend, agreed_preparation, engine_spec, load_federation
 from coterie.runtime.flower.roster import Roster
 from coterie.runtime.flower.runtime import FlowerRuntime
 from coterie.runtime.remote.codec import VERSION
@@ -65,12 +65,12 @@ def serve(grid: Grid, settings: Mapping[str, Any], app: Path, observers: Sequenc
         experiment = Experiment.from_toml(folder.experiment_text() + "\n")
     prepared = prepare(experiment)
     former = None if folder is None else Registration.read(folder.path)
-    world, registration = _gather(grid, prepared, config, former)
-    assert isinstance(world.runtime, FlowerRuntime)
-    watching = [*observers, StatusWriter(world.runtime, registration)]
+    backend, registration = _gather(grid, prepared, config, former)
+    assert isinstance(backend.runtime, FlowerRuntime)
+    watching = [*observers, StatusWriter(backend.runtime, registration)]
     if folder is None:
-        return loop.run(prepared, observers=watching, world=world)
-    return loop.resume(folder, observers=watching, world=world)
+        return loop.run(prepared, observers=watching, backend=backend)
+    return loop.resume(folder, observers=watching, backend=backend)
 
 
 def diagnose_clients(
@@ -94,8 +94,8 @@ def diagnose_clients(
     experiment = _read_experiment(config, app)
     prepared = prepare(experiment)
     check_diagnosis(experiment)
-    world, _ = _gather(grid, prepared, config, None)
-    return experiment, diagnose(experiment, world=world, profiles=profiles, progress=progress)
+    backend, _ = _gather(grid, prepared, config, None)
+    return experiment, diagnose(experiment, backend=backend, profiles=profiles, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,14 @@ def _read_experiment(config: _Config, app: Path) -> Experiment:
 
 def _gather(
     grid: Grid, prepared: Prepared, config: _Config, former: Registration | None
-) -> tuple[World, Registration]:
+) -> tuple[Backend, Registration]:
     """Wait for the clients; return them with the runtime that reaches them, and their registration."""
     experiment, run = prepared.experiment, prepared.experiment.run
     key = uuid4().hex if former is None else former.key
     context = {"version": VERSION, "experiment": experiment.to_toml(), "run": key}
     gathering = _Gathering(grid, prepared, config, context)
     whole: Population
-    if experiment.data.own:
+    if experiment.data.is_remote:
         present, agreement = gathering.gather_own(former)
         registration = former or Registration(key, present, agreement)
         public = _load_public(experiment, prepared.method.needs.public, agreement)
@@ -167,9 +167,9 @@ def _gather(
     engine = engine_spec(prepared, population).build()
     order = {**context, **_tell(agreement), "asks": ORDER}
     seconds = run.client_timeout or config.seconds
-    runtime = FlowerRuntime(engine, population.bounds, roster, order, seconds, config.wait, run.dropout)
+    runtime = FlowerRuntime(engine, population.bounds, roster, order, seconds, config.wait, run.client_dropout)
     runtime.channels = 0 if agreement is None else len(agreement.mean)
-    return World(population, newcomers, runtime), registration
+    return Backend(population, newcomers, runtime), registration
 
 
 class _Gathering:
@@ -225,7 +225,7 @@ class _Gathering:
         Raises:
             BadInput: fewer came in time.
         """
-        digests, own = digests or {}, self._experiment.data.own
+        digests, own = digests or {}, self._experiment.data.is_remote
 
         def check(client: ClientInfo) -> str | None:
             problem = _mismatch(self._prepared, agreement, client) if own else None

@@ -79,13 +79,13 @@ def named_for(about: About) -> Named:
 
 def warn_of_training_data(run: RunFolder, data: str) -> list[str]:
     """Return a note where the data to predict are those that a run was trained on."""
-    trained, people = run.experiment().get("data", {}).get("name"), run.people()
+    trained, federation = run.experiment().get("data", {}).get("name"), run.federation()
     is_same = data == trained or (
         data not in DATASETS and trained is not None and str(Path(data).resolve()) == trained
     )
-    if not is_same or people is None:
+    if not is_same or federation is None:
         return []
-    count = people["train"].sum()
+    count = federation["train"].sum()
     return [
         f"run {run.name} was trained on {count:,} of these samples; coterie show {run.name} has its scores on "
         "samples that were held out"

@@ -26,7 +26,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.given import take_given
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.session import Session
-from coterie.runs.setup import World, agreed_preparation, engine_spec, network_name
+from coterie.runs.setup import Backend, agreed_preparation, engine_spec, network_name
 from coterie.runtime.remote.message import Message
 from coterie.runtime.remote.runtime import NUMBER, RemoteRuntime
 from coterie.runtime.runtime import Failure, drive
@@ -86,7 +86,7 @@ def _restore_models(
 ) -> tuple[list[Trained], list[str]]:
     """Return the model of each client, or that of the group in the place of None, and the notes on all of them."""
     experiment, moved = adapt_to_this_machine(Experiment.from_toml(folder.experiment_text() + "\n", allow))
-    own = experiment.data.own
+    own = experiment.data.is_remote
     if own and clients[0] is not None:
         raise _keeps_its_model(clients[0], folder.name)
     take_given(folder, experiment.network.name, network)
@@ -148,20 +148,20 @@ class _NoClients(RemoteRuntime):
         return {client: Failure("is not reached from here") for client in messages}
 
 
-def _restore_clients(folder: RunFolder, prepared: Prepared) -> World:
+def _restore_clients(folder: RunFolder, prepared: Prepared) -> Backend:
     """Return the clients of a real federation as its run folder knows them, with a runtime that reaches none."""
-    people, data = folder.people(), prepared.experiment.data
-    if people is None or data.features is None or data.classes is None:
-        raise BadInput(f"run {folder.name} does not say who its clients are; it holds no people.parquet")
+    federation, data = folder.federation(), prepared.experiment.data
+    if federation is None or data.features is None or data.classes is None:
+        raise BadInput(f"run {folder.name} does not say who its clients are; it holds no federation.parquet")
     features = tuple(data.features)
     task = prepared.task or CLASSIFICATION
     classes, outputs = task.count(data.class_count)
-    rows = people.select("name", "train", "validation", "test").iter_rows()
+    rows = federation.select("name", "train", "validation", "test").iter_rows()
     clients = tuple(ClientInfo(name, (t, v, e), features, classes, "", outputs) for name, t, v, e in rows)
     known = agreed_preparation(data, Registration.read(folder.path).agreement)
     population = RemotePopulation(data.name, clients, task=task, preparation=known)
     engine = engine_spec(prepared, population).build()
-    return World(population, np.empty(0, np.int64), _NoClients(engine, population.bounds))
+    return Backend(population, np.empty(0, np.int64), _NoClients(engine, population.bounds))
 
 
 def _preparation(session: Session, client: str | None) -> Preparation | None:
@@ -177,7 +177,7 @@ def _preparation(session: Session, client: str | None) -> Preparation | None:
 def _class_names(session: Session) -> tuple[str, ...] | None:
     """Return the names of the classes or outputs, where they have any."""
     data = session.experiment.data
-    if data.own:
+    if data.is_remote:
         return None if data.classes is None or isinstance(data.classes, int) else tuple(data.classes)
     assert isinstance(session.population, Federation)
     return session.population.target_names
@@ -263,7 +263,7 @@ class _RestoredRun:
         """Return the model that the method gives to a client that was held out of training."""
         session = self.session
         session.runtime.begin_round(self.done + 1)
-        session.runtime.dropout = 0.0  # nobody vanishes before having joined
+        session.runtime.client_dropout = 0.0  # nobody vanishes before having joined
         # All of them arrive together: a method may look at each beside the others.
         arrival = session.method.newcomer(session.state, session.newcomers, session.server_with_newcomers)
         joined = drive(arrival, session.runtime.answer)
@@ -273,13 +273,13 @@ class _RestoredRun:
     def _shared_model(self, group: int, members: NDArray[np.int64]) -> tuple[Tensor, list[str]]:
         """Return the one model that all members `[m]` of a group are served, and notes on it."""
         session = self.session
-        serving = session.method.serving(session.state, session.server)
+        assignment = session.method.assignment(session.state, session.server)
         evaluation = self._evaluation(int(members[0]))
-        rows = np.unique(serving.served[members[serving.groups[members] != UNKNOWN]])
+        rows = np.unique(assignment.served[members[assignment.groups[members] != UNKNOWN]])
         if not len(rows) and (choice := self._hand_over(evaluation, int(members[0])).choice) is not None:
             rows = np.array([choice])  # all of them choose anew in each evaluation
-        part, wrong = serving.part, ""
-        if serving.own and part is None and serving.rows is not None:
+        part, wrong = assignment.part, ""
+        if assignment.own and part is None and assignment.rows is not None:
             wrong = f"group {group} shares no model; its clients have one each"
         elif len(rows) != 1:
             wrong = f"the clients of group {group} are served {len(rows)} different models"
@@ -291,7 +291,7 @@ class _RestoredRun:
             raise BadInput(f"{wrong}; choose a client with --client{self._tell(f': {names}')}")
         personal = evaluation.rule != Evaluate(session.experiment.evaluation.on)
         notes = [f"a client of group {group} is served a model of its own; --client gives that"] * personal
-        return serving.models[int(rows[0])], notes
+        return assignment.models[int(rows[0])], notes
 
 
 def _keeps_its_model(client: str, run: str) -> BadInput:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from coterie.errors import BadInput
 from coterie.runs.folder.baselines import FEDAVG, LOCAL, TITLES
-from coterie.studies.compare.cells import Outcome
+from coterie.studies.compare.cells import CellOutcome
 from coterie.studies.compare.folder import ComparisonFolder
 from coterie.studies.compare.spec import Cell, Comparison, Variant
 
@@ -23,7 +23,7 @@ CHEAP_SECONDS = 60.0
 Which = Literal["none", "done", "cheap", "all"]
 """Which baselines are shown: none, those that have been run before, also those that are cheap, or all."""
 
-RunCells = Callable[[Sequence[Cell]], dict[str, Outcome]]
+RunCells = Callable[[Sequence[Cell]], dict[str, CellOutcome]]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _refuse(
     if comparison.tuned:
         return "the settings of the others are tuned; name it among the methods, and it is tuned, too"
     cells = [cell for cell in comparison.cells() if not cell.is_adapted]
-    if any(cell.experiment.data.own for cell in cells):
+    if any(cell.experiment.data.is_remote for cell in cells):
         return "clients who hold their own data are asked for no more than the comparison itself"
     if any(cell.experiment.privacy.kind for cell in cells):
         return "each run beside a promise of privacy spends one of its own"

@@ -45,7 +45,7 @@ _KILLED = -9
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """What became of a cell."""
 
     status: Literal["finished", "failed", "interrupted"]
@@ -68,13 +68,13 @@ class Watcher:
     def note(self, cell: Cell, text: str) -> None:
         """A remark that needs no answer."""
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         """A cell is finished, or has failed."""
 
 
 def run_cells(
     cells: Sequence[Cell], pool: Path, jobs: int | None = None, observer: Watcher | None = None
-) -> dict[str, Outcome]:
+) -> dict[str, CellOutcome]:
     """Run every cell that is not finished yet, each in the run folder `pool/KEY`.
 
     A cell that fails keeps none of the others from running. Ctrl-C, or whatever else raises KeyboardInterrupt here,
@@ -101,7 +101,7 @@ def run_cells(
     each = {cell.key: cell for cell in reversed(cells)}
     ordered = [each[key] for key in dict.fromkeys(cell.key for cell in cells)]
     done = find_finished(ordered, pool)
-    outcomes = {key: Outcome("finished") for key in done}
+    outcomes = {key: CellOutcome("finished") for key in done}
     watcher = observer or Watcher()
     todo = [cell for cell in ordered if cell.key not in done]
     for data in dict.fromkeys(cell.experiment.data.name for cell in todo):
@@ -116,7 +116,7 @@ def run_cells(
                 pass
             finally:
                 runner.close()
-    return {cell.key: outcomes.get(cell.key, Outcome("interrupted")) for cell in ordered}
+    return {cell.key: outcomes.get(cell.key, CellOutcome("interrupted")) for cell in ordered}
 
 
 def refuse_unguarded() -> None:
@@ -155,7 +155,7 @@ class _Runner:
     """The parent's side: hands cells to processes and hears of them."""
 
     def __init__(
-        self, todo: Sequence[Cell], pool: Path, jobs: int, watcher: Watcher, outcomes: dict[str, Outcome]
+        self, todo: Sequence[Cell], pool: Path, jobs: int, watcher: Watcher, outcomes: dict[str, CellOutcome]
     ) -> None:
         self._queue, self._pool, self._jobs = deque(todo), pool, jobs
         self._watcher, self._outcomes = watcher, outcomes
@@ -231,7 +231,7 @@ class _Runner:
             self._watcher.note(process.cell, *what)
         else:
             cell, process.cell = process.cell, None
-            self._ended(cell, Outcome(kind, *what))
+            self._ended(cell, CellOutcome(kind, *what))
 
     def _replace_dead(self, process: _Process) -> None:
         """Replace a process that died; its cell is resumed once."""
@@ -250,7 +250,7 @@ class _Runner:
                     f"({_ending(code)}); free memory, or in a script, do all under if __name__ == '__main__':"
                 )
         if cell is not None and process.ready and cell.key in self._died:
-            self._ended(cell, Outcome("failed", tell_second_death(code, self._jobs)))
+            self._ended(cell, CellOutcome("failed", tell_second_death(code, self._jobs)))
             if not self._queue:
                 return
         elif cell is not None:
@@ -259,7 +259,7 @@ class _Runner:
                 self._died.add(cell.key)
         self._start()
 
-    def _ended(self, cell: Cell, outcome: Outcome) -> None:
+    def _ended(self, cell: Cell, outcome: CellOutcome) -> None:
         self._outcomes[cell.key] = outcome
         self._watcher.ended(cell, outcome)
 

@@ -16,7 +16,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import encode
 from coterie.studies.compare import public, table, tuning
 from coterie.studies.compare.beside import Which, add_baselines
-from coterie.studies.compare.cells import Outcome, Watcher, refuse_unguarded, run_cells
+from coterie.studies.compare.cells import CellOutcome, Watcher, refuse_unguarded, run_cells
 from coterie.studies.compare.folder import ComparisonFolder, choose_free_name
 from coterie.studies.compare.measures import Frames, measure_cells, shared_metrics
 from coterie.studies.compare.notes import describe_notes
@@ -31,7 +31,7 @@ class Compared:
     comparison: Comparison
     """With the settings that tuning has picked."""
     folder: ComparisonFolder
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, CellOutcome]
     """What became of each cell, by key; where tuning was interrupted, none."""
     frames: Frames | None
     """What the finished cells measured; None where none is finished."""
@@ -95,9 +95,9 @@ def run_comparison(
     comparison = choose_free_name(comparison, folder)
     notes: list[str] = []
     with ComparisonFolder.hold(folder, comparison.name, comparison) as where:
-        ended: dict[str, Outcome] = {}
+        ended: dict[str, CellOutcome] = {}
 
-        def run(cells: Sequence[Cell]) -> dict[str, Outcome]:
+        def run(cells: Sequence[Cell]) -> dict[str, CellOutcome]:
             outcomes = run_cells(cells, where.pool, jobs, observer)
             ended.update(outcomes)
             return outcomes
@@ -155,7 +155,7 @@ def _describe_warnings(cells: Sequence[Cell], done: Mapping[str, RunFolder]) -> 
     return describe_notes(diverged, len(cells)), describe_notes(unmet, len(cells))
 
 
-def _count_finished(outcomes: Mapping[str, Outcome]) -> int:
+def _count_finished(outcomes: Mapping[str, CellOutcome]) -> int:
     return sum(outcome.status == "finished" for outcome in outcomes.values())
 
 
@@ -163,7 +163,7 @@ def _count_cells(comparison: Comparison) -> int:
     return len({cell.key for cell in comparison.cells()})
 
 
-def _describe_left(comparison: Comparison, where: ComparisonFolder, outcomes: Mapping[str, Outcome]) -> str:
+def _describe_left(comparison: Comparison, where: ComparisonFolder, outcomes: Mapping[str, CellOutcome]) -> str:
     """Say how many runs are finished, and how many runs and rounds are left in all."""
     left = {cell.key: cell for cell in comparison.cells() if outcomes[cell.key].status == "interrupted"}
     rounds = 0

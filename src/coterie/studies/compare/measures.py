@@ -10,7 +10,7 @@ import polars as pl
 
 from coterie.errors import BadInput
 from coterie.runs.folder.metrics import CLASSIFICATION, MACRO, RunMetrics
-from coterie.runs.folder.reading import AdaptedRun, Run
+from coterie.runs.folder.reading import AdaptedRun, RunResults
 from coterie.runs.folder.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def clients_schema(metrics: RunMetrics) -> pl.Schema:
             **LABELS,
             "client": pl.Int32(),
             "name": pl.String(),
-            "planted": pl.Int32(),
+            "true_group": pl.Int32(),
             "group": pl.Int32(),
             "test_samples": pl.Int32(),
             metrics.deciding.name: pl.Float64(),
@@ -133,7 +133,7 @@ def measure_cells(comparison: Comparison, finished: Mapping[str, RunFolder]) -> 
     metrics = shared_metrics(finished.values())
     comparison = comparison.measured_by(metrics)
     cells = [cell for cell in comparison.cells() if cell.key in finished]
-    kinds = {False: Run, True: AdaptedRun}
+    kinds = {False: RunResults, True: AdaptedRun}
     runs = {_place(cell): kinds[cell.is_adapted](finished[cell.key], cell.key) for cell in cells}
     of_cells, of_rounds, of_clients = (make(metrics) for make in (cells_schema, curves_schema, clients_schema))
     ends = {place: _read_last_values(run, of_cells) for place, run in runs.items()}
@@ -197,13 +197,15 @@ def _select_columns(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
     return frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
 
 
-def _read_last_values(run: Run, schema: pl.Schema) -> dict[str, Any]:
+def _read_last_values(run: RunResults, schema: pl.Schema) -> dict[str, Any]:
     """Return the columns of the table of cells that depend on one run alone."""
     own = {name: run.summary[name] for name in schema if name in run.summary}
     if run.newcomers is not None:
         moments = dict(zip(NEWCOMERS, ("arrival", "adapted"), strict=True))
         # A row after adaptation is about nothing before it.
-        moments = {name: moment for name, moment in moments.items() if moment == "adapted" or type(run) is Run}
+        moments = {
+            name: moment for name, moment in moments.items() if moment == "adapted" or type(run) is RunResults
+        }
         own |= {name: run.newcomers[moment].mean() for name, moment in moments.items()}
     return {name: None if value != value else value for name, value in own.items()}
 
@@ -223,7 +225,7 @@ def _find_target(rounds: pl.DataFrame, measure: str, target: float | None, falls
     }
 
 
-def _read_curve(run: Run) -> pl.DataFrame:
+def _read_curve(run: RunResults) -> pl.DataFrame:
     return run.rounds.with_columns(
         pl.col(drawn_columns(run.metrics)).fill_nan(None),
         (pl.col("up_bytes") + pl.col("down_bytes")).cum_sum().alias("bytes"),
@@ -231,8 +233,8 @@ def _read_curve(run: Run) -> pl.DataFrame:
     )
 
 
-def _read_clients(run: Run) -> pl.DataFrame:
-    named = run.last.join(run.people.select("client", "name", "planted"), on="client", how="left")
+def _read_clients(run: RunResults) -> pl.DataFrame:
+    named = run.last.join(run.federation.select("client", "name", "true_group"), on="client", how="left")
     named = named.join(run.intervals.select("client", "low", "high"), on="client", how="left")
     return named.with_columns(
         pl.col("name").fill_null(pl.format("client {}", "client")), pl.col("low", "high").fill_nan(None)

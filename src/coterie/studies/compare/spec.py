@@ -28,7 +28,7 @@ from coterie.runs.schema.experiment import Experiment
 from coterie.runs.schema.registry import SECTIONS, as_table, field_names, keys_deciding
 from coterie.runs.schema.sections import LONGEST_NAME, NAME, NAME_RULES, Data, TaskChoice, make_name
 
-Part = Mapping[str, Mapping[str, Any]]
+PartialTables = Mapping[str, Mapping[str, Any]]
 """A part of an experiment: keys by section."""
 
 DEFAULT_SEEDS = 3
@@ -98,7 +98,7 @@ class Variant:
     """A part of an experiment with a label: a method, or a setting."""
 
     name: str
-    tables: Part
+    tables: PartialTables
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,12 @@ class Comparison:
     """What is compared: one of the measures of its runs' metrics."""
     target: float | None
     """The measure that is to be reached; None for what the baseline has in the end, seed by seed."""
-    experiment: Part
+    experiment: PartialTables
     """What all cells have in common."""
     methods: tuple[Variant, ...]
     settings: tuple[Variant, ...]
     """One with an empty label and no keys where the comparison names none."""
-    tuned: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
+    tuned: Mapping[str, Mapping[str, PartialTables]] = field(default_factory=dict)
     """Settings that were picked for a method in a setting, by the labels of the setting and the method."""
     adapted: Mapping[str, str] = field(default_factory=dict)
     """Rows that are another method after its clients' adaptation, by label: the label of that method. They are read
@@ -449,7 +449,7 @@ def _unique(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def parse_method(text: str) -> Part:
+def parse_method(text: str) -> PartialTables:
     """Return the part of an experiment that a short form like `fesem(clusters=2)` means.
 
     A setting that the method has is the method's, whatever other section has one of that name.
@@ -483,8 +483,8 @@ def parse_method(text: str) -> Part:
 
 
 def _read_methods(
-    given: list[str] | dict[str, str | _Table], experiment: Part, problems: list[str]
-) -> dict[str, Part]:
+    given: list[str] | dict[str, str | _Table], experiment: PartialTables, problems: list[str]
+) -> dict[str, PartialTables]:
     """Return the methods by label; this and all below add what is wrong to `problems`."""
     if isinstance(given, list):
         problems += [
@@ -492,7 +492,7 @@ def _read_methods(
             for text in given
             if given.count(text) > 1
         ]
-    methods: dict[str, Part] = {}
+    methods: dict[str, PartialTables] = {}
     for label, part in given.items() if isinstance(given, dict) else zip(given, given, strict=True):
         try:
             read = parse_method(part) if isinstance(part, str) else part
@@ -523,9 +523,9 @@ def default_adapted(methods: Mapping[str, Any], experiment: Mapping[str, Any]) -
     return {}
 
 
-def _read_settings(given: dict[str, _Table], grid: _Table, problems: list[str]) -> dict[str, Part]:
+def _read_settings(given: dict[str, _Table], grid: _Table, problems: list[str]) -> dict[str, PartialTables]:
     """Return the settings by label; a grid multiplies them."""
-    settings: dict[str, Part] = {
+    settings: dict[str, PartialTables] = {
         label: _read_part(f"settings.{label}", part, problems) for label, part in given.items()
     }
     axes: dict[str, Any] = {}
@@ -540,7 +540,7 @@ def _read_settings(given: dict[str, _Table], grid: _Table, problems: list[str]) 
             return settings
     short = [key.rpartition(".")[2] for key in axes]
     names = [s if short.count(s) == 1 else key for key, s in zip(axes, short, strict=True)]
-    multiplied: dict[str, Part] = {}
+    multiplied: dict[str, PartialTables] = {}
     for (label, part), values in product((settings or {"": {}}).items(), product(*axes.values())):
         point = _read_part("grid", dict(zip(axes, values, strict=True)), problems)
         if twice := [f"{s}.{key}" for s, table in point.items() for key in table if key in part.get(s, {})]:
@@ -635,7 +635,7 @@ def _make_absolute(data: str) -> str:
         return data
 
 
-def _expected_metrics(experiment: Part, settings: Mapping[str, Part]) -> RunMetrics | None:
+def _expected_metrics(experiment: PartialTables, settings: Mapping[str, PartialTables]) -> RunMetrics | None:
     """Return the metrics that all cells will have; None where they differ, or only the data say what they are.
 
     Raises:

@@ -38,7 +38,7 @@ from coterie.models.layout import Layout
 from coterie.randomness import stream
 from coterie.runs.folder import metrics
 from coterie.runs.folder.metrics import MACRO
-from coterie.runs.folder.reading import Run
+from coterie.runs.folder.reading import RunResults
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.check import build_method, build_task, catalog
 from coterie.runs.schema.experiment import Experiment, Prepared
@@ -60,7 +60,7 @@ from coterie.studies.compare.table import interval
 if TYPE_CHECKING:
     from optuna.trial import Trial as OptunaTrial
 
-    from coterie.studies.compare.cells import Outcome
+    from coterie.studies.compare.cells import CellOutcome
 
 Grid = dict[str, tuple[Any, ...]]
 """Values to try, by dotted key."""
@@ -194,7 +194,7 @@ def rungs(experiment: Experiment, prune: bool) -> tuple[int, ...]:
 def tune(
     comparison: Comparison,
     trials: int,
-    run: Callable[[list[Cell]], Mapping[str, Outcome]],
+    run: Callable[[list[Cell]], Mapping[str, CellOutcome]],
     pool: Path,
     sampler: str = GRID,
     prune: bool = False,
@@ -438,7 +438,7 @@ class _Search:
         """Return whether a trial cannot be told from the pick over the clients; None where that cannot be asked."""
         if picked is None or trial is picked or trial.value is None or trial.is_pruned or picked.is_pruned:
             return None
-        own, best = (Run(RunFolder(self.pool / each.key), each.key).last for each in (trial, picked))
+        own, best = (RunResults(RunFolder(self.pool / each.key), each.key).last for each in (trial, picked))
         column = measure.replace(MACRO, "")
         if column not in own.columns:
             return None

@@ -29,9 +29,9 @@ from coterie.errors import BadInput
 from coterie.studies.compare.table import interval
 
 Floats = NDArray[np.float64]
-Verdict = Literal["holds", "does not hold", "undecided", "vacuous", "not run"]
+Verdict = Literal["holds", "does not hold", "undecided", "cannot be tested", "not run"]
 
-VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "undecided", "vacuous", "not run")
+VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "undecided", "cannot be tested", "not run")
 
 LEVEL = 0.05
 """Two-sided error of a verdict; of all verdicts of an item together where they are corrected."""
@@ -136,7 +136,7 @@ class JudgedClaim:
         """The two-sided p value in the verdict's direction, in the likelier one where undecided; None for none."""
         holds = [link.p_holds for link in self.links if link.p_holds is not None]
         fails = [link.p_fails for link in self.links if link.p_fails is not None]
-        if self.verdict in ("vacuous", "not run") or not holds or not fails:
+        if self.verdict in ("cannot be tested", "not run") or not holds or not fails:
             return None
         # All links must hold, so the weakest counts; one that fails is enough, and it is the best of several.
         all_hold = max(holds) if len(holds) == len(self.links) else 1.0
@@ -209,13 +209,14 @@ def judge_claim(links: Sequence[Link], *lookups: Lookup, exact: bool = False) ->
     zero. It does not hold if the interval lies at or below zero. It is undecided otherwise, and with fewer than two
     seeds. For `>=`, zero counts as above. A link is not run if one of its sides was not.
 
-    A link is vacuous if d is the same in every seed, as for two methods that are the same run: no interval follows.
-    One number held against a constant is no such case: what is 0 in every seed is 0, but has no p value. A link is
-    vacuous too if both sides are beyond what was run in every seed. Such seeds count as missing otherwise; of a
-    value that is bounded on one side, the bound stands for it in the direction in which that is safe.
+    A link cannot be tested if d is the same in every seed, as for two methods that are the same run: no interval
+    follows. One number held against a constant is no such case: what is 0 in every seed is 0, but has no p value. A
+    link cannot be tested either if both sides are beyond what was run in every seed. Such seeds count as missing
+    otherwise; of a value that is bounded on one side, the bound stands for it in the direction in which that is
+    safe.
 
-    The claim does not hold if one link does not. Otherwise it is undecided, else vacuous, if one link is; it is not
-    run if one link was not.
+    The claim is not run if one link was not, and does not hold if one link does not. Otherwise it is undecided if
+    one link is, and cannot be tested if one link cannot.
 
     Args:
         links: the claim.
@@ -227,7 +228,7 @@ def judge_claim(links: Sequence[Link], *lookups: Lookup, exact: bool = False) ->
     judged = tuple(_judge_link(link, lookups, exact) for link in links)
     found = Counter(link.verdict for link in judged)
     verdict: Verdict
-    for verdict in ("not run", "does not hold", "undecided", "vacuous"):
+    for verdict in ("not run", "does not hold", "undecided", "cannot be tested"):
         if found[verdict]:
             return JudgedClaim(verdict, judged, verdict)
     return JudgedClaim("holds", judged, "holds")
@@ -238,8 +239,8 @@ def correct(judged: Sequence[JudgedClaim]) -> list[JudgedClaim]:
 
     The smallest p value is held against 0.05 / n, the next one against 0.05 / (n - 1), and so on, until one is too
     large; that one and those after it become undecided. The chance of any wrong verdict is then at most 5 %,
-    however the claims depend on each other. Vacuous claims and those that were not run do not count. Nor do those
-    that hold or do not by seeds that coincide, which have no p value and become undecided.
+    however the claims depend on each other. Claims that cannot be tested and those that were not run do not count.
+    Nor do those that hold or do not by seeds that coincide, which have no p value and become undecided.
     """
     judged = [
         replace(c, corrected="undecided") if c.p is None and c.verdict in ("holds", "does not hold") else c
@@ -296,18 +297,18 @@ def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLin
     difference = _average([c.difference for c in telling or compared])
     low, high = (bound[~np.isnan(difference.low)] for bound in difference)
     if not telling or (not low.size and any(c.beyond for c in compared)):
-        return _describe(link, "vacuous", low, high)
+        return _describe(link, "cannot be tested", low, high)
     if low.size < 2:
         return _describe(link, "undecided", low, high)
     least, most = (low, high) if link.sign > 0 else (-high, -low)
     lowest, highest = interval(least)[1], interval(most)[2]
     verdict: Verdict = "undecided"
     if lowest > 0 or (link.counts_equal and lowest == 0):
-        verdict = "vacuous" if all(c.constant and c.equal for c in telling) else "holds"
+        verdict = "cannot be tested" if all(c.constant and c.equal for c in telling) else "holds"
     elif highest < 0 or (not link.counts_equal and highest == 0):
         verdict = "does not hold"
     found = _describe(link, verdict, low, high)
-    if verdict == "vacuous" or (alone and all(c.constant for c in telling)):
+    if verdict == "cannot be tested" or (alone and all(c.constant for c in telling)):
         return found
     p_holds, p_fails = _p_above(least, link.counts_equal), _p_above(-most, not link.counts_equal)
     return replace(found, p_holds=p_holds, p_fails=p_fails)

@@ -59,7 +59,7 @@ class Claim(_Closed):
     pool: list[str] = []
     """Settings over which the comparison is averaged, seed by seed; `holds` then names none of its own."""
     exact: bool = False
-    """What is compared is a count, and may well be the same in every seed; otherwise that is vacuous of two."""
+    """What is compared is a count, and may well be the same in every seed; otherwise that says nothing of two."""
     headline: bool = False
     """Whether it is one of the paper's main claims, for the table at the front of the page."""
     why: str = ""

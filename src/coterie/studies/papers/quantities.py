@@ -71,8 +71,8 @@ def built_in(metrics: RunMetrics) -> dict[str, BuiltIn]:
 
 _OF_EVERY_RUN: dict[str, BuiltIn] = {
     "groups": BuiltIn("", "groups in the last round", _read("groups")),
-    "ari": BuiltIn("", "adjusted Rand index against the planted groups", _read("ari")),
-    "nmi": BuiltIn("", "normalised mutual information with the planted groups", _read("nmi")),
+    "ari": BuiltIn("", "adjusted Rand index against the true groups", _read("ari")),
+    "nmi": BuiltIn("", "normalised mutual information with the true groups", _read("nmi")),
     "up_mb": BuiltIn("MB", "sent to the server in all", _read("up_bytes", per=MEGABYTE)),
     "down_mb": BuiltIn("MB", "sent to the clients in all", _read("down_bytes", per=MEGABYTE)),
     "mb": BuiltIn("MB", "sent both ways in all", lambda row: (row["up_bytes"] + row["down_bytes"]) / MEGABYTE),
@@ -233,9 +233,9 @@ class Quantity(BaseModel):
 
         rows = folder.log().filter(pl.col("name") == (name or self.log))
         if self.of.startswith("@"):
-            people = folder.people()
-            assert people is not None  # a finished run has kept who the clients are
-            wanted = people.filter(pl.col("few_shot") == (self.of == "@few_shot"))["client"].cast(pl.String)
+            federation = folder.federation()
+            assert federation is not None  # a finished run has kept who the clients are
+            wanted = federation.filter(pl.col("few_shot") == (self.of == "@few_shot"))["client"].cast(pl.String)
             meant = set(wanted.to_list())
         else:
             meant = {part for part in rows["of"].unique().to_list() if fnmatchcase(part, self.of)}
@@ -302,14 +302,14 @@ def _label_correlation(folder: RunFolder) -> float:
 
     from coterie.grouping.label_divergence import label_divergence
 
-    picture, people = folder.picture(), folder.people()
-    if picture is None or people is None or picture.affinity.shape[0] != picture.affinity.shape[1]:
+    picture, federation = folder.picture(), folder.federation()
+    if picture is None or federation is None or picture.affinity.shape[0] != picture.affinity.shape[1]:
         return NAN
     n = len(picture.clients)
     if n < 3:
         return NAN
     # The labels of all clients, as counts of each class.
-    counts = np.array(people["labels"].to_list(), np.float64)[picture.clients]
+    counts = np.array(federation["labels"].to_list(), np.float64)[picture.clients]
     first, second = np.triu_indices(n, 1)
     divergence = np.array([label_divergence(counts[[i, j]]) for i, j in zip(first, second, strict=True)])
     distance = np.asarray(picture.affinity, np.float64)[first, second]

@@ -233,6 +233,10 @@ def read(path: Path) -> Result:
     table = read_json(path)
     if table is None:
         raise BadInput(f"{str(path)!r} does not exist; name a file that coterie reproduce --keep has written")
+    if '"verdict": "vacuous"' in path.read_text("utf-8"):
+        raise BadInput(
+            f"{path} calls a claim 'vacuous', which is 'cannot be tested' now; write that, or run it again"
+        )
     try:
         values = {
             Reference(quantity, method, setting): tuple(map(_read_value, numbers))

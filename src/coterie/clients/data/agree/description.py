@@ -1,4 +1,4 @@
-"""What a federation looks like in numbers: sizes, labels, how different the clients are, planted groups."""
+"""What a federation looks like in numbers: sizes, labels, how different the clients are, true groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Description:
 
     `sizes` is `[n, 3]` (training, validation, test samples), `histograms` `[n, classes]` (training labels),
     `divergence` the mean pairwise symmetric KL divergence of the training labels (see `label_divergence`), both
-    None where clients do not tell; `group_sizes` the clients in each planted group, or None.
+    None where clients do not tell; `group_sizes` the clients in each true group, or None.
     """
 
     name: str
@@ -66,9 +66,7 @@ class Description:
                 f"(mean pairwise symmetric KL, {SMOOTHING:g} added per class)"
             )
         if self.group_sizes is not None:
-            lines.append(
-                f"planted groups: {len(self.group_sizes)} of {', '.join(map(str, self.group_sizes))} clients"
-            )
+            lines.append(f"true groups: {len(self.group_sizes)} of {', '.join(map(str, self.group_sizes))} clients")
         if self.few_shot is not None:
             lines.append(f"few-shot clients: {self.few_shot}")
         if self.public is not None:
@@ -86,7 +84,7 @@ def describe(federation: Population) -> Description:
         sizes=np.diff(federation.bounds, axis=1),
         histograms=histograms,
         divergence=None if histograms is None else label_divergence(histograms),
-        group_sizes=None if federation.planted is None else np.bincount(federation.planted),
+        group_sizes=None if federation.true_groups is None else np.bincount(federation.true_groups),
         few_shot=None if federation.few_shot is None else int(federation.few_shot.sum()),
         public=None if federation.public is None else len(federation.public),
         task=federation.task.name,

@@ -38,7 +38,7 @@ class Population(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
     @property
-    def planted(self) -> NDArray[np.int64] | None: ...
+    def true_groups(self) -> NDArray[np.int64] | None: ...
     @property
     def few_shot(self) -> NDArray[np.bool_] | None: ...
     @property
@@ -95,7 +95,7 @@ class RemotePopulation:
     task: Task = CLASSIFICATION
     preparation: Preparation = AS_READ
     """How every client makes inputs, as far as they agreed on it."""
-    planted = None
+    true_groups = None
     few_shot = None
     histograms = None
     notes = ()

@@ -48,7 +48,7 @@ DEFAULT_CLIENTS = 20
 MOST_REDRAWS = 1000
 
 Indices = NDArray[np.int64]
-Groups = Annotated[int, Field(ge=1, description="number of planted groups; client i is in group i mod groups")]
+Groups = Annotated[int, Field(ge=1, description="number of true groups; client i is in group i mod groups")]
 ClassSets = Annotated[
     Literal["balanced", "windows"],
     Field(
@@ -94,13 +94,13 @@ class Pool:
 
 @dataclass(frozen=True)
 class Partition:
-    """Disjoint sample indices of each client, and what the partition planted.
+    """Disjoint sample indices of each client, and the true groups that the partition makes.
 
     `untrained` are further samples of each client, of which it gets the shares of its validation and test alone.
     """
 
     parts: list[Indices]
-    planted: Indices | None = None
+    true_groups: Indices | None = None
     few_shot: NDArray[np.bool_] | None = None
     names: tuple[str, ...] | None = None
     untrained: list[Indices] | None = None
@@ -164,8 +164,8 @@ def by_classes(
     """
     _at_most(pool, "classes", "per_client", per_client)
     rng = pool.generator()
-    holds, planted = _choose_classes(pool, np.full(pool.n, per_client), sets, rng)
-    return Partition(deal_samples(pool, _evenly(pool.class_sizes, holds), rng), planted)
+    holds, true_groups = _choose_classes(pool, np.full(pool.n, per_client), sets, rng)
+    return Partition(deal_samples(pool, _evenly(pool.class_sizes, holds), rng), true_groups)
 
 
 @split("shards", by_class=True)
@@ -203,9 +203,9 @@ def by_user(pool: Pool) -> Partition:
     chosen = np.sort(chosen)
     order = np.argsort(pool.users, kind="stable")
     edges = np.searchsorted(pool.users[order], np.arange(users + 1))
-    planted = None if pool.user_groups is None else relabel(pool.user_groups[chosen])
+    true_groups = None if pool.user_groups is None else relabel(pool.user_groups[chosen])
     names = tuple(pool.user_names[user] for user in chosen)
-    return Partition([order[edges[u] : edges[u + 1]] for u in chosen], planted, names=names, notes=notes)
+    return Partition([order[edges[u] : edges[u + 1]] for u in chosen], true_groups, names=names, notes=notes)
 
 
 def _redraw_small(pool: Pool, chosen: Indices, rng: np.random.Generator) -> tuple[Indices, tuple[str, ...]]:
@@ -323,7 +323,7 @@ def few_shot(
     is_few[rng.choice(n, int(share * n + 0.5), replace=False)] = True
     trained = np.where(is_few, few_classes, classes)
     dealt_classes = trained if held_out == "own" else np.full(n, classes)
-    holds, planted = _choose_classes(pool, dealt_classes, sets, rng)
+    holds, true_groups = _choose_classes(pool, dealt_classes, sets, rng)
     most = int(np.min(pool.class_sizes[holds.any(axis=0)] // holds.sum(axis=0)[holds.any(axis=0)]))
     each = most if samples_per_class is None else samples_per_class
     if each > most or each == 0:
@@ -333,12 +333,12 @@ def few_shot(
         )
     dealt = deal_samples(pool, holds * each, rng)
     if held_out == "own":
-        return Partition(dealt, planted, is_few)
+        return Partition(dealt, true_groups, is_few)
     trains = _narrow_classes(holds, trained, sets, rng)
     own = [row[pool.labels[samples]] for row, samples in zip(trains, dealt, strict=True)]
     parts = [samples[mine] for samples, mine in zip(dealt, own, strict=True)]
     untrained = [samples[~mine] for samples, mine in zip(dealt, own, strict=True)]
-    return Partition(parts, planted, is_few, untrained=untrained)
+    return Partition(parts, true_groups, is_few, untrained=untrained)
 
 
 def without_users(name: str) -> str:

@@ -46,7 +46,7 @@ def rotated(
     rows: Rows,
     *,
     groups: Annotated[
-        Literal[1, 2, 4], Field(description="number of planted groups; client i is in group i mod groups")
+        Literal[1, 2, 4], Field(description="number of true groups; client i is in group i mod groups")
     ] = 4,
     sizes: GroupSizes = None,
 ) -> NDArray[np.int64]:

@@ -1,0 +1,78 @@
+"""Names of earlier versions, through the command line: one sentence each, with the name of today."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.commandline import Terminal
+
+TINY = ("--rounds", "1", "--clients", "3", "--network", "mlp", "--set", "network.hidden=2", "--workers", "1")
+
+
+def write(text: str) -> Callable[[Path], None]:
+    """Return what writes an experiment file."""
+
+    def save(run: Path) -> None:
+        Path("old.toml").write_text(text, "utf-8")
+
+    return save
+
+
+def rename_file(run: Path) -> None:
+    (run / "federation.parquet").rename(run / "people.parquet")
+
+
+def rename_column(table: str, now: str, former: str) -> Callable[[Path], None]:
+    """Return what renames a column of a run's table."""
+
+    def rename(run: Path) -> None:
+        path = run / f"{table}.parquet"
+        pl.read_parquet(path).rename({now: former}).write_parquet(path)
+
+    return rename
+
+
+def keep_result(run: Path) -> None:
+    Path("kept").mkdir()
+    Path("kept/dcpfl-fig1-medium.json").write_text('{"claims": [{"verdict": "vacuous"}]}', "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "prepare", "sentence"),
+    [
+        ("run fedavg --set run.dropout=0.1", None, "run.dropout is called run.client_dropout now; write that"),
+        ("run fedavg --set dropout=0.1", None, "run.dropout is called run.client_dropout now; write that"),
+        ("run old.toml", write("[run]\ndropout = 0.1\n"), "run.dropout is called run.client_dropout now"),
+        ("run old.toml", write("[data]\nname = 'own'\n"), "are called 'remote' now; write that"),
+        ("run fedavg --data own", None, "are called 'remote' now; write that"),
+        ("report old", rename_file, "people.parquet is called federation.parquet now; rename it"),
+        ("show old", rename_column("rounds", "std", "spread"), "rounds.parquet is called std now; rename it"),
+        (
+            "report old",
+            rename_column("federation", "true_group", "planted"),
+            "federation.parquet is called true_group now; rename it",
+        ),
+        ("reproduce --write kept.md", keep_result, "calls a claim 'vacuous', which is 'cannot be tested' now"),
+    ],
+)
+def test_an_old_name_is_told_the_new_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    prepare: Callable[[Path], None] | None,
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    terminal = Terminal(capsys)
+    if words.endswith(" old"):
+        assert terminal("run", "fedavg", *TINY, "--name", "old", "--quiet").code == 0
+    if prepare is not None:
+        prepare(tmp_path / "runs" / "old")
+    code, _, err = terminal(*words.split())
+    (line,) = err.splitlines()
+    assert (code, sentence in line) == (2, True), err
