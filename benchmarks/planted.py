@@ -204,6 +204,7 @@ def play(cell: Cell) -> Row | None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, one_thread(blas=True):
         result = coterie.run(cell.experiment().updated({"run.folder": folder}))
+        mixed = any(warning.startswith(MIXED) for warning in RunFolder(result.folder).warnings())
     if result.status != "finished":
         return None
     last, ari = result.summary, result.summary["ari"]
@@ -216,7 +217,7 @@ def play(cell: Cell) -> Row | None:
         "accuracy": last["macro_accuracy"],
         "adapted": last.get("adapted_macro_accuracy"),
         "groups": last["groups"],
-        "mixed": any(warning.startswith(MIXED) for warning in RunFolder(result.folder).warnings()),
+        "mixed": mixed,
         "seconds": time.perf_counter() - start,
     }
 

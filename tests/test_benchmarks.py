@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from operator import ge, le, lt
 from pathlib import Path
 
@@ -153,6 +154,14 @@ def test_every_method_that_searches_for_groups_is_on_the_page_of_planted_groups(
     numbered = {entry.name for entry in METHODS if "clusters" in entry.schema.model_fields}
     assert (warning | numbered) - {"grouped-layers"} <= set(planted.METHODS)  # there it is K-means of one round
     assert set(planted.TOLD) <= numbered
+
+
+@pytest.mark.medium
+def test_a_row_of_too_few_groups_says_that_the_run_said_so() -> None:
+    digits = [c for c in planted.own_cells(("fedcps",), ("digits",), (1,)) if c.case.skew == "permuted-labels"]
+    right, few = (next(c for c in digits if c.fewer == fewer) for fewer in (0, 1))
+    short = [planted.play(replace(cell, case=replace(cell.case, rounds=3))) for cell in (right, few)]
+    assert [row["mixed"] for row in short if row] == [False, True]
 
 
 def test_a_method_runs_as_its_page_advises() -> None:
