@@ -50,7 +50,7 @@ from coterie.clients.engine import (
     minibatches,
     perceptron,
 )
-from coterie.clients.engine.descent import Descent, StackedSolver, descend
+from coterie.clients.engine.batched_steps import Descent, StackedSolver, descend
 from coterie.clients.engine.dual_perceptron import Dual
 from coterie.clients.rules import Evaluate, LocalUpdate, Train, Training
 from coterie.methods.exchange import Exchange, Send

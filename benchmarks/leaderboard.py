@@ -37,7 +37,7 @@ from coterie.plugins import give, import_modules, is_path
 from coterie.report.drawing.figure import Figure, with_style
 from coterie.report.drawing.saving import save_charts
 from coterie.runs.folder.files import write_whole
-from coterie.runs.schema.check import catalog
+from coterie.runs.schema.names import catalog
 
 KEPT = Path(__file__).parents[1] / "docs" / "leaderboard"
 PAGE = KEPT.with_suffix(".md")

@@ -51,7 +51,7 @@ from benchmarks.memory import held, require_proc, tree
 from benchmarks.smoke import shrink
 from coterie.models.networks import build as build_network
 from coterie.runs.schema.experiment import prepare
-from coterie.runs.schema.rules import cohort_size
+from coterie.runs.schema.refusals import cohort_size
 from coterie.runs.setup import load_federation
 from coterie.runtime.threads import cores
 

@@ -14,8 +14,8 @@ import pytest
 import coterie
 from coterie.cli.list import KINDS, LISTING, gather
 from coterie.methods import METHODS
-from coterie.runs.schema.check import catalog
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.names import catalog
 from tests.commandline import COTERIE, Terminal
 
 PUBLIC = [

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from coterie.catalogue import Setting, plain
-from coterie.runs.schema.check import catalog, known_settings
+from coterie.runs.schema.names import catalog, known_settings
 from coterie.runs.schema.toml import literal
 from tests.fuzz.case import Case
 from tests.fuzz.values import CONTROLS, MODEST, damage, draw_literal, draw_text

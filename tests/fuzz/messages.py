@@ -19,7 +19,7 @@ from coterie.clients.rules import Training
 from coterie.errors import BadInput
 from coterie.methods import Cohort, Method, ServerView
 from coterie.models.origin import initialise
-from coterie.runs.schema.check import catalog
+from coterie.runs.schema.names import catalog
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.remote.client_runner import ClientRunner
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello

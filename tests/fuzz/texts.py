@@ -7,7 +7,7 @@ from random import Random
 from coterie.catalogue import Entry
 from coterie.clients.data.divide.partition import SPLITS
 from coterie.clients.data.divide.skew import SKEWS
-from coterie.runs.schema.check import catalog
+from coterie.runs.schema.names import catalog
 from coterie.runs.schema.toml import literal
 from tests.fuzz.case import Case
 from tests.fuzz.experiments import CHECKED, USUAL, Tables, draw_setting, key, write

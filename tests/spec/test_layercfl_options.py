@@ -16,7 +16,7 @@ from coterie.grouping.affinity import gap
 from coterie.grouping.aggregate import group_means, mean
 from coterie.grouping.cluster import bipartition
 from coterie.grouping.layers import compare_signals, every_layer
-from coterie.grouping.splitting import separation
+from coterie.grouping.split_tree import separation
 from coterie.methods import METHODS
 from coterie.methods.layercfl import LayerCFL
 from coterie.models.networks import channels_first

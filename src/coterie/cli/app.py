@@ -204,7 +204,7 @@ def _rewrite_usage_error(error: Any, words: Sequence[str]) -> str:
 
 def _find_setting(key: str, words: Sequence[str]) -> str | None:
     """Return the key as --set takes it, bare or dotted, for a method among the words; None if there is no such."""
-    from coterie.runs.schema.check import AUTO, catalog, known_settings, qualify
+    from coterie.runs.schema.names import AUTO, catalog, known_settings, qualify
 
     if key == "name":
         return None

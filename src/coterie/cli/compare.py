@@ -208,7 +208,7 @@ def _read_tables(what: Sequence[str], folder: str | None, imports: list[str]) ->
 
     Modules of `imports` are imported, and added to those that the tables name.
     """
-    from coterie.runs.schema.check import catalog
+    from coterie.runs.schema.names import catalog
     from coterie.studies.compare.folder import ComparisonFolder
     from coterie.studies.compare.spec import Comparison
 
@@ -247,7 +247,7 @@ def _make_comparison(tables: Mapping[str, Any], changes: Mapping[str, Any], text
         BadInput: everything that is wrong, one sentence each.
     """
     from coterie.runs.schema import toml
-    from coterie.runs.schema.check import CHOICES
+    from coterie.runs.schema.names import CHOICES
     from coterie.studies.compare.spec import Comparison
 
     problems: list[str] = []
@@ -303,7 +303,7 @@ def _find_owners(
     Raises:
         BadInput: no section and no method has it, or several sections have.
     """
-    from coterie.runs.schema.check import known_settings, qualify
+    from coterie.runs.schema.names import known_settings, qualify
 
     section, _, name = key.rpartition(".")
     if section not in ("", "method"):

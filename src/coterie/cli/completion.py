@@ -18,7 +18,7 @@ def complete_names(kind: str, endings: tuple[str, ...] = ()) -> Callable[[str], 
     """Return what completes names of a catalogue, such as `methods`, and files with one of the endings."""
 
     def complete(incomplete: str) -> list[str]:
-        from coterie.runs.schema.check import catalog
+        from coterie.runs.schema.names import catalog
 
         names = [name for name in catalog(kind).names() if name.startswith(incomplete)]
         return names + (complete_files(incomplete, endings) if endings else [])

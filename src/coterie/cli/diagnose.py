@@ -113,7 +113,7 @@ def diagnose(
         with freeze_imports():
             from coterie.advice.diagnose import diagnose as diagnosing
             from coterie.advice.diagnose.advice import predict_costs, suggest
-            from coterie.runs.schema.check import find_paths
+            from coterie.runs.schema.names import find_paths
         said = describe_run(experiment.resolved()).partition(" on ")[2]
         with show_progress() as progress:
             diagnosis = diagnosing.diagnose(

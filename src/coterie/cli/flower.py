@@ -167,7 +167,7 @@ def status(
 
 def _choose_method(method: str) -> dict[str, Any]:
     """Return the method, with two groups where their number is a setting: there may be no more than clients."""
-    from coterie.runs.schema.check import catalog
+    from coterie.runs.schema.names import catalog
 
     grouped = any(setting.name == "clusters" for setting in catalog("method")[method].settings)
     return {"name": method, **({"clusters": 2} if grouped else {})}

@@ -73,7 +73,7 @@ def _lines(kind: str, name: str | None, width: int) -> Iterator[str]:
     from coterie.cli.printing import wrap_beside
 
     if name is not None and kind != "parts":
-        from coterie.runs.schema.check import catalog
+        from coterie.runs.schema.names import catalog
 
         entries = catalog(kind)
         entry = entries[name]
@@ -107,7 +107,7 @@ def gather(kind: str) -> dict[str, Any]:
     """Return what a listing of a kind shows: summaries by name, what `auto` is, and whether any has settings."""
     if kind == "parts":
         return {"entries": _gather_parts(), "auto": "", "has_settings": False}
-    from coterie.runs.schema.check import catalog
+    from coterie.runs.schema.names import catalog
 
     entries = {entry.name: entry.summary for entry in catalog(kind)}
     if kind == "metrics":

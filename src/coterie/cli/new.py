@@ -24,8 +24,8 @@ def new(
     """Write an experiment file with every setting, its meaning and its default."""
     if path.suffix != ".toml":
         raise BadInput(f"file {str(path)!r} is not possible; its name must end in .toml")
-    from coterie.runs.schema.check import find_paths
     from coterie.runs.schema.experiment import Experiment
+    from coterie.runs.schema.names import find_paths
 
     experiment = Experiment(method=method, run={"imports": imports} if imports else None)
     text = experiment.commented_toml()

@@ -255,7 +255,7 @@ def make_experiment(
 def give_typed(changes: Mapping[str, Any], settings: Sequence[str] | None = None) -> None:
     """Count as given by the person what sections or dotted keys, and texts like `augment=mine:blur`, name."""
     from coterie.runs.schema import toml
-    from coterie.runs.schema.check import LOOKUP, find_paths
+    from coterie.runs.schema.names import LOOKUP, find_paths
 
     typed = {key: toml.value_of(value) for key, value in read_settings(settings or ()).items()}
     bare = {f"{title}.{key}": value for key, value in typed.items() if "." not in key for title in LOOKUP}

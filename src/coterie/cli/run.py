@@ -197,7 +197,7 @@ def resume_command(folder: Path) -> str:
     from coterie.cli.printing import run_argument
     from coterie.runs.folder.run_folder import RunFolder
     from coterie.runs.schema import toml
-    from coterie.runs.schema.check import find_paths
+    from coterie.runs.schema.names import find_paths
 
     names = find_paths(toml.load(RunFolder(folder).experiment_text() + "\n")).values()
     return f"coterie resume {run_argument(folder)}{allow_flags(names)}"

@@ -47,7 +47,7 @@ from coterie.grouping.layers import (
     record_look,
 )
 from coterie.grouping.micro import bipartition_of_many
-from coterie.grouping.splitting import Gates, Leaves, born, norms, row_of, separation, separation_at, split
+from coterie.grouping.split_tree import Gates, Leaves, born, norms, row_of, separation, separation_at, split
 from coterie.methods.client_rows import add_rows, replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
 from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, ServerView

@@ -31,7 +31,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.evaluate import Evaluate
-from coterie.clients.rules.private import PrivateUpdate
+from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.two_branches import Receive, TakeBranch, TrainBranches
 from coterie.errors import BadInput
 from coterie.grouping.affinity import Scaling, layer_discrepancies, scaled_l1

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, factor_after_drops
-from coterie.clients.rules.private import FrozenHeadUpdate
+from coterie.clients.rules.private_layers import FrozenHeadUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.method import Assignment, Cohort, ServerView, Split
 from coterie.methods.privacy import PrivacySupport

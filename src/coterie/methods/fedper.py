@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from coterie.clients.rules.private import PrivateUpdate
+from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.method import Cohort
 from coterie.methods.privacy import AVERAGES, PrivacySupport

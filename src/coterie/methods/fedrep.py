@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
-from coterie.clients.rules.private import AlternatingUpdate
+from coterie.clients.rules.private_layers import AlternatingUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.fedper import FedPer
 from coterie.methods.method import Cohort, Split

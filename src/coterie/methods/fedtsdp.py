@@ -26,7 +26,7 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules import Evaluate
-from coterie.clients.rules.private import PrivateUpdate
+from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import inner_products, model_distances, quartiles
 from coterie.grouping.cluster import (

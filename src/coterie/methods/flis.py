@@ -32,7 +32,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.choose import ChooseThenTrain, ChooseTrainKeep
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.clients.rules.private import PrivateUpdate
+from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.grouping.affinity import quartiles
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
 from coterie.grouping.relation import agreement, neighbour_shares, same_neighbours

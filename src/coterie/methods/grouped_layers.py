@@ -22,7 +22,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.clients.rules.private import PrivateUpdate
+from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances, squared_distances
 from coterie.grouping.cluster import kmeans

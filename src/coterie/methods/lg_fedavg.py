@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.clients.rules.private import PrivateUpdate
+from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Assignment, Cohort, ServerView

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from coterie.catalogue import Section
-from coterie.grouping.private import Noise, noisy_centres
+from coterie.grouping.noise import Noise, noisy_centres
 from coterie.methods.aggregation import Aggregation
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from coterie.clients.data.agree.population import Population
 from coterie.errors import BadInput
 from coterie.randomness import stream
-from coterie.runs.schema.rules import held_out_count
+from coterie.runs.schema.refusals import held_out_count
 
 P = TypeVar("P", bound=Population)
 

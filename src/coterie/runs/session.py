@@ -36,7 +36,7 @@ from coterie.runs.hooks.order import make_hooks
 from coterie.runs.promise import make_promise
 from coterie.runs.record import RoundResult, Scores, federation_table, measure_by, round_row, round_tables
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
-from coterie.runs.schema.rules import cohort_size, too_many_pairs
+from coterie.runs.schema.refusals import cohort_size, too_many_pairs
 from coterie.runs.setup import (
     Backend,
     build_simulation,

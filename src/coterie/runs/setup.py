@@ -29,8 +29,8 @@ from coterie.plugins import consent
 from coterie.runs.hooks.attack import Attackers, choose_attackers, poison_data
 from coterie.runs.newcomers import hold_out_clients
 from coterie.runs.promise import find_client_noise
-from coterie.runs.schema.check import AUTO, named_columns, set_metrics
 from coterie.runs.schema.experiment import Experiment, Prepared
+from coterie.runs.schema.names import AUTO, named_columns, set_metrics
 from coterie.runs.schema.sections import Data, Network
 from coterie.runs.weights import read_weights
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime

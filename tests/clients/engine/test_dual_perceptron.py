@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.clients.engine import dual_perceptron
 from coterie.clients.engine.batched import Batched
-from coterie.clients.engine.descent import Descent
+from coterie.clients.engine.batched_steps import Descent
 from coterie.clients.engine.dual_perceptron import Dual
 from coterie.clients.rules import Train, Trained, Training
 from tests.clients.engine.population import Population, population

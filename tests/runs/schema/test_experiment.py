@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from coterie.clients.rules.training import Training
 from coterie.errors import BadInput
-from coterie.runs.schema.check import absolute_data
 from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.schema.names import absolute_data
 from coterie.runs.schema.sections import Data, Evaluation, MethodChoice, Network, Run
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import BadInput
-from coterie.runs.schema.check import catalog, qualify
 from coterie.runs.schema.experiment import Experiment, assemble
+from coterie.runs.schema.names import catalog, qualify
 from coterie.runs.schema.registry import LATER, SECTIONS, field_names, section_settings
 from coterie.runs.schema.sections import MethodChoice, Network
 from coterie.runs.schema.toml import value_of

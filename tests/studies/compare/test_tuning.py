@@ -21,8 +21,8 @@ from coterie.errors import BadInput
 from coterie.runs import setup
 from coterie.runs.folder.metrics import summary
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.schema.check import catalog
 from coterie.runs.schema.experiment import Experiment, Prepared
+from coterie.runs.schema.names import catalog
 from coterie.runs.schema.registry import section_settings
 from coterie.runs.setup import load_federation
 from coterie.studies.compare import tuning

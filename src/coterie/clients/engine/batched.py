@@ -32,9 +32,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coterie.clients.engine.batched_steps import Descent, StackedSolver, descend, descend_plainly
 from coterie.clients.engine.choice import chunk_size, is_perceptron, refuse_unbatchable
 from coterie.clients.engine.convolution import Convolutional, find_obstacle
-from coterie.clients.engine.descent import Descent, StackedSolver, descend, descend_plainly
 from coterie.clients.engine.differentiation import ObjectiveOfMany, check_weights, find_objective
 from coterie.clients.engine.dual_perceptron import Dual
 from coterie.clients.engine.engine import Engine

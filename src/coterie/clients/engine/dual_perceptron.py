@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.clients.engine.batched_steps import Descent, Steps
 from coterie.clients.engine.choice import CHUNK_SCALARS, LARGEST_CHUNK
-from coterie.clients.engine.descent import Descent, Steps
 from coterie.clients.engine.layer_gradients import product
 from coterie.clients.engine.minibatches import memory_key
 from coterie.clients.engine.perceptron import Perceptron, align, round_up

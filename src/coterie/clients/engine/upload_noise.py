@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from coterie.clients.rules.rule import Answer, Order
-from coterie.grouping.private import hide_update
+from coterie.grouping.noise import hide_update
 from coterie.randomness import PrivateRandomness
 
 NOT_OF_SAMPLES = ("trained_samples",)

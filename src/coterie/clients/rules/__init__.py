@@ -19,7 +19,7 @@ from coterie.clients.rules.local_update import LocalUpdate, ObjectiveUpdate, Tra
 from coterie.clients.rules.meta import MetaTrain, MetaUpdate
 from coterie.clients.rules.minibatch import Batch
 from coterie.clients.rules.objective import OBJECTIVES, LocalModel, Loss, Objective, TaskLoss, objective
-from coterie.clients.rules.private import AlternatingUpdate, FrozenHeadUpdate, PrivateUpdate
+from coterie.clients.rules.private_layers import AlternatingUpdate, FrozenHeadUpdate, PrivateUpdate
 from coterie.clients.rules.profile import HalfProfiles, InputMoments
 from coterie.clients.rules.proximal import PLU, ChooseIdentity, PLUThenEvaluate
 from coterie.clients.rules.requests import Gradients, Inspect, Losses, Request, Score, Scored, Train, Trained

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.private import overlay_own_model
+from coterie.clients.rules.private_layers import overlay_own_model
 from coterie.clients.rules.requests import Train, Trained
 from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
 

@@ -14,7 +14,7 @@ from coterie.clients.rules.client import Client
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.rules.minibatch import Batch
 from coterie.clients.rules.objective import Extras, LocalModel, Loss, Objective, objective
-from coterie.clients.rules.private import overlay_own_model
+from coterie.clients.rules.private_layers import overlay_own_model
 from coterie.clients.rules.requests import Score, Train, Trained
 from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
 from coterie.models.gaussian import class_features, divergence, draws, moments

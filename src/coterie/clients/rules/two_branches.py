@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.private import overlay_own_model
+from coterie.clients.rules.private_layers import overlay_own_model
 from coterie.clients.rules.requests import Losses, Train
 from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.grouping.private import Noise, follow_quantile
+from coterie.grouping.noise import Noise, follow_quantile
 from coterie.methods import Cohort
 from coterie.methods.exchange import Exchange, Log
 from coterie.methods.privacy import NoisyAggregation

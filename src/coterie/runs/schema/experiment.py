@@ -24,7 +24,7 @@ from coterie.methods.scale import Scale
 from coterie.plugins import allow as allow_names
 from coterie.plugins import consent, find_refusal, give
 from coterie.runs.schema import toml
-from coterie.runs.schema.check import (
+from coterie.runs.schema.names import (
     CHOICES,
     absolute_data,
     bind,
@@ -35,8 +35,8 @@ from coterie.runs.schema.check import (
     resolve_split,
     unknown_names,
 )
+from coterie.runs.schema.refusals import Parts
 from coterie.runs.schema.registry import as_table, build_section, name_given, without_silent
-from coterie.runs.schema.rules import Parts
 from coterie.runs.schema.sections import (
     Attack,
     Choice,

@@ -25,8 +25,8 @@ from coterie.errors import BadInput, print_escaped
 from coterie.models.layout import Layout
 from coterie.plugins import allowed_by_environment, give, is_path
 from coterie.runs.schema import toml
-from coterie.runs.schema.check import build_method, build_task, catalog, find_names, named_columns
 from coterie.runs.schema.experiment import Experiment, Prepared
+from coterie.runs.schema.names import build_method, build_task, catalog, find_names, named_columns
 from coterie.runs.setup import engine_spec, load_federation, make_augmentation, network_name
 from coterie.runtime.leftovers import remove_half_written
 from coterie.runtime.remote.client_runner import ClientRunner, FileStateStore

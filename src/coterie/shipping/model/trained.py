@@ -28,7 +28,7 @@ from coterie.models.networks import NETWORKS, build_network, is_own
 from coterie.models.origin import Origin
 from coterie.plugins import allow as allow_names
 from coterie.plugins import find_refusal
-from coterie.runs.schema.check import AUTO, build_task, find_paths
+from coterie.runs.schema.names import AUTO, build_task, find_paths
 from coterie.runs.schema.sections import TaskChoice
 from coterie.runtime.tensor_file import Stacked, digest, replace_file
 

@@ -287,7 +287,7 @@ def _network_given(experiment: Experiment) -> Any:
 
 def _modules(experiment: Experiment) -> tuple[str, ...]:
     """The modules that define the method, the network and the task; a script's own are known in every process."""
-    from coterie.runs.schema.check import catalog
+    from coterie.runs.schema.names import catalog
 
     names = {"method": experiment.method.name, "network": experiment.network.name, "task": experiment.task.name}
     found = [catalog(kind)[name].target.__module__ for kind, name in names.items() if name in catalog(kind)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coterie.runs.schema.check import build_method
+from coterie.runs.schema.names import build_method
 
 if TYPE_CHECKING:
     from coterie.studies.compare.spec import Comparison

@@ -22,9 +22,9 @@ from coterie.plugins import allow as allow_names
 from coterie.plugins import find_refusal, give
 from coterie.runs.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, RunMetrics, known_metrics
 from coterie.runs.schema import toml
-from coterie.runs.schema.check import CHOICES, absolute_data, find_failed_imports
-from coterie.runs.schema.check import find_paths as find_experiment_paths
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.names import CHOICES, absolute_data, find_failed_imports
+from coterie.runs.schema.names import find_paths as find_experiment_paths
 from coterie.runs.schema.registry import SECTIONS, as_table, field_names, keys_deciding
 from coterie.runs.schema.sections import LONGEST_NAME, NAME, NAME_RULES, Data, TaskChoice, make_name
 
@@ -429,7 +429,7 @@ def deciding_tables(experiment: Experiment) -> dict[str, dict[str, Any]]:
 
 def _public(experiments: Iterable[Experiment]) -> int | None:
     """Return the number of public samples for a setting's experiments; None if it is set or none are needed."""
-    from coterie.runs.schema.check import build_method
+    from coterie.runs.schema.names import build_method
 
     open_ = [e for e in experiments if e.data.public is None]
     most = max((build_method(e.method).needs.public for e in open_), default=0)
@@ -458,7 +458,7 @@ def parse_method(text: str) -> PartialTables:
         BadInput: it cannot be read, there is no such method, or a setting is unknown or given twice.
     """
     from coterie.clients.data.divide.split import arguments_of
-    from coterie.runs.schema.check import catalog, qualify
+    from coterie.runs.schema.names import catalog, qualify
 
     match = _METHOD.fullmatch(text.strip())
     if match is None:
@@ -642,7 +642,7 @@ def _expected_metrics(experiment: PartialTables, settings: Mapping[str, PartialT
         BadInput: there is no such metric, or no such task.
     """
     from coterie.clients.data.read.datasets import usual_task
-    from coterie.runs.schema.check import AUTO, build_task, catalog
+    from coterie.runs.schema.names import AUTO, build_task, catalog
 
     found = set()
     for part in settings.values() or [{}]:

@@ -40,8 +40,8 @@ from coterie.runs.folder import metrics
 from coterie.runs.folder.metrics import MACRO
 from coterie.runs.folder.reading import RunResults
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.schema.check import build_method, build_task, catalog
 from coterie.runs.schema.experiment import Experiment, Prepared
+from coterie.runs.schema.names import build_method, build_task, catalog
 from coterie.runs.schema.registry import section_settings
 from coterie.runs.schema.toml import literal
 from coterie.runs.setup import engine_spec, load_federation

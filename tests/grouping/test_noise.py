@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.grouping.private import Noise, follow_quantile, hide_update, noisy_centres
+from coterie.grouping.noise import Noise, follow_quantile, hide_update, noisy_centres
 
 NEXT_TO_NO_NOISE = 1e-12
 

@@ -17,7 +17,7 @@ from coterie.methods.aggregation import Aggregation
 from coterie.methods.privacy import Privacy
 from coterie.methods.scale import Scale, too_many
 from coterie.plugins import find_refusal
-from coterie.runs.schema.check import (
+from coterie.runs.schema.names import (
     AUTO,
     CHOICES,
     bind,

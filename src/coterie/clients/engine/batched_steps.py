@@ -74,7 +74,7 @@ class Steps:
         self._targets = torch.zeros_like(self._logits).scatter_(3, self._labels, self._shares)
 
     def take(self, layers: Sequence[Layer], x: Tensor, number: int, below: bool = False) -> Tensor:
-        """Take a step with the first models, whose inputs `x` `[rows, width, in]` are; see `split_layers.step`."""
+        """Take a step with the first models, whose inputs `x` `[rows, width, in]` are; see `step_layers`."""
         rows = len(x)
         shares, targets, logits = self._shares[number], self._targets[number], self._logits[number]
         if rows < len(shares):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coterie.grouping.affinity import gap
 from coterie.grouping.cluster import bipartition
-from coterie.grouping.splitting import Gates, Leaves, norms, row_of, separation, split
+from coterie.grouping.split_tree import Gates, Leaves, norms, row_of, separation, split
 from coterie.models.layout import Part
 
 
