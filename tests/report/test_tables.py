@@ -154,6 +154,7 @@ def test_every_text_of_a_document_is_escaped() -> None:
         stale=0,
         results=1,
         versions=HOSTILE,
+        alone=False,
         sections=[
             (
                 HOSTILE,
