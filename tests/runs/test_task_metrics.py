@@ -55,4 +55,4 @@ def test_a_regression_from_its_run_to_its_page(terminal: Terminal) -> None:
     assert "RMSE" in terminal("show", "own").out
     said = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "RMSE, mean over clients" in said
-    assert "Newcomers" in said
+    assert "Unseen clients" in said
