@@ -273,7 +273,7 @@ def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_who_was_held_out_of_training_is_beside_those_who_trained(tmp_path: Path) -> None:
     folder = synthesise(tmp_path, "joined", clients=8, groups=2, planted=2, rounds=3)
-    assert "Newcomers" not in Reader(run_page.build(folder).read_text("utf-8")).text
+    assert "Unseen clients" not in Reader(run_page.build(folder).read_text("utf-8")).text
     # Planted group 0 is mostly in group 1, whatever the numbers, and newcomers do not vote.
     groups = [1, 0, 1, 0, 0, 0, 1, 0]
     last = folder.clients().filter(pl.col("round") == 3).with_columns(group=pl.Series(groups, dtype=pl.Int32))
