@@ -67,7 +67,7 @@ def test_a_federation_is_diagnosed_as_its_simulation(tmp_path: Path, capsys: pyt
     assert "How many groups? 2 groups of 4, 4 clients" in said
     assert "Which method? 1. halves" in said
     advised = Experiment.from_toml(folder / "experiment.toml")
-    assert (advised.method.name, advised.data.name) == ("halves", "own")
+    assert (advised.method.name, advised.data.name) == ("halves", "remote")
 
 
 @pytest.mark.slow
