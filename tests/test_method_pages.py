@@ -130,6 +130,7 @@ def test_a_stale_table_is_found_and_renewed(tmp_path: Path, monkeypatch: pytest.
     for path in PAGES.glob("*.md"):
         (tmp_path / path.name).write_text(path.read_text("utf-8"), "utf-8")
     monkeypatch.setattr("website.methods.PAGES", tmp_path)
+    monkeypatch.setattr("website.methods.LISTING", tmp_path / "listing.json")
     page = tmp_path / "fesem.md"
     right = page.read_text("utf-8")
     page.write_text(right.replace("| `warm_up` | `20` |", "| `warm_up` | `1` |"), "utf-8")
