@@ -29,9 +29,9 @@ Examples:
   coterie explain fesem --data fashion-mnist --clients 100 --set clusters=4
   coterie explain experiment.toml --json
 
-A few clients of different sizes really work, for some seconds, in the first two rounds; the others' answers are
-copies of theirs. So bytes and memory are counted, and seconds are scaled from what the few took. All later rounds
-are taken to be as the second.
+A few clients of different sizes really train, for two rounds. The others'
+answers are copies of theirs: bytes and memory are counted, and seconds are
+scaled from what the few took. Later rounds are taken to be as the second.
 
 Options are those of [bold]coterie run[/].
 """

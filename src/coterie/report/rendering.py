@@ -108,7 +108,7 @@ def _vega() -> str:
 
     language = language_version()
     kept = _cache_folder() / f"vega-{language}-{version('vl-convert-python')}.js"
-    with suppress(OSError):
+    with suppress(OSError, UnicodeDecodeError):  # what is damaged is made anew
         return kept.read_text(encoding="utf-8")
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=language)
     script = bundle.replace("</script", "<\\/script")

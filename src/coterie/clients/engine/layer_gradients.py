@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from coterie.models.networks import has_hooks
 
 ONEDNN: Any = None if torch.cpu._is_amx_tile_supported() else getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-"""oneDNN's product; None on Intel's processors, where MKL is never slower and copies nothing that is transposed."""
+"""oneDNN's product; None on Intel's processors, where MKL is its equal and copies nothing that is transposed."""
 
 LinkGradients = tuple[Tensor | None, list[Tensor | None]]
 """The gradient in a link's input, where it was asked for, and in each of its tensors that is wanted."""
