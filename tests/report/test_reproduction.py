@@ -147,11 +147,12 @@ def test_main_claims_at_the_front(own: Callable[..., Item], tmp_path: Path) -> N
     text = "With skew FedAvg loses, and stays above one per cent"
     none = document.put_headlines("\n".join(document.HEADLINES), tmp_path)
     assert (
-        f"| A Paper, Table 1 | {text} | +7.35 (IID \\> β = 0.2) | – | to be run | Skew parts the clients. |" in none
+        f"| A Paper, Table 1 | {text} | +7.35 (IID \\> β = 0.2) | – | – | to be run | Skew parts the clients. |"
+        in none
     )
     lines = _kept(tmp_path, item, made(item), _medium(item))
     # The largest scale that has the claim is small.
-    told = "+20, n = 1 (IID \\> β = 0.2) (small, 2 seeds) | undecided | Skew parts the clients. |"
+    told = "+20, n = 1 (IID \\> β = 0.2) (small, 2 seeds) | – | undecided | Skew parts the clients. |"
     (line,) = (line for line in lines if line.startswith("| A Paper, Table 1 |"))
     assert line.endswith(told)
     first, last = document.HEADLINES

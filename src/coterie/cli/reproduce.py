@@ -27,6 +27,12 @@ Examples:
   coterie reproduce --list                        what there is
   coterie reproduce dcpfl-fig5 --scale small      one, in less than a minute
   coterie reproduce all --scale medium --jobs 8   all of them
+  coterie reproduce dcpfl-fig5 --decide 0.5       add seeds until its main claim is decided, half an hour at most
+
+With --decide the methods of an item's main claims alone are run, from the same draws and from more and more
+seeds: 4, 6, 8, 11, 14, 18, 24, 32. After each of these the claims are judged, at 1 %, so that a verdict is wrong
+in 5 % of the cases over all looks together. Seeds are added until each claim is decided, or its interval excludes
+the published difference.
 
 A run that is finished is never run twice: the same command goes on where it was stopped, or prints at once. With
 all and --keep, items whose kept result is up to date are left out; one that is named is always run.
@@ -55,6 +61,14 @@ def reproduce(
         ),
     ] = None,
     jobs: Jobs = None,
+    decide: Annotated[
+        float | None,
+        typer.Option(
+            metavar="HOURS",
+            min=0,
+            help="Add seeds to the methods of main claims until these are decided, for so many hours at most.",
+        ),
+    ] = None,
     folder: Annotated[str, typer.Option(metavar="DIR", help="Where results and runs are.")] = "reproductions",
     keep: Annotated[
         Path | None,
@@ -87,7 +101,7 @@ def reproduce(
         raise BadInput(f"--write {str(write)!r} is not possible; its name must end in .md")
     if front and write is None:
         raise BadInput("--front is not possible alone; it goes with --write, whose table it repeats")
-    given = {"--scale": scale, "--jobs": jobs, **({} if list_ else {"--keep": keep})}
+    given = {"--scale": scale, "--jobs": jobs, "--decide": decide, **({} if list_ else {"--keep": keep})}
     if not items and (idle := [option for option, value in given.items() if value is not None]):
         raise BadInput(f"{', '.join(idle)} is for items that are run, and none is named; name one, or all")
     if list_ or (not items and write is None):
@@ -96,13 +110,22 @@ def reproduce(
     scale = scale or DEFAULT_SCALE
     failed = 0
     if items:
-        again = shlex.join(["coterie", "reproduce", *items, "--scale", scale, "--folder", folder])
+        adding = [] if decide is None else ["--decide", f"{decide:g}"]
+        again = shlex.join(["coterie", "reproduce", *items, "--scale", scale, *adding, "--folder", folder])
         with exit_on_interrupt(f"interrupted; what is finished is kept, go on with: {again}"):
             count = parse_whole_number("jobs", jobs)
             chosen = _choose_items(items, scale)
-            if ALL in items:
+            if ALL in items and decide is None:
                 chosen = _leave_out_kept(chosen, scale, keep)
-            failed = _run_items(chosen, scale, count, Path(folder), keep, quiet)
+            if decide is None:
+                failed = _run_items(chosen, scale, count, Path(folder), keep, quiet)
+            else:
+                from coterie.cli.decide import decide_items
+                from coterie.cli.printing import say
+
+                failed, suffice = decide_items(chosen, scale, decide, count, Path(folder), keep, quiet)
+                if not suffice:
+                    say(f"what is finished is kept, go on with: {again}")
     if write is not None:
         from coterie.cli.printing import say
         from coterie.report.reproduction.document import judge_again, put_headlines, render

@@ -17,6 +17,7 @@ from coterie.studies.papers.claims import (
     Reference,
     Span,
     correct,
+    find_published_size,
     judge_claim,
     judge_printed,
     parse_claim,
@@ -70,12 +71,12 @@ def test_the_interval_is_that_of_the_paired_differences() -> None:
         ("q['high'] - q['low'] > 8.5", "holds"),
         ("q['high'] - q['low'] > 13.5", "does not hold"),
         # A difference that is the same in every seed decides nothing, whatever the margin.
-        ("q['same'] > q['low']", "cannot be tested"),
-        ("q['same'] - q['low'] >= 0", "cannot be tested"),
-        ("q['same'] - q['low'] < 2", "cannot be tested"),
+        ("q['same'] > q['low']", "identity"),
+        ("q['same'] - q['low'] >= 0", "identity"),
+        ("q['same'] - q['low'] < 2", "identity"),
         # A single number is no such difference.
         ("q['zero'] <= 0", "holds"),
-        ("-1 < q['same'] - q['low'] < 1", "cannot be tested"),
+        ("-1 < q['same'] - q['low'] < 1", "identity"),
         ("-1 < q['high'] - q['low'] < 1", "does not hold"),
     ],
 )
@@ -100,8 +101,8 @@ def test_seeds_that_coincide_bear_a_claim_out_and_are_no_test_of_it() -> None:
         ("q['high'] > q['close'] > 90", "does not hold", ["undecided", "does not hold"]),
         ("q['low'] > q['high'] > q['absent']", "not run", ["does not hold", "not run"]),
         ("q['high'] > q['once'] > 0", "undecided", ["undecided", "undecided"]),
-        ("q['high'] > q['same'] >= q['low']", "cannot be tested", ["holds", "cannot be tested"]),
-        ("q['high'] > q['close'] > q['low'] >= q['same']", "undecided", ["undecided", "holds", "cannot be tested"]),
+        ("q['high'] > q['same'] >= q['low']", "identity", ["holds", "identity"]),
+        ("q['high'] > q['close'] > q['low'] >= q['same']", "undecided", ["undecided", "holds", "identity"]),
     ],
 )
 def test_a_chain(text: str, verdict: str, links: list[str]) -> None:
@@ -121,8 +122,8 @@ def test_a_chain(text: str, verdict: str, links: list[str]) -> None:
         ("1 - mb['high'] / mb['low'] > 0.5", "holds"),
         ("1 - mb['high'] / mb['low'] > 0.7", "does not hold"),
         # Two methods that are the same run bear no claim out, but a difference that was claimed is not there.
-        ("q['same'] - q['low'] < 2", "cannot be tested"),
-        ("q['same'] >= q['low']", "cannot be tested"),
+        ("q['same'] - q['low'] < 2", "identity"),
+        ("q['same'] >= q['low']", "identity"),
         ("q['same'] > q['low']", "does not hold"),
         ("1 - q['same'] / q['low'] > 0.6", "does not hold"),
     ],
@@ -139,9 +140,55 @@ def test_an_exact_claim(text: str, verdict: str) -> None:
 def test_two_methods_that_are_the_same_run_decide_nothing(values: list[float], margin: float, order: str) -> None:
     links = parse_claim(f"q['a'] - q['b'] {order} {margin!r}")
     found = judge_claim(links, lambda _: np.array(values))
-    assert (found.verdict, found.corrected, found.p) == ("cannot be tested", "cannot be tested", None)
+    assert (found.verdict, found.corrected, found.p) == ("identity", "identity", None)
     # That bytes are equal bears no claim on them out.
     assert judge_claim(links, lambda _: np.array(values), exact=True).verdict != "holds"
+
+
+def test_the_same_run_behind_a_maximum_is_an_identity() -> None:
+    assert judge("q['same'] > max(q['low'], q['zero'])").verdict == "identity"
+    # Numbers that are cut off at the same one are none.
+    assert judge("max(q['zero'], 0) >= max(mb['low'] - 200, 0)").verdict == "cannot be tested"
+
+
+@pytest.mark.parametrize(
+    ("text", "spread", "verdict"),
+    [
+        ("q['a'] > q['b']", 0.2, "equal within a point"),
+        ("q['a'] < max(q['b'], q['b'])", 0.2, "equal within a point"),
+        ("q['a'] > q['b']", 1.0, "undecided"),
+        # With a margin the interval is not one of the difference itself; and what is in no per cent has no points.
+        ("q['a'] + 0.1 > q['b']", 0.2, "undecided"),
+        ("rounds['a'] > rounds['b']", 0.2, "undecided"),
+    ],
+)
+def test_accuracies_that_differ_by_less_than_a_point_are_equal(text: str, spread: float, verdict: str) -> None:
+    b = np.array([50.0, 55.0, 60.0, 65.0])
+    values = methods(a=b + spread * np.array([-1.0, 1.0, 1.0, -1.0]), b=b)
+    found = judge_claim(parse_claim(text), values, in_points=["q"])
+    assert (found.verdict, found.corrected) == (verdict, verdict)
+
+
+@pytest.mark.parametrize(
+    ("text", "printed", "size"),
+    [
+        # The interval of high less low is 11 -+ 2.48.
+        ("q['high'] > q['low']", 13.0, "inside"),
+        ("q['high'] > q['low']", 8.0, "excluded, more here"),
+        ("q['high'] > q['low']", 14.0, "excluded, less here"),
+        ("q['low'] < q['high']", -14.0, "excluded, less here"),
+        ("q['low'] < q['high']", -13.0, "inside"),
+        ("q['high'] > q['close']", 6.0, "excluded, less here"),
+        ("q['high'] > q['close']", 5.0, "inside"),
+        # Nothing to hold it against: one seed, or the same run.
+        ("q['once'] > q['low']", 5.0, ""),
+        ("q['same'] > q['low']", 5.0, ""),
+    ],
+)
+def test_whether_the_published_size_is_excluded(text: str, printed: float, size: str) -> None:
+    found = judge(text)
+    assert find_published_size(found, [(printed, True)]) == size
+    assert find_published_size(found, None) == ""
 
 
 def beyond(values: list[float], bound: float) -> Span:
@@ -227,7 +274,7 @@ def test_a_pool_is_the_mean_over_settings_seed_by_seed() -> None:
     # A setting in which the methods are the same run is left out of the mean, and two settings are needed.
     same = level(0, 0, 0)
     assert judge_claim(links, same, high).links[0].mean == pytest.approx(5 / 3)
-    assert judge_claim(links, same, same).verdict == "cannot be tested"
+    assert judge_claim(links, same, same).verdict == "identity"
     assert judge_claim(links, high, lambda _: None).verdict == "not run"
     assert judge_claim(links, high, low, lambda _: None).links[0].mean == pytest.approx(13 / 12)
 
@@ -251,11 +298,11 @@ def test_corrected_for_the_number_of_claims() -> None:
     # One that is not significant stops all that follow, even where these would pass alone.
     judged = judged_by([0.02, 0.02, 0.024])
     assert [found.corrected for found in correct(judged)] == ["undecided"] * 3
-    # What cannot be tested or was not run does not count.
+    # An identity, or what was not run, does not count.
     others = [judge("q['same'] > q['low']"), judge("q['absent'] > 0")]
     assert [found.corrected for found in correct([*judged_by([0.04]), *others])] == [
         "holds",
-        "cannot be tested",
+        "identity",
         "not run",
     ]
 

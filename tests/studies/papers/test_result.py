@@ -76,6 +76,28 @@ def test_claims_are_judged_by_the_kept_values(item: Item) -> None:
     assert [(link.mean, link.n) for link in found[1].links] == [(20.0, 1), (49.0, 1)]
 
 
+@pytest.mark.parametrize("kind", ["identity", "circular", "unstated"])
+def test_what_no_number_decides_is_called_so(item: Item, kind: str, tmp_path: Path) -> None:
+    said = f'where = "section 5"\n{kind} = "the learning rate"'
+    other = read_item("a-table1", ITEM.replace('where = "section 5"', said))
+    first, second, _ = judge_claims(other, made(other))
+    assert (first.verdict, first.corrected, first.reason, first.p) == (kind, kind, "the learning rate", None)
+    # What was measured stays, and what was not is still not run.
+    measured, other_claim, _ = judge_claims(item, made(item))
+    assert (first.links, second) == (measured.links, other_claim)
+    nothing = replace(made(other), values={})
+    assert {claim.verdict for claim in judge_claims(other, nothing)} == {"not run"}
+    result.write(tmp_path / "result.json", other, made(other))
+    (told, *_) = json.loads((tmp_path / "result.json").read_text("utf-8"))["claims"]
+    assert (told["verdict"], told["reason"], told["published_size"]) == (kind, "the learning rate", "")
+
+
+def test_a_claim_has_one_verdict_of_its_own_at_most() -> None:
+    said = 'where = "section 5"\nidentity = "a ratio"\ncircular = "its own seconds"'
+    with pytest.raises(BadInput, match="one of identity, circular and unstated at most"):
+        read_item("a-table1", ITEM.replace('where = "section 5"', said))
+
+
 def test_another_claim_needs_no_run(item: Item) -> None:
     other = read_item("a-table1", ITEM.replace("accuracy['IFCA', 'IID'] > ", "accuracy['IFCA', 'IID'] < "))
     kept = made(item)

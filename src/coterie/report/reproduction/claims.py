@@ -9,11 +9,22 @@ from collections.abc import Mapping, Sequence
 from coterie.report.numbers import MISSING, join_words, signed
 from coterie.report.reproduction.words import mean_and_interval, sentence
 from coterie.report.tables import Markdown, Table, escape_markdown
-from coterie.studies.papers.claims import JudgedClaim, JudgedLink, Link, Verdict, named_in, references
+from coterie.studies.papers.claims import (
+    DECIDED,
+    JudgedClaim,
+    JudgedLink,
+    Link,
+    PublishedSize,
+    Verdict,
+    find_published_size,
+    named_in,
+    references,
+)
 from coterie.studies.papers.item import Item
 from coterie.studies.papers.result import Result, judge_claims, judge_published
 
 PRINTED = "published"
+PUBLISHED_SIZE = "published size"
 
 DIGITS = 9
 """Decimals to which differences of printed numbers are exact; further ones are rounding."""
@@ -25,7 +36,8 @@ def count_verdicts(item: Item, found: Result) -> Counter[Verdict]:
 
 
 def claims_table(item: Item, results: Mapping[str, Result]) -> tuple[Table, list[int]]:
-    """Tabulate the claims that a result judges: a row a claim, a column for the printed numbers and for each scale.
+    """Tabulate the claims that a result judges: a row a claim, a column for the printed numbers and for each scale,
+    and one that says at which scales the interval has the printed difference in it.
 
     Claims that the first of the results (by scale) judges come first, each group in the item's order.
 
@@ -41,9 +53,10 @@ def claims_table(item: Item, results: Mapping[str, Result]) -> tuple[Table, list
         claim = item.claims[i]
         text = f"{' '.join(claim.text.split()).removesuffix('.')} ({claim.where})"
         text += f", mean over {join_words(claim.pool, len(claim.pool))}" if claim.pool else ""
-        cells = [verdict_cell(claim.links, verdicts[s][i], len(found.seeds)) for s, found in results.items()]
-        rows.append([str(number), text, printed_cell(claim.links, printed[i]), *cells])
-    header = ["", "claim", PRINTED, *results]
+        cells = [verdict_cell(claim.links, verdicts[s][i], found) for s, found in results.items()]
+        sizes = {s: find_published_size(verdicts[s][i], printed[i]) for s in results}
+        rows.append([str(number), text, printed_cell(claim.links, printed[i]), *cells, size_cell(sizes)])
+    header = ["", "claim", PRINTED, *results, PUBLISHED_SIZE]
     return Table(header, rows, texts=len(header)), order
 
 
@@ -74,23 +87,27 @@ def remarks_on_claims(
     ]
 
 
-def verdict_cell(links: Sequence[Link], found: JudgedClaim, seeds: int) -> str:
+def verdict_cell(links: Sequence[Link], judged: JudgedClaim, found: Result) -> str:
     """The verdict on a claim, plain and corrected, and the margin of the link that decides it."""
-    if found.verdict == "not run":
+    if judged.verdict == "not run":
         return MISSING
-    return Markdown(f"{in_words(found)}: {margin_of(links, found, seeds)}")
+    return Markdown(f"{in_words(judged, found.adds_seeds)}: {margin_of(links, judged, len(found.seeds))}")
+
+
+def size_cell(sizes: Mapping[str, PublishedSize]) -> str:
+    """Whether the intervals have the printed difference in them; the scales are named where they differ in it."""
+    known = {scale: size for scale, size in sizes.items() if size}
+    if len({*known.values()}) == 1:
+        return next(iter(known.values()))
+    return "; ".join(f"{scale}: {size}" for scale, size in known.items()) or MISSING
 
 
 def margin_of(links: Sequence[Link], found: JudgedClaim, seeds: int) -> Markdown:
     """The margin of the link that decides a claim."""
-    margins = [_margin(link, judged) for link, judged in zip(links, found.links, strict=True)]
-    # Without a value nothing is decided: an empty margin is the least of all.
-    deciding = min(
-        (i for i, judged in enumerate(found.links) if judged.verdict == found.verdict),
-        key=lambda i: margins[i][:1],
-    )
+    deciding = found.deciding
+    margin = _margin(links[deciding], found.links[deciding])
     n = found.links[deciding].n
-    match margins[deciding]:
+    match margin:
         case [mean, low, high]:
             text = mean_and_interval(mean, low, high) + f", n = {n}" * (n < seeds)
         case [mean]:
@@ -101,11 +118,15 @@ def margin_of(links: Sequence[Link], found: JudgedClaim, seeds: int) -> Markdown
     return _with_name(f"{bound} {text}".lstrip(), links, deciding)
 
 
-def in_words(found: JudgedClaim) -> str:
-    """The verdict on a claim; one that is decided, with what becomes of it when corrected."""
-    if found.verdict not in ("holds", "does not hold"):
-        return found.verdict
+def in_words(found: JudgedClaim, adds_seeds: bool) -> str:
+    """The verdict on a claim; one that is decided, with what becomes of it when corrected, or that seeds were
+    added."""
+    if found.verdict not in DECIDED:
+        told = {"unstated": "depends on what the paper does not say"}.get(found.verdict, found.verdict)
+        return f"{told}: {found.reason}" if found.reason else told
     shown = f"**{found.verdict}**" if found.verdict == "does not hold" else found.verdict
+    if adds_seeds:
+        return f"{shown}, seeds added until decided"
     return f"{shown}, " + ("also corrected" if found.corrected == found.verdict else "corrected undecided")
 
 

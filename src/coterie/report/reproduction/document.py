@@ -12,6 +12,7 @@ from coterie.errors import BadInput
 from coterie.report.numbers import MISSING, count_of
 from coterie.report.rendering import render_document
 from coterie.report.reproduction.claims import (
+    PUBLISHED_SIZE,
     claims_table,
     count_verdicts,
     in_words,
@@ -30,14 +31,18 @@ from coterie.report.reproduction.one_result import (
 from coterie.report.reproduction.words import anchor, sentence
 from coterie.report.tables import Markdown, Table, escape_markdown, to_markdown
 from coterie.studies.papers import result
-from coterie.studies.papers.claims import VERDICTS
+from coterie.studies.papers.claims import DECIDED, VERDICTS, find_published_size
 from coterie.studies.papers.item import FULL, SCALES, Item, list_items, load_item
 from coterie.studies.papers.result import Result
 
 Results = Mapping[str, Mapping[str, Result]]
-"""Results by item and scale, the largest scale first."""
+"""Results by item and label (`Result.label`), the largest scale first."""
 
-DECIDED = ("holds", "does not hold")
+IN_PARENTHESES: Mapping[str, str] = {
+    **dict.fromkeys(DECIDED, "corrected"),
+    "undecided": "published size excluded",
+}
+"""What the table of papers counts in parentheses beside a verdict."""
 
 STALE = "outdated"
 TO_RUN = "to be run"
@@ -75,7 +80,7 @@ def render_one(item: Item, found: Result) -> str:
     """Write one result as Markdown, with every number, and the comparisons of its claims."""
     return render_document(
         "result.md",
-        item=_describe(item, {found.scale: found}, len(found.failed)),
+        item=_describe(item, {found.label: found}, len(found.failed)),
         counts=count_claims(item, found),
         versions=versions([found]),
         alone=True,
@@ -122,17 +127,19 @@ def headline_table(items: Sequence[Item], kept: Results) -> Table:
                 continue
             text = " ".join(claim.text.split()).removesuffix(".")
             run = [s for s, (_, claims) in judged.items() if claims[i].verdict != "not run"]
-            run.sort(key=lambda s: (judged[s][0].is_stale(item), judged[s][1][i].verdict == "cannot be tested"))
-            end: list[str] = [MISSING, TO_RUN]
+            untested = ("identity", "cannot be tested")
+            run.sort(key=lambda s: (judged[s][0].is_stale(item), judged[s][1][i].verdict in untested))
+            end: list[str] = [MISSING, MISSING, TO_RUN]
             if run:
                 found, claims = judged[run[0]]
                 stale = f", {STALE}" * found.is_stale(item)
                 seeds = count_of(len(found.seeds), "seed")
-                ours = f"{margin_of(claim.links, claims[i], len(found.seeds))} ({run[0]}, {seeds}{stale})"
-                end = [Markdown(ours), Markdown(in_words(claims[i]))]
+                ours = f"{margin_of(claim.links, claims[i], len(found.seeds))} ({found.scale}, {seeds}{stale})"
+                size = find_published_size(claims[i], printed) or MISSING
+                end = [Markdown(ours), size, Markdown(in_words(claims[i], found.adds_seeds))]
             place = f"{item.paper}, {item.place}"
             rows.append([place, text, margin_of_printed(claim.links, printed), *end, sentence(claim.why)])
-    return Table(["paper", "claim", "published", "here", "verdict", "why"], rows, texts=6)
+    return Table(["paper", "claim", "published", "here", PUBLISHED_SIZE, "verdict", "why"], rows, texts=7)
 
 
 def read_results(folder: Path, items: Sequence[Item]) -> Results:
@@ -145,13 +152,18 @@ def read_results(folder: Path, items: Sequence[Item]) -> Results:
     wrong = []
     for path in sorted(folder.glob("*.json")):
         one = result.read(path)
-        if path.stem != f"{one.item}-{one.scale}" or one.item not in found or one.scale not in SCALES:
+        if path.name != one.file or one.item not in found or one.scale not in SCALES:
             wrong.append(f"{str(path)!r} is the result of no item and scale by that name; remove it")
         else:
-            found[one.item][one.scale] = one
+            found[one.item][one.label] = one
     if wrong:
         raise BadInput(wrong)
-    return {id: {scale: by[scale] for scale in reversed(SCALES) if scale in by} for id, by in found.items()}
+    return {id: dict(sorted(by.items(), key=lambda one: _rank(one[1]))) for id, by in found.items()}
+
+
+def _rank(found: Result) -> tuple[int, bool]:
+    """The larger scale first, and of one scale the result to which seeds were added."""
+    return -SCALES.index(found.scale), not found.adds_seeds
 
 
 def judge_again(folder: Path) -> None:
@@ -163,12 +175,13 @@ def judge_again(folder: Path) -> None:
     items = [load_item(name) for name in list_items()]
     for id, by in read_results(folder, items).items():
         for one in by.values():
-            result.write(folder / f"{id}-{one.scale}.json", load_item(id), one)
+            result.write(folder / one.file, load_item(id), one)
 
 
 def _describe(item: Item, results: Mapping[str, Result], failures: int = MOST_FAILURES) -> dict[str, Any]:
     """What the document says of an item."""
     quantities = {quantity: numbers_of(item, results, quantity) for quantity in item.shows if results}
+    scales = list(dict.fromkeys(found.scale for found in results.values()))
     measured = {quantity: _drop_unmeasured_rows(table, len(results)) for quantity, table in quantities.items()}
     claims, order = claims_table(item, results)
     current = {scale: found for scale, found in results.items() if not found.is_stale(item)}
@@ -183,7 +196,7 @@ def _describe(item: Item, results: Mapping[str, Result], failures: int = MOST_FA
         "remarks": remarks_on_claims(item, current, order),
         "unjudged": len(item.claims) - len(order),
         "findings": [(scale, sentence(item.findings[scale])) for scale in current if scale in item.findings],
-        "tables": [(title_of(item, q, [*results]), table) for q, table in measured.items() if table],
+        "tables": [(title_of(item, q, scales), table) for q, table in measured.items() if table],
         "left_out": sum(len(table.rows) - len(measured[q].rows) for q, table in quantities.items()),
     }
 
@@ -202,7 +215,7 @@ def _verdicts_by_paper(items: Sequence[Item], kept: Results) -> Table:
         run = [scale for scale in scales if any(scale in kept[item.id] for item in own)]
         rows += [[_link(paper, anchor(paper)), *_totals(own, kept, scale)] for scale in run]
     rows += [["all", *_totals(items, kept, scale)] for scale in scales]
-    header = [f"{v} (corrected)" if v in DECIDED else str(v) for v in VERDICTS]
+    header = [f"{v} ({IN_PARENTHESES[v]})" if v in IN_PARENTHESES else str(v) for v in VERDICTS]
     return Table(["paper", "scale", "items run", *header], rows, texts=2)
 
 
@@ -214,7 +227,12 @@ def _totals(items: Sequence[Item], kept: Results, scale: str) -> list[str]:
     found = Counter(claim.verdict for claim in judged)
     found["not run"] += sum(len(item.claims) for item in items) - found.total()
     stay = Counter(claim.corrected for claim in judged)
-    numbers = [f"{found[v]} ({stay[v]})" if v in DECIDED else str(found[v]) for v in VERDICTS]
+    stay["undecided"] = sum(
+        claim.verdict == "undecided" and find_published_size(claim, printed).startswith("excluded")
+        for item, one in run
+        for claim, printed in zip(result.judge_claims(item, one), result.judge_published(item), strict=True)
+    )
+    numbers = [f"{found[v]} ({stay[v]})" if v in IN_PARENTHESES else str(found[v]) for v in VERDICTS]
     return [scale, f"{len(run)} of {len(items)}", *numbers]
 
 
@@ -240,7 +258,7 @@ def _verdicts(item: Item, found: Result | None) -> str:
     if found is None:
         return TO_RUN
     counts = count_verdicts(item, found)
-    shown = " / ".join(str(counts[v]) for v in VERDICTS if v not in ("cannot be tested", "not run"))
+    shown = " / ".join(str(counts[v]) for v in (*DECIDED, "equal within a point", "undecided"))
     return shown + f", {STALE}" * found.is_stale(item)
 
 

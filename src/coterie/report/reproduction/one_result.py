@@ -52,7 +52,7 @@ def describe_run(item: Item, found: Result, most: int) -> ResultSource:
     missing = found.missing(item) if found.scale in item.scales else []
     changed = found.changed(item) if found.scale in item.scales else []
     return ResultSource(
-        found.scale, what, found.is_stale(item), join_words(changed), join_words(missing), found.command
+        found.label, what, found.is_stale(item), join_words(changed), join_words(missing), found.command
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coterie.studies.compare.spec import Comparison
 
 CONFIDENCE = 0.95
-"""The level of every interval."""
+"""The level of an interval, where no other is said."""
 
 COSTS = (
     *("ari", "groups", "up_bytes", "down_bytes", "simulated_seconds"),
@@ -80,8 +80,8 @@ SUMMARY = summary_schema(CLASSIFICATION)
 """That of a comparison of classifications that name no metrics."""
 
 
-def interval(values: npt.ArrayLike) -> tuple[float, float, float]:
-    """Return mean and 95 % confidence interval by Student's t, over values `[seeds]`; NaN is a missing value.
+def interval(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+    """Return mean and confidence interval by Student's t, over values `[seeds]`; NaN is a missing value.
 
     Returns:
         `(mean, low, high)`; the bounds are NaN for fewer than two values, the mean for none.
@@ -93,7 +93,7 @@ def interval(values: npt.ArrayLike) -> tuple[float, float, float]:
     mean = float(known.mean())
     if known.size == 1 or not np.isfinite(known).all():
         return mean, float("nan"), float("nan")
-    half = float(stdtrit(known.size - 1, (1 + CONFIDENCE) / 2) * known.std(ddof=1) / np.sqrt(known.size))
+    half = float(stdtrit(known.size - 1, (1 + confidence) / 2) * known.std(ddof=1) / np.sqrt(known.size))
     return mean, mean - half, mean + half
 
 

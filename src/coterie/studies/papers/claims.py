@@ -6,6 +6,10 @@ difference a seed, left minus right. The 95 % interval of their mean decides it.
 that two methods are equal within 1 is `-1 < x - y < 1`, decided by both ends of the interval. More seeds may decide
 what is undecided.
 
+Some claims no number decides. One whose sides are the same run, or follow from the settings by arithmetic, is an
+identity; one is circular where the numbers are computed from the paper's own; one is unstated where it depends on
+what the paper does not say. The last three are known of a claim whatever was measured, and its item says so.
+
 A number may be known from one side only: a round that was never reached lies beyond the last one. A difference is
 then taken at both ends, and a claim is decided where the bounds that are known decide it.
 """
@@ -14,13 +18,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from statistics import median
 from types import CodeType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +33,27 @@ from coterie.errors import BadInput
 from coterie.studies.compare.table import interval
 
 Floats = NDArray[np.float64]
-Verdict = Literal["holds", "does not hold", "undecided", "cannot be tested", "not run"]
+Verdict = Literal[
+    "holds",
+    "does not hold",
+    "equal within a point",
+    "undecided",
+    "identity",
+    "circular",
+    "unstated",
+    "cannot be tested",
+    "not run",
+]
 
-VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "undecided", "cannot be tested", "not run")
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+DECIDED: tuple[Verdict, ...] = ("holds", "does not hold")
 
 LEVEL = 0.05
 """Two-sided error of a verdict; of all verdicts of an item together where they are corrected."""
+
+EQUAL_WITHIN = 1.0
+"""Points: accuracies whose difference has its interval between minus this and this are equal for us."""
 
 _FUNCTIONS: dict[str, Any] = {
     "__builtins__": {},
@@ -93,6 +112,11 @@ class Link:
         """Whether it holds where both sides are equal."""
         return "=" in self.order
 
+    @property
+    def has_margin(self) -> bool:
+        """Whether a number stands on one of its sides, so that it is not between two methods alone."""
+        return any(isinstance(c, int | float) for side in (self.left, self.right) for c in _compile(side).co_consts)
+
     def subtract(self, numbers: Numbers) -> float:
         """Return left minus right; NaN where that is no number."""
         try:
@@ -122,6 +146,10 @@ class JudgedLink:
     """The same for the other direction."""
 
 
+PublishedSize = Literal["", "inside", "excluded, less here", "excluded, more here"]
+"""Whether the interval of a difference has the printed one in it; "" where there is no such number or interval."""
+
+
 @dataclass(frozen=True)
 class JudgedClaim:
     """A claim over the seeds: its verdict, and those of its links."""
@@ -130,18 +158,28 @@ class JudgedClaim:
     links: tuple[JudgedLink, ...]
     corrected: Verdict
     """The verdict after Holm's correction for the number of claims of the item; see `correct`."""
+    reason: str = ""
+    """Why it is an identity, circular or unstated, where its item says so."""
 
     @property
     def p(self) -> float | None:
         """The two-sided p value in the verdict's direction, in the likelier one where undecided; None for none."""
         holds = [link.p_holds for link in self.links if link.p_holds is not None]
         fails = [link.p_fails for link in self.links if link.p_fails is not None]
-        if self.verdict in ("cannot be tested", "not run") or not holds or not fails:
+        untested = ("identity", "circular", "unstated", "cannot be tested", "not run")
+        if self.verdict in untested or not holds or not fails:
             return None
         # All links must hold, so the weakest counts; one that fails is enough, and it is the best of several.
         all_hold = max(holds) if len(holds) == len(self.links) else 1.0
         one_fails = min(1.0, len(self.links) * min(fails))
         return {"holds": all_hold, "does not hold": one_fails}.get(self.verdict, min(all_hold, one_fails))
+
+    @property
+    def deciding(self) -> int:
+        """Which link decides it: of those with its verdict the one that holds least; of a claim whose item gives
+        the verdict, the one that holds least of all. A link without a value counts as the least of all."""
+        same = [i for i, link in enumerate(self.links) if link.verdict == self.verdict]
+        return min(same or range(len(self.links)), key=lambda i: _claimed_mean(self.links[i]))
 
 
 class _Quantity:
@@ -202,21 +240,31 @@ def named_in(side: str) -> list[Reference]:
     return found
 
 
-def judge_claim(links: Sequence[Link], *lookups: Lookup, exact: bool = False) -> JudgedClaim:
+def judge_claim(
+    links: Sequence[Link],
+    *lookups: Lookup,
+    exact: bool = False,
+    in_points: Collection[str] = (),
+    level: float = LEVEL,
+) -> JudgedClaim:
     """Judge a claim over the seeds.
 
     Let d = left - right, one number per seed. `left > right` holds if the 95 % interval of the mean of d lies above
     zero. It does not hold if the interval lies at or below zero. It is undecided otherwise, and with fewer than two
     seeds. For `>=`, zero counts as above. A link is not run if one of its sides was not.
 
-    A link cannot be tested if d is the same in every seed, as for two methods that are the same run: no interval
-    follows. One number held against a constant is no such case: what is 0 in every seed is 0, but has no p value. A
-    link cannot be tested either if both sides are beyond what was run in every seed. Such seeds count as missing
-    otherwise; of a value that is bounded on one side, the bound stands for it in the direction in which that is
-    safe.
+    What is undecided between two accuracies without a margin is equal within a point if the interval lies within
+    one point of zero.
+
+    A link is an identity if both sides are the same in every seed, as for two methods that are the same run, and
+    cannot be tested if d is the same in every seed otherwise: no interval follows. One number held against a
+    constant is no such case: what is 0 in every seed is 0, but has no p value. A link cannot be tested either if
+    both sides are beyond what was run in every seed. Such seeds count as missing otherwise; of a value that is
+    bounded on one side, the bound stands for it in the direction in which that is safe.
 
     The claim is not run if one link was not, and does not hold if one link does not. Otherwise it is undecided if
-    one link is, and cannot be tested if one link cannot.
+    one link is, equal within a point if one link is, an identity if one link is, and cannot be tested if one link
+    cannot.
 
     Args:
         links: the claim.
@@ -224,11 +272,20 @@ def judge_claim(links: Sequence[Link], *lookups: Lookup, exact: bool = False) ->
             must; settings in which d is the same in every seed are left out of it.
         exact: d may be the same in every seed, as counts and bytes are. Methods that are equal may then refute a
             claim, as one that promises to save bytes, and never bear one out.
+        in_points: the quantities that are in per cent.
+        level: the two-sided error of each link, which the intervals have too.
     """
-    judged = tuple(_judge_link(link, lookups, exact) for link in links)
+    judged = tuple(_judge_link(link, lookups, exact, in_points, level) for link in links)
     found = Counter(link.verdict for link in judged)
     verdict: Verdict
-    for verdict in ("not run", "does not hold", "undecided", "cannot be tested"):
+    for verdict in (
+        "not run",
+        "does not hold",
+        "undecided",
+        "equal within a point",
+        "identity",
+        "cannot be tested",
+    ):
         if found[verdict]:
             return JudgedClaim(verdict, judged, verdict)
     return JudgedClaim("holds", judged, "holds")
@@ -237,21 +294,20 @@ def judge_claim(links: Sequence[Link], *lookups: Lookup, exact: bool = False) ->
 def correct(judged: Sequence[JudgedClaim]) -> list[JudgedClaim]:
     """Correct verdicts for the number of claims, by Holm's method on their p values.
 
-    The smallest p value is held against 0.05 / n, the next one against 0.05 / (n - 1), and so on, until one is too
-    large; that one and those after it become undecided. The chance of any wrong verdict is then at most 5 %,
-    however the claims depend on each other. Claims that cannot be tested and those that were not run do not count.
-    Nor do those that hold or do not by seeds that coincide, which have no p value and become undecided.
+    The smallest p value is held against 0.05 / n, the next one against 0.05 / (n - 1), and so on, until one is
+    too large; that one and those after it become undecided. The chance of any wrong verdict is then at most 5 %,
+    however the claims depend on each other. Claims without a test do not count. Nor do those that hold or do not
+    by seeds that coincide, which have no p value and become undecided. That two methods are equal within a point
+    is not corrected.
     """
-    judged = [
-        replace(c, corrected="undecided") if c.p is None and c.verdict in ("holds", "does not hold") else c
-        for c in judged
-    ]
+    judged = [replace(c, corrected="undecided") if c.p is None and c.verdict in DECIDED else c for c in judged]
     ordered = sorted((found.p, place) for place, found in enumerate(judged) if found.p is not None)
     corrected = list(judged)
     for rank, (p, _) in enumerate(ordered):
         if p > LEVEL / (len(ordered) - rank):
             for _, later in ordered[rank:]:
-                corrected[later] = replace(judged[later], corrected="undecided")
+                if judged[later].verdict in DECIDED:
+                    corrected[later] = replace(judged[later], corrected="undecided")
             break
     return corrected
 
@@ -279,12 +335,40 @@ class _Compared(NamedTuple):
     constant: bool
     """Whether it was measured in two seeds or more, and is the same in all of them."""
     equal: bool
-    """Whether the methods compared have equal values in all of them."""
+    """Whether the methods compared, or two that decide between the sides, have equal values in all of them."""
     beyond: bool
     """Whether in some seed every quantity lies beyond what was run."""
 
 
-def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLink:
+def find_published_size(found: JudgedClaim, printed: Sequence[tuple[float, bool]] | None) -> PublishedSize:
+    """Return whether the interval of the deciding link has the printed difference in it; "" where one is missing.
+
+    Args:
+        found: the claim over the seeds.
+        printed: the same links of the printed numbers, as `judge_printed` gives them.
+    """
+    link = found.links[found.deciding]
+    if printed is None or link.low is None or link.high is None or link.bound:
+        return ""
+    if found.verdict not in (*DECIDED, "equal within a point", "undecided"):
+        return ""
+    size = printed[found.deciding][0]
+    if link.low - 1e-9 <= size <= link.high + 1e-9:
+        return "inside"
+    printed_size = size if ">" in link.link else -size
+    return "excluded, less here" if _claimed_mean(link) < printed_size else "excluded, more here"
+
+
+def _claimed_mean(link: JudgedLink) -> float:
+    """The mean of left minus right, turned so that it is above zero where the link holds; least without one."""
+    if link.mean is None:
+        return -np.inf
+    return link.mean if ">" in link.link else -link.mean
+
+
+def _judge_link(
+    link: Link, lookups: Sequence[Lookup], exact: bool, in_points: Collection[str], level: float
+) -> JudgedLink:
     meant = references([link])
     run = [{r: values for r in meant if (values := lookup(r)) is not None} for lookup in lookups]
     run = [complete for complete in run if len(complete) == len(meant)]
@@ -297,18 +381,21 @@ def _judge_link(link: Link, lookups: Sequence[Lookup], exact: bool) -> JudgedLin
     difference = _average([c.difference for c in telling or compared])
     low, high = (bound[~np.isnan(difference.low)] for bound in difference)
     if not telling or (not low.size and any(c.beyond for c in compared)):
-        return _describe(link, "cannot be tested", low, high)
+        identical = not telling and all(c.equal for c in compared)
+        return _describe(link, "identity" if identical else "cannot be tested", low, high, level)
     if low.size < 2:
-        return _describe(link, "undecided", low, high)
+        return _describe(link, "undecided", low, high, level)
     least, most = (low, high) if link.sign > 0 else (-high, -low)
-    lowest, highest = interval(least)[1], interval(most)[2]
+    lowest, highest = interval(least, 1 - level)[1], interval(most, 1 - level)[2]
     verdict: Verdict = "undecided"
     if lowest > 0 or (link.counts_equal and lowest == 0):
-        verdict = "cannot be tested" if all(c.constant and c.equal for c in telling) else "holds"
+        verdict = "identity" if all(c.constant and c.equal for c in telling) else "holds"
     elif highest < 0 or (not link.counts_equal and highest == 0):
         verdict = "does not hold"
-    found = _describe(link, verdict, low, high)
-    if verdict == "cannot be tested" or (alone and all(c.constant for c in telling)):
+    elif {r.quantity for r in meant} <= {*in_points} and not link.has_margin:
+        verdict = "equal within a point" if -EQUAL_WITHIN < lowest <= highest < EQUAL_WITHIN else verdict
+    found = _describe(link, verdict, low, high, level)
+    if verdict == "identity" or (alone and all(c.constant for c in telling)):
         return found
     p_holds, p_fails = _p_above(least, link.counts_equal), _p_above(-most, not link.counts_equal)
     return replace(found, p_holds=p_holds, p_fails=p_fails)
@@ -331,7 +418,16 @@ def _compare(link: Link, values: Mapping[Reference, Floats | Span]) -> _Compared
         by_quantity.setdefault(reference.quantity, []).append(span.low[known])
     several = [values for values in by_quantity.values() if len(values) > 1]
     equal = bool(several) and all((value == values[0]).all() for values in several for value in values[1:])
+    equal |= constant and not low[known].any() and _is_one_run(link, {r: s.low[known] for r, s in spans.items()})
     return _Compared(Span(low, high), constant, equal, bool(beyond.any()))
+
+
+def _is_one_run(link: Link, values: Mapping[Reference, Floats]) -> bool:
+    """Whether a method on the left has the values of one on the right in every seed, and these differ by seed."""
+    return any(
+        left.quantity == right.quantity and (values[left] == values[right]).all() and np.ptp(values[left]) > 0
+        for left, right in product(named_in(link.left), named_in(link.right))
+    )
 
 
 def _bound(link: Link, named: Sequence[Reference], low: Floats, high: Floats) -> tuple[float, float]:
@@ -356,7 +452,7 @@ def _average(spans: Sequence[Span]) -> Span:
     return Span(low, high)
 
 
-def _describe(link: Link, verdict: Verdict, low: Floats, high: Floats) -> JudgedLink:
+def _describe(link: Link, verdict: Verdict, low: Floats, high: Floats, level: float) -> JudgedLink:
     """Return a link with the mean and the interval of what is known of left minus right."""
     bound: Literal["", "at least", "at most"] = "at most"
     values = high
@@ -366,7 +462,7 @@ def _describe(link: Link, verdict: Verdict, low: Floats, high: Floats) -> Judged
         return JudgedLink(str(link), verdict, n=int(low.size))
     if values.size == 1:
         return JudgedLink(str(link), verdict, float(values[0]), n=1, bound=bound)
-    mean, least, most = interval(values)
+    mean, least, most = interval(values, 1 - level)
     return JudgedLink(str(link), verdict, mean, least, most, int(values.size), bound)
 
 

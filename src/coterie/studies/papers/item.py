@@ -13,15 +13,15 @@ from functools import cached_property
 from hashlib import blake2b
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from coterie.errors import BadInput, sentences, unknown
 from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
 from coterie.runs.schema import toml
 from coterie.runs.schema.experiment import apply_changes
-from coterie.studies.papers.claims import Link, Reference, parse_claim, references
+from coterie.studies.papers.claims import Link, Reference, Verdict, parse_claim, references
 from coterie.studies.papers.quantities import Quantity, built_in, known_measures
 
 if TYPE_CHECKING:
@@ -64,6 +64,28 @@ class Claim(_Closed):
     """Whether it is one of the paper's main claims, for the table at the front of the page."""
     why: str = ""
     """One sentence on a headline claim: why it came out as it did."""
+    identity: str = ""
+    """What the numbers follow from by arithmetic, if they do, whatever is trained."""
+    circular: str = ""
+    """What the numbers are computed from, if that is the paper's own result."""
+    unstated: str = ""
+    """What the verdict depends on, if the paper does not say it."""
+
+    @property
+    def verdict(self) -> tuple[Verdict, str] | None:
+        """What the claim is whatever its numbers are, and why; None where they decide it."""
+        given: dict[Verdict, str] = {
+            "identity": self.identity,
+            "circular": self.circular,
+            "unstated": self.unstated,
+        }
+        return next(((verdict, reason) for verdict, reason in given.items() if reason), None)
+
+    @model_validator(mode="after")
+    def _has_one_verdict(self) -> Self:
+        if bool(self.identity) + bool(self.circular) + bool(self.unstated) > 1:
+            raise ValueError("it must have one of identity, circular and unstated at most")
+        return self
 
     @property
     def links(self) -> tuple[Link, ...]:

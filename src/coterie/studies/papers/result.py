@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,11 +53,28 @@ class Result:
     versions: Mapping[str, str]
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each row its method and settings when it was run, the defaults written out; see `changed`."""
+    level: float = claims.LEVEL
+    """The two-sided error of each verdict: less where seeds were added until a claim was decided."""
+
+    @property
+    def adds_seeds(self) -> bool:
+        """Whether seeds were added until its claims were decided."""
+        return self.level != claims.LEVEL
+
+    @property
+    def label(self) -> str:
+        """The scale, and whether seeds were added."""
+        return f"{self.scale}, seeds added" if self.adds_seeds else self.scale
+
+    @property
+    def file(self) -> str:
+        """The name of the file in which it is kept."""
+        return f"{self.item}-{self.scale}{'-decided' * self.adds_seeds}.json"
 
     @property
     def command(self) -> str:
         """The command that runs it again."""
-        return f"coterie reproduce {self.item} --scale {self.scale}"
+        return f"coterie reproduce {self.item} --scale {self.scale}{' --decide 1' * self.adds_seeds}"
 
     def lookup(self, reference: Reference) -> Span | None:
         """Return the values over the seeds, NaN for a missing one; None if the quantity was not run."""
@@ -107,6 +124,8 @@ class Result:
 
     def missing(self, item: Item) -> list[str]:
         """Return the names of methods, settings and quantities that the item has at this scale and these lack."""
+        if self.adds_seeds:  # to the methods of some claims alone
+            return []
         wanted = [r for r in item.wanted_numbers(self.scale) if r not in self.values]
         names: list[str] = []
         for kind in ("method", "setting", "quantity"):
@@ -173,14 +192,24 @@ def measure_item(
 
 
 def judge_claims(item: Item, result: Result) -> list[JudgedClaim]:
-    """Judge each claim of the item by these numbers; `corrected` is for the number of them."""
+    """Judge each claim of the item by these numbers; `corrected` is for the number of them, where all have as many
+    seeds."""
+    named = {reference.quantity for claim in item.claims for reference in claims.references(claim.links)}
+    in_points = [quantity for quantity in named if item.unit(quantity) == "%"]
 
     def judge(claim: Claim) -> JudgedClaim:
         settings = [partial(item.with_setting, pooled=setting) for setting in claim.pool or [""]]
         lookups = [lambda r, place=place: result.lookup(place(r)) for place in settings]
-        return claims.judge_claim(claim.links, *lookups, exact=claim.exact)
+        found = claims.judge_claim(
+            claim.links, *lookups, exact=claim.exact, in_points=in_points, level=result.level
+        )
+        if claim.verdict is None or found.verdict == "not run":
+            return found
+        verdict, reason = claim.verdict
+        return replace(found, verdict=verdict, corrected=verdict, reason=reason)
 
-    return claims.correct([judge(claim) for claim in item.claims])
+    judged = [judge(claim) for claim in item.claims]
+    return judged if result.adds_seeds else claims.correct(judged)
 
 
 def judge_published(item: Item) -> list[list[tuple[float, bool]] | None]:
@@ -210,7 +239,9 @@ def write(path: Path, item: Item, result: Result) -> None:
                 "text": claim.text,
                 "verdict": found.verdict,
                 "corrected": found.corrected,
+                "reason": found.reason,
                 "p": found.p,
+                "published_size": claims.find_published_size(found, printed),
                 "links": [asdict(link) for link in found.links],
                 "published": None if printed is None else [{"difference": d, "holds": h} for d, h in printed],
                 "finding": claim.finding.get(result.scale),
@@ -247,7 +278,8 @@ def read(path: Path) -> Result:
         alone = ("item", "scale", "digest", "runs", "finished", "seconds", "versions")
         kept: dict[str, Any] = {name: table[name] for name in alone}
         kept |= {name: tuple(table[name]) for name in ("seeds", "failed", "notes")}
-        return Result(**kept, values=values, methods=table.get("methods", {}))
+        level = float(table.get("level", claims.LEVEL))
+        return Result(**kept, values=values, methods=table.get("methods", {}), level=level)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged_file(path, error) from None
 
