@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from coterie.errors import BadInput
-from coterie.report.reproduction import document
+from coterie.report.numbers import MISSING
+from coterie.report.reproduction import document, front
 from coterie.report.reproduction.words import anchor
 from coterie.studies.papers import result
 from coterie.studies.papers.claims import Reference
@@ -138,7 +139,8 @@ def test_another_default_of_a_method_outdates_its_row(own: Callable[..., Item], 
 
 
 HEADLINE = ITEM.replace(
-    'where = "section 5.1"', 'where = "section 5.1"\nheadline = true\nwhy = "Skew parts the clients"'
+    'where = "section 5.1"',
+    'where = "section 5.1"\nheadline = true\nbrief = "skew costs"\nwhy = "Skew parts the clients"',
 )
 
 
@@ -167,6 +169,59 @@ def test_main_claims_at_the_front(own: Callable[..., Item], tmp_path: Path) -> N
     assert "| verdict |\n" in brief
     with pytest.raises(BadInput, match="there is no place for the main claims"):
         document.put_headlines("Before.", tmp_path)
+
+
+def test_the_first_sentences_are_those_of_the_results(own: Callable[..., Item], tmp_path: Path) -> None:
+    """A sentence a paper and one over all, whose numbers, verdicts and counts are read off the results."""
+    ours, printed, none = (
+        f"{{{scale}|accuracy['FedAvg', 'IID']|{form}}}"
+        for scale, form in (("small", ".1f"), ("published", ".2f"), ("medium", ".1f"))
+    )
+    why = f"FedAvg has {ours} % where {printed} are printed ({none})"
+    item = own(HEADLINE.replace("Skew parts the clients", why))
+    page = "\n\n".join([*document.SUMMARY, *document.HEADLINES])
+    text = document.put_headlines(page, tmp_path)
+    assert "- **A Paper** claims that skew costs; here it is to be run.\n" in text
+    assert "FedAvg has – % where 67.35 are printed (–)." in text
+    _kept(tmp_path, item, made(item))
+    text = document.put_headlines(page, tmp_path)
+    assert "- **A Paper** claims that skew costs; here it is undecided.\n" in text
+    assert "- **All 1 main claims**: undecided 1;" in text
+    assert "FedAvg has 70.5 % where 67.35 are printed (–)." in text
+    assert document.put_headlines(text, tmp_path) == text
+    # Other numbers, other sentences.
+    values = {**made(item).values, Reference("accuracy", "FedAvg", "β = 0.2"): (50.0, 50.5)}
+    values[Reference("accuracy", "FedAvg", "IID")] = (48.0, 48.4)
+    _kept(tmp_path, item, replace(made(item), values=values))
+    text = document.put_headlines(page, tmp_path)
+    assert "here it does not hold, without the published size.\n" in text
+    assert "of the 1 with a printed difference, 1 exclude it; they are judged on reduced runs (1 at small)" in text
+    assert "FedAvg has 48.2 % where" in text
+
+
+NUMBER = re.compile(r"(?<![\w.(-])\d+(?:[.,]\d+)*(?![\w)])")
+
+
+def test_what_is_said_first_of_the_papers_has_no_number_of_its_own() -> None:
+    """A number there is read off a result, is printed in the paper, or is a setting in the item's own words."""
+    items = {name: load_item(name) for name in list_items()}
+    for paper, because in front.BECAUSE.items():
+        assert NUMBER.findall(front.PLACE.sub("", because)) == [], paper
+    for item in items.values():
+        texts = [item.title, item.says, *item.methods, *item.settings, *(claim.text for claim in item.claims)]
+        texts += [text for scale in item.scales.values() for text in (scale.reduces, scale.stand_in)]
+        known = {number for text in texts for number in re.findall(r"\d+(?:[.,]\d+)*", text)}
+        known |= {f"{number:g}" for number in item.published.values()}
+        for claim in item.claims:
+            said = front.PLACE.sub("", claim.why + claim.brief)
+            assert set(NUMBER.findall(said)) - known <= {"0"}, (item.id, claim.text)
+    # And each place has a number in the committed results.
+    kept = document.read_results(DOCS / "reproduction", [*items.values()])
+    for item in items.values():
+        for claim in item.claims:
+            assert MISSING not in front.fill(claim.why, item, items, kept), claim.text
+    for because in front.BECAUSE.values():
+        assert MISSING not in front.fill(because, None, items, kept)
 
 
 @pytest.fixture

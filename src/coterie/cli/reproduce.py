@@ -318,6 +318,7 @@ def _run_item(
     from coterie.report.comparison import page
     from coterie.report.reproduction import one_result
     from coterie.report.reproduction.document import render_one
+    from coterie.report.reproduction.figures import draw_item
     from coterie.runs.folder.files import write_whole
     from coterie.studies.compare import measures, table
     from coterie.studies.compare.cells import run_cells
@@ -344,7 +345,9 @@ def _run_item(
     result.write(paths["result"], item, found)
     write_whole(paths["table"], render_one(item, found).encode())
     summary = table.summarise(comparison, frames)
-    paths["page"] = page.build(place, comparison, frames, summary, one_result.notes(item, found), pool)
+    drawn = one_result.published(item, found, draw_item(item, found, comparison, done))
+    notes = one_result.notes(item, found)
+    paths["page"] = page.build(place, comparison, frames, summary, notes, pool, published=drawn)
     if keep is not None:
         paths["kept"] = keep / f"{item.id}-{scale}.json"
         write_whole(paths["kept"], paths["result"].read_bytes())

@@ -23,7 +23,9 @@ from .items import ITEM
 from .test_reproduce_command import coterie as coterie
 from .test_result import made
 
-MAIN = ITEM.replace('where = "section 5"', 'where = "section 5"\nheadline = true\nwhy = "Labels differ"')
+MAIN = ITEM.replace(
+    'where = "section 5"', 'where = "section 5"\nheadline = true\nbrief = "labels differ"\nwhy = "Labels differ"'
+)
 FIRST, SECOND = Reference("accuracy", "IFCA", "IID"), Reference("accuracy", "FedAvg", "IID")
 
 

@@ -10,10 +10,13 @@ import pytest
 from coterie.errors import BadInput
 from coterie.grouping.layers import candidates
 from coterie.models.networks import build
-from coterie.studies.papers.claims import references
+from coterie.studies.papers import result
+from coterie.studies.papers.claims import Reference, references
 from coterie.studies.papers.item import FULL, list_items, load_item
 from coterie.studies.papers.quantities import built_in
 from coterie.studies.papers.result import judge_published
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_there_are_items_of_five_papers() -> None:
@@ -54,7 +57,7 @@ def test_a_file_says_what_a_reader_of_its_claims_needs(name: str) -> None:
     assert all(scale.reduces or scale.stand_in for key, scale in item.scales.items() if key != FULL)
     assert not {*item.quantities[FULL]} & {*built_in(item.metrics)}
     for claim in item.claims:
-        assert claim.headline == bool(claim.why), claim.text
+        assert claim.headline == bool(claim.why) == bool(claim.brief), claim.text
         assert len({*claim.pool}) == len(claim.pool) != 1, claim.text
         # Without a setting of its own, a quantity is of the pooled settings or of the only one there is.
         named = {reference.setting for reference in references(claim.links)}
@@ -74,4 +77,9 @@ def test_what_comparing_a_layer_of_vgg16_saves_is_what_is_said() -> None:
     assert f"{sizes['feature_skew']:,} of {layout.trainable.size:,} parameters" in said
     assert f"has {sizes['label_skew']:,} and would save {saved['label_skew']:.0f} times" in said
     assert f"All convolutions together would save {saved['conv']:.1f} times" in " ".join(said.split())
-    assert f"{saved['feature_skew']:.0f} times for the fourth convolution" in " ".join(claim.why.split())
+    # That is what was counted, too, and the claim is called what it is.
+    counted = result.read(DOCS / "reproduction/layercfl-computing-large.json")
+    cfl, own = (counted.values[Reference("multiplications", name, "")][0] for name in ("CFL", "LayerCFL"))
+    assert float(cfl) / float(own) == pytest.approx(saved["feature_skew"], rel=1e-4)
+    assert claim.verdict is not None
+    assert claim.verdict[0] == "identity"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -15,6 +15,7 @@ from coterie.report.comparison.each_client import describe_clients
 from coterie.report.comparison.findings import finding, headline, overall
 from coterie.report.comparison.table import columns_of, explain_worst_tenth, note, tabulate, with_worst_tenth
 from coterie.report.comparison.view import View, value, views
+from coterie.report.drawing.figure import Figure
 from coterie.report.gains import MOST_CLIENTS
 from coterie.report.numbers import alike, capital, count_of, decimals, join_words
 from coterie.report.rendering import render_page
@@ -30,6 +31,16 @@ if TYPE_CHECKING:
 MOST_MISSING = 20
 """At most so many missing runs are named."""
 
+
+class Published(NamedTuple):
+    """What a paper's table or figure shows, of our runs and as printed, for the page of the comparison that ran
+    it."""
+
+    figures: Sequence[Figure]
+    tables: Sequence[tuple[str, Table]]
+    """Each with what it shows."""
+
+
 LEAST_CLIENTS = 100
 """Clients that each of many settings may list; of few settings, each has its part of `MOST_CLIENTS`."""
 
@@ -42,6 +53,7 @@ def build(
     notes: Sequence[str],
     pool: Path | str | None = None,
     tuning: pl.DataFrame | None = None,
+    published: Published | None = None,
 ) -> Path:
     """Write `report.html` into the comparison's folder and return its path.
 
@@ -53,6 +65,7 @@ def build(
         notes: what went wrong with others, one sentence each.
         pool: where the cells are; without it, the folder `cells` in the comparison's.
         tuning: the trials by which settings were picked (`coterie.studies.compare.tuning.TUNING`), if any.
+        published: what is shown first, where the comparison is a published table or figure.
 
     Raises:
         BadInput: the folder cannot be written to.
@@ -66,7 +79,7 @@ def build(
         "comparison.html",
         comparison.name,
         _lead(comparison, frames),
-        [figure for setting in settings for figure in setting["figures"]],
+        [*(published.figures if published else ()), *(figure for s in settings for figure in s["figures"])],
         finding=_findings(parts),
         notes=[sentence.rstrip(".") for sentence in [*notes, *_missing(comparison, frames)]],
         reading=_reading(comparison, frames.metrics.measures[comparison.measure]),
@@ -75,6 +88,7 @@ def build(
         settings=settings,
         tuning=None if tuning is None else tabulate_tuning(tuning, frames.metrics.measures[comparison.measure]),
         table_note=f"{note(summary, metrics=frames.metrics)}{explain_worst_tenth(parts)}",
+        published=published,
         comparison=comparison.to_toml(),
         seeds=join_words(comparison.seeds, 20),
         environment=_versions(frames, pool),

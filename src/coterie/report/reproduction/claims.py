@@ -12,10 +12,10 @@ from coterie.report.tables import Markdown, Table, escape_markdown
 from coterie.studies.papers.claims import (
     DECIDED,
     JudgedClaim,
-    JudgedLink,
     Link,
     PublishedSize,
     Verdict,
+    evaluate,
     find_published_size,
     named_in,
     references,
@@ -103,19 +103,18 @@ def size_cell(sizes: Mapping[str, PublishedSize]) -> str:
 
 
 def margin_of(links: Sequence[Link], found: JudgedClaim, seeds: int) -> Markdown:
-    """The margin of the link that decides a claim."""
+    """By how much the link that decides a claim holds, or what is held against a number, and that number."""
     deciding = found.deciding
-    margin = _margin(links[deciding], found.links[deciding])
-    n = found.links[deciding].n
-    match margin:
-        case [mean, low, high]:
-            text = mean_and_interval(mean, low, high) + f", n = {n}" * (n < seeds)
-        case [mean]:
-            text = f"{signed(mean)}, n = {n}"
-        case _:
-            text = "never reached" if found.verdict == "cannot be tested" else "no value"
-    bound = turn_bound(links[deciding], found.links[deciding].bound)
-    return _with_name(f"{bound} {text}".lstrip(), links, deciding)
+    link, judged = links[deciding], found.links[deciding]
+    if judged.mean is None:
+        text = "never reached" if found.verdict == "cannot be tested" else "no value"
+    elif judged.low is None or judged.high is None:
+        text = f"{signed(_shown(link, judged.mean))}, n = {judged.n}"
+    else:
+        ends = sorted(_shown(link, end) for end in (judged.low, judged.high))
+        text = mean_and_interval(_shown(link, judged.mean), *ends) + f", n = {judged.n}" * (judged.n < seeds)
+    text = f"{_turn_bound(link, judged.bound)} {text}".lstrip()
+    return _with_name(_unsigned(text, link), links, deciding)
 
 
 def in_words(found: JudgedClaim, adds_seeds: bool) -> str:
@@ -142,46 +141,73 @@ def margin_of_printed(links: Sequence[Link], printed: Sequence[tuple[float, bool
     """The margin of the link that decides a claim by the printed numbers."""
     if printed is None:
         return MISSING
-    margins = [round(turn_to_claim(link, d), DIGITS) for link, (d, _) in zip(links, printed, strict=True)]
+    margins = [round(link.sign * d, DIGITS) for link, (d, _) in zip(links, printed, strict=True)]
     bad = [i for i, (_, holds) in enumerate(printed) if not holds]
     deciding = min(bad or range(len(links)), key=lambda i: margins[i])
-    return _with_name(signed(margins[deciding]), links, deciding)
+    link = links[deciding]
+    text = signed(round(_shown(link, printed[deciding][0]), DIGITS) + 0.0)
+    return _with_name(_unsigned(text, link), links, deciding)
 
 
 def _with_name(text: str, links: Sequence[Link], deciding: int) -> Markdown:
-    """A margin; of several links the deciding one by its name, where no other has the same."""
+    """A margin with what it is held against; of several links the deciding one by its name, if no other has it."""
+    bound = _bound_in_words(links, deciding)
     names = [_name(link) for link in links]
     name = names[deciding] if len(links) > 1 and names.count(names[deciding]) == 1 else ""
-    return Markdown(text + (f" ({escape_markdown(name)})" if name else ""))
+    return Markdown(text + (f" ({escape_markdown(bound or name)})" if bound or name else ""))
 
 
-def _margin(link: Link, judged: JudgedLink) -> list[float]:
-    """By how much a link holds: the mean, and the interval's ends where there are any; empty without a value."""
-    if judged.mean is None:
-        return []
-    mean = turn_to_claim(link, judged.mean)
-    if judged.low is None or judged.high is None:
-        return [mean]
-    return [mean, *sorted(turn_to_claim(link, end) for end in (judged.low, judged.high))]
+def _bound(link: Link) -> float | None:
+    """The number that one side of a link is; None where both name quantities."""
+    for side in (link.right, link.left):
+        if not named_in(side):
+            return evaluate(side, lambda _: 0.0)
+    return None
 
 
-def turn_to_claim(link: Link, difference: float) -> float:
-    """Left minus right turned so that it is above zero where the link holds."""
-    return difference if link.sign > 0 else 0.0 - difference
+def _bound_in_words(links: Sequence[Link], deciding: int) -> str:
+    """The number that the deciding link is held against, or both where its measured side lies between two."""
+    link = links[deciding]
+    if (bound := _bound(link)) is None:
+        return ""
+    bounds = [number for other in links if (number := _bound(other)) is not None]
+    if len(bounds) == 2 == len(links):
+        low, high = sorted(bounds)
+        return f"margin ±{high:g}" if low == -high else f"between {low:g} and {high:g}"
+    order = link.order if not named_in(link.right) else link.order.translate(_MIRRORED)
+    return f"claimed {order} {bound:g}"
 
 
-def turn_bound(link: Link, bound: str) -> str:
-    """What is known of left minus right, turned like it."""
+_MIRRORED = str.maketrans("<>", "><")
+
+
+def _shown(link: Link, difference: float) -> float:
+    """What is shown of left minus right: the measured side where the other is a number, else what is above zero
+    where the link holds."""
+    bound = _bound(link)
+    if bound is None:
+        return link.sign * difference + 0.0
+    return bound + difference if not named_in(link.right) else bound - difference
+
+
+def _unsigned(text: str, link: Link) -> str:
+    """A measured number or ratio has no plus sign, as a difference has."""
+    sides = [side for side in (link.left, link.right) if named_in(side)]
+    return text.replace("+", "") if len(sides) == 1 and " - " not in _IN_BRACKETS.sub("", sides[0]) else text
+
+
+_IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+
+
+def _turn_bound(link: Link, bound: str) -> str:
+    """What is known of left minus right, turned like what is shown of it."""
     turned = {"at least": "at most", "at most": "at least"}
-    return bound if link.sign > 0 else turned.get(bound, "")
+    keeps = link.sign > 0 if _bound(link) is None else not named_in(link.right)
+    return bound if keeps else turned.get(bound, "")
 
 
 def _name(link: Link) -> str:
     """A link in few words, by what its sides differ in; empty where that takes more than two names."""
-    if not named_in(link.right):
-        return f"{link.order} {link.right}"
-    if not named_in(link.left):
-        return f"{link.order.translate(str.maketrans('<>', '><'))} {link.left}"
     if not all(_ONE_QUANTITY.fullmatch(side) for side in (link.left, link.right)):
         return ""
     for field in ("method", "setting", "quantity"):

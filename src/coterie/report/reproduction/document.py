@@ -20,6 +20,7 @@ from coterie.report.reproduction.claims import (
     margin_of_printed,
     remarks_on_claims,
 )
+from coterie.report.reproduction.front import fill, main_results, summarise
 from coterie.report.reproduction.one_result import (
     count_claims,
     describe_run,
@@ -94,51 +95,56 @@ HEADLINES_IN_BRIEF = "<!-- main claims in brief, written by coterie reproduce --
 """The first of these lines where the document has the table without the reasons."""
 
 
+SUMMARY = ("<!-- what came out, written by coterie reproduce --front -->", "<!-- end of what came out -->")
+"""Lines between which another document has a sentence a paper and one over all."""
+
+
 def put_headlines(text: str, folder: Path) -> str:
     """Return a document with the table of headline claims between its two marks, from the results in `folder`.
+
+    Between two further marks, if it has them, go the sentences on each paper.
 
     Raises:
         BadInput: the marks are not there, an item has mistakes, or a file in the folder is damaged or of no item.
     """
     brief = HEADLINES_IN_BRIEF in text
-    before, first, rest = text.partition(HEADLINES_IN_BRIEF if brief else HEADLINES[0])
-    _, last, after = rest.partition(HEADLINES[1])
-    if not last:
-        raise BadInput(f"there is no place for the main claims; put these two lines there: {' '.join(HEADLINES)}")
     items = [load_item(name) for name in list_items()]
-    table = headline_table(items, read_results(folder, items))
+    kept = read_results(folder, items)
+    table = headline_table(items, kept)
     if brief:
         rows = [row[:-1] for row in table.rows]
         table = replace(table, header=table.header[:-1], rows=rows, texts=table.texts - 1)
-    return f"{before}{first}\n\n{to_markdown(table)}\n\n{last}{after}"
+    text = _put_between(text, HEADLINES_IN_BRIEF if brief else HEADLINES[0], HEADLINES[1], to_markdown(table))
+    if SUMMARY[0] in text:
+        said = "\n".join(f"- {sentence}" for sentence in summarise(items, kept))
+        text = _put_between(text, *SUMMARY, said)
+    return text
+
+
+def _put_between(text: str, first: str, last: str, what: str) -> str:
+    before, _, rest = text.partition(first)
+    _, found, after = rest.partition(last)
+    if not found:
+        raise BadInput(f"there is no place for the main claims; put these two lines there: {first} {last}")
+    return f"{before}{first}\n\n{what}\n\n{last}{after}"
 
 
 def headline_table(items: Sequence[Item], kept: Results) -> Table:
-    """Tabulate the papers' main claims: what was printed, and what came out at the largest scale that was run.
-
-    A scale whose result is outdated, or at which a claim cannot be tested, gives way to a smaller one without
-    such faults.
-    """
+    """Tabulate the papers' main claims: what was printed, and what came out, see `front.main_results`."""
+    by_name = {item.id: item for item in items}
     rows = []
     for item in items:
-        judged = {scale: (found, result.judge_claims(item, found)) for scale, found in kept[item.id].items()}
-        for i, (claim, printed) in enumerate(zip(item.claims, result.judge_published(item), strict=True)):
-            if not claim.headline:
-                continue
+        for claim, printed, found, judged in main_results(item, kept[item.id]):
             text = " ".join(claim.text.split()).removesuffix(".")
-            run = [s for s, (_, claims) in judged.items() if claims[i].verdict != "not run"]
-            untested = ("identity", "cannot be tested")
-            run.sort(key=lambda s: (judged[s][0].is_stale(item), judged[s][1][i].verdict in untested))
             end: list[str] = [MISSING, MISSING, TO_RUN]
-            if run:
-                found, claims = judged[run[0]]
+            if found and judged:
                 stale = f", {STALE}" * found.is_stale(item)
                 seeds = count_of(len(found.seeds), "seed")
-                ours = f"{margin_of(claim.links, claims[i], len(found.seeds))} ({found.scale}, {seeds}{stale})"
-                size = find_published_size(claims[i], printed) or MISSING
-                end = [Markdown(ours), size, Markdown(in_words(claims[i], found.adds_seeds))]
-            place = f"{item.paper}, {item.place}"
-            rows.append([place, text, margin_of_printed(claim.links, printed), *end, sentence(claim.why)])
+                ours = f"{margin_of(claim.links, judged, len(found.seeds))} ({found.scale}, {seeds}{stale})"
+                size = find_published_size(judged, printed) or MISSING
+                end = [Markdown(ours), size, Markdown(in_words(judged, found.adds_seeds))]
+            place, why = f"{item.paper}, {item.place}", sentence(fill(claim.why, item, by_name, kept))
+            rows.append([place, text, margin_of_printed(claim.links, printed), *end, why])
     return Table(["paper", "claim", "published", "here", PUBLISHED_SIZE, "verdict", "why"], rows, texts=7)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from coterie.report.numbers import MISSING, count_of, join_words
-from coterie.report.reproduction.claims import count_verdicts
+from coterie.report.comparison.page import Published
+from coterie.report.drawing.figure import Figure
+from coterie.report.numbers import MISSING, capital, count_of, join_words
+from coterie.report.reproduction.claims import claims_table, count_verdicts
 from coterie.report.reproduction.words import duration, mean_and_sd, sentence
 from coterie.report.tables import Table
 from coterie.studies.papers.claims import VERDICTS, Reference
@@ -36,9 +39,23 @@ def notes(item: Item, found: Result) -> list[str]:
     return [
         f"{heading(item)}. The paper: {sentence(item.says)}",
         f"Run here at scale {run.scale}: {run.what}",
-        f"Claims: {count_claims(item, found)}.",
-        "What was printed and what was measured, claim by claim, is in table.md beside this page.",
+        f"Claims: {count_claims(item, found)}. Each as a comparison is in table.md beside this page.",
     ]
+
+
+def published(item: Item, found: Result, figures: Sequence[Figure]) -> Published:
+    """Return what the page of a result's comparison shows first: the paper's figures, its claims and its
+    numbers."""
+    claims, _ = claims_table(item, {found.label: found})
+    plain = [[text.replace("**", "").replace("\\", "") for text in row] for row in claims.rows]  # it is Markdown
+    numbers = [(title_of(item, q, [found.scale]), numbers_of(item, {found.label: found}, q)) for q in item.shows]
+    return Published(
+        figures,
+        [
+            ("The paper's claims", replace(claims, rows=plain)),
+            *((capital(t), table) for t, table in numbers if table.rows),
+        ],
+    )
 
 
 def heading(item: Item) -> str:

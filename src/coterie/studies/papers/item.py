@@ -13,7 +13,7 @@ from functools import cached_property
 from hashlib import blake2b
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -34,6 +34,8 @@ SCALES = ("small", "medium", "large", FULL)
 """How much of a paper's setting is run, the least first."""
 
 Parts = dict[str, dict[str, Any]]
+
+Drawing = Literal["values", "rounds", "log", "layers", "pairs", "matrix", "map"]
 
 
 class _Closed(BaseModel):
@@ -62,8 +64,10 @@ class Claim(_Closed):
     """What is compared is a count, and may well be the same in every seed; otherwise that says nothing of two."""
     headline: bool = False
     """Whether it is one of the paper's main claims, for the table at the front of the page."""
+    brief: str = ""
+    """A headline claim in a few words, as they follow "the paper claims that"."""
     why: str = ""
-    """One sentence on a headline claim: why it came out as it did."""
+    """One sentence on a headline claim: why it came out as it did; see `coterie.report.reproduction.front`."""
     identity: str = ""
     """What the numbers follow from by arithmetic, if they do, whatever is trained."""
     circular: str = ""
@@ -123,6 +127,8 @@ class Item(_Closed):
     baseline: str | None = None
     target: float | None = None
     shows: list[str] = Field(min_length=1)
+    draws: list[Drawing] = ["values"]
+    """What the paper draws, see `coterie.report.reproduction.figures`."""
     experiment: dict[str, Any] = {}
     own_methods: Parts = Field(alias="methods", min_length=1)
     adapted: dict[str, str] | None = None

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from coterie.runs.folder.metrics import RunMetrics
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import polars as pl
 
     from coterie.runs.folder.run_folder import RunFolder
@@ -210,7 +212,7 @@ class Quantity(BaseModel):
             falls = measure in folder.metrics.falling
             met = pl.col("value") <= self.rounds_to if falls else pl.col("value") >= self.rounds_to
             return _first(course.filter(met), course, rounds)
-        course = self._logged(folder) if self.log is not None else _course(read_rounds(), str(self.measure))
+        course = self.read_log(folder) if self.log is not None else _course(read_rounds(), str(self.measure))
         scale = 100.0 if self.unit == "%" else 1.0
         if not course.height:
             return NAN
@@ -220,15 +222,18 @@ class Quantity(BaseModel):
         if self.at is not None:
             return scale * _reduced(course["value"], self.at)
         if self.drop_at is not None:
-            return scale * _drop(course, self._logged(folder, self.drop_at), self.measure in folder.metrics.falling)
+            return scale * _drop(
+                course, self.read_log(folder, self.drop_at), self.measure in folder.metrics.falling
+            )
         if self.share_above is not None:
             return scale * float((course["value"] > self.share_above).to_numpy().mean())
         above = self.first_above is not None
         beyond = pl.col("value") > self._edge if above else pl.col("value") < self._edge
         return _first(course.filter(beyond), course, rounds)
 
-    def _logged(self, folder: RunFolder, name: str | None = None) -> pl.DataFrame:
-        """One row a round in which it was logged: the mean over the parts that are meant."""
+    def read_log(self, folder: RunFolder, name: str | None = None) -> pl.DataFrame:
+        """Read what a run logged: a row a round that has it, columns `round`, `value`, the mean over the parts
+        meant."""
         import polars as pl
 
         rows = folder.log().filter(pl.col("name") == (name or self.log))
@@ -296,23 +301,38 @@ def _first(found: pl.DataFrame, course: pl.DataFrame, rounds: int) -> float | At
     return float(found["round"][0]) if found.height else AtLeast(rounds + 1.0)
 
 
-def _label_correlation(folder: RunFolder) -> float:
-    """Over all pairs of clients in the picture, as in DC-PFL's figure 5; NaN where one side does not vary."""
+def compare_pairs(folder: RunFolder) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
+    """Return for each pair of clients in the picture of a run how far apart they are.
+
+    Returns:
+        The divergence of their labels and their distance, `[pairs]` each; None without a picture of three clients
+        or more against each other.
+    """
     import numpy as np
 
     from coterie.grouping.label_divergence import label_divergence
 
     picture, federation = folder.picture(), folder.federation()
     if picture is None or federation is None or picture.affinity.shape[0] != picture.affinity.shape[1]:
-        return NAN
+        return None
     n = len(picture.clients)
     if n < 3:
-        return NAN
+        return None
     # The labels of all clients, as counts of each class.
     counts = np.array(federation["labels"].to_list(), np.float64)[picture.clients]
     first, second = np.triu_indices(n, 1)
     divergence = np.array([label_divergence(counts[[i, j]]) for i, j in zip(first, second, strict=True)])
-    distance = np.asarray(picture.affinity, np.float64)[first, second]
+    return divergence, np.asarray(picture.affinity, np.float64)[first, second]
+
+
+def _label_correlation(folder: RunFolder) -> float:
+    """Over all pairs of clients in the picture, as in DC-PFL's figure 5; NaN where one side does not vary."""
+    import numpy as np
+
+    pairs = compare_pairs(folder)
+    if pairs is None:
+        return NAN
+    divergence, distance = pairs
     if distance.std() == 0 or divergence.std() == 0 or not np.isfinite(distance).all():
         return NAN
     return float(np.corrcoef(distance, divergence)[0, 1])
