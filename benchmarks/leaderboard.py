@@ -1,11 +1,12 @@
-"""All methods on eight federations, each tuned with the same number of trials, with what is known of the noise.
+"""All methods on nine federations, each at the best of one grid of learning rates, with what is known of the noise.
 
     python -m benchmarks.leaderboard [--write FILE] [--only METHOD,…] [--federations NAME,…] [--folder FOLDER]
                                      [--with FOLDER] [--import MODULE] [--kept] [--smoke]
 
-A cell is a method on a federation: its trials of tuning, and its runs from every seed. It is kept in a file of its
-own as soon as it has ended, with a digest, and not run again while its settings are the same; an interruption costs
-one cell at most. A file whose digest is another one is refused.
+A cell is a method on a federation: a trial of each rate on validation samples, and its runs from every seed, scored
+as served and after one epoch on each client. It is kept in a file of its own as soon as it has ended, with a
+digest, and not run again while its settings are the same; an interruption costs one cell at most. A file whose
+digest is another one is refused.
 
 A method of your own is computed into a folder of its own, `--only NAME --folder FOLDER`, with `--import MODULE`
 where a module registers it. `--with FOLDER` adds what is there to the page as further rows.
@@ -42,7 +43,7 @@ from coterie.runs.schema.names import catalog
 KEPT = Path(__file__).parents[1] / "docs" / "leaderboard"
 PAGE = KEPT.with_suffix(".md")
 PICTURE = "leaderboard"
-SMOKE = {"only": "fedavg", "federations": "labels", "folder": KEPT, "others": [], "kept": False}
+SMOKE = {"only": "local-only", "federations": "tumours", "folder": KEPT, "others": [], "kept": False}
 NAMES = tuple(entry.name for entry in METHODS)
 """The methods of the leaderboard: all that Coterie has."""
 
@@ -71,7 +72,8 @@ def main(words: Sequence[str]) -> int:
         logging.disable(logging.WARNING)
         fill(asked.folder, methods, federations, must_run=asked.smoke)
     if asked.write is not None:
-        write(asked.write, join(read(asked.folder), asked.others))
+        own = read(asked.folder) if asked.folder.is_dir() or asked.folder != KEPT else {}
+        write(asked.write, join(own, asked.others))
         print(asked.write)
     return 0
 
@@ -103,10 +105,11 @@ def is_kept(folder: Path, federation: str, method: str) -> bool:
 def write(path: Path, results: Mapping[tuple[str, str], Result]) -> None:
     """Write the page, and its picture into `pictures` beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    chart = with_style(Figure(PICTURE, "", "", draw(results), height=560)).chart
-    assert chart is not None
-    save_charts({PICTURE: chart}, path.parent / "pictures")
-    (path.parent / "pictures" / f"{PICTURE}.png").unlink()
+    if results:
+        chart = with_style(Figure(PICTURE, "", "", draw(results), height=560)).chart
+        assert chart is not None
+        save_charts({PICTURE: chart}, path.parent / "pictures")
+        (path.parent / "pictures" / f"{PICTURE}.png").unlink()
     text = (path if path.exists() else PAGE).read_text("utf-8")
     write_whole(path, page(text, results).encode())
 

@@ -1,4 +1,7 @@
-"""The cells of the leaderboard: a method on a federation, tuned, run from every seed, and kept with a digest."""
+"""The cells of the leaderboard: a method on a federation at the best rate of a grid, kept with a digest.
+
+It is run from every seed, and scored as served and after one epoch on each client.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,24 @@ from coterie.errors import BadInput
 from coterie.runs.folder.files import write_whole
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.sections import make_name
-from coterie.studies.compare import tuning
 from coterie.studies.compare.cells import CellOutcome
 from coterie.studies.compare.measures import measure_cells
 from coterie.studies.compare.spec import Cell, Comparison
+from coterie.studies.compare.tuning import tuned_settings
 
-SEEDS = (0, 1, 2)
-TRIALS = 3
-"""Trials of tuning that every method has, its defaults among them."""
+SEEDS = (0, 1, 2, 3, 4)
+TUNING_SEEDS = (0, 1)
+"""From which each rate is tried, on validation samples."""
+OTHER_SEEDS = (5, 6, 7, 8, 9)
+"""From which FedAvg is run again, to show what other seeds do to one and the same method."""
+RATES = (0.02, 0.05, 0.1, 0.2)
+"""The learning rates that every method is tried with."""
+ADAM_RATES = (0.002, 0.005, 0.01, 0.02)
 ROUNDS = 20
+ADAPTED = "+FT"
+"""The end of a row's name that is a method after one epoch on each client."""
+REFERENCE = "fedavg"
+"""The method that cells are held against, whether they are this one at another rate, and that is run again."""
 GAUSSIAN = ("fedcr", "fedsr")
 """Methods whose network ends in Gaussian features."""
 UNDIGESTED = ("digest", "seconds", "machine")
@@ -45,10 +57,13 @@ class Federation:
 
     about: str
     """What it is, in a sentence."""
+    skew: str
+    """In what its clients differ, in a few words."""
     data: Mapping[str, Any]
     network: Mapping[str, Any]
     training: Mapping[str, Any]
     rounds: int = ROUNDS
+    rates: tuple[float, ...] = RATES
 
 
 class Characters(nn.Module):
@@ -83,19 +98,31 @@ def hospitals(public: bool) -> Dataset:
     return Dataset("hospitals", inputs, back, 2, people, names, user_groups=special)
 
 
+@dataset()
+def tumours(public: bool) -> Dataset:
+    """569 tumours of the breast: 30 measures of nuclei of cells, benign or malignant (Wolberg et al., 1995)."""
+    from sklearn.datasets import load_breast_cancer
+
+    kept = load_breast_cancer()
+    inputs = (kept.data - kept.data.mean(0)) / kept.data.std(0)
+    return Dataset("tumours", inputs.astype(np.float32), kept.target.astype(np.int64), 2)
+
+
 PERCEPTRON = {"name": "mlp", "hidden": [32]}
-USUAL = {"epochs": 1, "batch_size": 20, "lr": 0.05}
+USUAL = {"epochs": 1, "batch_size": 20}
 FEW = {"samples_per_client": 100, "public": 100}
 
 FEDERATIONS: dict[str, Federation] = {
     "iid": Federation(
         "Digits of scikit-learn, dealt to 12 clients at random: the control, where nothing is to be found.",
+        "no skew",
         {"name": "digits", "split": "iid", "clients": 12, **FEW},
         PERCEPTRON,
         USUAL,
     ),
     "labels": Federation(
         "Fashion-MNIST; each class is cut over 12 clients by a Dirichlet draw of 0.2 (label skew).",
+        "skewed labels (Dirichlet)",
         {"name": "fashion-mnist", "split": "dirichlet(0.2)", "clients": 12, **FEW},
         PERCEPTRON,
         USUAL,
@@ -103,6 +130,7 @@ FEDERATIONS: dict[str, Federation] = {
     "turned": Federation(
         "MNIST; 12 clients in four planted groups, whose images are turned by 0, 90, 180 and 270 degrees "
         "(feature skew).",
+        "turned images, four planted groups",
         {"name": "mnist", "split": "rotated(4)", "clients": 12, **FEW},
         PERCEPTRON,
         USUAL,
@@ -110,6 +138,7 @@ FEDERATIONS: dict[str, Federation] = {
     "writers": Federation(
         "MNIST by who wrote it: 16 writers, census employees or students (real feature skew; ARI against "
         "these two).",
+        "handwriting, real",
         {"name": "mnist-writers", "split": "by-user", "clients": 16, "public": 100},
         PERCEPTRON,
         USUAL,
@@ -117,34 +146,57 @@ FEDERATIONS: dict[str, Federation] = {
     "swapped": Federation(
         "Fashion-MNIST; 12 clients in three planted groups, each with a permutation of the labels of its own "
         "(concept skew).",
+        "labels that mean different things, three planted groups",
         {"name": "fashion-mnist", "split": "permuted-labels(3)", "clients": 12, **FEW},
         PERCEPTRON,
         USUAL,
     ),
     "signals": Federation(
         "UCI HAR by person: 15 people who carry a phone, six activities (real, a signal).",
+        "movements of people, real",
         {"name": "uci-har", "split": "by-user", "clients": 15, **FEW},
         PERCEPTRON,
         USUAL,
     ),
     "roles": Federation(
         "Shakespeare by role: 8 roles, the next character from the last four (real, text).",
+        "speech of roles, real",
         {"name": "shakespeare", "split": "by-user", "clients": 8, "samples_per_client": 40, "public": 20},
         {"name": "benchmarks.leaderboard_cells:Characters"},
-        {"epochs": 1, "batch_size": 10, "lr": 0.005, "optimizer": "adam"},
+        {"epochs": 1, "batch_size": 10, "optimizer": "adam"},
         rounds=10,
+        rates=ADAM_RATES,
     ),
     "table": Federation(
         "A made table of 16 hospitals; in six the same signs mean the other outcome (planted concept skew).",
+        "signs that mean different things, two planted groups",
         {"name": "benchmarks.leaderboard_cells:hospitals", "split": "by-user", "public": 100},
         {"name": "mlp", "hidden": [16]},
-        {"epochs": 1, "batch_size": 20, "lr": 0.1},
+        USUAL,
+    ),
+    "tumours": Federation(
+        "Tumours of the breast by measures of cells, dealt to 8 hospitals by a Dirichlet draw of 0.3 (real data, "
+        "medical; label skew).",
+        "skewed labels, few samples, medical",
+        {
+            "name": "benchmarks.leaderboard_cells:tumours",
+            "split": "dirichlet(0.3)",
+            "clients": 8,
+            "samples_per_client": 60,
+            "public": 40,
+        },
+        {"name": "mlp", "hidden": [16]},
+        USUAL,
     ),
 }
 
 
-def plan(federation: str, method: str) -> Comparison:
-    """Return the comparison of a method alone; FedAvg has a second row, after fine-tuning.
+def plan(
+    federation: str, method: str, rate: float, seeds: Sequence[int] | None = None, *, tuning: bool = False
+) -> Comparison:
+    """Return the comparison of a method alone at a rate, with a second row after one epoch on each client.
+
+    In tuning there is no such row, and the scores are on validation samples.
 
     Raises:
         BadInput: there is no such method.
@@ -153,15 +205,24 @@ def plan(federation: str, method: str) -> Comparison:
     network = (
         {**one.network, "name": "gaussian-mlp"} if method in GAUSSIAN and "hidden" in one.network else one.network
     )
+    # A method with a learning rate of its own is tried with that.
+    own = "method.lr" in tuned_settings(method)
+    evaluation = {"every": one.rounds, **({"on": "validation"} if tuning else {"adapt": {"epochs": 1}})}
     experiment = {
         "data": dict(one.data),
         "network": dict(network),
-        "training": dict(one.training),
-        "evaluation": {"every": one.rounds},
+        "training": {**one.training, **({} if own else {"lr": rate})},
+        "evaluation": evaluation,
         "run": {"rounds": one.rounds, "workers": 1},
     }
     return Comparison.from_tables(
-        {"name": "leaderboard", "methods": [method], "seeds": list(SEEDS), "experiment": experiment}
+        {
+            "name": "leaderboard",
+            "methods": {method: {"method": {"name": method, **({"lr": rate} if own else {})}}},
+            "adapted": {} if tuning else {f"{method}{ADAPTED}": method},
+            "seeds": list(SEEDS if seeds is None else seeds),
+            "experiment": experiment,
+        }
     )
 
 
@@ -169,9 +230,11 @@ def settings_of(federation: str, method: str) -> dict[str, Any]:
     """Return what a result depends on, as it is kept beside it."""
     import coterie
 
-    tables = plan(federation, method).tables()
-    whole = {"experiment": tables["experiment"], "seeds": list(SEEDS), "trials": TRIALS}
-    kept: dict[str, Any] = json.loads(json.dumps({**whole, "coterie": coterie.__version__}))
+    rates = FEDERATIONS[federation].rates
+    tables = plan(federation, method, rates[0]).tables()
+    whole = {"experiment": tables["experiment"], "rates": list(rates)}
+    seeds = {"seeds": list(SEEDS), "tuning_seeds": list(TUNING_SEEDS), "other_seeds": list(OTHER_SEEDS)}
+    kept: dict[str, Any] = json.loads(json.dumps({**whole, **seeds, "coterie": coterie.__version__}))
     return kept
 
 
@@ -190,13 +253,14 @@ def compute(federation: str, method: str) -> Result:
         "settings": settings_of(federation, method),
         "failed": None,
         "measure": None,
-        "picked": {},
+        "rate": None,
         "trials": [],
         "rows": {},
+        "again": [],
     }
     try:
         with tempfile.TemporaryDirectory() as folder:
-            found |= _measure(plan(federation, method), Path(folder))
+            found |= _measure(federation, method, Path(folder))
     except BadInput as problem:
         found["failed"] = problem.problems[0]
     found = json.loads(json.dumps(found))
@@ -208,9 +272,38 @@ def compute(federation: str, method: str) -> Result:
     }
 
 
-def _measure(comparison: Comparison, pool: Path) -> dict[str, Any]:
-    comparison.check(pool)
-    comparison, trials = tuning.tune(comparison, TRIALS, lambda cells: _play(cells, pool), pool)
+def _measure(federation: str, method: str, pool: Path) -> dict[str, Any]:
+    rates = FEDERATIONS[federation].rates
+    plan(federation, method, rates[0]).check(pool)
+    trials: list[dict[str, Any]] = []
+    for rate in rates:
+        tried, falls, measure = _read_rows(plan(federation, method, rate, TUNING_SEEDS, tuning=True), pool)
+        values, losses = ([run[what] for run in tried[method]] for what in ("value", "train_loss"))
+        trials.append({"rate": rate, "values": values, "losses": losses})
+    best = max(trials, key=lambda trial: _goodness(trial["values"], falls))
+    rows, _, _ = _read_rows(plan(federation, method, best["rate"]), pool)
+    again: list[dict[str, Any]] = []
+    if method == REFERENCE:
+        again = _read_rows(plan(federation, method, best["rate"], OTHER_SEEDS), pool)[0][method]
+    return {
+        "measure": measure,
+        "falls": falls,
+        "rate": best["rate"],
+        "trials": trials,
+        "rows": rows,
+        "again": again,
+    }
+
+
+def _goodness(values: Sequence[float | None], falls: bool) -> float:
+    """The mean over the seeds, turned so that more is better; least where a run ended without a number."""
+    known = [np.nan if value is None else value for value in values]
+    mean = float(np.mean(known))
+    return -np.inf if np.isnan(mean) else -mean if falls else mean
+
+
+def _read_rows(comparison: Comparison, pool: Path) -> tuple[dict[str, list[dict[str, Any]]], bool, str]:
+    """Run a comparison; return what each row has, seed by seed, whether less is better, and of which measure."""
     outcomes = _play(comparison.cells(), pool)
     failed = [outcome.sentence for outcome in outcomes.values() if outcome.status != "finished"]
     if failed:
@@ -218,21 +311,34 @@ def _measure(comparison: Comparison, pool: Path) -> dict[str, Any]:
     frames = measure_cells(comparison, {key: RunFolder(pool / key) for key in outcomes})
     comparison = comparison.measured_by(frames.metrics)
     rows: dict[str, list[dict[str, Any]]] = {}
-    columns = ("seed", "groups", "ari", "up_bytes", "down_bytes", "simulated_seconds", "worst10")
+    columns = ("seed", "groups", "ari", "up_bytes", "down_bytes", "worst10")
     for end in frames.cells.iter_rows(named=True):
         clients = frames.clients.filter((pl.col("method") == end["method"]) & (pl.col("seed") == end["seed"]))
+        passes = end.get("passes")
+        extra = 1.0 if end["method"].endswith(ADAPTED) else 0.0
         rows.setdefault(end["method"], []).append(
             {name: end[name] for name in columns}
-            | {"value": end[comparison.measure], "clients": clients[frames.metrics.deciding.name].to_list()}
+            | {
+                "passes": None if passes is None else passes + extra,
+                "samples": _mean_samples(RunFolder(pool / end["key"])),
+                "train_loss": _last_loss(RunFolder(pool / end["key"])),
+                "value": end[comparison.measure],
+                "clients": clients[frames.metrics.deciding.name].to_list(),
+            }
         )
-    setting = comparison.settings[0].name
-    return {
-        "measure": comparison.measure,
-        "falls": comparison.measure in frames.metrics.falling,
-        "picked": comparison.tuned.get(setting, {}).get(comparison.methods[0].name, {}),
-        "trials": trials.select("trial", "changes", "value", "picked").to_dicts(),
-        "rows": rows,
-    }
+    return rows, comparison.measure in frames.metrics.falling, comparison.measure
+
+
+def _last_loss(folder: RunFolder) -> float | None:
+    """The loss of the last round's training, which no two methods share to the last digit."""
+    losses = folder.rounds()["train_loss"].drop_nulls()
+    return float(losses[-1]) if len(losses) else None
+
+
+def _mean_samples(folder: RunFolder) -> float | None:
+    """The mean number of training samples a client."""
+    federation = folder.federation()
+    return None if federation is None else round(float(federation["train"].to_numpy().mean()), 1)
 
 
 def _play(cells: Iterable[Cell], pool: Path) -> dict[str, CellOutcome]:

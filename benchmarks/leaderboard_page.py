@@ -13,12 +13,19 @@ from scipy.stats import rankdata
 
 from benchmarks.document_sections import markdown
 from benchmarks.kept_cells import fill_marks
-from benchmarks.leaderboard_cells import FEDERATIONS, Result
+from benchmarks.leaderboard_cells import ADAPTED, FEDERATIONS, REFERENCE, Result
 from coterie.report.drawing.figure import Chart
 from coterie.report.numbers import MISSING, decimals
 from coterie.studies.compare.table import interval
 
 Results = Mapping[tuple[str, str], Result]
+
+COMMAND = "python -m benchmarks.leaderboard --write docs/leaderboard.md"
+
+PICTURE = """![Ranks of all methods on each federation, the best mean rank on top](pictures/leaderboard.svg)
+
+A number in it is a rank, 1 is the best, and equal ones share the mean of their places. A dot: it cannot be told
+from the best."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +42,18 @@ class Standing:
     by_client: tuple[float, float, float]
     """The same, paired by client and seed."""
     worst: float
+    adapted: tuple[float, float] | None
+    """Mean and half of the interval after one epoch on each client."""
+    groups: float
     ari: float | None
+    passes: float | None
+    """Over its own samples that a client trains, a mean over clients."""
     megabytes: float
-    seconds: float
+    samples: float | None
+    """For training, a mean over clients."""
+    rate: float | None
+    is_reference: str
+    """At which rate it is FedAvg, as `fedavg, lr 0.1`; empty where it is not."""
 
     @property
     def is_best(self) -> bool:
@@ -52,14 +68,14 @@ class Standing:
 
 def stand(results: Results, federation: str) -> dict[str, Standing]:
     """Return how every row did on a federation, the best first."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    falls = False
-    for (place, _), result in sorted(results.items()):
-        if place == federation and not result["failed"]:
-            rows |= result["rows"]
-            falls = result["falls"]
-    if not rows:
+    there = {
+        name: one for (place, name), one in sorted(results.items()) if place == federation and not one["failed"]
+    }
+    if not there:
         return {}
+    falls = any(one["falls"] for one in there.values())
+    every = {name: runs for one in there.values() for name, runs in one["rows"].items()}
+    rows = {name: runs for name, runs in every.items() if not name.endswith(ADAPTED)}
     values = {name: np.array([run["value"] for run in runs], np.float64) for name, runs in rows.items()}
     means = np.array([each.mean() for each in values.values()])
     ranks = rankdata(np.where(np.isnan(means), np.inf, means if falls else -means))
@@ -76,11 +92,42 @@ def stand(results: Results, federation: str) -> dict[str, Standing]:
             (0.0, 0.0, 0.0) if is_best else interval(values[name] - values[best]),
             (0.0, 0.0, 0.0) if is_best else interval(clients[name] - clients[best]),
             _mean(run["worst10"] for run in runs),
+            _mean_and_half(every.get(f"{name}{ADAPTED}")),
+            _mean(run["groups"] for run in runs),
             None if any(run["ari"] is None for run in runs) else _mean(run["ari"] for run in runs),
+            None if any(run["passes"] is None for run in runs) else _mean(run["passes"] for run in runs),
             _mean((run["up_bytes"] + run["down_bytes"]) / 1e6 for run in runs),
-            _mean(run["simulated_seconds"] for run in runs),
+            None if any(run["samples"] is None for run in runs) else _mean(run["samples"] for run in runs),
+            there[name]["rate"],
+            find_reference(there, name),
         )
     return dict(sorted(found.items(), key=lambda item: (item[1].rank, item[0])))
+
+
+def find_reference(there: Mapping[str, Result], method: str) -> str:
+    """Say at which rate a method is FedAvg: one group in every seed, and equal trials and losses at its rate."""
+    own, reference = there[method], there.get(REFERENCE)
+    if method == REFERENCE or reference is None or any(run["groups"] != 1 for run in own["rows"][method]):
+        return ""
+    ours, theirs = ([t for t in one["trials"] if t["rate"] == own["rate"]] for one in (own, reference))
+    if ours != theirs:
+        return ""
+    if own["rate"] == reference["rate"] and not _have_equal_values(
+        own["rows"][method], reference["rows"][REFERENCE]
+    ):
+        return ""
+    return f"{REFERENCE}, lr {own['rate']:g}"
+
+
+def _have_equal_values(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> bool:
+    return [run["value"] for run in first] == [run["value"] for run in second]
+
+
+def _mean_and_half(runs: list[dict[str, Any]] | None) -> tuple[float, float] | None:
+    if not runs:
+        return None
+    mean, low, _ = interval(_numbers([run["value"] for run in runs]))
+    return mean, mean - low
 
 
 def _numbers(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -104,30 +151,58 @@ def page(text: str, results: Results) -> str:
     present = {name: of for name, of in standings.items() if of}
     parts: list[str] = []
     for name, of in present.items():
-        parts += [f"## {name}", FEDERATIONS[name].about, table(of, name)]
+        parts += [f"## {name}", FEDERATIONS[name].about, table(of, name), *says_noise(results, name)]
         failed = [one for (place, _), one in sorted(results.items()) if place == name and one["failed"]]
         reasons = [f"`{one['method']}` ({one['failed']})" for one in failed]
         parts += [f"Not here: {'; '.join(reasons)}."] if reasons else []
-    first = [says(present), *says_missing(present)]
-    return fill_marks(text, {"first": first, "summary": [summary(present)], "federations": parts})
+    first = [*([says(present, results)] if present else []), *says_missing(present)]
+    return fill_marks(
+        text, {"first": first, "summary": [PICTURE, summary(present)] if present else [], "federations": parts}
+    )
 
 
-def says(standings: Mapping[str, Mapping[str, Standing]]) -> str:
-    """Return who is first where, and how many cannot be told from it."""
+def says(standings: Mapping[str, Mapping[str, Standing]], results: Results) -> str:
+    """Return which three to try first, by the kind of skew and the samples of a client."""
     lines = []
     for federation, of in standings.items():
+        falls = any(
+            one["falls"] for (place, _), one in results.items() if place == federation and not one["failed"]
+        )
+        tried: dict[str, float] = {}
+        for name, one in of.items():
+            if not one.is_reference:  # that is FedAvg, under another name
+                tried[name] = one.mean
+                if one.adapted is not None and (one.adapted[0] < one.mean) == falls and one.adapted[0] != one.mean:
+                    tried[f"{name}{ADAPTED}"] = one.adapted[0]
+                    del tried[name]
+        best = sorted(tried, key=lambda name: tried[name] if falls else -tried[name])[:3]
+        samples = next((f", {one.samples:.0f} samples a client" for one in of.values() if one.samples), "")
+        named = ", ".join(f"`{name}` ({_value(tried[name], federation)})" for name in best)
         near = sum(one.is_within_noise for one in of.values()) - 1
         lines.append(
-            f"* **{federation}**: `{next(iter(of))}`; {near} of the other {len(of) - 1} are within noise of it."
+            f"* **{FEDERATIONS[federation].skew}**{samples} (`{federation}`): {named}; as served, {near} of the "
+            f"other {len(of) - 1} are within noise of the best."
         )
     return "\n".join(lines)
+
+
+def says_noise(results: Results, federation: str) -> list[str]:
+    """Return a sentence on what other seeds do to FedAvg, where that was run."""
+    one = results.get((federation, REFERENCE))
+    if one is None or one["failed"] or not one["again"]:
+        return []
+    values = ((run["value"] for run in runs) for runs in (one["rows"][REFERENCE], one["again"]))
+    first, again = (f"{_value(_mean(runs), federation)}" for runs in values)
+    return [f"Noise: FedAvg has {first} above, and {again} at the same settings from other seeds."]
 
 
 def says_missing(present: Mapping[str, Mapping[str, Standing]]) -> list[str]:
     """Return a sentence that names the federations without any result; nothing where there are none."""
     missing = [f"**{name}**" for name in FEDERATIONS if name not in present]
+    if not present:
+        return [f"**Nothing is computed so far** with one grid of rates for all; `{COMMAND}` does it."]
     said = f"{len(present)} of the {len(FEDERATIONS)} federations are computed so far; all below is of these"
-    return [f"**{said}.** Not yet: {', '.join(missing)}; the same command does it."] if missing else []
+    return [f"**{said}.** Not yet: {', '.join(missing)}; `{COMMAND}` goes on."] if missing else []
 
 
 def summary(standings: Mapping[str, Mapping[str, Standing]]) -> str:
@@ -160,18 +235,23 @@ def table(of: Mapping[str, Standing], federation: str) -> str:
     for name, one in of.items():
         text = f"{_value(one.mean, federation)} ± {_value(one.half, federation)}"
         mean, low, high = (_value(value, federation) for value in one.difference)
+        adapted = one.adapted and " ± ".join(_value(value, federation) for value in one.adapted)
         lines.append(
             [
-                f"`{name}`",
+                f"`{name}`" + (f" = {one.is_reference}" if one.is_reference else ""),
                 f"**{text}**" if one.is_within_noise else text,
                 "best" if one.is_best else f"{mean} [{low}, {high}]",
+                adapted or MISSING,
                 _value(one.worst, federation),
+                decimals(one.groups, 1),
                 MISSING if one.ari is None else decimals(one.ari),
+                MISSING if one.rate is None else f"{one.rate:g}",
+                MISSING if one.passes is None else decimals(one.passes, 0),
                 decimals(one.megabytes, 1),
-                decimals(one.seconds, 1),
             ]
         )
-    return markdown(("method", what, "to the best", "worst 10 %", "ARI", "MB", "simulated s"), lines, 1)
+    header = ("method", what, "to the best", "after an epoch", "worst 10 %", "groups", "ARI", "lr", "passes", "MB")
+    return markdown(header, lines, 1)
 
 
 def draw(results: Results) -> Chart:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from benchmarks import leaderboard, leaderboard_cells, leaderboard_page
 from benchmarks.leaderboard_cells import Federation, Result, digest_of, file_of, join, keep, read
-from benchmarks.measuring import machine
 from coterie.errors import BadInput
 
 ROOT = Path(__file__).parents[1]
@@ -20,16 +18,25 @@ PLUGIN = ROOT / "examples" / "plugin" / "src"
 OWN = "coterie_example.method:FedAvgMFocal"
 
 
-def result(method: str, values: list[float], federation: str = "iid") -> Result:
-    """A result as it is kept, of two clients a seed."""
-    runs = [
+def result(
+    method: str,
+    values: list[float],
+    federation: str = "iid",
+    *,
+    trial: float = 0.5,
+    adapted: float = -0.1,
+    rate: float = 0.1,
+) -> Result:
+    """A result as it is kept, of two clients a seed; after an epoch on each client it has `adapted` more."""
+    runs: list[dict[str, Any]] = [
         {
             "seed": seed,
             "groups": 1,
             "ari": None,
             "up_bytes": 1_000_000,
             "down_bytes": 500_000,
-            "simulated_seconds": 2.0,
+            "passes": None,
+            "samples": 40.0,
             "worst10": value - 0.1,
             "value": value,
             "clients": [value - 0.1, value + 0.1],
@@ -43,21 +50,23 @@ def result(method: str, values: list[float], federation: str = "iid") -> Result:
         "failed": None,
         "measure": "macro_accuracy",
         "falls": False,
-        "picked": {},
-        "trials": [],
-        "rows": {method: runs},
+        "rate": rate,
+        "trials": [{"rate": rate, "values": [trial], "losses": [trial]}],
+        "rows": {method: runs, f"{method}+FT": [{**run, "value": run["value"] + adapted} for run in runs]},
+        "again": [{**run, "value": run["value"] - 0.02} for run in runs] if method == "fedavg" else [],
     }
     return {**found, "digest": digest_of(found), "seconds": 1.0, "machine": {}}
 
 
 def test_the_committed_page_is_that_of_the_committed_results() -> None:
     written = leaderboard.PAGE.read_text("utf-8")
-    assert written == leaderboard_page.page(written, read(leaderboard.KEPT))
+    kept = read(leaderboard.KEPT) if leaderboard.KEPT.is_dir() else {}
+    assert written == leaderboard_page.page(written, kept)
 
 
 def test_every_committed_result_is_of_the_settings_of_today() -> None:
     """So the command has nothing to compute but what has never been."""
-    for federation, method in read(leaderboard.KEPT):
+    for federation, method in read(leaderboard.KEPT) if leaderboard.KEPT.is_dir() else {}:
         assert leaderboard.is_kept(leaderboard.KEPT, federation, method), (federation, method)
 
 
@@ -75,7 +84,7 @@ def test_a_result_that_was_changed_is_refused(tmp_path: Path) -> None:
 def test_how_long_it_took_is_not_in_the_digest() -> None:
     one = result("fedavg", [0.5])
     assert digest_of({**one, "seconds": 9.0, "machine": {"cores": 3}}) == one["digest"]
-    assert digest_of({**one, "picked": {"training": {"lr": 0.5}}}) != one["digest"]
+    assert digest_of({**one, "rate": 0.5}) != one["digest"]
 
 
 def test_a_folder_joins_only_with_new_methods_of_the_same_settings(tmp_path: Path) -> None:
@@ -85,7 +94,7 @@ def test_a_folder_joins_only_with_new_methods_of_the_same_settings(tmp_path: Pat
     keep(tmp_path / "again", result("fedavg", [0.6, 0.7, 0.8]))
     with pytest.raises(BadInput, match=r"is of 'fedavg', which is on the leaderboard already"):
         join(own, [tmp_path / "again"])
-    other = {**result("mine", [0.9]), "settings": {**own["iid", "fedavg"]["settings"], "trials": 99}}
+    other = {**result("mine", [0.9]), "settings": {**own["iid", "fedavg"]["settings"], "seeds": [99]}}
     keep(tmp_path / "other", {**other, "digest": digest_of(other)})
     with pytest.raises(BadInput, match=r"was made under other settings than the leaderboard's 'iid'"):
         join(own, [tmp_path / "other"])
@@ -93,19 +102,53 @@ def test_a_folder_joins_only_with_new_methods_of_the_same_settings(tmp_path: Pat
         join(own, [tmp_path / "nowhere"])
 
 
+def test_the_page_says_what_to_try_first_and_which_cells_are_fedavg() -> None:
+    """A method of one group with FedAvg's own trials at its rate is FedAvg; it is not among the three to try."""
+    kept: dict[tuple[str, str], Any] = {
+        ("labels", name): one
+        for name, one in {
+            "fedavg": result("fedavg", [0.70, 0.72, 0.71], "labels"),
+            "layercfl": result("layercfl", [0.80, 0.82, 0.81], "labels", rate=0.2),
+            # The same on validation samples by chance, and not on the others.
+            "fedprox": result("fedprox", [0.60, 0.61, 0.62], "labels"),
+            "ditto": result("ditto", [0.60, 0.62, 0.61], "labels", trial=0.4, adapted=0.3),
+            "fedrep": result("fedrep", [0.5, 0.5, 0.5], "labels", trial=0.4),
+        }.items()
+    }
+    # FedAvg was tried with both rates, and took the lower one.
+    fedavg = kept["labels", "fedavg"]
+    kept["labels", "fedavg"] = {**fedavg, "trials": [*fedavg["trials"], {**fedavg["trials"][0], "rate": 0.2}]}
+    marks = "".join(
+        f"<!-- begin {name} -->\n\n<!-- end {name} -->\n" for name in ("first", "summary", "federations")
+    )
+    page = leaderboard_page.page(marks, kept)
+    (first,) = [line for line in page.splitlines() if line.startswith("* **")]
+    assert first.startswith("* **skewed labels (Dirichlet)**, 40 samples a client (`labels`): ")
+    assert "`ditto+FT` (91.0), `fedavg` (71.0), `fedprox` (61.0); " in first
+    assert "| `layercfl` = fedavg, lr 0.2 | **81.0 ± 2.5** | best | 71.0 ± 2.5 |" in page
+    assert page.count("` = fedavg") == 1
+    assert "Noise: FedAvg has 71.0 above, and 69.0 at the same settings from other seeds." in page
+    # With two groups in one seed it is not FedAvg any more.
+    rows = json.loads(json.dumps(kept["labels", "layercfl"]))
+    rows["rows"]["layercfl"][1]["groups"] = 2
+    assert "= fedavg" not in leaderboard_page.page(marks, {**kept, ("labels", "layercfl"): rows})
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"name": "digits", "split": "iid", "clients": 4, "public": 20}
-    one = Federation("Tiny.", data, {"name": "mlp", "hidden": [8]}, {"batch_size": 50}, rounds=2)
+    network = {"name": "mlp", "hidden": [8]}
+    one = Federation("Tiny.", "no skew", data, network, {"batch_size": 50}, rounds=2, rates=(0.02, 0.2))
     monkeypatch.setattr(leaderboard_cells, "FEDERATIONS", {"tiny": one})
     monkeypatch.setattr(leaderboard, "FEDERATIONS", {"tiny": one})
     monkeypatch.setattr(leaderboard_page, "FEDERATIONS", {"tiny": one})
     monkeypatch.setattr(leaderboard_cells, "SEEDS", (0, 1))
-    monkeypatch.setattr(leaderboard_cells, "TRIALS", 2)
+    monkeypatch.setattr(leaderboard_cells, "TUNING_SEEDS", (0,))
+    monkeypatch.setattr(leaderboard_cells, "OTHER_SEEDS", (2,))
     monkeypatch.syspath_prepend(PLUGIN)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.usefixtures("tiny")
 def test_a_method_of_ones_own_joins_by_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -121,8 +164,13 @@ def test_a_method_of_ones_own_joins_by_a_folder(
     (path,) = mine.glob("tiny/*.json")
     kept = json.loads(path.read_text("utf-8"))
     assert kept["failed"] is None
-    assert [trial["trial"] for trial in kept["trials"]] == [1, 2]
+    assert [trial["rate"] for trial in kept["trials"]] == [0.02, 0.2]
+    assert kept["rate"] == max(kept["trials"], key=lambda trial: trial["values"][0])["rate"]
     assert [run["seed"] for run in kept["rows"][OWN]] == [0, 1]
+    assert {*kept["rows"]} == {OWN, f"{OWN}+FT"}
+    # FedAvg is run again, from other seeds.
+    fedavg = read(ours)["tiny", "fedavg"]
+    assert [run["seed"] for run in fedavg["again"]] == [2]
     # Nothing is computed again, and the page has a row of it.
     only = ("--only", "fedavg,local-only", "--folder", str(ours))
     said = call(*only, "--with", str(mine), "--write", str(page))
@@ -137,7 +185,7 @@ def test_a_method_of_ones_own_joins_by_a_folder(
         call("--only", "fedprox,ditto", "--folder", str(ours))
     assert file_of(ours, "tiny", "fedprox").exists()
     # Other settings, and it is computed again.
-    monkeypatch.setattr(leaderboard_cells, "TRIALS", 1)
+    monkeypatch.setattr(leaderboard_cells, "SEEDS", (0, 1, 3))
     assert not leaderboard.is_kept(ours, "tiny", "fedavg")
 
 
@@ -152,11 +200,8 @@ def interrupt_at(name: str) -> Callable[[str, str], Result]:
     return compute
 
 
-@pytest.mark.slow
-def test_a_kept_cell_computed_again_has_the_same_digest() -> None:
-    kept = read(leaderboard.KEPT)["table", "local-only"]
-    here = machine()
-    if any(kept["machine"][name] != here[name] for name in ("processor", "instructions", "torch", "numpy")):
-        pytest.skip("the bits of a result are those of one machine and its libraries")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    assert leaderboard_cells.compute("table", "local-only")["digest"] == kept["digest"]
+@pytest.mark.medium
+@pytest.mark.usefixtures("tiny")
+def test_a_cell_computed_again_has_the_same_digest() -> None:
+    first, again = (leaderboard_cells.compute("tiny", "fedprox") for _ in range(2))
+    assert (first["failed"], first["digest"]) == (None, again["digest"])
