@@ -27,6 +27,7 @@ COMMANDS = (
     "run",
     "resume",
     "show",
+    "cost",
     "report",
     "watch",
     "explain",
