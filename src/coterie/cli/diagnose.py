@@ -80,6 +80,10 @@ def diagnose(
         bool,
         typer.Option("--losses/--no-losses", help="Ask what each other's models lose, too; decides nothing."),
     ] = False,
+    layers: Annotated[
+        bool,
+        typer.Option("--layers/--no-layers", help="Find out which layers tell the clients apart, too."),
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE.json", help="Write everything to this file, too.")
     ] = None,
@@ -117,7 +121,13 @@ def diagnose(
         said = describe_run(experiment.resolved()).partition(" on ")[2]
         with show_progress() as progress:
             diagnosis = diagnosing.diagnose(
-                experiment, alpha=alpha, starts=starts, gains=gains, losses=losses, progress=progress
+                experiment,
+                alpha=alpha,
+                starts=starts,
+                gains=gains,
+                losses=losses,
+                layers=layers,
+                progress=progress,
             )
             suggestions = predict_costs(suggest(diagnosis, experiment), experiment, progress)
     for sentence in describe(diagnosis, suggestions, experiment, said):

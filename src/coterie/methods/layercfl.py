@@ -4,7 +4,7 @@ https://doi.org/10.1186/s42400-023-00172-x. CFL's recursion (see `cfl.py`), but 
     1. Cosines are taken of the layers in `layers` alone: a convolution where clients differ in features, a dense
        layer where they differ in labels. `auto` takes the layer that parts the clients most clearly and steadily in
        the rounds before `t_min`, as the paper leaves the choice open (D2).
-    2. eps2 is held against the updates of these layers (Eq. 28).
+    2. eps2 is held against the updates of these layers (Eq. 28); by default it is 0, which is no condition.
     3. Members count by their samples.
 Decisions where the paper is silent, and cost: docs/methods/layercfl.md
 """

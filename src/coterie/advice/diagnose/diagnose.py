@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.advice.diagnose.diagnosis import MOST_DISTANCES, Diagnosis, make_groups
 from coterie.advice.diagnose.kinds import GroupKinds, Kinds, Targets
+from coterie.advice.diagnose.layers import LayerSignal, compare_layers
 from coterie.advice.diagnose.pay import Pay, choose_kind, weigh
 from coterie.advice.diagnose.signals import MOST_CLIENTS, MOST_PUBLIC, Signal
 from coterie.clients.data.divide.partition import DEFAULT_CLIENTS
@@ -70,7 +71,9 @@ UNTRIED = (
     "do not, no structure can be found"
 )
 
-NOT_COMPARED = "losses and predictions were not compared: of {size:,} parameters only sketches of directions cross"
+NOT_COMPARED = (
+    "losses and predictions were not compared, nor layers: of {size:,} parameters only sketches of directions cross"
+)
 
 
 def diagnose(
@@ -82,6 +85,7 @@ def diagnose(
     gains: bool = True,
     profiles: bool | None = None,
     losses: bool = False,
+    layers: bool = False,
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
     """Say whether clients of an experiment should be grouped, into which groups, and who gains, before training.
@@ -102,6 +106,7 @@ def diagnose(
             can be told apart; None if they are simulated alone.
         losses: whether clients also tell what each other's models lose on their data. Each is sent the models of at
             most 64 clients' halves. Where the server holds public samples, predictions on these are compared, too.
+        layers: whether to find out which layers tell the clients apart, of at most 64 clients.
         progress: is told what has been done, a sentence at a time.
 
     Raises:
@@ -133,10 +138,12 @@ def diagnose(
         with one_thread(blas=True):
             server = session.server
             public = server.public is not None and session.population.task.distributes
-            most = MOST_CLIENTS if (losses or public) and not is_sketched(server.layout) else 0
+            most = MOST_CLIENTS if (losses or public or layers) and not is_sketched(server.layout) else 0
             gathered = drive(gather_halves(server.everyone, server, starts, say_start, most), answer_of_halves)
             found, labels = _conclude(session, gathered, alpha, starts, missing)
             signals = _find_signals(session, gathered, losses, public, answer)
+            if layers and gathered.models is not None:
+                found = replace(found, layers=_find_layers(session, gathered, found, labels))
             told = backend is None if profiles is None else profiles
             parts = np.zeros_like(labels) if found.all_differ or not found.has_structure else labels
             kinds = _find_kinds(session, gathered, parts, alpha, answer, told)
@@ -149,7 +156,7 @@ def diagnose(
                 notes = (*notes, NOT_ASKED)
             if not gains and not found.has_structure:
                 notes = (*notes, UNTRIED)
-            if (losses or public) and not most:
+            if (losses or public or layers) and not most:
                 notes = (*notes, NOT_COMPARED.format(size=server.layout.size))
             pay, seconds = None if unlearnt else pay, time.perf_counter() - begun
             return replace(found, pay=pay, unlearnt=unlearnt, notes=notes, seconds=seconds)
@@ -258,6 +265,18 @@ def _find_signals(
         rows = np.sort(server.stream("public samples").permutation(many)[:MOST_PUBLIC])
         test("predictions", len(rows), drive(compare_predictions(halves, server.public_inputs(rows)), answer))
     return tuple(found)
+
+
+def _find_layers(
+    session: Session, gathered: GatheredHalves, found: Diagnosis, labels: NDArray[np.int64]
+) -> tuple[LayerSignal, ...]:
+    """Return what each layer says of the clients, and how far it parts the groups `[r]`, where there are
+    several."""
+    halves, server = gathered.models, session.server
+    assert halves is not None
+    several = found.has_structure and not found.all_differ
+    groups = labels[np.searchsorted(gathered.clients, halves.clients)] if several else None
+    return compare_layers(halves, server.initial(0), server.layout, groups, server.stream, DRAWS)
 
 
 def _find_kinds(

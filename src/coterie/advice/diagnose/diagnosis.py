@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.advice.diagnose.kinds import Kinds, may_mean
+from coterie.advice.diagnose.layers import LayerSignal, say_layers
 from coterie.advice.diagnose.pay import Pay
 from coterie.advice.diagnose.signals import Signal, say_p, say_signals
 from coterie.grouping.halves import LEAST, MOST_TURNED, Division, PairingTest
@@ -84,6 +85,7 @@ class Diagnosis:
         missing: why other clients did not answer, by name.
         notes: what is to be known of the data.
         signals: what else was tested beside the directions of updates, which alone decide.
+        layers: what single layers say, where that was asked for.
         kinds: in what clients differ; None where nobody asked.
         pay: what each model that a client could have is worth; None where nobody asked or could be scored.
         unlearnt: why scores say nothing and what to change, where models learnt nothing; else empty.
@@ -109,6 +111,7 @@ class Diagnosis:
     missing: dict[str, str]
     notes: tuple[str, ...]
     signals: tuple[Signal, ...] = ()
+    layers: tuple[LayerSignal, ...] = ()
     kinds: Kinds | None = None
     pay: Pay | None = None
     unlearnt: str = ""
@@ -175,6 +178,7 @@ class Diagnosis:
         signals = say_signals(self.signals, self.has_structure, self.alpha, self.draws)
         groups = (self._say_count(), *self._say_groups(), *self._say_hostile())
         first = (self._say_structure(), *self._say_turned_round())
+        signals = (*signals, *say_layers(self.layers, self.alpha, self.draws))
         return (*first, *signals, *kinds, *groups, *pay, *self._say_left_out())
 
     def _say_structure(self) -> str:
