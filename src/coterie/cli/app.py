@@ -24,6 +24,7 @@ from coterie.plugins import fresh_consent
 COMMANDS = (
     "demo",
     "diagnose",
+    "choose_k",
     "run",
     "resume",
     "show",

@@ -146,8 +146,8 @@ def price_run(folder: RunFolder, devices: Sequence[Device]) -> Cost:
             for client in {*sent, *took_part}
         }
         seconds += _price_round(devices, work, seconds, spent)
-    totals = [sum(each) for each in zip(*spent.values(), strict=True)]
-    return Cost(seconds, *totals, most=max(map(sum, spent.values())))
+    computing, up, down = (sum(each) for each in zip(*spent.values(), strict=True))
+    return Cost(seconds, computing, up, down, max(map(sum, spent.values())))
 
 
 def _price_round(

@@ -1,0 +1,91 @@
+"""How many groups: each number tried for a few rounds on some of the clients (FeSEM, section 5.2).
+
+The paper chooses its K by running FeSEM with each number of centres on 100 sampled nodes for three rounds. Here the
+scores are of validation samples, over several seeds, and all numbers meet the same clients and draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from coterie.runs.schema.experiment import Experiment
+from coterie.studies.compare.spec import Comparison
+from coterie.studies.compare.table import interval
+
+NODES, ROUNDS, SEEDS, MOST = 100, 3, 3, 6
+"""Clients that take part in a round, rounds, seeds, and the largest number of groups that is tried."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A number of groups."""
+
+    clusters: int
+    mean: float
+    low: float
+    """Ends of the 95 % interval of the difference to the best, paired by seed; 0 for the best."""
+    high: float
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether it cannot be told from the best."""
+        return self.low <= 0 <= self.high
+
+
+def plan(
+    experiment: Experiment, clients: int, most: int = MOST, seeds: int = SEEDS, rounds: int = ROUNDS
+) -> Comparison:
+    """Return the runs: the experiment's method with 1, 2, …, `most` groups.
+
+    Args:
+        experiment: whose data, network, training and method; the method must have `clusters`.
+        clients: how many there are; where more than `NODES`, so many are drawn in each round.
+        most: the largest number of groups.
+        seeds: how many.
+        rounds: of each run.
+
+    Raises:
+        BadInput: the method has no number of groups.
+    """
+    tables = experiment.tables()
+    method = tables.pop("method")
+    run = {key: value for key, value in tables["run"].items() if key not in ("seed", "name", "folder", "rounds")}
+    run |= {"rounds": rounds, "participation": min(1.0, NODES / clients)}
+    evaluation = {**tables["evaluation"], "every": rounds, "on": "validation"}
+    return Comparison.from_tables(
+        {
+            "name": "choose-k",
+            "seeds": seeds,
+            "experiment": {**tables, "run": run, "evaluation": evaluation},
+            "methods": {f"K = {k}": {"method": {**method, "clusters": k}} for k in range(1, most + 1)},
+            "adapted": {},
+        }
+    )
+
+
+def choose(comparison: Comparison, cells: pl.DataFrame, falls: bool) -> tuple[int, list[Tried]]:
+    """Return the number of groups with the best mean, the smaller one of equals, and what each came to.
+
+    Args:
+        comparison: as `plan` gives it.
+        cells: what its runs measured (`coterie.studies.compare.measures.Frames.cells`).
+        falls: whether less of the measure is better.
+    """
+    names = [method.name for method in comparison.methods]
+    values = [_values(cells, name, comparison.measure) for name in names]
+    sign = -1 if falls else 1
+    means = [sign * (sum(own) / len(own)) for own in values]
+    best = max(range(len(names)), key=lambda i: (means[i], -i))
+    tried = []
+    for i, own in enumerate(values):
+        differences = [mine - his for mine, his in zip(own, values[best], strict=True)]
+        _, low, high = (0.0, 0.0, 0.0) if i == best else interval(differences)
+        tried.append(Tried(i + 1, sign * means[i], low, high))
+    return best + 1, tried
+
+
+def _values(cells: pl.DataFrame, method: str, measure: str) -> Sequence[float]:
+    return [float(value) for value in cells.filter(pl.col("method") == method).sort("seed")[measure]]
