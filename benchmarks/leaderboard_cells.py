@@ -207,7 +207,12 @@ def plan(
     )
     # A method with a learning rate of its own is tried with that.
     own = "method.lr" in tuned_settings(method)
-    evaluation = {"every": one.rounds, **({"on": "validation"} if tuning else {"adapt": {"epochs": 1}})}
+    # A mean over three rounds: right after a full average of layers DC-PFL serves worse than a round later.
+    evaluation = {
+        "every": one.rounds,
+        "last": min(3, one.rounds),
+        **({"on": "validation"} if tuning else {"adapt": {"epochs": 1}}),
+    }
     experiment = {
         "data": dict(one.data),
         "network": dict(network),

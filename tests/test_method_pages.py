@@ -23,7 +23,7 @@ from website.methods import (
 
 ROOT = Path(__file__).parents[1]
 METHODS = own_methods()
-BESIDE = {"conventions"}
+BESIDE = {"conventions", "findings"}
 """Pages of the folder that are of no method."""
 WITHOUT_A_PAPER = {"grouped-layers", "halves", "local-only"}
 
