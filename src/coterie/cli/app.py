@@ -24,7 +24,6 @@ from coterie.plugins import fresh_consent
 COMMANDS = (
     "demo",
     "diagnose",
-    "choose_k",
     "run",
     "resume",
     "show",
@@ -33,6 +32,7 @@ COMMANDS = (
     "watch",
     "explain",
     "compare",
+    "choose_k",
     "reproduce",
     "predict",
     "export",

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from coterie.advice.diagnose.diagnosis import MOST_DISTANCES, Diagnosis, make_groups
 from coterie.advice.diagnose.kinds import GroupKinds, Kinds, Targets
-from coterie.advice.diagnose.layers import LayerSignal, compare_layers
 from coterie.advice.diagnose.pay import Pay, choose_kind, weigh
 from coterie.advice.diagnose.signals import MOST_CLIENTS, MOST_PUBLIC, Signal
+from coterie.advice.diagnose.single_layers import LayerSignal, compare_layers
 from coterie.clients.data.divide.partition import DEFAULT_CLIENTS
 from coterie.clients.data.federation import Federation
 from coterie.clients.data.read.columns import Named

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.advice.diagnose.kinds import Kinds, may_mean
-from coterie.advice.diagnose.layers import LayerSignal, say_layers
 from coterie.advice.diagnose.pay import Pay
 from coterie.advice.diagnose.signals import Signal, say_p, say_signals
+from coterie.advice.diagnose.single_layers import LayerSignal, say_layers
 from coterie.grouping.halves import LEAST, MOST_TURNED, Division, PairingTest
 
 BETWEEN = 0.75
@@ -176,9 +176,9 @@ class Diagnosis:
         if self.unlearnt:
             pay = (f"Does it pay? It cannot be told, for {self.unlearnt}",)
         signals = say_signals(self.signals, self.has_structure, self.alpha, self.draws)
+        signals += say_layers(self.layers, self.alpha, self.draws)
         groups = (self._say_count(), *self._say_groups(), *self._say_hostile())
         first = (self._say_structure(), *self._say_turned_round())
-        signals = (*signals, *say_layers(self.layers, self.alpha, self.draws))
         return (*first, *signals, *kinds, *groups, *pay, *self._say_left_out())
 
     def _say_structure(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coterie.advice.diagnose.diagnose import diagnose
-from coterie.advice.diagnose.layers import LayerSignal, say_layers
+from coterie.advice.diagnose.single_layers import LayerSignal, say_layers
 from coterie.grouping.halves import PairingTest
 
 from .test_diagnose import experiment, some
