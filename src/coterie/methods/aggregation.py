@@ -13,11 +13,21 @@ from torch import Tensor
 from coterie.catalogue import Section
 from coterie.grouping import aggregate
 from coterie.grouping.robust import clip_updates, robust_centres
+from coterie.grouping.server_step import Optimizer, ServerStep
+from coterie.models.layout import Part
 
 HOSTILE = 0.2
 """The share of a group's clients that are taken to be hostile where nobody says another."""
 
 _WITH_SHARE = ("trimmed-mean", "krum", "multi-krum", "bulyan")
+_ADAPTIVE = ("adagrad", "adam", "yogi")
+_WITH_SETTING = {
+    "server_lr": ("sgd", *_ADAPTIVE),
+    "server_momentum": ("sgd", *_ADAPTIVE),
+    "server_decay": ("adam", "yogi"),
+    "tau": _ADAPTIVE,
+}
+"""With which optimizers each of their settings means something."""
 
 
 class Aggregation(Section):
@@ -66,6 +76,29 @@ class Aggregation(Section):
         Annotated[float, Field(ge=1)] | Literal["off"],
         Field(description="a client counts at most as so many times the median of samples"),
     ] = 100.0
+    optimizer: Annotated[
+        Optimizer | None,
+        Field(
+            description="how a group's model moves to its clients' mean: by a step of sgd (FedAvgM), adagrad, adam "
+            "or yogi; without it, all the way"
+        ),
+    ] = None
+    server_lr: Annotated[
+        float | None,
+        Field(gt=0, description="the optimizer's learning rate; without it, 1 for sgd, and 0.01 for the others"),
+    ] = None
+    server_momentum: Annotated[
+        float | None,
+        Field(ge=0, lt=1, description="share of its last step that it keeps; without it, 0.9, and 0 for adagrad"),
+    ] = None
+    server_decay: Annotated[
+        float | None,
+        Field(ge=0, lt=1, description="what adam and yogi keep of squares (beta 2); without it, 0.99"),
+    ] = None
+    tau: Annotated[
+        float | None,
+        Field(gt=0, description="how little adagrad, adam and yogi adapt; without it, 0.001"),
+    ] = None
 
     @model_validator(mode="after")
     def _counts(self) -> Aggregation:
@@ -73,7 +106,19 @@ class Aggregation(Section):
             raise ValueError(f"hostile needs rule = {', '.join(_WITH_SHARE[:-1])} or {_WITH_SHARE[-1]}")
         if (self.trusted is None) == (self.rule == "fltrust"):
             raise ValueError("rule = fltrust needs trusted, and trusted needs rule = fltrust")
+        for name, optimizers in _WITH_SETTING.items():
+            if getattr(self, name) is not None and self.optimizer not in optimizers:
+                raise ValueError(f"{name} needs optimizer = {', '.join(optimizers[:-1])} or {optimizers[-1]}")
         return self
+
+    @property
+    def server_step(self) -> ServerStep | None:
+        """How the server's optimizer steps; None without one."""
+        if self.optimizer is None:
+            return None
+        usual = 1.0 if self.optimizer == "sgd" else 0.01, 0.0 if self.optimizer == "adagrad" else 0.9, 0.99, 1e-3
+        given = (getattr(self, name) for name in _WITH_SETTING)
+        return ServerStep(self.optimizer, *(u if g is None else g for g, u in zip(given, usual, strict=True)))
 
     @property
     def is_mean(self) -> bool:
@@ -88,7 +133,13 @@ class Aggregation(Section):
         return np.minimum(samples, most) if samples.max() > most else samples
 
     def average_groups(
-        self, models: Tensor, groups: NDArray[np.int64], previous: Tensor, weights: ArrayLike | None = None
+        self,
+        models: Tensor,
+        groups: NDArray[np.int64],
+        previous: Tensor,
+        weights: ArrayLike | None = None,
+        part: Part | None = None,
+        step: bool = True,
     ) -> Tensor:
         """Return the centre of each group's models `[K, P]`.
 
@@ -97,6 +148,8 @@ class Aggregation(Section):
             groups: the group of each row `[r]`, 0 … K-1; rows with -1 count nowhere.
             previous: `[K, P]`; a group without members keeps its row.
             weights: `[r]`, positive, for the mean; uniform where not given.
+            part: the columns of a model that count, for a server optimizer; these are alone there, or all.
+            step: whether a server optimizer may step; not from what is no model, such as gradients.
         """
         if self.clip_norm is not None:
             models = clip_updates(models, previous[torch.from_numpy(np.maximum(groups, 0))], self.clip_norm)
@@ -106,7 +159,14 @@ class Aggregation(Section):
             return aggregate.group_means(models, groups, previous)
         return robust_centres(models, groups, previous, self.rule, self._share)
 
-    def average(self, models: Tensor, previous: Tensor, weights: ArrayLike | None = None) -> Tensor:
+    def average(
+        self,
+        models: Tensor,
+        previous: Tensor,
+        weights: ArrayLike | None = None,
+        part: Part | None = None,
+        step: bool = True,
+    ) -> Tensor:
         """Return the centre of all models `[r, P]`, or `previous` `[1, P]` where there are none; `[1, P]`."""
         return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights)
 

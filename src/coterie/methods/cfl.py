@@ -432,7 +432,8 @@ class CFL(Method[CFLState]):
             if not len(members) or not np.isin(np.setdiff1d(everyone, members), mute).all():
                 continue
             updates, weights = state.updates_of(members), samples[members]
-            lengths = norms(server.aggregation.average(updates, torch.zeros_like(updates[:1]), weights), parts)[0]
+            mean = server.aggregation.average(updates, torch.zeros_like(updates[:1]), weights, step=False)
+            lengths = norms(mean, parts)[0]
             longest = norms(updates, [parts[-1], parts[part]]).max(0)
             state.tops[row] = np.maximum(state.tops[row], lengths)
             top, tested_top = state.tops[row, [-1, part]].tolist()
@@ -467,7 +468,9 @@ class CFL(Method[CFLState]):
             if times <= 1:
                 state.until[row] = cohort.round + self.cooldown
                 continue
-            halves = server.aggregation.average_groups(updates, sides, torch.zeros_like(updates[:2]), weights)
+            halves = server.aggregation.average_groups(
+                updates, sides, torch.zeros_like(updates[:2]), weights, step=False
+            )
             # Who never answers stays on the first side; it has nothing that would tell.
             whole = np.zeros(len(everyone), np.int64)
             whole[np.isin(everyone, members)] = sides

@@ -41,8 +41,9 @@ from coterie.grouping.schedule import Layers, Unit, layer_parts, parts_of, perio
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import serve_picked
 from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView, Split
-from coterie.methods.privacy import Aggregator, PrivacySupport
+from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
+from coterie.methods.server_optimizer import Aggregator
 from coterie.models.layout import Layout, Part
 
 Parts = Sequence[Part]
@@ -317,6 +318,10 @@ class DCPFL(Method[DCPFLState]):
             f"the rapid decrease of the loss ended within {rounds} rounds, but no trial was heard: one takes the "
             "round after, and clients that answer and have samples to tell its losses on"
         ]
+
+    @property
+    def own_step(self) -> str:
+        return "its layers are averaged in different rounds, and a trial may take back what was averaged"
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -32,6 +32,7 @@ from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies
 from coterie.methods.k_models import (
     Init,
     SharedBase,
+    begin_from_first,
     cluster_first_models,
     draw_models,
     read_choices,
@@ -218,7 +219,8 @@ class FedCPS(Method[FedCPSState]):
         if cohort.round == 1 and self.clusters > 1:
             if self.init in ("silhouette", "kmeans"):
                 replies, labels = yield from cluster_first_models(state.models[0], self.clusters, cohort, self.init)
-                return replace(state, models=self._average(state.models, replies, labels, cohort.server))
+                begun = begin_from_first(state.models, labels)
+                return replace(state, models=self._average(begun, replies, labels, cohort.server))
             if self.init == "redraw":
                 state = replace(state, models=(yield from self._redraw(cohort)))
         sends = self._make_shared_base(layout).send(state.models, state.heads_sent(clients))

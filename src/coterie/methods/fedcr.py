@@ -85,7 +85,7 @@ class FedCR(SharedLayers):
         send = send_shared_part(state.model, rows, shared, layout, state.started[clients])
         send["gaussians"] = Send.same(state.gaussians.flatten(), clients)
         replies: Replies = yield Exchange(clients, self.update(cohort), send, upload_part={"model": shared})
-        body = cohort.server.aggregation.average(shared.take(replies.models), shared.take(state.model))
+        body = cohort.server.aggregation.average(shared.take(replies.models), shared.take(state.model), part=shared)
         started = state.started.copy()
         started[replies.clients] = True
         gaussians = multiply_gaussians(replies.uploads["gaussians"], state.gaussians)

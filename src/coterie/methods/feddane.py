@@ -66,7 +66,7 @@ class FedDANE(OneModel):
         if not len(replies):
             return state
         average, gradients = cohort.server.aggregation.average, replies.uploads["gradient"]
-        mean = average(gradients, torch.zeros_like(state.model), replies.samples)
+        mean = average(gradients, torch.zeros_like(state.model), replies.samples, step=False)
         gradient = signal.copy(state.model.clone(), mean)
         clients = replies.clients if same else self._draw_second_cohort(cohort)
         send = {"gradient": Send.same(gradient[0], clients, signal)}

@@ -41,6 +41,10 @@ class FedDist(OneModel):
     kappa: Annotated[float, Field(gt=0, description="the server's step"), Grid(0.2, 0.4, 0.6, 0.8, 1.0)] = 0.6
 
     @property
+    def own_step(self) -> str:
+        return "its server takes a step of its own (kappa)"
+
+    @property
     def privacy_support(self) -> PrivacySupport:
         return AVERAGES
 

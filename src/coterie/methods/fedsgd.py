@@ -44,6 +44,10 @@ class FedSGD(OneModel):
     ] = "all"
 
     @property
+    def own_step(self) -> str:
+        return "its server takes a step of its own along the mean gradient"
+
+    @property
     def privacy_support(self) -> PrivacySupport:
         told = "its clients send gradients, and noise is for models"
         return PrivacySupport(told, told, "its clients send the gradient of their samples as it is")
@@ -55,6 +59,8 @@ class FedSGD(OneModel):
         if not len(replies):
             return state
         gradients = replies.uploads["gradient"]
-        gradient = cohort.server.aggregation.average(gradients, torch.zeros_like(state.model), replies.samples)
+        gradient = cohort.server.aggregation.average(
+            gradients, torch.zeros_like(state.model), replies.samples, step=False
+        )
         model = (state.model.double() - self.lr * gradient.double()).float()
         return GlobalState((layout.everything - layout.trainable).copy(model, gradient))

@@ -93,7 +93,9 @@ class FedSR(OneModel):
             return replace(state, model=average(replies.models, state.model))
         send["prior"] = Send.same(state.prior[0], clients)
         replies = yield Exchange(clients, InvariantUpdate(self.c_l2r, self.c_cmi), send)
-        return FedSRState(average(replies.models, state.model), average(replies.uploads["prior"], state.prior))
+        return FedSRState(
+            average(replies.models, state.model), average(replies.uploads["prior"], state.prior, step=False)
+        )
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

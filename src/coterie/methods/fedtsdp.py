@@ -43,9 +43,10 @@ from coterie.grouping.labels import relabel
 from coterie.grouping.trigger import Rho, hopkins, reweight_batch
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Outputs, Replies, Send
 from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView, Split
-from coterie.methods.privacy import UNTRIED, Aggregator, PrivacySupport
+from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.private_layers import evaluate_kept_models, send_shared_part
 from coterie.methods.registry import METHODS, Grid
+from coterie.methods.server_optimizer import Aggregator
 from coterie.models.layout import Layout, Part
 from coterie.randomness import NOBODY
 
@@ -147,7 +148,7 @@ class FedTSDPState:
         """Set `part` of each cluster's model to the mean of its members, weighted by samples."""
         trained, previous = part.take(replies.models), part.take(self.models)
         groups = self.groups[replies.clients]
-        means = aggregation.average_groups(trained, groups, previous, replies.samples)
+        means = aggregation.average_groups(trained, groups, previous, replies.samples, part)
         return replace(self, models=part.put(self.models.clone(), means))
 
     def count_tensors(self, layout: Layout, rounding: Rounding = "floor") -> int:

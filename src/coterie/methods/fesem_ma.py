@@ -48,6 +48,10 @@ class FeSEMMA(FeSEM):
         int, Field(ge=0, description="how often every client's units are matched anew"), Grid(5, 8)
     ] = 5
 
+    @property
+    def own_aggregation(self) -> str:
+        return "it averages the units that it has matched"
+
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn as FeSEM does, and of the time that matching takes with so many clients."""
         found = super().warnings(server, rounds)

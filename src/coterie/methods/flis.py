@@ -93,6 +93,10 @@ class FLIS(Method[FLISState]):
         return Needs(public=2500, distributions=True, pairs="everybody" if self.mode == "hc" else "cohort")
 
     @property
+    def own_step(self) -> str:
+        return "it serves mixtures of models, and none of them goes on from one of the last round"
+
+    @property
     def privacy_support(self) -> PrivacySupport:
         server = "its server compares what single clients' models predict"
         if self.mode != "dc":

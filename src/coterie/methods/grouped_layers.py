@@ -116,10 +116,10 @@ class GroupedLayers(Method[GroupedLayersState]):
         # Step 3
         average, own, weights = server.aggregation, groups[replies.clients], replies.samples
         trained, before = shared.take(replies.models), shared.take(state.models)
-        models = shared.put(state.models.clone(), average.average_groups(trained, own, before, weights))
+        models = shared.put(state.models.clone(), average.average_groups(trained, own, before, weights, shared))
         if common:
             trained, before = common.take(replies.models), common.take(state.models[:1])
-            models = common.put(models, average.average(trained, before, weights).repeat(len(models), 1))
+            models = common.put(models, average.average(trained, before, weights, common).repeat(len(models), 1))
         return replace(state, models=models, groups=groups)
 
     def assignment(self, state: GroupedLayersState, server: ServerView) -> Assignment:

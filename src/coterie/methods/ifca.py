@@ -25,6 +25,7 @@ from coterie.clients.rules.choose import Choose, ChooseThenTrain
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import (
     Init,
+    begin_from_first,
     cluster_first_models,
     draw_models,
     read_choices,
@@ -105,7 +106,7 @@ class IFCA(Method[IFCAState]):
         if cohort.round == 1 and self.clusters > 1:
             if self.init in ("silhouette", "kmeans"):
                 replies, labels = yield from cluster_first_models(models[0], self.clusters, cohort, self.init)
-                return self._average(models, replies, labels, cohort.server)
+                return self._average(begin_from_first(models, labels), replies, labels, cohort.server)
             if self.init == "redraw":
                 models = yield from self._redraw(cohort)
         replies = yield Exchange(clients, ChooseThenTrain(), {"models": Send.all(models, clients)})  # steps 1-3

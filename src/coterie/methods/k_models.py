@@ -20,7 +20,7 @@ from coterie.grouping.affinity import model_distances
 from coterie.grouping.cluster import average_linkage, better_separated, kmeans
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, ServerView
-from coterie.methods.privacy import Aggregator
+from coterie.methods.server_optimizer import Aggregator
 from coterie.models.layout import Layout, Part
 
 MAX_REDRAWS = 100
@@ -110,6 +110,16 @@ def cluster_first_models(
     return replies, labels
 
 
+def begin_from_first(models: Tensor, labels: NDArray[np.int64]) -> Tensor:
+    """Return `models` `[K, P]` in which each of the clusters that were found begins with the first model.
+
+    From that one all clients trained before `labels` `[r]` were found.
+    """
+    begun = models.clone()
+    begun[torch.from_numpy(np.unique(labels))] = models[0]
+    return begun
+
+
 def warn_of_sketches(server: ServerView) -> list[str]:
     """Warn, in one sentence, where there are so many clients that K-means starts from sketches of their models."""
     n, above = server.n, server.scale.sketch_above
@@ -180,7 +190,7 @@ class SharedBase:
         means = aggregation.average_groups(replies.models, groups, models, weights)
         if not self.base:
             return means
-        return self.copy_base(means, aggregation.average(replies.models, models[:1], weights)[0])
+        return self.copy_base(means, aggregation.average(replies.models, models[:1], weights, self.base)[0])
 
     def send(self, models: Tensor, rows: Ids, to: NDArray[np.bool_] | None = None) -> dict[str, Send]:
         """Return what clients are sent: the base, and one head or all of them to choose among.

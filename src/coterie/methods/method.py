@@ -16,8 +16,9 @@ from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.tasks import Task
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Send
-from coterie.methods.privacy import Aggregator, PrivacySupport
+from coterie.methods.privacy import PrivacySupport
 from coterie.methods.scale import Scale
+from coterie.methods.server_optimizer import Aggregator
 from coterie.models.layout import Layout, Part
 from coterie.randomness import stream
 
@@ -220,6 +221,11 @@ class Method(ABC, Generic[S]):
     @property
     def own_aggregation(self) -> str:
         """Why another rule of aggregation cannot take the place of this method's own; empty where it can."""
+        return ""
+
+    @property
+    def own_step(self) -> str:
+        """Why a server optimizer cannot step in the place of this method; empty where it can."""
         return ""
 
     @property

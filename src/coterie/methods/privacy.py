@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.catalogue import Section
 from coterie.grouping.noise import Noise, noisy_centres
-from coterie.methods.aggregation import Aggregation
+from coterie.models.layout import Part
 
 
 class Privacy(Section):
@@ -137,7 +137,13 @@ class NoisyAggregation:
     is_mean = False
 
     def average_groups(
-        self, models: Tensor, groups: NDArray[np.int64], previous: Tensor, weights: ArrayLike | None = None
+        self,
+        models: Tensor,
+        groups: NDArray[np.int64],
+        previous: Tensor,
+        weights: ArrayLike | None = None,
+        part: Part | None = None,
+        step: bool = True,
     ) -> Tensor:
         """Return the centre of each group's models `[K, P]`; see `Aggregation.average_groups`."""
         found = noisy_centres(models, groups, previous, self.noise, self.expected, self.rng)
@@ -145,14 +151,17 @@ class NoisyAggregation:
         self.short = found.short
         return found.centres
 
-    def average(self, models: Tensor, previous: Tensor, weights: ArrayLike | None = None) -> Tensor:
+    def average(
+        self,
+        models: Tensor,
+        previous: Tensor,
+        weights: ArrayLike | None = None,
+        part: Part | None = None,
+        step: bool = True,
+    ) -> Tensor:
         """Return the centre of all models `[r, P]`; `[1, P]`."""
         return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights)
 
     def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
         """Refuse: mixtures give a client's model to several sums."""
         raise TypeError("a mixture of models is not private")
-
-
-Aggregator = Aggregation | NoisyAggregation
-"""How models become centres, whoever decides it."""

@@ -63,7 +63,9 @@ class SharedLayers(Method[PartlyShared]):
             clients, self.update(cohort), send, self.settings(cohort), {"model": shared}
         )
         weights = None if self.uniform else replies.samples
-        means = cohort.server.aggregation.average(shared.take(replies.models), shared.take(state.model), weights)
+        means = cohort.server.aggregation.average(
+            shared.take(replies.models), shared.take(state.model), weights, shared
+        )
         started = state.started.copy()
         started[replies.clients] = True
         return replace(state, model=shared.put(state.model.clone(), means), started=started)

@@ -15,6 +15,7 @@ from coterie.runs.hooks.picture import ModelSketches
 from coterie.runs.hooks.privacy import KeepPromise
 from coterie.runs.hooks.quarantine import CountFailures
 from coterie.runs.hooks.screening import Screening
+from coterie.runs.hooks.server_optimizer import ServerOptimizer
 from coterie.runs.hooks.unseen_clients import UnseenClients
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ORDER: tuple[type[Hook], ...] = (
     KeepPromise,
+    ServerOptimizer,  # of sums with their noise
     Hostile,
     Screening,  # of what hostile clients send, as of anything
     CountFailures,  # also those of clients whose updates were screened out

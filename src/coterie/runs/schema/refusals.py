@@ -321,6 +321,12 @@ def _refuse_aggregation(choice: MethodChoice, method: Method[Any], aggregation: 
         yield f"{told} is not possible with {choice.name}: {method.own_aggregation}; leave it out"
 
 
+def _refuse_optimizer(choice: MethodChoice, method: Method[Any], aggregation: Aggregation) -> Iterator[str]:
+    if aggregation.optimizer and (why := method.own_aggregation or method.own_step):
+        told = f"aggregation.optimizer = {aggregation.optimizer!r}"
+        yield f"{told} is not possible with {choice.name}: {why}; leave it out"
+
+
 def _tell_aggregation(aggregation: Aggregation) -> str:
     key = "clip_norm" if aggregation.rule == "mean" else "rule"
     return f"aggregation.{key} = {getattr(aggregation, key)!r}"
@@ -419,6 +425,7 @@ RULES: tuple[Callable[..., Iterable[str]], ...] = (
     too_many_pairs,
     _refuse_trusted,
     _refuse_aggregation,
+    _refuse_optimizer,
     _refuse_uncovered,
     _refuse_robust_sums,
     _refuse_adaptation,
