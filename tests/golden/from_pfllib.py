@@ -16,6 +16,8 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections import OrderedDict
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,6 +43,15 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "fedbabu": ("serverbabu", "FedBABU", {"fine_tuning_epochs": 0}),
     "ditto": ("serverditto", "Ditto", {"mu": 0.5, "plocal_epochs": 1, "local_epochs": 1}),
     "per-fedavg": ("serverperavg", "PerAvg", {"local_epochs": 1}),
+    "scaffold": ("serverscaffold", "SCAFFOLD", {"server_learning_rate": 1.0}),
+    "fedbn": ("serverbn", "FedBN", {}),
+    "pfedme": (
+        "serverpFedMe",
+        "pFedMe",
+        {"lamda": 4.0, "K": 3, "p_learning_rate": 0.05, "beta": 1.0, "join_ratio": 1.0},
+    ),
+    "fedamp": ("serveramp", "FedAMP", {"lamda": 0.0, "alphaK": 0.4, "sigma": 2.0, "join_ratio": 1.0}),
+    "fedala": ("serverala", "FedALA", {"eta": 1.0, "rand_percent": 100, "layer_idx": 2, "join_ratio": 1.0}),
 }
 """The file below `flcore/servers`, the class, and what differs from `settings`."""
 
@@ -66,6 +77,11 @@ class NotedClient:
         torch.manual_seed(100 * self.round + self.id)
         loader = super().load_train_data(*given)  # type: ignore[misc]  # of their class
         return NotedLoader(loader, self.inputs, self.passes)
+
+    def update_parameters(self, model: nn.Module, new: Any) -> None:
+        """Note pFedMe's personal model, over which their code then loads the local one."""
+        self.model_per = deepcopy(model)
+        super().update_parameters(model, new)  # type: ignore[misc]  # of their class
 
     id: int
     round = 0
@@ -95,7 +111,7 @@ class NotedServer:
 
     def evaluate(self) -> None:
         """Leave it out, for it only measures; their loop asks for the best accuracy in the end."""
-        self.rs_test_acc = [0.0]
+        self.rs_test_acc = self.rs_test_acc_per = [0.0]
 
     evaluate_one_step = evaluate_personalized = evaluate
 
@@ -106,15 +122,20 @@ class NotedServer:
         super().receive_models()  # type: ignore[misc]  # of their class
         self.rounds.append({"cohort": sorted(client.id for client in self.selected_clients)})
         self.rounds[-1]["orders"] = [client.passes for client in self.clients]
+        self.rounds[-1]["clients"] = [flatten_all(client.model) for client in self.clients]
+        for name, theirs in (("personal", "model_per"), ("message", "client_u")):
+            found = [flatten(getattr(c, theirs).parameters()) for c in self.clients if hasattr(c, theirs)]
+            self.rounds[-1] |= {name: found} if len(found) == len(self.clients) else {}
 
     def aggregate_parameters(self) -> None:
         super().aggregate_parameters()  # type: ignore[misc]  # of their class
-        self.rounds[-1]["global"] = flatten(self.global_model.parameters())
-        self.rounds[-1]["clients"] = [flatten(client.model.parameters()) for client in self.clients]
-        personal = [
-            flatten(client.model_per.parameters()) for client in self.clients if hasattr(client, "model_per")
-        ]
-        self.rounds[-1] |= {"personal": personal} if personal else {}
+        self.rounds[-1]["global"] = flatten_all(self.global_model)
+
+
+def flatten_all(module: nn.Module) -> NDArray[np.float32]:
+    """Return a module's parameters and running statistics as one vector."""
+    statistics = [values for values in module.buffers() if values.is_floating_point()]
+    return flatten([*module.parameters(), *statistics])
 
 
 def main(checkout: Path) -> None:
@@ -124,6 +145,7 @@ def main(checkout: Path) -> None:
     inputs, labels, bounds = draw_federation(seed=24)
     torch.manual_seed(24)
     base, head = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU()), nn.Linear(HIDDEN, CLASSES)
+    bases = {"fedbn": nn.Sequential(OrderedDict(fc=base[0], bn=nn.BatchNorm1d(HIDDEN), relu=base[1]))}
     with TemporaryDirectory() as folder:
         for split in ("train", "test"):
             where = Path(folder, "dataset", "tiny", split)
@@ -134,7 +156,7 @@ def main(checkout: Path) -> None:
         Path(folder, "system").mkdir()
         os.chdir(Path(folder, "system"))
         for name, (file, kind, own) in RUNS.items():
-            model = import_module("flcore.trainmodel.models").BaseHeadSplit(base, head)
+            model = import_module("flcore.trainmodel.models").BaseHeadSplit(bases.get(name, base), head)
             random.seed(24)
             np.random.seed(24)
             args = SimpleNamespace(**settings(model) | own)
@@ -149,7 +171,7 @@ def main(checkout: Path) -> None:
                 f"pfllib-{name}",
                 {
                     "inputs": inputs, "labels": labels.astype(np.int8), "bounds": bounds.astype(np.int16),
-                    "initial": flatten(model.parameters()),
+                    "initial": flatten_all(model),
                     "orders": pad_orders([some["orders"] for some in server.rounds]), **found,
                 },
             )  # fmt: skip

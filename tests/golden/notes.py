@@ -17,6 +17,9 @@ class NotedLoader:
         self._rows = {row.tobytes(): number for number, row in enumerate(inputs)}
         self._passes = passes
 
+    def __len__(self) -> int:
+        return len(self._loader)
+
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         order: list[int] = []
         self._passes.append(order)

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.clients.rules import Score, Training, gaussian
 from coterie.grouping.affinity import squared_distances
-from coterie.grouping.aggregate import mean, trimmed_count, trimmed_means
+from coterie.grouping.aggregate import mean, mix_models, trimmed_count, trimmed_means
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
 from coterie.grouping.labels import relabel
 from coterie.grouping.relation import same_neighbours
@@ -34,8 +34,11 @@ from coterie.methods.client_rows import VersionedRows
 from coterie.methods.clusterfl import ClusterFL, ClusterFLState
 from coterie.methods.ditto import Ditto
 from coterie.methods.exchange import Exchanges, Ids, Replies, Send
+from coterie.methods.fedala import FedALA
+from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbabu import FedBABU
+from coterie.methods.fedbn import FedBN
 from coterie.methods.fedcr import FedCR
 from coterie.methods.feddane import FedDANE
 from coterie.methods.feddist import FedDist
@@ -49,8 +52,11 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.lg_fedavg import LGFedAvg
 from coterie.methods.one_model import GlobalState
 from coterie.methods.per_fedavg import PerFedAvg
+from coterie.methods.pfedme import PFedMe
 from coterie.methods.robust_tkm import RobustTKM
+from coterie.methods.scaffold import Scaffold
 from coterie.models.layout import Part
+from coterie.models.networks import NETWORKS
 from tests.golden.replay import Replay
 from tests.golden.vectors import BATCH, FEATURES, HIDDEN, SIZES, read
 
@@ -86,6 +92,20 @@ class WeightedPerFedAvg(PerFedAvg):
         return GlobalState(mean(replies.models, state.model, replies.samples))
 
 
+class WeightedPFedMe(PFedMe):
+    """PFLlib's pFedMe means by samples; in the paper's Algorithm 1 all count alike, and so they do here."""
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
+        replies: Replies = yield next(super().round(state, cohort))
+        return GlobalState(mean(replies.models, state.model, replies.samples))
+
+
+class WeightedFedBN(FedBN):
+    """PFLlib's FedBN means by samples; in the paper's Algorithm 1 all count alike, and so they do here."""
+
+    uniform = False
+
+
 Case = tuple[Method[Any], slice, dict[str, int], Training]
 """The method with the original's settings, the columns that are averaged, the pass with which a purpose of random
 numbers begins, and how clients train."""
@@ -102,6 +122,9 @@ CASES: dict[str, Case] = {
     "pfllib-fedbabu": (WeightedFedBABU(head=1), BODY, {}, TWO_EPOCHS),
     "pfllib-ditto": (Ditto(lam=0.5, personal_epochs=1), WHOLE, {}, TWO_EPOCHS.updated(epochs=1)),
     "pfllib-per-fedavg": (WeightedPerFedAvg(order="first"), WHOLE, {}, TWO_EPOCHS),  # they train twice a round
+    "pfllib-scaffold": (Scaffold(), WHOLE, {}, TWO_EPOCHS),
+    # Their optimiser decays weights by 0.001.
+    "pfllib-pfedme": (WeightedPFedMe(4.0, 3, 0.05), WHOLE, {}, TWO_EPOCHS.updated(weight_decay=0.001)),
     "authors-lg-fedavg": (LGFedAvg(layers=1, pretrain=0), HEAD, {}, SLOWER.updated(momentum=0.5)),
     "authors-fedrep": (
         FedRep(private=1, head_epochs=2, body_epochs=1),
@@ -131,6 +154,53 @@ def test_one_mean(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> No
             close(played.kept["model"][cohort], trained[cohort], within)
         if "personal" in numbers:
             close(played.served, numbers["personal"][number], within)
+
+
+@NETWORKS.add("golden-batch-norm")
+def normed(features: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes))
+
+
+def test_layers_beside_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedBN: weights, biases and statistics of norms stay with their clients."""
+    numbers = read("pfllib-fedbn")
+    replay = Replay(numbers, TWO_EPOCHS, network={"name": "golden-batch-norm"})
+    for number, played in enumerate(replay.play(WeightedFedBN(), "sequential", monkeypatch)):
+        assert replay.server is not None
+        shared, cohort = FedBN().shared(replay.server.layout), numbers["cohort"][number]
+        close(played.kept["model"][cohort], numbers["clients"][number][cohort])
+        close(shared.take(played.state.model[0]), shared.take(torch.from_numpy(numbers["global"][number])).numpy())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_attentive_messages(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAMP's messages; not its pull, for theirs is by the distance and the paper's by its square."""
+    numbers, method = read("pfllib-fedamp"), FedAMP(lam=0.0, sigma=2.0, alpha=0.4)
+    replay = Replay(numbers, TWO_EPOCHS)
+    rounds = replay.play(method, engine, monkeypatch)
+    assert replay.server is not None
+    for number, played in enumerate(rounds):
+        close(played.replies[0].models, numbers["clients"][number])
+        if number:
+            state = rounds[number - 1].state
+            close(mix_models(method.weigh_models(state, replay.server), state.models), numbers["message"][number])
+    assert np.abs(numbers["message"][1] - numbers["clients"][0]).max() > 0.01
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_adaptive_starts(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedALA on all samples, which its code meets in their order for the weights."""
+    numbers = dict(read("pfllib-fedala"))
+    rounds, clients, passes, most = numbers["orders"].shape
+    in_order = np.where(np.arange(most) < np.array(SIZES)[:, None], np.arange(most), -1).astype(np.int8)
+    beside = np.broadcast_to(in_order[None, :, None], (rounds, clients, 12, most))
+    numbers["orders"] = np.concatenate([numbers["orders"], beside], 2)
+    replay = Replay(numbers, TWO_EPOCHS, {"adaptive start": passes})
+    for number, played in enumerate(replay.play(FedALA(layers=1, share=1.0), engine, monkeypatch)):
+        close(played.replies[0].models, numbers["clients"][number])
+        close(played.state.model[0], numbers["global"][number])
+    taken_over = played.kept["weights"]
+    assert taken_over.min() < 0.99
 
 
 @pytest.mark.parametrize("engine", ENGINES)

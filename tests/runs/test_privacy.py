@@ -34,6 +34,7 @@ from coterie.methods import METHODS, Cohort, Method
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Ask, Exchange, Replies, Send
 from coterie.methods.privacy import PrivacySupport
+from coterie.models.layout import Part
 from coterie.randomness import stream
 from coterie.report.run_page import build
 from coterie.report.run_tables import last_rounds, show
@@ -217,7 +218,13 @@ class Silent(Aggregation):
     """Centres that nobody moves: whatever else reaches the state of a method has gone past the noise."""
 
     def average_groups(
-        self, models: Tensor, groups: NDArray[np.int64], previous: Tensor, weights: ArrayLike | None = None
+        self,
+        models: Tensor,
+        groups: NDArray[np.int64],
+        previous: Tensor,
+        weights: ArrayLike | None = None,
+        part: Part | None = None,
+        step: bool = True,
     ) -> Tensor:
         return previous.clone()
 

@@ -16,6 +16,7 @@ from coterie.grouping.affinity import cosines, scaled_l1
 from coterie.grouping.cluster import bipartition, cut_dendrogram, dendrogram, kmeans
 from coterie.grouping.labels import relabel
 from coterie.methods import (
+    APFL,
     CFL,
     DCPFL,
     FLIS,
@@ -23,8 +24,11 @@ from coterie.methods import (
     AdaCFL,
     ClusterFL,
     Ditto,
+    FedALA,
+    FedAMP,
     FedAvg,
     FedBABU,
+    FedBN,
     FedCPS,
     FedCR,
     FedDANE,
@@ -44,7 +48,9 @@ from coterie.methods import (
     LocalOnly,
     Method,
     PerFedAvg,
+    PFedMe,
     RobustTKM,
+    Scaffold,
 )
 from tests.federated import TRAINING, planted, same, train
 from tests.splitting import DECAY, QUICK
@@ -81,6 +87,12 @@ METHODS: dict[str, Method[Any]] = {
     "clusterfl": ClusterFL(local_epochs=1, every=2, rho=8e-3),
     "per-fedavg": PerFedAvg(),
     "per-fedavg-hf": PerFedAvg(order="hf"),
+    "scaffold": Scaffold(),
+    "fedbn": FedBN(),
+    "pfedme": PFedMe(),
+    "apfl": APFL(),
+    "fedamp": FedAMP(),
+    "fedala": FedALA(),
     "fedcr": FedCR(samples=3, head_epochs=1),
     "fedsr": FedSR(fine_tune=1),
     "robust-tkm": RobustTKM(clusters=3, local_epochs=2),
@@ -94,7 +106,7 @@ ALONE = ("local-only",)
 SIZES = [40 + 3 * i for i in range(20)]
 FEW = 8
 """Clients, where what is compared does not depend on how many there are."""
-IN_PROCESSES = ("fedavg", "fedrep", "ifca-kmeans", "fedcps", "fesem-update-aware", "fedtsdp-options", "dcpfl")
+IN_PROCESSES = ("fedavg", "apfl", "fedala", "fedrep", "ifca-kmeans", "fedcps", "fesem-update-aware", "fedtsdp-options", "dcpfl")
 """Methods whose clients keep, choose, tell or train differently; all others run the same rules."""
 every_method = pytest.mark.parametrize("name", METHODS)
 

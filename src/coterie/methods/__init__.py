@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.methods.adacfl import AdaCFL as AdaCFL
+    from coterie.methods.apfl import APFL as APFL
     from coterie.methods.cfl import CFL as CFL
     from coterie.methods.clusterfl import ClusterFL as ClusterFL
     from coterie.methods.dcpfl import DCPFL as DCPFL
     from coterie.methods.ditto import Ditto as Ditto
+    from coterie.methods.fedala import FedALA as FedALA
+    from coterie.methods.fedamp import FedAMP as FedAMP
     from coterie.methods.fedavg import FedAvg as FedAvg
     from coterie.methods.fedbabu import FedBABU as FedBABU
+    from coterie.methods.fedbn import FedBN as FedBN
     from coterie.methods.fedcps import FedCPS as FedCPS
     from coterie.methods.fedcr import FedCR as FedCR
     from coterie.methods.feddane import FedDANE as FedDANE
@@ -41,8 +45,10 @@ if TYPE_CHECKING:
     from coterie.methods.method import Needs as Needs
     from coterie.methods.method import ServerView as ServerView
     from coterie.methods.per_fedavg import PerFedAvg as PerFedAvg
+    from coterie.methods.pfedme import PFedMe as PFedMe
     from coterie.methods.registry import METHODS as METHODS
     from coterie.methods.robust_tkm import RobustTKM as RobustTKM
+    from coterie.methods.scaffold import Scaffold as Scaffold
 
 _OF_METHOD = ("Affinity", "Assignment", "Cohort", "Method", "Needs", "ServerView")
 

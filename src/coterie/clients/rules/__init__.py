@@ -4,10 +4,12 @@ This is the public home of all that a method or a new rule imports. A rule is on
 loss of its own, and a generator of requests. Importing the package fills `RULES` and `OBJECTIVES`.
 """
 
+from coterie.clients.rules.adaptive_start import AdaptiveStartUpdate, AdaptStart
 from coterie.clients.rules.admm import RelatedUpdate
 from coterie.clients.rules.before_and_after import BeforeAndAfter
 from coterie.clients.rules.choose import Choose, ChooseThenTrain, ChooseTrainKeep
 from coterie.clients.rules.client import Client
+from coterie.clients.rules.control_variate import ControlVariateUpdate
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.rules.fold import FoldScores, FoldUpdate
@@ -15,9 +17,17 @@ from coterie.clients.rules.gaussian import ClassGaussians, EvaluateDraws, Gaussi
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient, SendGradient
 from coterie.clients.rules.half_data import HalfDirections
 from coterie.clients.rules.invariant import Invariant, InvariantUpdate, OwnPriorUpdate
-from coterie.clients.rules.local_update import LocalUpdate, ObjectiveUpdate, TrainOwn, UpdateKeepingSolver
+from coterie.clients.rules.local_update import (
+    LocalUpdate,
+    ObjectiveUpdate,
+    TrainOwn,
+    TrainOwnPulled,
+    UpdateKeepingSolver,
+)
 from coterie.clients.rules.meta import MetaTrain, MetaUpdate
 from coterie.clients.rules.minibatch import Batch
+from coterie.clients.rules.mixture import EvaluateMixture, MixtureTrain, MixtureUpdate
+from coterie.clients.rules.moreau import MoreauTrain, MoreauUpdate
 from coterie.clients.rules.objective import OBJECTIVES, LocalModel, Loss, Objective, TaskLoss, objective
 from coterie.clients.rules.private_layers import AlternatingUpdate, FrozenHeadUpdate, PrivateUpdate
 from coterie.clients.rules.profile import HalfProfiles, InputMoments
@@ -34,7 +44,9 @@ __all__ = [
     "OBJECTIVES",
     "PLU",
     "RULES",
+    "AdaptStart",
     "AdaptThenEvaluate",
+    "AdaptiveStartUpdate",
     "AlternatingUpdate",
     "Answer",
     "Batch",
@@ -45,9 +57,11 @@ __all__ = [
     "ChooseTrainKeep",
     "ClassGaussians",
     "Client",
+    "ControlVariateUpdate",
     "CorrectedUpdate",
     "Evaluate",
     "EvaluateDraws",
+    "EvaluateMixture",
     "FoldScores",
     "FoldUpdate",
     "FrozenHeadUpdate",
@@ -68,6 +82,10 @@ __all__ = [
     "Losses",
     "MetaTrain",
     "MetaUpdate",
+    "MixtureTrain",
+    "MixtureUpdate",
+    "MoreauTrain",
+    "MoreauUpdate",
     "Objective",
     "ObjectiveUpdate",
     "Order",
@@ -88,6 +106,7 @@ __all__ = [
     "TrainBranches",
     "TrainEach",
     "TrainOwn",
+    "TrainOwnPulled",
     "Trained",
     "Training",
     "TwoModels",

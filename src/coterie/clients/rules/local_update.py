@@ -91,3 +91,22 @@ class TrainOwn(Rule):
         own = client.state["model"] if "model" in client.state else client.initial()
         trained = yield Train(own)
         return Answer(client_state={"model": trained.model}, report={"train_loss": trained.loss})
+
+
+@rule("train-own-pulled")
+@dataclass(frozen=True)
+class TrainOwnPulled(Rule):
+    """Train the client's own model, pulled to the received `model`; keep the result and send it back.
+
+    The first time it starts from what it received. The server may tell `mu`, the strength of the pull.
+    """
+
+    uploads, client_state, writes = ("model",), ("model",), False
+
+    def run(self, client: Client, order: Order) -> Work:
+        """One local update of the client's own model."""
+        received = order.items["model"].values
+        own = client.state.get("model", received)
+        trained: Trained = yield Train(own, pull=order.settings.get("mu", 0.0), anchor=received)
+        model = trained.model
+        return Answer({"model": model}, client_state={"model": model}, report={"train_loss": trained.loss})

@@ -56,8 +56,8 @@ class MetaTrain(Request):
             total, seen = w.new_zeros(()), 0
             epoch = list(network.minibatches(samples, rng, training.batch_size))
             for b0, b1, *rest in group_minibatches(epoch, self._group):
-                inner, _ = _gradient(network, w, b0, decay)
-                g, cost = _gradient(network, w - self.alpha * inner, b1, decay, leave_mark=True)
+                inner, _ = gradient_at(network, w, b0, decay)
+                g, cost = gradient_at(network, w - self.alpha * inner, b1, decay, leave_mark=True)
                 for b2 in rest:
                     g = g - self.alpha * _hessian_product(network, w, g, self.delta, b2, decay)
                 w = w.add(g, alpha=-self.beta)
@@ -122,12 +122,12 @@ def _hessian_product(
     """The product of the Hessian at `w` with `g`, by a central difference of gradients."""
     # Other units dropped on the other side would be taken for curvature, 1 / delta times.
     with torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):
-        ahead, _ = _gradient(network, w + delta * g, batch, decay, exact=True)
-    behind, _ = _gradient(network, w - delta * g, batch, decay, exact=True)
+        ahead, _ = gradient_at(network, w + delta * g, batch, decay, exact=True)
+    behind, _ = gradient_at(network, w - delta * g, batch, decay, exact=True)
     return (ahead - behind) / (2 * delta)
 
 
-def _gradient(
+def gradient_at(
     network: LocalNetwork, w: Tensor, batch: Batch, decay: float, leave_mark: bool = False, exact: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Gradient at the trainable vector `w` and the loss there; buffers change only where it leaves its mark.

@@ -1,0 +1,64 @@
+"""pFedMe: personal models by Moreau envelopes (T. Dinh, Tran and Nguyen, NeurIPS 2020).
+
+https://arxiv.org/abs/2006.08848
+
+Algorithm 1, every round:
+    1. The server sends the model W. Each client begins with w = W.
+    2. On each minibatch it takes K steps towards theta, the least of F_i(theta) + (lam/2) ||theta - w||^2,
+    3. and moves w <- w - lr lam (w - theta).
+    4. It uploads w and keeps theta. W becomes the mean of the w, all clients alike.
+Clients are served theta; a newcomer is served W.
+Decisions where the paper is silent, and cost: docs/methods/pfedme.md
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from coterie.clients.rules.moreau import MoreauUpdate
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
+from coterie.methods.method import Assignment, Cohort, ServerView
+from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
+
+
+@METHODS.add("pfedme")
+@dataclass(frozen=True)
+class PFedMe(OneModel):
+    """A global model that moves towards the clients' personal ones, which are pulled to it (T. Dinh et al., 2020).
+
+    The steps are plain SGD, whatever solver the training has. The paper's beta is the server's learning rate
+    (docs/server-optimizers.md). Per round: down and up `m P b` bytes (docs/methods/pfedme.md).
+    """
+
+    lam: Annotated[
+        float,
+        Field(gt=0, description="strength of the pull between personal and global model"),
+        Grid(1.0, 5.0, 15.0),
+    ] = 15.0
+    personal_steps: Annotated[
+        int, Field(ge=1, description="steps of the personal model on a minibatch (K)"), Grid(1, 5)
+    ] = 5
+    personal_lr: Annotated[
+        float | None, Field(ge=0, description="size of these steps; without it, the round's learning rate")
+    ] = None
+
+    @property
+    def privacy_support(self) -> PrivacySupport:
+        return PrivacySupport(
+            "", "", "its clients take steps of its own kind on their samples, which noise does not hide"
+        )
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
+        rule = MoreauUpdate(self.lam, self.personal_steps, self.personal_lr)
+        send = {"model": Send.same(state.model[0], cohort.clients)}
+        replies: Replies = yield Exchange(cohort.clients, rule, send)
+        return GlobalState(cohort.server.aggregation.average(replies.models, state.model))
+
+    def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
+        return Assignment(state.model, np.zeros(server.n, np.int64), own="personal")

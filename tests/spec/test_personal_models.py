@@ -1,0 +1,327 @@
+"""Methods whose clients have models of their own beside a common one (6.21 to 6.25 of docs/methods/)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.clients.rules import Gradients, Losses, Score, Train
+from coterie.clients.rules.adaptive_start import AdaptStart
+from coterie.grouping.aggregate import mean
+from coterie.methods import FedAvg, LocalOnly, Method
+from coterie.methods.apfl import APFL
+from coterie.methods.fedala import FedALA
+from coterie.methods.fedamp import FedAMP, FedAMPState
+from coterie.methods.fedbn import FedBN
+from coterie.methods.pfedme import PFedMe
+from coterie.runtime.runtime import drive
+from tests.federated import TRAINING, Trained, planted, train
+from tests.survival import SIZES, asked, kept
+
+both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
+WHOLE = TRAINING.updated(batch_size=200)
+"""One minibatch is all of a client's samples."""
+
+
+def own(run: Trained, name: str) -> Tensor:
+    models = [m for m in kept(run, name) if m is not None]
+    assert len(models) == run.server.n
+    return torch.stack(models)
+
+
+def gradient(run: Trained, client: int, number: int, model: Tensor) -> Tensor:
+    found: Tensor = asked(run, client, number, Gradients(model, full=True))[0]
+    return found
+
+
+def same_models(run: Trained, other: Trained) -> bool:
+    return all(torch.equal(a.model, b.model) for a, b in zip(run.states, other.states, strict=True))
+
+
+# ---- FedBN
+
+
+@both_engines
+def test_fedbn_6_21_without_norms_is_fedavg(engine: str) -> None:
+    federation = planted("feature", sizes=SIZES)
+    settings: dict[str, Any] = {"training": TRAINING.updated(momentum=0.5), "engine": engine, "participation": 0.5}
+    fedbn, fedavg = (train(m, federation, 4, **settings) for m in (FedBN(), FedAvg(weights="uniform")))
+    assert same_models(fedbn, fedavg)
+    assert FedBN().warnings(fedbn.server, 4)
+    assert FedBN().amounts_to(fedbn.server.layout, 4) == "FedAvg"
+
+
+@pytest.mark.medium
+def test_fedbn_6_21() -> None:
+    """Norms stay with each client, weights, biases and statistics; the mean of all else counts all alike."""
+    run = train(FedBN(), planted("feature", sizes=SIZES), 3, participation=0.5, network="narrow-batch-norm")
+    layout = run.server.layout
+    shared = FedBN().shared(layout)
+    assert layout.size - shared.size == 2 * 4 * 16
+    models = {c: run.server.initial(0) for c in range(20)}
+    for number in (1, 2, 3):
+        before = run.states[number - 1].model
+        ((_, replies),) = run.asked[number - 1]
+        for client in replies.clients.tolist():
+            start = shared.copy(models[client].clone(), before[0])
+            models[client] = asked(run, client, number, Train(start)).model
+        found = mean(torch.stack([models[c] for c in replies.clients.tolist()]), before)
+        assert torch.equal(shared.take(run.states[number].model), shared.take(found))
+    for client, model in models.items():
+        assert torch.equal(run.served()[client], shared.copy(model.clone(), run.state.model[0]))
+    assert FedBN().warnings(run.server, 3) == []
+
+
+@pytest.mark.medium
+def test_fedbn_6_21_bytes() -> None:
+    """m b P_shared each way, and the norms once to each client that starts."""
+    run = train(FedBN(), planted("feature"), 3, network="narrow-batch-norm")
+    shared = FedBN().shared(run.server.layout).size
+    for number in (1, 2, 3):
+        assert run.bytes("up", number) == 20 * shared * 4
+        assert run.bytes("down", number) == 20 * (run.server.layout.size if number == 1 else shared) * 4
+
+
+# ---- pFedMe
+
+
+def test_pfedme_6_22_of_one_whole_step_is_fedavg() -> None:
+    """K = 1 and lr lam = 1: theta is one step from w, and w becomes theta. Bit for bit."""
+    federation, training = planted("feature", sizes=SIZES), TRAINING.updated(epochs=2)
+    pfedme = train(PFedMe(lam=10.0, personal_steps=1), federation, 3, training=training)
+    fedavg = train(FedAvg(weights="uniform"), federation, 3, training=training)
+    assert same_models(pfedme, fedavg)
+
+
+@pytest.mark.parametrize(("lam", "personal_lr"), [(4.0, 0.05), (15.0, 0.2)])
+def test_pfedme_6_22(lam: float, personal_lr: float) -> None:
+    """The steps of Algorithm 1; a strong pull is taken implicitly, and w goes no further than theta."""
+    run = train(PFedMe(lam, 2, personal_lr), planted("feature"), 2, training=WHOLE)
+    for client in (0, 7):
+        for number in (1, 2):
+            received = run.states[number - 1].model[0]
+            theta = w = received
+            for _ in range(2):
+                g = gradient(run, client, number, theta)
+                if personal_lr * lam <= 1:
+                    theta = theta - personal_lr * (g + lam * (theta - w))
+                else:
+                    theta = (theta - personal_lr * g + personal_lr * lam * w) / (1 + personal_lr * lam)
+            w = w - min(0.1 * lam, 1.0) * (w - theta)
+            ((_, replies),) = run.asked[number - 1]
+            torch.testing.assert_close(replies.models[client], w, atol=1e-6, rtol=0)
+    torch.testing.assert_close(own(run, "personal")[7], theta, atol=1e-6, rtol=0)
+
+
+def test_pfedme_6_22_a_strong_pull_leaves_the_global_model() -> None:
+    away = []
+    for lam in (1.0, 10.0, 100.0):
+        run = train(PFedMe(lam=lam), planted("feature"), 2)
+        away.append(float((own(run, "personal") - run.states[1].model).norm(dim=1).mean()))
+    assert away[0] > 1.5 * away[1] > 2 * away[2]
+
+
+# ---- APFL
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_apfl_6_23_has_the_model_of_fedavg(adaptive: bool) -> None:
+    """Whatever alpha; and with alpha = 0 that is what clients are served. Bit for bit."""
+    federation, training = planted("feature", sizes=SIZES), TRAINING.updated(epochs=2)
+    apfl = train(APFL(alpha=0.5 if adaptive else 0.0, adaptive=adaptive), federation, 3, training=training)
+    fedavg = train(FedAvg(), federation, 3, training=training)
+    assert same_models(apfl, fedavg)
+    assert (apfl.accuracy().tolist() == fedavg.accuracy().tolist()) == (not adaptive)
+    assert APFL(alpha=0.0, adaptive=False).amounts_to(apfl.server.layout, 3) == "FedAvg"
+
+
+def test_apfl_6_23_of_itself_alone_is_local_training() -> None:
+    """With alpha = 1 v' is v, which the client trains alone."""
+    federation = planted("feature", sizes=SIZES)
+    apfl, alone = (train(m, federation, 3) for m in (APFL(alpha=1.0, adaptive=False), LocalOnly()))
+    assert torch.equal(own(apfl, "personal"), own(alone, "model"))
+    assert apfl.accuracy().tolist() == alone.accuracy().tolist()
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_apfl_6_23(adaptive: bool) -> None:
+    """v <- v - lr alpha grad F(v'), alpha <- alpha - lr <v - W, grad F(v')> once a round; w as in FedAvg."""
+    run = train(APFL(0.3, adaptive), planted("feature"), 3, training=WHOLE)
+    for client in (0, 7):
+        v, alpha = run.server.initial(0), 0.3
+        for number in (1, 2, 3):
+            w = run.states[number - 1].model[0]
+            mixed = gradient(run, client, number, alpha * v + (1 - alpha) * w)
+            step = 0.1 * float((v - w) @ mixed)
+            v = v - 0.1 * alpha * mixed
+            alpha = min(max(alpha - step, 0.0), 1.0) if adaptive else alpha
+        torch.testing.assert_close(own(run, "personal")[client], v, atol=1e-6, rtol=0)
+        share = kept(run, "alpha")[client]
+        assert share is not None
+        assert float(share) == pytest.approx(alpha, abs=1e-6)
+        assert (alpha != 0.3) == adaptive
+        ((exchange, _),) = [(run.method.evaluation(run.state, run.server, np.array([client])), None)]
+        score = run.runtime.measure(exchange).report["score"][0]
+        served = alpha * v + (1 - alpha) * run.state.model[0]
+        assert score.loss == pytest.approx(asked(run, client, 3, Score(served)).loss, abs=1e-5)
+
+
+def test_apfl_6_23_clients_who_never_came_and_newcomers_are_served_the_model() -> None:
+    run = train(APFL(), planted("feature"), 2, participation=0.3)
+    away = [client for client, model in enumerate(kept(run, "personal")) if model is None]
+    assert away
+    scores = run.runtime.measure(run.method.evaluation(run.state, run.server, np.array(away))).report["score"]
+    for client, score in zip(away, scores, strict=True):
+        assert score.loss == asked(run, client, 2, Score(run.state.model[0])).loss
+    joined = drive(run.method.newcomer(run.state, np.array([3]), run.server), run.runtime.answer)
+    assert torch.equal(joined.models[joined.served], run.state.model)
+
+
+# ---- FedAMP
+
+
+@both_engines
+def test_fedamp_6_24_without_a_pull_is_local_only(engine: str) -> None:
+    federation = planted("feature", sizes=SIZES)
+    settings: dict[str, Any] = {"training": TRAINING.updated(momentum=0.5), "engine": engine, "participation": 0.5}
+    fedamp, alone = (train(m, federation, 4, **settings) for m in (FedAMP(lam=0.0), LocalOnly()))
+    assert torch.equal(fedamp.served(), alone.served())
+    assert FedAMP(lam=0.0).amounts_to(fedamp.server.layout, 4) == "training alone"
+
+
+def test_fedamp_6_24_of_one_client_has_its_own_model_for_a_message() -> None:
+    run = train(FedAMP(), planted("feature", clients=1), 3)
+    for number in (1, 2, 3):
+        ((exchange, _),) = run.asked[number - 1]
+        assert torch.equal(exchange.send["model"].matrix, run.states[number - 1].models)
+
+
+@pytest.mark.medium
+def test_fedamp_6_24() -> None:
+    """xi_ij = alpha exp(-d^2 / sigma) / sigma among those who have uploaded; training is pulled to the message."""
+    run = train(FedAMP(lam=0.7, sigma=3.0, alpha=0.1), planted("feature"), 3, participation=0.5)
+    models, known = run.server.initial(0).repeat(20, 1), np.zeros(20, np.bool_)
+    for number in (1, 2, 3):
+        ((exchange, replies),) = run.asked[number - 1]
+        for row, client in enumerate(exchange.clients.tolist()):
+            weights = torch.zeros(20, dtype=torch.float64)
+            for other in np.flatnonzero(known) if known[client] else ():
+                apart = float((models[client] - models[other]).double().square().sum())
+                weights[other] = 0.1 * np.exp(-apart / 3.0) / 3.0
+            weights[client] = 0
+            weights[client] = 1 - weights.sum()
+            message = (weights @ models.double()).float()
+            torch.testing.assert_close(exchange.send["model"].matrix[row], message, atol=1e-6, rtol=0)
+            received = exchange.send["model"].matrix[row]
+            start = models[client] if known[client] else received
+            trained = asked(run, client, number, Train(start, pull=0.7, anchor=received)).model
+            assert torch.equal(replies.models[row], trained)
+        models[torch.from_numpy(replies.clients)] = replies.models
+        known[replies.clients] = True
+    assert torch.equal(run.state.models, models)
+    joined = drive(run.method.newcomer(run.state, np.array([3]), run.server), run.runtime.answer)
+    assert torch.equal(joined.models, mean(models[torch.from_numpy(known)], models[:1]))
+
+
+def test_fedamp_6_24_attends_to_those_who_are_near() -> None:
+    """By its defaults weights are a mixture, and those of one planted group weigh more with one another."""
+    run = train(FedAMP(), planted("feature", 2), 5)
+    weights = run.method.weigh_models(run.state, run.server)  # type: ignore[attr-defined]  # FedAMP's
+    assert np.allclose(weights.sum(1), 1)
+    assert weights.min() >= 0
+    assert weights.diagonal().min() >= 1 / 20
+    together = np.arange(20)[:, None] % 2 == np.arange(20) % 2
+    inside, outside = weights[together & ~np.eye(20, dtype=bool)], weights[~together]
+    assert inside.min() > outside.max()
+
+
+def test_fedamp_6_24_equal_models_are_no_division_by_nothing() -> None:
+    run = train(FedAMP(), planted("feature", clients=4), 0)
+    state = FedAMPState(run.state.models, np.ones(4, np.bool_))
+    assert np.allclose(FedAMP().weigh_models(state, run.server), 0.25)
+
+
+# ---- FedALA
+
+
+@both_engines
+def test_fedala_6_25_that_moves_no_weight_is_fedavg(engine: str) -> None:
+    federation = planted("feature", sizes=SIZES)
+    settings: dict[str, Any] = {"training": TRAINING.updated(momentum=0.5), "engine": engine, "participation": 0.5}
+    fedala, fedavg = (train(m, federation, 4, **settings) for m in (FedALA(eta=0.0), FedAvg()))
+    assert same_models(fedala, fedavg)
+
+
+def test_fedala_6_25_weights_go_down_the_gradient() -> None:
+    """a <- a - eta grad F(own + (W - own) a) (W - own), cut to 0 ... 1, in the last layer; W below it."""
+    run = train(FedALA(share=1.0), planted("feature"), 1, training=WHOLE)
+    part, received = run.server.layout.last_layers(1), run.state.model[0]
+    before = own(run, "model")[3]
+    weights = torch.full_like(received, 0.5)
+    found = asked(run, 3, 2, AdaptStart(before, received, weights, part, 1.0, 0.8, passes=2))
+    start, a = received.clone(), part.take(weights)
+    mine, theirs = part.take(before), part.take(received)
+    for _ in range(3):
+        part.put(start, mine + (theirs - mine) * a)
+        last = a
+        a = (a - 0.8 * part.take(gradient(run, 3, 2, start)) * (theirs - mine)).clamp(0, 1)
+    torch.testing.assert_close(part.take(found.extras["weights"]), last, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.model, start, atol=1e-6, rtol=0)
+    assert not torch.equal(last, part.take(weights))
+    losses = asked(run, 3, 2, Losses(torch.stack([received, found.model])))
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.medium
+def test_fedala_6_25() -> None:
+    """From its second round on a client trains from the adapted start; the first time it passes eleven times."""
+    method = FedALA(share=0.5, eta=2.0)
+    run = train(method, planted("feature", sizes=SIZES), 4, participation=0.5)
+    part = run.server.layout.last_layers(1)
+    models: dict[int, Tensor] = {}
+    weights: dict[int, Tensor] = {}
+    for number in (1, 2, 3, 4):
+        received = run.states[number - 1].model[0]
+        ((_, replies),) = run.asked[number - 1]
+        for row, client in enumerate(replies.clients.tolist()):
+            start = received
+            if client in models:
+                passes = 1 if client in weights else 11
+                a = weights.get(client, torch.ones_like(received))
+                request = AdaptStart(models[client], received, a, part, 0.5, 2.0, passes)
+                adapted = asked(run, client, number, request)
+                start, weights[client] = adapted.model, adapted.extras["weights"]
+            models[client] = asked(run, client, number, Train(start)).model
+            assert torch.equal(replies.models[row], models[client])
+        assert torch.equal(run.states[number].model, mean(replies.models, received[None], replies.samples))
+    assert len(weights) > 3
+    for client, model in models.items():
+        assert torch.equal(run.served()[client], model)
+
+
+# ---- all of them
+
+EACH: list[Method[Any]] = [PFedMe(), APFL(), FedAMP(), FedALA()]
+
+
+@pytest.mark.parametrize("method", EACH, ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_personal_models_6_22_to_6_25_bytes(method: Method[Any], participation: float) -> None:
+    """m P b each way in every round."""
+    run = train(method, planted("feature"), 3, participation=participation, network="narrow-batch-norm")
+    for number in (1, 2, 3):
+        expected = round(20 * participation) * run.server.layout.size * 4
+        assert run.bytes("up", number) == run.bytes("down", number) == expected
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("method", EACH, ids=lambda method: type(method).__name__)
+def test_personal_models_6_22_to_6_25_suit_their_clients(method: Method[Any]) -> None:
+    """Where labels mean other things to other groups, personal models beat the common one by far."""
+    federation, training = planted("incongruent", 2), TRAINING.updated(epochs=3)
+    personal, common = (train(m, federation, 8, training=training).accuracy().mean() for m in (method, FedAvg()))
+    assert personal > common + 0.15
