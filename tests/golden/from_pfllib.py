@@ -50,6 +50,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "pFedMe",
         {"lamda": 4.0, "K": 3, "p_learning_rate": 0.05, "beta": 1.0, "join_ratio": 1.0},
     ),
+    "fedrod": ("serverrod", "FedROD", {"join_ratio": 1.0}),
     "fedamp": ("serveramp", "FedAMP", {"lamda": 0.0, "alphaK": 0.4, "sigma": 2.0, "join_ratio": 1.0}),
     "fedala": ("serverala", "FedALA", {"eta": 1.0, "rand_percent": 100, "layer_idx": 2, "join_ratio": 1.0}),
 }
@@ -76,7 +77,8 @@ class NotedClient:
     def load_train_data(self, *given: Any) -> Any:
         torch.manual_seed(100 * self.round + self.id)
         loader = super().load_train_data(*given)  # type: ignore[misc]  # of their class
-        return NotedLoader(loader, self.inputs, self.passes)
+        # FedRoD's looks at its labels before the first round.
+        return NotedLoader(loader, self.inputs, self.passes) if self.round else loader
 
     def update_parameters(self, model: nn.Module, new: Any) -> None:
         """Note pFedMe's personal model, over which their code then loads the local one."""
@@ -123,7 +125,7 @@ class NotedServer:
         self.rounds.append({"cohort": sorted(client.id for client in self.selected_clients)})
         self.rounds[-1]["orders"] = [client.passes for client in self.clients]
         self.rounds[-1]["clients"] = [flatten_all(client.model) for client in self.clients]
-        for name, theirs in (("personal", "model_per"), ("message", "client_u")):
+        for name, theirs in (("personal", "model_per"), ("message", "client_u"), ("heads", "head")):
             found = [flatten(getattr(c, theirs).parameters()) for c in self.clients if hasattr(c, theirs)]
             self.rounds[-1] |= {name: found} if len(found) == len(self.clients) else {}
 

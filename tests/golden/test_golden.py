@@ -45,6 +45,7 @@ from coterie.methods.feddist import FedDist
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
+from coterie.methods.fedrod import FedRoD
 from coterie.methods.fedsr import FedSR
 from coterie.methods.fesem import FeSEM, FeSEMState
 from coterie.methods.flis import FLIS
@@ -170,6 +171,16 @@ def test_layers_beside_norms(monkeypatch: pytest.MonkeyPatch) -> None:
         shared, cohort = FedBN().shared(replay.server.layout), numbers["cohort"][number]
         close(played.kept["model"][cohort], numbers["clients"][number][cohort])
         close(shared.take(played.state.model[0]), shared.take(torch.from_numpy(numbers["global"][number])).numpy())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_heads(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedRoD's model, which all make, and the heads that clients keep."""
+    numbers = read("pfllib-fedrod")
+    for number, played in enumerate(Replay(numbers, TWO_EPOCHS).play(FedRoD(), engine, monkeypatch)):
+        close(played.replies[0].models, numbers["clients"][number])
+        close(played.state.model[0], numbers["global"][number])
+        close(played.kept["head"], numbers["heads"][number])
 
 
 @pytest.mark.parametrize("engine", ENGINES)

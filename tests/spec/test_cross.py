@@ -36,6 +36,7 @@ from coterie.methods import (
     FedPer,
     FedProx,
     FedRep,
+    FedRoD,
     FedSGD,
     FedSR,
     FedTSDP,
@@ -93,6 +94,7 @@ METHODS: dict[str, Method[Any]] = {
     "apfl": APFL(),
     "fedamp": FedAMP(),
     "fedala": FedALA(),
+    "fedrod": FedRoD(),
     "fedcr": FedCR(samples=3, head_epochs=1),
     "fedsr": FedSR(fine_tune=1),
     "robust-tkm": RobustTKM(clusters=3, local_epochs=2),
@@ -106,7 +108,17 @@ ALONE = ("local-only",)
 SIZES = [40 + 3 * i for i in range(20)]
 FEW = 8
 """Clients, where what is compared does not depend on how many there are."""
-IN_PROCESSES = ("fedavg", "apfl", "fedala", "fedrep", "ifca-kmeans", "fedcps", "fesem-update-aware", "fedtsdp-options", "dcpfl")
+IN_PROCESSES = (
+    "fedavg",
+    "apfl",
+    "fedala",
+    "fedrep",
+    "ifca-kmeans",
+    "fedcps",
+    "fesem-update-aware",
+    "fedtsdp-options",
+    "dcpfl",
+)
 """Methods whose clients keep, choose, tell or train differently; all others run the same rules."""
 every_method = pytest.mark.parametrize("name", METHODS)
 

@@ -1,4 +1,4 @@
-"""Methods whose clients have models of their own beside a common one (6.21 to 6.25 of docs/methods/)."""
+"""Methods whose clients have models of their own beside a common one (6.21 to 6.26 of docs/methods/)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from coterie.methods.apfl import APFL
 from coterie.methods.fedala import FedALA
 from coterie.methods.fedamp import FedAMP, FedAMPState
 from coterie.methods.fedbn import FedBN
+from coterie.methods.fedrod import FedRoD
 from coterie.methods.pfedme import PFedMe
 from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, Trained, planted, train
@@ -303,14 +304,77 @@ def test_fedala_6_25() -> None:
         assert torch.equal(run.served()[client], model)
 
 
+# ---- FedRoD
+
+
+def uneven(run: Trained, client: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A client's inputs, labels, and the logarithms of its counts of each class."""
+    federation = run.federation
+    first, last = federation.bounds[client, :2]
+    inputs, labels = federation.inputs[first:last].flatten(1), federation.labels[first:last]
+    return inputs, labels, torch.bincount(labels, minlength=10).float().log()
+
+
+def test_fedrod_6_26() -> None:
+    """The balanced softmax moves the model, and the loss of both heads the client's own alone."""
+    run = train(FedRoD(), planted("label", 2), 2, training=WHOLE)
+    layout = run.server.layout
+    for client in (0, 7):
+        inputs, labels, log_counts = uneven(run, client)
+        head = [e.view(run.server.initial(0)).clone() for e in layout.tensors[2:]]
+        for number in (1, 2):
+            received = run.states[number - 1].model[0]
+            tensors = [e.view(received).clone().requires_grad_() for e in layout.tensors]
+            own_head = [h.clone().requires_grad_() for h in head]
+            features = (inputs @ tensors[0].T + tensors[1]).relu()
+            logits = features @ tensors[2].T + tensors[3]
+            balanced = torch.nn.functional.cross_entropy(logits + log_counts, labels)
+            personal = features.detach() @ own_head[0].T + own_head[1]
+            both = torch.nn.functional.cross_entropy(logits.detach() + personal, labels)
+            moved = torch.autograd.grad(balanced, tensors)
+            head = [h - 0.1 * g for h, g in zip(head, torch.autograd.grad(both, own_head), strict=True)]
+            ((_, replies),) = run.asked[number - 1]
+            for entry, before, g in zip(layout.tensors, tensors, moved, strict=True):
+                torch.testing.assert_close(entry.view(replies.models[client]), before - 0.1 * g, atol=1e-6, rtol=0)
+        flat = torch.cat([h.detach().flatten() for h in head])
+        torch.testing.assert_close(kept(run, "head")[client], flat, atol=1e-6, rtol=0)
+        served = layout.last_layers(1).put(
+            run.state.model[0].clone(), layout.last_layers(1).take(run.state.model[0]) + flat
+        )
+        exchange = run.method.evaluation(run.state, run.server, np.array([client]))
+        (score,) = run.runtime.measure(exchange).report["score"]
+        assert score.loss == pytest.approx(asked(run, client, 2, Score(served)).loss, abs=1e-5)
+
+
+def test_fedrod_6_26_of_even_classes_has_the_model_of_fedavg() -> None:
+    """A softmax does not see what is added to all logits."""
+    federation = planted("iid", clients=4)
+    for client in range(4):
+        first, last = federation.bounds[client, :2]
+        federation.labels[first:last] = torch.arange(100) % 10
+    fedrod, fedavg = (train(m, federation, 3) for m in (FedRoD(), FedAvg()))
+    torch.testing.assert_close(fedrod.state.model, fedavg.state.model, atol=1e-5, rtol=0)
+
+
+def test_fedrod_6_26_clients_who_never_came_and_newcomers_are_served_the_model() -> None:
+    run = train(FedRoD(), planted("label"), 2, participation=0.3)
+    away = [client for client, head in enumerate(kept(run, "head")) if head is None]
+    assert away
+    scores = run.runtime.measure(run.method.evaluation(run.state, run.server, np.array(away))).report["score"]
+    for client, score in zip(away, scores, strict=True):
+        assert score.loss == asked(run, client, 2, Score(run.state.model[0])).loss
+    joined = drive(run.method.newcomer(run.state, np.array([3]), run.server), run.runtime.answer)
+    assert torch.equal(joined.models[joined.served], run.state.model)
+
+
 # ---- all of them
 
-EACH: list[Method[Any]] = [PFedMe(), APFL(), FedAMP(), FedALA()]
+EACH: list[Method[Any]] = [PFedMe(), APFL(), FedAMP(), FedALA(), FedRoD()]
 
 
 @pytest.mark.parametrize("method", EACH, ids=lambda method: type(method).__name__)
 @pytest.mark.parametrize("participation", [1.0, 0.4])
-def test_personal_models_6_22_to_6_25_bytes(method: Method[Any], participation: float) -> None:
+def test_personal_models_6_22_to_6_26_bytes(method: Method[Any], participation: float) -> None:
     """m P b each way in every round."""
     run = train(method, planted("feature"), 3, participation=participation, network="narrow-batch-norm")
     for number in (1, 2, 3):
@@ -320,7 +384,7 @@ def test_personal_models_6_22_to_6_25_bytes(method: Method[Any], participation: 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("method", EACH, ids=lambda method: type(method).__name__)
-def test_personal_models_6_22_to_6_25_suit_their_clients(method: Method[Any]) -> None:
+def test_personal_models_6_22_to_6_26_suit_their_clients(method: Method[Any]) -> None:
     """Where labels mean other things to other groups, personal models beat the common one by far."""
     federation, training = planted("incongruent", 2), TRAINING.updated(epochs=3)
     personal, common = (train(m, federation, 8, training=training).accuracy().mean() for m in (method, FedAvg()))

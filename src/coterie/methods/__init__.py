@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedper import FedPer as FedPer
     from coterie.methods.fedprox import FedProx as FedProx
     from coterie.methods.fedrep import FedRep as FedRep
+    from coterie.methods.fedrod import FedRoD as FedRoD
     from coterie.methods.fedsgd import FedSGD as FedSGD
     from coterie.methods.fedsr import FedSR as FedSR
     from coterie.methods.fedtsdp import FedTSDP as FedTSDP

@@ -99,8 +99,8 @@ class Needs:
         """Return why a method cannot learn a task, in one sentence; empty where it can."""
         if self.classes and not task.of_classes:
             return (
-                f"task.name = {task.name!r} is not possible with {method}: it knows the features of each class by "
-                "a Gaussian, so each sample must be of one class; it must be classification"
+                f"task.name = {task.name!r} is not possible with {method}: it looks at each class by itself, so "
+                "each sample must be of one class; it must be classification"
             )
         if self.distributions and not task.distributes:
             return (

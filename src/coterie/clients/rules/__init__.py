@@ -38,6 +38,7 @@ from coterie.clients.rules.score_bounds import ScoreBounds
 from coterie.clients.rules.train_each import TrainEach
 from coterie.clients.rules.training import Training
 from coterie.clients.rules.two_branches import Receive, TakeBranch, TrainBranches
+from coterie.clients.rules.two_heads import EvaluateTwoHeads, TwoHeads, TwoHeadsUpdate
 from coterie.clients.rules.two_models import TwoModels
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Evaluate",
     "EvaluateDraws",
     "EvaluateMixture",
+    "EvaluateTwoHeads",
     "FoldScores",
     "FoldUpdate",
     "FrozenHeadUpdate",
@@ -109,6 +111,8 @@ __all__ = [
     "TrainOwnPulled",
     "Trained",
     "Training",
+    "TwoHeads",
+    "TwoHeadsUpdate",
     "TwoModels",
     "UpdateKeepingSolver",
     "Work",

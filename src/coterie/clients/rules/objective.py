@@ -60,15 +60,19 @@ class LocalModel:
 
     def features(self, inputs: Tensor) -> Tensor:
         """What enters the last layer, `[B, d]`: the representation that the head classifies."""
+        return self.with_features(inputs)[1]
+
+    def with_features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs, as logits `[B, C]`, and what entered the last layer for them, `[B, d]`."""
         weight = [e.name for e in self._layout.tensors if e.role == "weight"][-1]
         seen: list[Tensor] = []
         last = self.network.get_submodule(weight.rpartition(".")[0])
         hook = last.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
         try:
-            self.network(inputs)
+            logits = self(inputs)
         finally:
             hook.remove()
-        return seen[-1]
+        return logits, seen[-1]
 
     @torch.no_grad()
     def logits_at(self, vector: Tensor, inputs: Tensor) -> Tensor:
