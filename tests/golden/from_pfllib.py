@@ -4,9 +4,10 @@
     python -m tests.golden.from_pfllib PFLlib
 
 Runs PFLlib's own servers and clients, which read the tiny federation from files as they always do. Besides PyTorch
-and scikit-learn they need Matplotlib. `h5py` is an empty module here, because it serves their file of accuracies
-alone, which is not written. Subclasses note the numbers and change none: which clients take part, in which order a
-client meets its samples, and the weights of the server and of all clients.
+and scikit-learn they need Matplotlib and, for FedPAC, CVXPY. `h5py` is an empty module here, because it serves
+their file of accuracies alone, which is not written. Subclasses note the numbers and change none: which clients
+take part, in which order a client meets its samples, and the weights of the server and of all clients. FedPAC alone
+is mended, in two places that are said below.
 
 A client's loader is seeded by client and round, so that Ditto's two models meet the same minibatches.
 """
@@ -51,6 +52,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"lamda": 4.0, "K": 3, "p_learning_rate": 0.05, "beta": 1.0, "join_ratio": 1.0},
     ),
     "fedrod": ("serverrod", "FedROD", {"join_ratio": 1.0}),
+    "fedpac": ("serverpac", "FedPAC", {"lamda": 0.8, "join_ratio": 1.0}),
     "fedamp": ("serveramp", "FedAMP", {"lamda": 0.0, "alphaK": 0.4, "sigma": 2.0, "join_ratio": 1.0}),
     "fedala": ("serverala", "FedALA", {"eta": 1.0, "rand_percent": 100, "layer_idx": 2, "join_ratio": 1.0}),
 }
@@ -97,6 +99,7 @@ class NotedServer:
     clients: list[Any]
     selected_clients: list[Any]
     global_model: nn.Module
+    uploaded_heads: list[nn.Module]
     inputs: list[NDArray[np.float32]]
     """Of each client; beside their own, to recognise the samples by."""
     rs_test_acc: list[float]
@@ -129,6 +132,12 @@ class NotedServer:
             found = [flatten(getattr(c, theirs).parameters()) for c in self.clients if hasattr(c, theirs)]
             self.rounds[-1] |= {name: found} if len(found) == len(self.clients) else {}
 
+    def aggregate_and_send_heads(self) -> None:
+        """Note FedPAC's heads, mixed of what was uploaded; theirs mix what others were given since, too."""
+        self.uploaded_heads = deepcopy(self.uploaded_heads)
+        super().aggregate_and_send_heads()  # type: ignore[misc]  # of their class
+        self.rounds[-1]["heads"] = [flatten(client.model.head.parameters()) for client in self.clients]
+
     def aggregate_parameters(self) -> None:
         super().aggregate_parameters()  # type: ignore[misc]  # of their class
         self.rounds[-1]["global"] = flatten_all(self.global_model)
@@ -148,6 +157,7 @@ def main(checkout: Path) -> None:
     torch.manual_seed(24)
     base, head = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU()), nn.Linear(HIDDEN, CLASSES)
     bases = {"fedbn": nn.Sequential(OrderedDict(fc=base[0], bn=nn.BatchNorm1d(HIDDEN), relu=base[1]))}
+    sample = random.sample
     with TemporaryDirectory() as folder:
         for split in ("train", "test"):
             where = Path(folder, "dataset", "tiny", split)
@@ -161,6 +171,8 @@ def main(checkout: Path) -> None:
             model = import_module("flcore.trainmodel.models").BaseHeadSplit(bases.get(name, base), head)
             random.seed(24)
             np.random.seed(24)
+            # Their FedPAC weighs clients in the order of one draw, and mixes their heads in that of another.
+            random.sample = (lambda clients, count: clients[:count]) if name == "fedpac" else sample
             args = SimpleNamespace(**settings(model) | own)
             theirs = getattr(import_module(f"flcore.servers.{file}"), kind)
             server: Any = type("Noted", (NotedServer, theirs), {"inputs": [inputs[a:b] for a, b in bounds]})(

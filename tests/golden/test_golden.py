@@ -28,7 +28,7 @@ from coterie.grouping.aggregate import mean, mix_models, trimmed_count, trimmed_
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
 from coterie.grouping.labels import relabel
 from coterie.grouping.relation import same_neighbours
-from coterie.methods import Cohort, Method
+from coterie.methods import Cohort, Method, fedpac
 from coterie.methods.cfl import CFL
 from coterie.methods.client_rows import VersionedRows
 from coterie.methods.clusterfl import ClusterFL, ClusterFLState
@@ -42,6 +42,7 @@ from coterie.methods.fedbn import FedBN
 from coterie.methods.fedcr import FedCR
 from coterie.methods.feddane import FedDANE
 from coterie.methods.feddist import FedDist
+from coterie.methods.fedpac import FedPAC, merge_prototypes
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
@@ -181,6 +182,25 @@ def test_two_heads(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
         close(played.replies[0].models, numbers["clients"][number])
         close(played.state.model[0], numbers["global"][number])
         close(played.kept["head"], numbers["heads"][number])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_mixed_heads(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedPAC, with prototypes in which clients count alike, and as exactly as their solver finds mixtures."""
+
+    def count_alike(told: Tensor, previous: Tensor) -> Tensor:
+        each = told.view(len(told), *previous.shape).clone()
+        each[:, :, -1] = (each[:, :, -1] > 0).float()
+        return merge_prototypes(each.flatten(1), previous)
+
+    monkeypatch.setattr(fedpac, "merge_prototypes", count_alike)
+    numbers, within = read("pfllib-fedpac"), 5e-4
+    replay = Replay(numbers, TWO_EPOCHS, {"batches": 1})
+    for number, played in enumerate(replay.play(FedPAC(lam=0.8), engine, monkeypatch)):
+        close(played.replies[0].models, numbers["clients"][number], within if number else TOLERANCE)
+        close(played.state.model[0, BODY], numbers["global"][number], within if number else TOLERANCE)
+        close(played.state.heads, numbers["heads"][number], within)
+    assert np.abs(numbers["heads"][0] - numbers["clients"][0][:, HEAD]).max() > 0.02
 
 
 @pytest.mark.parametrize("engine", ENGINES)

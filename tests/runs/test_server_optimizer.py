@@ -25,7 +25,18 @@ from tests.interrupted import Stopping, assert_same_run
 
 OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "adagrad", "adam", "yogi")
 PLAIN = {"optimizer": "sgd", "server_lr": 1.0, "server_momentum": 0.0}
-OWN = ("clusterfl", "dcpfl", "feddist", "fedsgd", "fesem-ma", "flis", "local-only", "robust-tkm")
+OWN = (
+    "clusterfl",
+    "dcpfl",
+    "fedamp",
+    "feddist",
+    "fedpac",
+    "fedsgd",
+    "fesem-ma",
+    "flis",
+    "local-only",
+    "robust-tkm",
+)
 SETTINGS: dict[str, dict[str, Any]] = {
     "cfl": {"t_min": 1, "eps1_frac": 2.0, "ratio": 0.1, "gamma_max": 0.1},
     "layercfl": {"t_min": 1, "eps1_frac": 2.0, "ratio": 0.1},

@@ -1,4 +1,4 @@
-"""Methods whose clients have models of their own beside a common one (6.21 to 6.26 of docs/methods/)."""
+"""Methods whose clients have models of their own beside a common one (6.21 to 6.27 of docs/methods/)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from torch import Tensor
 
 from coterie.clients.rules import Gradients, Losses, Score, Train
 from coterie.clients.rules.adaptive_start import AdaptStart
+from coterie.clients.rules.aligned import AlignedFeatures
 from coterie.grouping.aggregate import mean
 from coterie.methods import FedAvg, LocalOnly, Method
 from coterie.methods.apfl import APFL
 from coterie.methods.fedala import FedALA
 from coterie.methods.fedamp import FedAMP, FedAMPState
 from coterie.methods.fedbn import FedBN
+from coterie.methods.fedpac import FedPAC, weigh_heads
+from coterie.methods.fedrep import FedRep
 from coterie.methods.fedrod import FedRoD
 from coterie.methods.pfedme import PFedMe
 from coterie.runtime.runtime import drive
@@ -365,6 +368,108 @@ def test_fedrod_6_26_clients_who_never_came_and_newcomers_are_served_the_model()
         assert score.loss == asked(run, client, 2, Score(run.state.model[0])).loss
     joined = drive(run.method.newcomer(run.state, np.array([3]), run.server), run.runtime.answer)
     assert torch.equal(joined.models[joined.served], run.state.model)
+
+
+# ---- FedPAC
+
+
+def test_fedpac_6_27_of_one_client_without_alignment_is_fedrep() -> None:
+    """Nobody else's head, and a pass for the own one before the body: bit for bit."""
+    federation, training = planted("feature", clients=1, sizes=SIZES[:1]), TRAINING.updated(momentum=0.5)
+    fedpac = train(FedPAC(lam=0.0), federation, 4, training=training)
+    fedrep = train(FedRep(head_epochs=1, last_head=False), federation, 4, training=training)
+    body = fedpac.server.layout.everything - fedpac.server.layout.last_layers(1)
+    for ours, theirs in zip(fedpac.states, fedrep.states, strict=True):
+        assert torch.equal(body.take(ours.model), body.take(theirs.model))
+    assert fedpac.accuracy().tolist() == fedrep.accuracy().tolist()
+    assert torch.equal(fedpac.state.heads, fedpac.server.layout.last_layers(1).take(own(fedrep, "model")))
+
+
+@pytest.mark.medium
+def test_fedpac_6_27() -> None:
+    """Heads, bodies, prototypes, statistics and mixtures, by hand, with clients that are away."""
+    run = train(FedPAC(lam=0.5), planted("label", 2, sizes=SIZES), 3, participation=0.5)
+    layout = run.server.layout
+    head = layout.last_layers(1)
+    heads = head.take(run.server.initial(0)).repeat(20, 1)
+
+    def features(model: Tensor, inputs: Tensor) -> Tensor:
+        weight, bias = (e.view(model) for e in layout.tensors[:2])
+        return (inputs @ weight.T + bias).relu()
+
+    for number in (1, 2, 3):
+        before, after = run.states[number - 1], run.states[number]
+        ((exchange, replies),) = run.asked[number - 1]
+        assert ("prototypes" in exchange.send) == (number > 1)
+        h, variances, sums, counts = [], [], torch.zeros(10, 32), torch.zeros(10)
+        for row, client in enumerate(replies.clients.tolist()):
+            inputs, labels, _ = uneven(run, client)
+            start = head.put(before.model[0].clone(), heads[client])
+            z = features(start, inputs)
+            shares = torch.stack([z[labels == c].sum(0) for c in range(10)]) / len(z)
+            h.append(shares.flatten().double().numpy())
+            variances.append(float((z.square().sum() / len(z) - shares.square().sum()) / len(z)))
+            fitted = asked(run, client, number, Train(start, part=head, epochs=1, purpose="head batches")).model
+            aligned = AlignedFeatures(0.5) if number > 1 else None
+            extras = {"prototypes": before.prototypes} if number > 1 else {}
+            request = Train(fitted, part=layout.everything - head, objective=aligned, extras=extras)
+            trained = asked(run, client, number, request).model
+            torch.testing.assert_close(replies.models[row], trained, atol=1e-6, rtol=0)
+            z = features(trained, inputs)
+            sums += torch.stack([z[labels == c].sum(0) for c in range(10)])
+            counts += torch.bincount(labels, minlength=10)
+        torch.testing.assert_close(after.prototypes[:, :-1], sums / counts[:, None], atol=1e-5, rtol=1e-5)
+        assert torch.equal(after.model, mean(replies.models, before.model, replies.samples))
+        weights = weigh_heads(np.array(h), np.array(variances))
+        mixed = torch.from_numpy(weights) @ head.take(replies.models).double()
+        heads[torch.from_numpy(replies.clients)] = mixed.float()
+        torch.testing.assert_close(after.heads, heads, atol=1e-4, rtol=0)
+        heads = after.heads.clone()
+        assert np.unique(weights.round(6), axis=0).shape[0] == len(replies)
+    scores = run.runtime.measure(run.method.evaluation(run.state, run.server, np.array([0, 1]))).report["score"]
+    for client in (0, 1):
+        served = head.put(run.state.model[0].clone(), heads[client])
+        assert scores[client].loss == asked(run, client, 3, Score(served)).loss
+    joined = drive(run.method.newcomer(run.state, np.array([3]), run.server), run.runtime.answer)
+    assert torch.equal(joined.models[joined.served], run.state.model)
+
+
+def test_fedpac_6_27_alignment_goes_down_its_gradient() -> None:
+    """A class without a prototype is drawn nowhere."""
+    run = train(FedPAC(), planted("feature", clients=2), 2, training=WHOLE)
+    model, layout = run.state.model[0], run.server.layout
+    inputs, labels, _ = uneven(run, 0)
+    prototypes = run.state.prototypes.clone()
+    prototypes[3] = 0.0
+    tensors = [e.view(model).clone().requires_grad_() for e in layout.tensors]
+    z = (inputs @ tensors[0].T + tensors[1]).relu()
+    away = torch.where((labels == 3)[:, None], 0.0, z - prototypes[labels, :-1])
+    loss = torch.nn.functional.cross_entropy(z @ tensors[2].T + tensors[3], labels) + 2 * away.square().mean()
+    extras = {"prototypes": prototypes}
+    trained = asked(run, 0, 3, Train(model, objective=AlignedFeatures(2.0), extras=extras)).model
+    for entry, before, g in zip(layout.tensors, tensors, torch.autograd.grad(loss, tensors), strict=True):
+        torch.testing.assert_close(entry.view(trained), before - 0.1 * g, atol=1e-6, rtol=0)
+
+
+def test_fedpac_6_27_heads_of_the_same_labels_work_together() -> None:
+    """Where clients of two groups have other classes, a head takes more of its own group's than of the other's."""
+    run = train(FedPAC(), planted("label", 2), 4)
+    ((_, replies),) = run.asked[-1]
+    told = replies.uploads["statistics"].double().numpy()
+    weights = weigh_heads(told[:, :-1], told[:, -1])
+    together = np.arange(20)[:, None] % 2 == np.arange(20) % 2
+    assert np.allclose(weights.sum(1), 1)
+    assert weights[together].sum() > 0.9 * weights.sum()
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_fedpac_6_27_bytes(participation: float) -> None:
+    """Down m b (P + C (d + 1)), in the first round m P b; up m b (P + C (2 d + 1) + 1)."""
+    run = train(FedPAC(), planted("feature"), 3, participation=participation, network="narrow-batch-norm")
+    size, m = run.server.layout.size, round(20 * participation)
+    for number in (1, 2, 3):
+        assert run.bytes("down", number) == 4 * m * (size + (10 * 17 if number > 1 else 0))
+        assert run.bytes("up", number) == 4 * m * (size + 10 * 33 + 1)
 
 
 # ---- all of them

@@ -6,6 +6,7 @@ loss of its own, and a generator of requests. Importing the package fills `RULES
 
 from coterie.clients.rules.adaptive_start import AdaptiveStartUpdate, AdaptStart
 from coterie.clients.rules.admm import RelatedUpdate
+from coterie.clients.rules.aligned import AlignedFeatures, AlignedUpdate
 from coterie.clients.rules.before_and_after import BeforeAndAfter
 from coterie.clients.rules.choose import Choose, ChooseThenTrain, ChooseTrainKeep
 from coterie.clients.rules.client import Client
@@ -38,7 +39,7 @@ from coterie.clients.rules.score_bounds import ScoreBounds
 from coterie.clients.rules.train_each import TrainEach
 from coterie.clients.rules.training import Training
 from coterie.clients.rules.two_branches import Receive, TakeBranch, TrainBranches
-from coterie.clients.rules.two_heads import EvaluateTwoHeads, TwoHeads, TwoHeadsUpdate
+from coterie.clients.rules.two_heads import EvaluateHead, EvaluateTwoHeads, TwoHeads, TwoHeadsUpdate
 from coterie.clients.rules.two_models import TwoModels
 
 __all__ = [
@@ -48,6 +49,8 @@ __all__ = [
     "AdaptStart",
     "AdaptThenEvaluate",
     "AdaptiveStartUpdate",
+    "AlignedFeatures",
+    "AlignedUpdate",
     "AlternatingUpdate",
     "Answer",
     "Batch",
@@ -62,6 +65,7 @@ __all__ = [
     "CorrectedUpdate",
     "Evaluate",
     "EvaluateDraws",
+    "EvaluateHead",
     "EvaluateMixture",
     "EvaluateTwoHeads",
     "FoldScores",

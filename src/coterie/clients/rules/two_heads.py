@@ -52,7 +52,7 @@ class TwoHeadsUpdate(Rule):
 
     def run(self, client: Client, order: Order) -> Work:
         """One local update of both."""
-        counts: Tensor = yield Inspect(partial(_count_classes, classes=_last_weight(client.layout).shape[0]))
+        counts: Tensor = yield Inspect(partial(_count_classes, classes=output_shape(client.layout)[0]))
         trained: Trained = yield Train(
             order.items["model"].values,
             objective=TwoHeads(),
@@ -79,6 +79,17 @@ class EvaluateTwoHeads(Evaluate):
         return part.put(model.clone(), part.take(model) + client.state["head"]), None
 
 
+@rule("evaluate-head")
+@dataclass(frozen=True)
+class EvaluateHead(Evaluate):
+    """Score the body of the received `model` under the received `head`."""
+
+    def _model(self, client: Client, order: Order) -> Generator[Request, Any, tuple[Tensor, int | None]]:
+        yield from ()
+        body = order.items["model"].onto(client.initial())
+        return find_head(client.layout).put(body, order.items["head"].values), None
+
+
 def find_head(layout: Layout) -> Part:
     """Return the weight and bias of the dense layer that gives the outputs.
 
@@ -87,10 +98,14 @@ def find_head(layout: Layout) -> Part:
     """
     last = _last_weight(layout)
     if last.kind != "dense" or len(last.shape) != 2:
-        raise BadInput(
-            f"fedrod is not possible with a network that ends in {last.module}; it must be a dense layer"
-        )
+        raise BadInput(f"this method needs a network that ends in a dense layer; this one ends in {last.module}")
     return layout.where(lambda e: e.module == last.module)
+
+
+def output_shape(layout: Layout) -> tuple[int, int]:
+    """Return of how many outputs C the head is, and of how many features d."""
+    outputs, features = _last_weight(layout).shape
+    return outputs, features
 
 
 def _last_weight(layout: Layout) -> Entry:
