@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from numpy.typing import NDArray
+from scipy.optimize import LinearConstraint, minimize
 
 from coterie.grouping.simplex import minimise_on_simplex
 
@@ -18,8 +19,14 @@ def test_it_is_what_a_general_solver_finds(seed: int, scale: float) -> None:
     found = minimise_on_simplex(scale * form)
     assert found.sum() == pytest.approx(1)
     assert found.min() >= 0
-    whole = {"type": "eq", "fun": lambda a: a.sum() - 1}
-    other = minimize(lambda a: a @ form @ a, np.full(6, 1 / 6), bounds=[(0, 1)] * 6, constraints=whole, tol=1e-12)
+
+    def value(a: NDArray[np.float64]) -> float:
+        return float(a @ form @ a)
+
+    whole = LinearConstraint(np.ones((1, 6)), 1, 1)
+    other = minimize(
+        lambda a: float(a @ form @ a), np.full(6, 1 / 6), bounds=[(0, 1)] * 6, constraints=whole, tol=1e-12
+    )
     assert found @ form @ found <= other.fun + 1e-9
     np.testing.assert_allclose(found, other.x, atol=1e-4)
 
