@@ -24,9 +24,7 @@ def test_it_is_what_a_general_solver_finds(seed: int, scale: float) -> None:
         return float(a @ form @ a)
 
     whole = LinearConstraint(np.ones((1, 6)), 1, 1)
-    other = minimize(
-        lambda a: float(a @ form @ a), np.full(6, 1 / 6), bounds=[(0, 1)] * 6, constraints=whole, tol=1e-12
-    )
+    other = minimize(value, np.full(6, 1 / 6), bounds=[(0, 1)] * 6, constraints=whole, tol=1e-12)
     assert found @ form @ found <= other.fun + 1e-9
     np.testing.assert_allclose(found, other.x, atol=1e-4)
 

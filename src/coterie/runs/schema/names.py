@@ -253,8 +253,9 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     # A bare key never means a table in a section, or what every network has: methods have settings of these names.
     known["network"] = ["name", *(setting.name for setting in _own_settings("network", network))]
     owners = [f"{t}.{key}" for t in LOOKUP if key in known[t] and key not in getattr(SECTIONS[t], "tables", ())]
-    if len(owners) > 1:  # delta is that of the method or the task where these have one
-        owners = [owner for owner in owners if not owner.startswith("privacy.")]
+    # delta is that of the method or the task where these have one, and the optimizer is that of training.
+    for last in ("privacy.", "aggregation."):
+        owners = [owner for owner in owners if len(owners) == 1 or not owner.startswith(last)]
     if not owners and method not in catalog("method"):
         return f"method.{key}"  # the unknown method is the problem to report, not what its settings may be
     if len(owners) == 1:
