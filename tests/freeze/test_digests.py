@@ -127,6 +127,15 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "per-fedavg": ("per-fedavg", {}, {}),
     "per-fedavg with curvature": ("per-fedavg", {"order": "hf"}, {}),
     "halves": ("halves", {"starts": 2}, {}),
+    "apfl": ("apfl", {}, {}),
+    "fedala": ("fedala", {}, {}),
+    "fedamp": ("fedamp", {}, {}),
+    "fedbn": ("fedbn", {}, {}),
+    "fedpac": ("fedpac", {}, {}),
+    "fedrod": ("fedrod", {}, {}),
+    "pfedme": ("pfedme", {}, {}),
+    "scaffold": ("scaffold", {}, {}),
+    "fedavg with a server optimizer": ("fedavg", {}, {"aggregation.optimizer": "yogi"}),
     "robust-tkm": ("robust-tkm", {"clusters": 3, "local_epochs": 2}, {}),
 }
 """Methods with settings under which much happens in few rounds: a name, the method, its settings, other changes."""
