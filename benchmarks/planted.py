@@ -63,6 +63,7 @@ METHODS = (
     "flis",
     "clusterfl",
     "robust-tkm",
+    "pacfl",
     "halves",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its

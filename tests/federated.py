@@ -215,6 +215,8 @@ def train(
         seed,
         lambda variant: initialise(builder.network, builder.layout, seed, variant),
         federation.public,
+        features=federation.features,
+        classes=federation.classes,
     )
     run = Trained([method.start(server)], runtime, server, federation, method)
     for number in range(1, rounds + 1):

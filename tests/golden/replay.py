@@ -96,7 +96,15 @@ class Replay:
         sizes = dict(self.network)
         spec = local.EngineSpec(sizes.pop("name"), sizes, federation.features, federation, self.training, 0, engine)
         runtime = local.LocalRuntime(spec, federation.samples, workers=1)
-        server = ServerView(federation.samples, runtime.layout, 0, lambda _: initial, federation.public)
+        server = ServerView(
+            federation.samples,
+            runtime.layout,
+            0,
+            lambda _: initial,
+            federation.public,
+            features=federation.features,
+            classes=federation.classes,
+        )
         self.server = server
         state, rounds = self.state(method.start(server)), []
         for number, taking_part in enumerate(numbers["cohort"].astype(np.int64), 1):

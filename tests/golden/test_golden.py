@@ -53,6 +53,7 @@ from coterie.methods.flis import FLIS
 from coterie.methods.ifca import IFCA
 from coterie.methods.lg_fedavg import LGFedAvg
 from coterie.methods.one_model import GlobalState
+from coterie.methods.pacfl import PACFL
 from coterie.methods.per_fedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
 from coterie.methods.robust_tkm import RobustTKM
@@ -369,6 +370,25 @@ def test_flis_dc_with_overlap_has_overlap() -> None:
     cohort = numbers["cohort"][0]
     near = numbers["near"][0][np.ix_(cohort, cohort)].astype(int)
     assert ((near @ near > 0) > near).any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_pacfl(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authors' angles, in degrees, their clusters, what clients trained and the clusters' models in the end."""
+    numbers = read("pacfl")
+    method = PACFL(vectors=1, angles="smallest", threshold=float(numbers["threshold"]))
+    replay = Replay(numbers, TWO_EPOCHS.updated(momentum=0.5))
+    rounds = replay.play(method, engine, monkeypatch)
+    for number, played in enumerate(rounds):
+        cohort = numbers["cohort"][number]
+        np.testing.assert_array_equal(played.state.groups, relabel(numbers["groups"].astype(np.int64)))
+        close(played.replies[-1].models, numbers["clients"][number, cohort])
+    close(rounds[-1].served, numbers["last"])
+    assert replay.server is not None
+    known = method.affinity(rounds[-1].state, replay.server, replay.server.everyone)
+    assert known is not None
+    np.testing.assert_allclose(known.matrix, numbers["angles"], atol=1e-3)
+    assert len(set(numbers["groups"])) == 2
 
 
 def orders_of_flis_hc(numbers: Mapping[str, NDArray[Any]], repeated: int = 1) -> NDArray[np.int8]:

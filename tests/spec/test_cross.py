@@ -21,6 +21,7 @@ from coterie.methods import (
     DCPFL,
     FLIS,
     IFCA,
+    PACFL,
     AdaCFL,
     ClusterFL,
     Ditto,
@@ -101,6 +102,7 @@ METHODS: dict[str, Method[Any]] = {
     "fedsr": FedSR(fine_tune=1),
     "robust-tkm": RobustTKM(clusters=3, local_epochs=2),
     "halves": Halves(alpha=0.2, starts=2, differing="alone"),
+    "pacfl": PACFL(vectors=2),
     "grouped-layers": GroupedLayers(clusters=3, after=2, private="last:1"),
     "grouped-layers-common": GroupedLayers(clusters=3, after=1, common="first:1"),
 }

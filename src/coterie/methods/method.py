@@ -45,6 +45,10 @@ class ServerView:
     """From how many clients on a method may approximate."""
     aggregation: Aggregator = field(default_factory=Aggregation)
     """How models become centres."""
+    features: tuple[int, ...] = ()
+    """Shape of one sample."""
+    classes: int = 0
+    """How many classes there are; 0 where a sample is not of one class."""
 
     @property
     def n(self) -> int:

@@ -92,7 +92,7 @@ def build_simulation(prepared: Prepared, secret: bytes = b"") -> Backend:
 
 
 def make_server_view(experiment: Experiment, population: Population, engine: Engine) -> ServerView:
-    """Return what a method may know of the clients: counts, the network's layout, initial models, public inputs."""
+    """Return what a method may know of the clients: counts, shapes, initial models, public inputs."""
     seed = experiment.run.seed
     return ServerView(
         experiment.aggregation.cap_samples(population.samples),
@@ -102,6 +102,8 @@ def make_server_view(experiment: Experiment, population: Population, engine: Eng
         population.public,
         experiment.scale,
         experiment.aggregation,
+        population.features,
+        population.classes,
     )
 
 

@@ -9,6 +9,7 @@ from coterie.clients.rules.admm import RelatedUpdate
 from coterie.clients.rules.aligned import AlignedFeatures, AlignedUpdate
 from coterie.clients.rules.before_and_after import BeforeAndAfter
 from coterie.clients.rules.choose import Choose, ChooseThenTrain, ChooseTrainKeep
+from coterie.clients.rules.class_bases import ClassBases
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.control_variate import ControlVariateUpdate
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
@@ -59,6 +60,7 @@ __all__ = [
     "ChooseIdentity",
     "ChooseThenTrain",
     "ChooseTrainKeep",
+    "ClassBases",
     "ClassGaussians",
     "Client",
     "ControlVariateUpdate",
