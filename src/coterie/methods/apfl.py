@@ -19,7 +19,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from coterie.clients.rules.mixture import EvaluateMixture, MixtureUpdate
+from coterie.clients.rules.local_and_personal import EvaluateInterpolation, LocalAndPersonalUpdate
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.method import Cohort, ServerView, Split
 from coterie.methods.one_model import GlobalState, OneModel
@@ -50,7 +50,7 @@ class APFL(OneModel):
         return PrivacySupport("", "", "its clients train two models on their samples in a round")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        rule = MixtureUpdate(self.alpha, self.adaptive)
+        rule = LocalAndPersonalUpdate(self.alpha, self.adaptive)
         send = {"model": Send.same(state.model[0], cohort.clients)}
         replies: Replies = yield Exchange(cohort.clients, rule, send)
         if self.adaptive and len(replies):
@@ -60,4 +60,4 @@ class APFL(OneModel):
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False
     ) -> Exchange:
-        return Exchange(clients, EvaluateMixture(split), {"model": Send.same(state.model[0], clients)})
+        return Exchange(clients, EvaluateInterpolation(split), {"model": Send.same(state.model[0], clients)})

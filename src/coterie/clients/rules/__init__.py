@@ -19,6 +19,11 @@ from coterie.clients.rules.gaussian import ClassGaussians, EvaluateDraws, Gaussi
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient, SendGradient
 from coterie.clients.rules.half_data import HalfDirections
 from coterie.clients.rules.invariant import Invariant, InvariantUpdate, OwnPriorUpdate
+from coterie.clients.rules.local_and_personal import (
+    EvaluateInterpolation,
+    LocalAndPersonalTrain,
+    LocalAndPersonalUpdate,
+)
 from coterie.clients.rules.local_update import (
     LocalUpdate,
     ObjectiveUpdate,
@@ -28,7 +33,6 @@ from coterie.clients.rules.local_update import (
 )
 from coterie.clients.rules.meta import MetaTrain, MetaUpdate
 from coterie.clients.rules.minibatch import Batch
-from coterie.clients.rules.mixture import EvaluateMixture, MixtureTrain, MixtureUpdate
 from coterie.clients.rules.moreau import MoreauTrain, MoreauUpdate
 from coterie.clients.rules.objective import OBJECTIVES, LocalModel, Loss, Objective, TaskLoss, objective
 from coterie.clients.rules.private_layers import AlternatingUpdate, FrozenHeadUpdate, PrivateUpdate
@@ -68,7 +72,7 @@ __all__ = [
     "Evaluate",
     "EvaluateDraws",
     "EvaluateHead",
-    "EvaluateMixture",
+    "EvaluateInterpolation",
     "EvaluateTwoHeads",
     "FoldScores",
     "FoldUpdate",
@@ -84,14 +88,14 @@ __all__ = [
     "Invariant",
     "InvariantUpdate",
     "Item",
+    "LocalAndPersonalTrain",
+    "LocalAndPersonalUpdate",
     "LocalModel",
     "LocalUpdate",
     "Loss",
     "Losses",
     "MetaTrain",
     "MetaUpdate",
-    "MixtureTrain",
-    "MixtureUpdate",
     "MoreauTrain",
     "MoreauUpdate",
     "Objective",

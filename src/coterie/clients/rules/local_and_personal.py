@@ -24,7 +24,7 @@ ALPHA = {"alpha": (1,)}
 
 
 @dataclass(frozen=True, eq=False)
-class MixtureTrain(Request):
+class LocalAndPersonalTrain(Request):
     """Training of w, and beside it of v inside the mixture `v' = alpha v + (1 - alpha) w`.
 
     On each minibatch `w <- w - lr grad F(w)` and `v <- v - lr alpha grad F(v')`, both from the values before. Where
@@ -71,10 +71,10 @@ class MixtureTrain(Request):
         return training.epochs * (2 if self.alpha or self.adapts else 1) * met
 
 
-@rule("mixture-update")
+@rule("local-and-personal-update")
 @dataclass(frozen=True)
-class MixtureUpdate(Rule):
-    """Train the received `model` and send it; keep the `personal` one and `alpha` (see `MixtureTrain`)."""
+class LocalAndPersonalUpdate(Rule):
+    """Train the received `model` and send it; keep the `personal` one and `alpha` (see `LocalAndPersonalTrain`)."""
 
     alpha: Annotated[float, Field(ge=0, le=1, description="share of the personal model at first")] = 0.5
     adapts: Annotated[bool, Field(description="whether the client learns its own share")] = True
@@ -88,14 +88,16 @@ class MixtureUpdate(Rule):
         personal = client.state.get("personal", client.initial())
         alpha = float(client.state["alpha"]) if self.adapts and "alpha" in client.state else self.alpha
         lr = client.training.lr_at(client.round)
-        trained: Trained = yield MixtureTrain(order.items["model"].values, personal, alpha, self.adapts, lr)
+        trained: Trained = yield LocalAndPersonalTrain(
+            order.items["model"].values, personal, alpha, self.adapts, lr
+        )
         report = {"train_loss": trained.loss, "alpha": float(trained.extras["alpha"])}
         return Answer({"model": trained.model}, client_state=trained.extras, report=report)
 
 
-@rule("evaluate-mixture")
+@rule("evaluate-interpolation")
 @dataclass(frozen=True)
-class EvaluateMixture(Evaluate):
+class EvaluateInterpolation(Evaluate):
     """Score the mixture of the kept `personal` model with the received `model`, by the kept `alpha`.
 
     Running statistics are those received. A client that keeps none yet is scored with what it received.
