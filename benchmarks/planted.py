@@ -64,11 +64,12 @@ METHODS = (
     "clusterfl",
     "robust-tkm",
     "pacfl",
+    "fedem",
     "halves",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its
 own."""
-TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm")
+TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem")
 """Methods that cannot do without the number of groups."""
 ADVICE: Mapping[str, Mapping[str, Any]] = {
     "fedcps": {"training.epochs": 5},

@@ -116,7 +116,7 @@ class Replay:
             def answer(ask: Ask, heard: list[Replies] = heard) -> Replies | Tensor | None:
                 self._exchanges += isinstance(ask, Exchange)
                 reply = runtime.answer(ask)
-                assert runtime.failures == []
+                assert runtime.failures == [], runtime.failures
                 if isinstance(ask, Exchange) and isinstance(reply, Replies):
                     heard.append(reply)
                 return reply

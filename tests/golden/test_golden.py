@@ -43,6 +43,7 @@ from coterie.methods.fedcr import FedCR
 from coterie.methods.feddane import FedDANE
 from coterie.methods.feddist import FedDist
 from coterie.methods.fedpac import FedPAC, merge_prototypes
+from coterie.methods.fedem import FedEM
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
@@ -263,6 +264,22 @@ def test_ifca(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, played in enumerate(replay.play(method, engine, monkeypatch)):
         np.testing.assert_array_equal(played.state.groups, numbers["groups"][number])
         close(played.state.models, numbers["models"][number])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fedem(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients' shares of the authors' components, and the components' means."""
+    numbers = read("fedem")
+    replay = Replay(
+        numbers,
+        TWO_EPOCHS,
+        {"batches of component 1": 2},
+        state=lambda state: replace(state, models=torch.from_numpy(numbers["start"])),
+    )
+    for number, played in enumerate(replay.play(FedEM(clusters=2, init="plain"), engine, monkeypatch)):
+        close(played.state.models, numbers["models"][number])
+        np.testing.assert_allclose(played.state.shares, numbers["shares"][number], atol=TOLERANCE)
+    assert np.ptp(numbers["shares"][-1, :, 0]) > 0.1
 
 
 class AddingClusterFL(ClusterFL):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coterie.methods.feddane import FedDANE as FedDANE
     from coterie.methods.feddist import FedDist as FedDist
     from coterie.methods.fedpac import FedPAC as FedPAC
+    from coterie.methods.fedem import FedEM as FedEM
     from coterie.methods.fedper import FedPer as FedPer
     from coterie.methods.fedprox import FedProx as FedProx
     from coterie.methods.fedrep import FedRep as FedRep

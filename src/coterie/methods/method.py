@@ -140,6 +140,8 @@ class Assignment:
         part: which columns of its row a client is served; without it, all.
         own: the name under which clients keep what is evaluated. The part of a client's row is laid over it, and
             without a part nothing is.
+        shares: `[n, K]`, by which a client is evaluated with the mixture of what all models predict; 0 for who
+            has none, which is evaluated with one row as without.
     """
 
     models: Tensor
@@ -147,6 +149,7 @@ class Assignment:
     rows: NDArray[np.int64] | None = None
     part: Part | None = None
     own: str = ""
+    shares: NDArray[np.float64] | None = None
 
     @property
     def served(self) -> NDArray[np.int64]:
@@ -154,14 +157,24 @@ class Assignment:
         return self.groups if self.rows is None else self.rows
 
 
-def serve(assignment: Assignment, rows: NDArray[np.int64]) -> dict[str, Send]:
-    """Return what clients served `rows` `[m]` are sent: their row's part, or all rows to choose among."""
+def serve(
+    assignment: Assignment, rows: NDArray[np.int64], shares: NDArray[np.float64] | None = None
+) -> dict[str, Send]:
+    """Return what clients served `rows` `[m]` are sent: their row's part, or all rows to choose among.
+
+    With `shares` `[m, K]` who has any is sent these and all rows, to mix.
+    """
     if assignment.own and assignment.part is None:
         return {}
-    send = {"model": Send(assignment.models, rows, assignment.part)}
-    if (rows == UNKNOWN).any():
+    mixing = np.zeros(len(rows), np.bool_) if shares is None else shares.any(1)
+    send = {"model": Send(assignment.models, np.where(mixing, UNKNOWN, rows), assignment.part)}
+    several = mixing | (rows == UNKNOWN)
+    if several.any():
         every = np.tile(np.arange(len(assignment.models)), (len(rows), 1))
-        send["models"] = Send(assignment.models, np.where(rows[:, None] == UNKNOWN, every, -1))
+        send["models"] = Send(assignment.models, np.where(several[:, None], every, -1))
+    if shares is not None:
+        which = np.where(mixing, np.arange(len(rows)), -1)
+        send["shares"] = Send(torch.from_numpy(shares).float(), which)
     return send
 
 
@@ -255,7 +268,9 @@ class Method(ABC, Generic[S]):
         `last` says that no round follows, for methods that end in a last adaptation.
         """
         assignment = self.assignment(state, server)
-        return Exchange(clients, Evaluate(split, assignment.own), serve(assignment, assignment.served[clients]))
+        shares = None if assignment.shares is None else assignment.shares[clients]
+        send = serve(assignment, assignment.served[clients], shares)
+        return Exchange(clients, Evaluate(split, assignment.own), send)
 
     def private_layers(self, state: S, server: ServerView) -> Part:
         """Return the layers that each client keeps to itself; all, where the method serves whole models."""

@@ -96,7 +96,7 @@ class Batched(Engine):
     """Answers one request of many clients at once: perceptrons, chains of plain modules, what `vmap` can compute.
 
     A request without a kernel here, or with settings that its kernel does not know, is answered one client after
-    another: `Inspect`, scores by draws of features, objectives that are not `batchable`,
+    another: `Inspect`, scores by draws of features or of mixtures, objectives that are not `batchable`,
     training by a number of minibatches, on augmented ones or by private steps, and what brings its own algorithm.
 
     Raises:
@@ -218,7 +218,7 @@ class Batched(Engine):
         return padded_width(count, limit), request.full, request.batches, request.size
 
     def _score_key(self, client: Client, request: Score, count: int) -> tuple[Hashable, ...] | None:
-        if request.draws or not self.data.task.batchable:
+        if request.draws or request.shares is not None or not self.data.task.batchable:
             return None
         return padded_width(count, EVALUATION_WIDTH), request.split
 

@@ -224,9 +224,21 @@ class Sequential(Engine):
             self._bound.gradient(channels_first(self.data.to_numbers(x)), y, into=row)
         return found
 
+    def _mixture(self, models: Tensor, shares: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return what gives the outputs `[B, …]` of a mixture of models `[K, P]`."""
+
+        def outputs(inputs: Tensor) -> Tensor:
+            each = [self._bound.load_for_evaluation(model)(inputs) for model in models]
+            return self.data.task.mix(torch.stack(each), shares.to(inputs.device))
+
+        return outputs
+
     def _score(self, client: Client, request: Score) -> Scored:
         inputs, labels = self.data.slice(client.id, request.split)
-        of = self._bound.load_for_evaluation(request.model)
+        if request.shares is not None:
+            of = self._mixture(request.model, request.shares)
+        else:
+            of = self._bound.load_for_evaluation(request.model)
         if request.draws:
             self._bound.seed(f"noise/score/{request.split}", client)
             of = partial(sample_logits, self.network, count=request.draws)

@@ -34,6 +34,7 @@ from coterie.clients.rules.local_update import (
 from coterie.clients.rules.meta import MetaTrain, MetaUpdate
 from coterie.clients.rules.minibatch import Batch
 from coterie.clients.rules.moreau import MoreauTrain, MoreauUpdate
+from coterie.clients.rules.mixture import MixtureShares, MixtureUpdate
 from coterie.clients.rules.objective import OBJECTIVES, LocalModel, Loss, Objective, TaskLoss, objective
 from coterie.clients.rules.private_layers import AlternatingUpdate, FrozenHeadUpdate, PrivateUpdate
 from coterie.clients.rules.profile import HalfProfiles, InputMoments
@@ -98,6 +99,8 @@ __all__ = [
     "MetaUpdate",
     "MoreauTrain",
     "MoreauUpdate",
+    "MixtureShares",
+    "MixtureUpdate",
     "Objective",
     "ObjectiveUpdate",
     "Order",

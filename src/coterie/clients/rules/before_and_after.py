@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -22,7 +23,8 @@ class BeforeAndAfter(Rule):
 
     This is the one place that says what before and after are:
 
-    * A rule that scores a model without training it: before is that model, after is the adapted copy.
+    * A rule that scores a model without training it: before is that model, after is the adapted copy; of a mixture
+      each model adapts.
     * A rule that trains before it scores, for a method that adapts by itself: before is the model from which its
       training starts, after is the model that it scores. Nothing is adapted twice.
 
@@ -51,6 +53,7 @@ class BeforeAndAfter(Rule):
             ValueError: the rule scores nothing.
         """
         start: Tensor | None = None
+        size = client.layout.size
         scores: tuple[Any, Any] | None = None
 
         def score_twice(asked: Request) -> Generator[Request, Any, Any]:
@@ -60,7 +63,9 @@ class BeforeAndAfter(Rule):
             if not isinstance(asked, Score):
                 return (yield asked)
             if start is None:
-                adapted = yield from self._adapt(asked.model, client, order)
+                adapted = torch.empty_like(asked.model)
+                for row, model in zip(adapted.view(-1, size), asked.model.view(-1, size), strict=True):
+                    row.copy_((yield from self._adapt(model, client, order)))
                 scores = (yield asked), (yield replace(asked, model=adapted))
             else:
                 scores = (yield replace(asked, model=start)), (yield asked)

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -20,8 +21,9 @@ class Evaluate(Rule):
     """Score one model on the client's own data and report the counts.
 
     The model is the received `model`; or, of the received `models`, the one with the smallest loss on own
-    training data, for a client that has no group yet; or what the client keeps under the name `own`, with
-    whatever part was received written over it. A client that keeps nothing yet takes the common initial model.
+    training data, for a client that has no group yet; or the mixture of all `models` by the received `shares`
+    `[K]`; or what the client keeps under the name `own`, with whatever part was received written over it. A client
+    that keeps nothing yet takes the common initial model.
     """
 
     writes, private_steps = False, True
@@ -32,9 +34,12 @@ class Evaluate(Rule):
     def run(self, client: Client, order: Order) -> Work:
         """Report the scores, and the `choice` where there was one."""
         model, choice = yield from self._model(client, order)
-        return (yield from self._scored(model, choice))
+        return (yield from self._scored(model, choice, order))
 
     def _model(self, client: Client, order: Order) -> Generator[Request, Any, tuple[Tensor, int | None]]:
+        """Return the model `[P]`, or those of a mixture `[K, P]`, and which one was chosen where one was."""
+        if "shares" in order.items:
+            return order.items["models"].values, None
         if self.own:
             model = client.state.get(self.own, client.initial())
             return (order.items["model"].onto(model) if "model" in order.items else model), None
@@ -44,8 +49,9 @@ class Evaluate(Rule):
         choice = int((yield Losses(models)).argmin())
         return models[choice], choice
 
-    def _scored(self, model: Tensor, choice: int | None) -> Work:
-        scored = yield Score(model, self.split)
+    def _scored(self, model: Tensor, choice: int | None, order: Order) -> Work:
+        shares = order.items["shares"].values if "shares" in order.items else None
+        scored = yield Score(model, self.split, shares=shares)
         return Answer(report={"score": scored, "choice": choice})
 
 
@@ -57,7 +63,7 @@ def factor_after_drops(lr_drops: tuple[int, ...], round_: int) -> float:
 @rule("adapt-then-evaluate")
 @dataclass(frozen=True)
 class AdaptThenEvaluate(Evaluate):
-    """Train a copy of the model on own data first, score that, and forget it.
+    """Train a copy of the model, or of each in a mixture, on own data first, score that, and forget it.
 
     The learning rate is that of the round, or the given one, a tenth of it after each of the rounds `lr_drops`.
     """
@@ -80,13 +86,17 @@ class AdaptThenEvaluate(Evaluate):
         model, choice = yield from self._model(client, order)
         part = None if self.layers == "all" else client.layout.select(self.layers)
         lr = client.training.lr_at(client.round) if self.lr is None else self.lr
-        trained = yield Train(
-            model,
-            part=part,
-            epochs=self.epochs,
-            minibatches=self.steps,
-            lr=lr * factor_after_drops(self.lr_drops, client.round),
-            plain=self.plain,
-            purpose="adaptation",
-        )
-        return (yield from self._scored(trained.model, choice))
+        adapted = torch.empty_like(model)
+        size = client.layout.size
+        for row, start in zip(adapted.view(-1, size), model.view(-1, size), strict=True):
+            trained = yield Train(
+                start,
+                part=part,
+                epochs=self.epochs,
+                minibatches=self.steps,
+                lr=lr * factor_after_drops(self.lr_drops, client.round),
+                plain=self.plain,
+                purpose="adaptation",
+            )
+            row.copy_(trained.model)
+        return (yield from self._scored(adapted, choice, order))

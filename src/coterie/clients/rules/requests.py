@@ -180,7 +180,8 @@ class Score(Request):
     """How well `model` `[P]` does on own data, dropout off; answered by `Scored`.
 
     A network with stochastic features predicts by their means; with `draws`, by the mean of the logits of so many
-    draws of them.
+    draws of them. With `shares` `[K]` the model is `[K, P]`, and the mixture of what the K predict is scored
+    (`Task.mix`).
 
     Raises:
         ValueError: `draws` is above 0, and the network has no Gaussian features.
@@ -190,6 +191,7 @@ class Score(Request):
     split: Split = "test"
     """Which of the client's samples: training, validation or test."""
     draws: int = 0
+    shares: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

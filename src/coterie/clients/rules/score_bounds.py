@@ -44,7 +44,9 @@ class ScoreBounds(Rule):
             ends = [float("nan")] * 2
             if not asked.draws:
                 rng = client.stream(f"bounds of score {len(bounds)}")
-                ends = (yield Inspect(_Bounds(self.metric, rng), asked.split, asked.model)).tolist()
+                bound_by = _Bounds(self.metric, rng, asked)
+                first = asked.model if asked.shares is None else asked.model[0]
+                ends = (yield Inspect(bound_by, asked.split, first)).tolist()
             bounds.append(ends)
             return UNSCORED
 
@@ -54,10 +56,11 @@ class ScoreBounds(Rule):
 
 @dataclass(frozen=True, eq=False)
 class _Bounds:
-    """Computes the interval of a model's score."""
+    """Computes the interval of the score of a model, or of a mixture."""
 
     metric: str
     rng: np.random.Generator
+    asked: Score
 
     def __call__(self, batch: Batch, model: LocalModel | None) -> Tensor:
         """Return the lower and the upper end `[2]`."""
@@ -65,8 +68,13 @@ class _Bounds:
         if not len(batch.labels):
             return torch.full((2,), float("nan"), dtype=torch.float64)
         size = SAMPLES_AT_A_TIME
-        outputs = torch.cat([model(batch.inputs[at : at + size]) for at in range(0, len(batch.labels), size)])
-        task = batch.task
+        task, shares = batch.task, self.asked.shares
+        parts = [batch.inputs[at : at + size] for at in range(0, len(batch.labels), size)]
+        if shares is None:
+            outputs = torch.cat([model(some) for some in parts])
+        else:
+            each = [torch.stack([model.logits_at(m, some) for m in self.asked.model]) for some in parts]
+            outputs = torch.cat([task.mix(some, shares) for some in each])
         predicted, scores, targets = (
             values.cpu().numpy() for values in (task.predict(outputs), task.scores(outputs), batch.labels)
         )

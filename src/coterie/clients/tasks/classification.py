@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from coterie.clients.tasks.task import Targets, task
+from coterie.clients.tasks.task import Targets, mix_logits, mix_logs, task
 from coterie.clients.tasks.weights import WeightedTask, as_weights
 from coterie.errors import BadInput, shorten
 
@@ -63,6 +63,9 @@ class Classification(WeightedTask):
 
     def distributions(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
         return (outputs / temperature).softmax(1)
+
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_logs(outputs.log_softmax(2), shares)
 
     @property
     def plain(self) -> bool:
@@ -128,6 +131,9 @@ class Binary(WeightedTask):
 
     def distribution_size(self, outputs: int) -> int:
         return 2
+
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_logits(outputs, shares)
 
     def scores(self, outputs: Tensor) -> Tensor:
         return outputs.squeeze(1).sigmoid()

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss
 
-from coterie.clients.tasks.task import Targets, Task, task
+from coterie.clients.tasks.task import Targets, Task, mix_logits, task
 from coterie.errors import BadInput
 
 FAR_FROM_1 = 30.0
@@ -73,6 +73,9 @@ class Multilabel(Task):
 
     def scores(self, outputs: Tensor) -> Tensor:
         return outputs.sigmoid()
+
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_logits(outputs, shares)
 
 
 @task("regression")

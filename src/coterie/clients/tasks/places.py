@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from coterie.clients.tasks.task import Targets, Task, task
+from coterie.clients.tasks.task import Targets, Task, mix_logs, task
 from coterie.clients.tasks.weights import WeightedTask, as_weights
 from coterie.errors import BadInput
 
@@ -53,6 +53,9 @@ class Segmentation(WeightedTask):
         """The mean over the pixels of an image, `[B, classes]`: how much of it is taken for each class."""
         return (outputs / temperature).softmax(1).flatten(2).mean(2)
 
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_logs(outputs.log_softmax(2), shares)
+
 
 @task("language")
 @dataclass(frozen=True)
@@ -92,6 +95,9 @@ class Language(Task):
     def distributions(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
         """The mean over the places of a text, `[B, tokens]`: how often each token is expected."""
         return (outputs / temperature).softmax(2).mean(1)
+
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_logs(outputs.log_softmax(3), shares)
 
     def scores(self, outputs: Tensor) -> Tensor:
         return outputs

@@ -8,8 +8,10 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from coterie.catalogue import Catalog
 from coterie.errors import BadInput
@@ -103,6 +105,17 @@ class Task(ABC):
         """
         raise TypeError(f"the outputs of {self.name} are no distributions over classes")
 
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        """Return the outputs `[B, …]` of a mixture of K models, from the outputs of each `[K, B, …]`.
+
+        Where outputs are logits, probabilities are mixed; else the outputs.
+
+        Args:
+            outputs: of each model.
+            shares: `[K]`; they sum to 1.
+        """
+        return torch.einsum("k,k...->...", shares.to(outputs.dtype), outputs)
+
     def distribution_size(self, outputs: int) -> int:
         """Return over how many classes a distribution is, where a network gives so many outputs."""
         return outputs
@@ -163,6 +176,16 @@ class Task(ABC):
     def scores(self, outputs: Tensor) -> Tensor:
         """Return what metrics that take a `score` are computed of, `[B, …]`; by itself, what is predicted."""
         return self.predict(outputs)
+
+
+def mix_logs(logs: Tensor, shares: Tensor) -> Tensor:
+    """Return the logarithm `[…]` of a mixture of probabilities, from their logarithms `[K, …]` and shares `[K]`."""
+    return (logs + shares.log().view(-1, *[1] * (logs.dim() - 1))).logsumexp(0)
+
+
+def mix_logits(logits: Tensor, shares: Tensor) -> Tensor:
+    """Return the logits `[…]` of a mixture of probabilities of yes, from their logits `[K, …]` and shares `[K]`."""
+    return mix_logs(logsigmoid(logits), shares) - mix_logs(logsigmoid(-logits), shares)
 
 
 def task(name: str) -> Callable[[type[Task]], type[Task]]:

@@ -79,7 +79,7 @@ class UnseenClients(Hook):
         """Return how they do on arrival, and after they have adapted."""
         run, method, server, clients = self.run, self.run.method, self.run.server_with_newcomers, self.run.newcomers
         joined = drive(method.newcomer(run.state, clients, server), run.runtime.answer)
-        sends = serve(joined, joined.served)
+        sends = serve(joined, joined.served, joined.shares)
         evaluated = Exchange(clients, Evaluate(own=joined.own), sends)
         if (adapt := run.experiment.evaluation.adapt) is None:
             adapting = Exchange(clients, AdaptThenEvaluate(own=joined.own, lr_drops=method.rate_drops), sends)

@@ -76,7 +76,7 @@ class ClientRunner:
     Args:
         engine: works with this client's data.
         store: holds the client's states.
-        on_evaluated: called with each model `[P]` that the client was evaluated with, and its layout.
+        on_evaluated: called with each model `[P]` that the client was evaluated with (no mixture), and its layout.
         check: raises `BadInput` for an order that the client does not carry out; None where it carries out all.
     """
 
@@ -114,7 +114,7 @@ class ClientRunner:
         evaluated: list[Tensor] = []
 
         def watch(request: Request) -> None:
-            if isinstance(request, Score):
+            if isinstance(request, Score) and request.shares is None:
                 evaluated.append(request.model)
 
         with one_thread():

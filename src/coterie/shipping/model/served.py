@@ -246,6 +246,7 @@ class _RestoredRun:
 
     def _hand_over(self, evaluation: Exchange, client: int) -> _ServedModel:
         """Return what the client would be evaluated with."""
+        self._refuse_mixture(evaluation)
         engine = self.session.runtime.engine
         noise, engine.upload_noise = engine.upload_noise, None  # what a client hands to itself needs none
         replies = self.session.runtime.measure(replace(evaluation, rule=HandOver(evaluation.rule)))
@@ -259,6 +260,19 @@ class _RestoredRun:
             replies.models[at], None if choices is None else choices[at], replies.report["draws"][at]
         )
 
+    def _refuse_mixture(self, evaluation: Exchange) -> None:
+        """Refuse what mixes the predictions of several models.
+
+        Raises:
+            BadInput: it does.
+        """
+        if "shares" in evaluation.send:
+            count = len(evaluation.send["models"].matrix)
+            raise BadInput(
+                f"run {self.run} serves each client a mixture of what {count} models predict, which is no model "
+                "that could be used by itself"
+            )
+
     def _newcomer_model(self, client: int) -> Tensor:
         """Return the model that the method gives to a client that was held out of training."""
         session = self.session
@@ -267,7 +281,7 @@ class _RestoredRun:
         # All of them arrive together: a method may look at each beside the others.
         arrival = session.method.newcomer(session.state, session.newcomers, session.server_with_newcomers)
         joined = drive(arrival, session.runtime.answer)
-        sends = serve(joined, joined.served)
+        sends = serve(joined, joined.served, joined.shares)
         return self._hand_over(Exchange(session.newcomers, Evaluate(own=joined.own), sends), client).model
 
     def _shared_model(self, group: int, members: NDArray[np.int64]) -> tuple[Tensor, list[str]]:
@@ -275,6 +289,7 @@ class _RestoredRun:
         session = self.session
         assignment = session.method.assignment(session.state, session.server)
         evaluation = self._evaluation(int(members[0]))
+        self._refuse_mixture(evaluation)
         rows = np.unique(assignment.served[members[assignment.groups[members] != UNKNOWN]])
         if not len(rows) and (choice := self._hand_over(evaluation, int(members[0])).choice) is not None:
             rows = np.array([choice])  # all of them choose anew in each evaluation
