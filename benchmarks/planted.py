@@ -65,6 +65,7 @@ METHODS = (
     "robust-tkm",
     "pacfl",
     "fedem",
+    "flhc",
     "halves",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its

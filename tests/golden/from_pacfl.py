@@ -7,8 +7,9 @@ Runs their main script with their clients, singular vectors, angles, clustering 
 instead of its own is the data and the network (`src.data`, `src.models`, `src.utils`), and a torchvision that is
 empty. It needs a GPU by name, and asks NumPy for a name of infinity that is gone.
 
-Their angles tell a vector from its opposite, and which of the two comes out is up to LAPACK. So inputs are positive,
-as pixels are, only the first vector of each class is compared, and it points to where its numbers are positive.
+Their angles tell a vector from its opposite, and which of the two comes out is up to LAPACK. So inputs are
+positive, as pixels are, only the first vector of each class is compared, and it points to where its numbers are
+positive.
 """
 
 from __future__ import annotations

@@ -90,6 +90,7 @@ def test_fedem_7_2_who_was_away_keeps_its_shares_and_newcomers_find_theirs() -> 
     np.testing.assert_array_equal(before[away], after[away])
     assert np.isfinite(run.accuracy()).all()  # who has no shares yet takes the component of the smallest loss
     joined = drive(run.method.newcomer(run.state, np.array([3, 6]), run.server), run.runtime.answer)
+    assert joined.shares is not None
     for client, shares in zip((3, 6), joined.shares, strict=True):
         each, labels = logits(run, client, "train")
         likely = each.log_softmax(2)[:, torch.arange(len(labels)), labels].softmax(0).mean(1)

@@ -121,11 +121,13 @@ def distances_from_products(products: NDArray[np.float64]) -> NDArray[np.float64
     return np.sqrt(np.maximum(found, 0.0, out=found), out=found)
 
 
-def pairwise_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Euclidean distances `[n, n]` between points `[n, d]`."""
+def pairwise_distances(
+    points: NDArray[np.float64], metric: Literal["euclidean", "cityblock"] = "euclidean"
+) -> NDArray[np.float64]:
+    """Distances `[n, n]` between points `[n, d]`, Euclidean ones or sums of absolute differences."""
     from scipy.spatial.distance import cdist
 
-    return np.asarray(cdist(points, points))
+    return np.asarray(cdist(points, points, metric))
 
 
 def cosines(updates: Tensor) -> NDArray[np.float64]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedtsdp import FedTSDP as FedTSDP
     from coterie.methods.fesem import FeSEM as FeSEM
     from coterie.methods.fesem_ma import FeSEMMA as FeSEMMA
+    from coterie.methods.flhc import FLHC as FLHC
     from coterie.methods.flis import FLIS as FLIS
     from coterie.methods.grouped_layers import GroupedLayers as GroupedLayers
     from coterie.methods.halves import Halves as Halves

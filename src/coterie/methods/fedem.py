@@ -73,14 +73,16 @@ class FedEM(Method[FedEMState]):
     def round(self, state: FedEMState, cohort: Cohort) -> Exchanges[FedEMState]:
         if cohort.round == 1 and self.init == "kmeans" and self.clusters > 1:
             replies, labels = yield from cluster_first_models(state.models[0], self.clusters, cohort)
-            average = cohort.server.aggregation.average_groups
             shares = state.shares.copy()
             shares[replies.clients] = FIRST * np.eye(self.clusters)[labels] + (1 - FIRST) / self.clusters
-            return FedEMState(average(replies.models, labels, state.models, replies.samples), shares)
-        clients, known = cohort.clients, state.shares.any(1)
+            average_groups = cohort.server.aggregation.average_groups
+            return FedEMState(average_groups(replies.models, labels, state.models, replies.samples), shares)
+        clients = cohort.clients
         send = {
             "models": Send.all(state.models, clients),
-            "shares": Send(torch.from_numpy(state.shares).float(), np.where(known[clients], clients, -1)),
+            "shares": Send(
+                torch.from_numpy(state.shares).float(), np.where(state.shares[clients].any(1), clients, -1)
+            ),
         }
         replies = yield Exchange(clients, MixtureUpdate(self.clusters), send)  # steps 1 to 3
         average, trained = cohort.server.aggregation.average, replies.uploads["models"]

@@ -29,7 +29,7 @@ from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.halves import LEAST, common_half, find_groups
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
-from coterie.methods.k_models import read_choices, serve_picked
+from coterie.methods.k_models import place_by_loss, serve_picked
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -80,7 +80,7 @@ class Halves(Method[HalvesState]):
         if state.p is None:
             state = yield from self._find_groups(state, cohort)
         else:
-            state = yield from self._join(state, clients)
+            state = replace(state, groups=(yield from place_by_loss(state.models, state.groups, clients)))
         groups = state.groups if len(state.models) > 1 else np.zeros(server.n, np.int64)
         placed = clients[groups[clients] != UNKNOWN]
         send = {"model": Send(state.models, groups[placed])}
@@ -105,16 +105,6 @@ class Halves(Method[HalvesState]):
         groups = np.full(server.n, UNKNOWN, np.int64)
         groups[gathered.clients] = found.labels
         return HalvesState(state.models.repeat(found.count, 1), groups, p, found.all_differ)
-
-    def _join(self, state: HalvesState, clients: Ids) -> Exchanges[HalvesState]:
-        """Let clients that were not placed pick the group whose model has the smallest loss on their data."""
-        late = clients[state.groups[clients] == UNKNOWN]
-        if not len(late):
-            return state
-        replies: Replies = yield Exchange(late, Choose(), {"models": Send.all(state.models, late)})
-        groups = state.groups.copy()
-        groups[replies.clients] = read_choices(replies)
-        return replace(state, groups=groups)
 
     def assignment(self, state: HalvesState, server: ServerView) -> Assignment:
         return Assignment(state.models, state.groups)

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances
@@ -132,6 +133,26 @@ def warn_of_sketches(server: ServerView) -> list[str]:
 def read_choices(replies: Replies) -> NDArray[np.int64]:
     """Return the model that each client that answered picked `[r]`."""
     return replies.numbers.get("choice", np.empty(0)).astype(np.int64)
+
+
+def place_by_loss(models: Tensor, groups: NDArray[np.int64], clients: Ids) -> Exchanges[NDArray[np.int64]]:
+    """Let those of `clients` without a group pick the model with the smallest loss on their data.
+
+    Args:
+        models: of the groups `[K, P]`.
+        groups: of all clients `[n]`, `UNKNOWN` for those without one.
+        clients: who is asked.
+
+    Returns:
+        The groups anew `[n]`.
+    """
+    late = clients[groups[clients] == UNKNOWN]
+    if not len(late):
+        return groups
+    replies: Replies = yield Exchange(late, Choose(), {"models": Send.all(models, late)})
+    groups = groups.copy()
+    groups[replies.clients] = read_choices(replies)
+    return groups
 
 
 def serve_picked(models: Tensor, clients: Ids, replies: Replies) -> Assignment:
