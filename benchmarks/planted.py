@@ -65,12 +65,13 @@ METHODS = (
     "robust-tkm",
     "pacfl",
     "fedem",
+    "fedrc",
     "flhc",
     "halves",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its
 own."""
-TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem")
+TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem", "fedrc")
 """Methods that cannot do without the number of groups."""
 ADVICE: Mapping[str, Mapping[str, Any]] = {
     "fedcps": {"training.epochs": 5},

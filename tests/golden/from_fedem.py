@@ -33,6 +33,7 @@ class Numbered(Dataset[Any]):
 
     def __init__(self, inputs: Any, labels: Any) -> None:
         self.inputs, self.labels = torch.from_numpy(inputs), torch.from_numpy(labels)
+        self.targets = labels.tolist()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -56,6 +57,18 @@ class NotedNumbers:
             yield batch
 
 
+def draw_components() -> list[nn.Module]:
+    """Return the networks that components start from, the same ones in every call."""
+    torch.manual_seed(24)
+    networks: list[nn.Module] = [
+        nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)) for _ in range(COMPONENTS)
+    ]
+    for network in networks:
+        for values in network.parameters():
+            values.data.mul_(2)
+    return networks
+
+
 def main(checkout: Path) -> None:
     """Write one file."""
     sys.path.insert(0, str(checkout.resolve()))
@@ -64,28 +77,15 @@ def main(checkout: Path) -> None:
     learner: Any = import_module("learners.learner")
     ensemble: Any = import_module("learners.learners_ensemble")
     inputs, labels, bounds = draw_federation(24, groups=2)
-    torch.manual_seed(24)
-    networks = [
-        nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)) for _ in range(COMPONENTS)
-    ]
-    for network in networks:
-        for values in network.parameters():
-            values.data.mul_(2)
+    networks = draw_components()
 
     def learners() -> Any:
         """Return an ensemble of learners that start from the same models."""
         each = []
-        for network in networks:
-            own = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
-            own.load_state_dict(network.state_dict())
+        for own in draw_components():
+            loss, solver = nn.CrossEntropyLoss(reduction="none"), torch.optim.SGD(own.parameters(), lr=0.1)
             each.append(
-                learner.Learner(
-                    own,
-                    nn.CrossEntropyLoss(reduction="none"),
-                    lambda guess, label: (guess.argmax(1) == label).float().sum(),
-                    "cpu",
-                    torch.optim.SGD(own.parameters(), lr=0.1),
-                )
+                learner.Learner(own, loss, lambda guess, label: (guess.argmax(1) == label).sum(), "cpu", solver)
             )
         return ensemble.LearnersEnsemble(each, torch.ones(COMPONENTS) / COMPONENTS)
 

@@ -46,6 +46,7 @@ from coterie.methods.fedpac import FedPAC, merge_prototypes
 from coterie.methods.fedem import FedEM
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
+from coterie.methods.fedrc import FedRC
 from coterie.methods.fedrep import FedRep
 from coterie.methods.fedrod import FedRoD
 from coterie.methods.fedsr import FedSR
@@ -267,17 +268,20 @@ def test_ifca(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_fedem(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clients' shares of the authors' components, and the components' means."""
-    numbers = read("fedem")
+@pytest.mark.parametrize("method", [FedEM(clusters=2, init="plain"), FedRC(clusters=2, init="plain")])
+def test_mixtures(method: FedEM | FedRC, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients' shares of the authors' components, the components' means, and FedRC's shares of classes."""
+    numbers = read(type(method).__name__.lower())
     replay = Replay(
         numbers,
         TWO_EPOCHS,
         {"batches of component 1": 2},
         state=lambda state: replace(state, models=torch.from_numpy(numbers["start"])),
     )
-    for number, played in enumerate(replay.play(FedEM(clusters=2, init="plain"), engine, monkeypatch)):
+    for number, played in enumerate(replay.play(method, engine, monkeypatch)):
         close(played.state.models, numbers["models"][number])
+        if "classes" in numbers:
+            close(played.state.classes, numbers["classes"][number])
         np.testing.assert_allclose(played.state.shares, numbers["shares"][number], atol=TOLERANCE)
     assert np.ptp(numbers["shares"][-1, :, 0]) > 0.1
 

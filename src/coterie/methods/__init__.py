@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedem import FedEM as FedEM
     from coterie.methods.fedper import FedPer as FedPer
     from coterie.methods.fedprox import FedProx as FedProx
+    from coterie.methods.fedrc import FedRC as FedRC
     from coterie.methods.fedrep import FedRep as FedRep
     from coterie.methods.fedrod import FedRoD as FedRoD
     from coterie.methods.fedsgd import FedSGD as FedSGD

@@ -35,6 +35,7 @@ from coterie.clients.rules.meta import MetaTrain, MetaUpdate
 from coterie.clients.rules.minibatch import Batch
 from coterie.clients.rules.moreau import MoreauTrain, MoreauUpdate
 from coterie.clients.rules.mixture import MixtureShares, MixtureUpdate
+from coterie.clients.rules.mixture import ConceptUpdate, MixtureShares, MixtureUpdate
 from coterie.clients.rules.objective import OBJECTIVES, LocalModel, Loss, Objective, TaskLoss, objective
 from coterie.clients.rules.private_layers import AlternatingUpdate, FrozenHeadUpdate, PrivateUpdate
 from coterie.clients.rules.profile import HalfProfiles, InputMoments
@@ -69,6 +70,7 @@ __all__ = [
     "ClassGaussians",
     "Client",
     "ControlVariateUpdate",
+    "ConceptUpdate",
     "CorrectedUpdate",
     "Evaluate",
     "EvaluateDraws",

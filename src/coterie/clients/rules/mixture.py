@@ -1,9 +1,9 @@
-"""Rules of clients whose samples come from a mixture of K components, by expectation maximisation (FedEM)."""
+"""Rules of clients whose samples come from a mixture of K components, found by EM (FedEM, FedRC)."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -32,12 +32,18 @@ def sample_losses(batch: Batch, model: LocalModel | None) -> Tensor:
     return torch.cat(found).nan_to_num(UNLIKELY, UNLIKELY)
 
 
+def read_labels(batch: Batch, _: LocalModel | None) -> Tensor:
+    """Return the class of each sample `[s]`."""
+    return batch.labels
+
+
 @rule("mixture-shares")
 @dataclass(frozen=True)
 class MixtureShares(Rule):
     """Tell the client's shares of the received `models` `[K, P]`; nothing is trained (FedEM's E-step).
 
-    Who is sent no `shares` `[K]` to begin with has equal ones.
+    Who is sent no `shares` `[K]` to begin with has equal ones. With `classes` `[K, C]`, how often each class is in
+    each component, a sample's likelihood is divided by its class's (FedRC).
     """
 
     writes = False
@@ -58,6 +64,9 @@ class MixtureShares(Rule):
         losses = torch.empty(len(models), client.samples)
         for row, model in zip(losses, models, strict=True):
             row.copy_((yield Inspect(sample_losses, model=model)))
+        if "classes" in order.items:
+            labels = yield Inspect(read_labels)
+            losses += order.items["classes"].values.log()[:, labels]
         likely = (shares.log()[:, None] - losses).softmax(0)
         found = likely.mean(1).clamp(0, 1) if client.samples else shares
         return {f"share{k}": float(share) for k, share in enumerate(found)}, likely
@@ -77,6 +86,9 @@ class MixtureUpdate(MixtureShares):
     def run(self, client: Client, order: Order) -> Work:
         """Answer with the `models` `[K, P]`, and the shares as `MixtureShares` does."""
         numbers, likely = yield from self._expect(client, order)
+        return (yield from self._train(client, order, numbers, likely))
+
+    def _train(self, client: Client, order: Order, numbers: Mapping[str, float], likely: Tensor) -> Work:
         models, losses = torch.empty(self.components, client.layout.size), []
         for k, start in enumerate(order.items["models"].values):
             trained: Trained = yield Train(
@@ -87,3 +99,24 @@ class MixtureUpdate(MixtureShares):
             models[k] = trained.model
             losses.append(trained.loss)
         return Answer({"models": models}, numbers, report={"train_loss": sum(losses)})
+
+
+@rule("concept-update")
+@dataclass(frozen=True)
+class ConceptUpdate(MixtureUpdate):
+    """Do what `MixtureUpdate` does, and tell how often each class is in each component (FedRC)."""
+
+    classes: Annotated[int, Field(ge=1, description="classes C")] = 1
+    uploads = ("models", "counts")
+
+    def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        return {**super().shapes(layout), "counts": (self.components, self.classes)}
+
+    def run(self, client: Client, order: Order) -> Work:
+        """Answer with the `models` `[K, P]`, the `counts` `[K, C]`, and the shares as `MixtureShares` does."""
+        numbers, likely = yield from self._expect(client, order)
+        answer = yield from self._train(client, order, numbers, likely)
+        counts = torch.zeros(self.components, self.classes)
+        if client.samples:
+            counts.index_add_(1, (yield Inspect(read_labels)), likely)
+        return replace(answer, uploads={**answer.uploads, "counts": counts})
