@@ -66,12 +66,13 @@ METHODS = (
     "pacfl",
     "fedem",
     "fedrc",
+    "fedsoft",
     "flhc",
     "halves",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its
 own."""
-TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem", "fedrc")
+TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem", "fedrc", "fedsoft")
 """Methods that cannot do without the number of groups."""
 ADVICE: Mapping[str, Mapping[str, Any]] = {
     "fedcps": {"training.epochs": 5},

@@ -49,6 +49,7 @@ from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrc import FedRC
 from coterie.methods.fedrep import FedRep
 from coterie.methods.fedrod import FedRoD
+from coterie.methods.fedsoft import FedSoft
 from coterie.methods.fedsr import FedSR
 from coterie.methods.fesem import FeSEM, FeSEMState
 from coterie.methods.flis import FLIS
@@ -284,6 +285,20 @@ def test_mixtures(method: FedEM | FedRC, engine: str, monkeypatch: pytest.Monkey
             close(played.state.classes, numbers["classes"][number])
         np.testing.assert_allclose(played.state.shares, numbers["shares"][number], atol=TOLERANCE)
     assert np.ptp(numbers["shares"][-1, :, 0]) > 0.1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fedsoft(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients' own models and shares, and the authors' cluster models."""
+    numbers = read("fedsoft")
+    start = torch.from_numpy(numbers["start"])
+    replay = Replay(numbers, TWO_EPOCHS, state=lambda state: replace(state, models=start))
+    method = FedSoft(clusters=2, lam=0.5, every=2, init="plain")
+    for number, played in enumerate(replay.play(method, engine, monkeypatch)):
+        np.testing.assert_allclose(played.state.shares, numbers["shares"][number], atol=TOLERANCE)
+        close(played.served, numbers["clients"][number])
+        close(played.state.models, numbers["models"][number])
+    assert (np.diff(numbers["shares"], axis=0) != 0).any()
 
 
 class AddingClusterFL(ClusterFL):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedrep import FedRep as FedRep
     from coterie.methods.fedrod import FedRoD as FedRoD
     from coterie.methods.fedsgd import FedSGD as FedSGD
+    from coterie.methods.fedsoft import FedSoft as FedSoft
     from coterie.methods.fedsr import FedSR as FedSR
     from coterie.methods.fedtsdp import FedTSDP as FedTSDP
     from coterie.methods.fesem import FeSEM as FeSEM

@@ -43,6 +43,7 @@ from coterie.clients.rules.proximal import PLU, ChooseIdentity, PLUThenEvaluate
 from coterie.clients.rules.requests import Gradients, Inspect, Losses, Request, Score, Scored, Train, Trained
 from coterie.clients.rules.rule import RULES, Answer, Item, Order, Rule, Work, rule
 from coterie.clients.rules.score_bounds import ScoreBounds
+from coterie.clients.rules.soft_clusters import SampleShares, SoftClusterUpdate
 from coterie.clients.rules.train_each import TrainEach
 from coterie.clients.rules.training import Training
 from coterie.clients.rules.two_branches import Receive, TakeBranch, TrainBranches
@@ -113,10 +114,12 @@ __all__ = [
     "RelatedUpdate",
     "Request",
     "Rule",
+    "SampleShares",
     "Score",
     "ScoreBounds",
     "Scored",
     "SendGradient",
+    "SoftClusterUpdate",
     "TakeBranch",
     "TaskLoss",
     "Train",

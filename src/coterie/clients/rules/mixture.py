@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -78,7 +78,7 @@ class MixtureUpdate(MixtureShares):
     """Train all received `models` `[K, P]`, samples weighted by how likely they come from each (FedEM)."""
 
     components: Annotated[int, Field(ge=1, description="models K")] = 1
-    uploads, writes = ("models",), False
+    uploads: ClassVar[tuple[str, ...]] = ("models",)
 
     def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
         return {"models": (self.components, layout.size)}
@@ -107,7 +107,7 @@ class ConceptUpdate(MixtureUpdate):
     """Do what `MixtureUpdate` does, and tell how often each class is in each component (FedRC)."""
 
     classes: Annotated[int, Field(ge=1, description="classes C")] = 1
-    uploads = ("models", "counts")
+    uploads: ClassVar[tuple[str, ...]] = ("models", "counts")
 
     def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
         return {**super().shapes(layout), "counts": (self.components, self.classes)}
