@@ -88,7 +88,7 @@ def shell(site: Path, tmp_path: Path) -> Shell:
 
 def test_it_is_listed_run_predicted_with_and_exported(shell: Shell) -> None:
     listing = shell("list", "methods")
-    (line,) = (line for line in listing.splitlines() if line.startswith("fedavgm-focal "))
+    (line,) = (line for line in listing.splitlines() if line.startswith("  fedavgm-focal "))
     assert "One model for all, moved by a velocity, from clients that train on a focal loss" in line
     assert "(package coterie-example)" in listing
     assert "gamma = 2.0" in shell("list", "methods", "fedavgm-focal")

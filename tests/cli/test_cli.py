@@ -14,9 +14,11 @@ import pytest
 import coterie
 from coterie.cli.list import KINDS, LISTING, gather
 from coterie.methods import METHODS
+from coterie.methods.method import FAMILIES
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.schema.names import catalog
 from tests.commandline import COTERIE, Terminal
+from website.methods import own_methods
 
 PUBLIC = [
     *("BadInput", "Experiment", "Federation", "Observer", "Result", "Round", "RunFolder", "__version__", "check"),
@@ -125,9 +127,9 @@ def test_lists_say_what_auto_takes(terminal: Terminal) -> None:
 def test_list(terminal: Terminal, kind: str, names: list[str]) -> None:
     code, out, err = terminal("list", kind)
     assert (code, err) == (0, "")
-    listed = {line.split()[0]: line for line in out.splitlines() if not line.startswith(" ")}
+    listed = dict(re.findall(r"^(?:  )?(\S+) {2,}(.+)$", out, re.MULTILINE))
     assert set(names) <= set(listed)
-    assert all(len(line.split()) > 2 for line in listed.values())
+    assert all(len(said.split()) > 1 for said in listed.values())
 
 
 def test_list_shows_settings_with_default_and_meaning(terminal: Terminal) -> None:
@@ -139,13 +141,32 @@ def test_list_shows_settings_with_default_and_meaning(terminal: Terminal) -> Non
 
 def test_list_names_each_once_and_says_where_settings_are(terminal: Terminal) -> None:
     lines = terminal("list", "methods").out.splitlines()
-    assert [line.split()[0] for line in lines[:-1] if not line.startswith(" ")] == sorted(METHODS.names())
+    assert sorted(re.findall(r"^  (\S+) {2,}", "\n".join(lines), re.MULTILINE)) == sorted(METHODS.names())
     assert lines[-1] == "settings: coterie list methods NAME"
     assert terminal("list", "methods", "fesm") == (
         2,
         "",
         "coterie: method 'fesm' is unknown; did you mean fesem?\n",
     )
+
+
+def test_methods_are_listed_by_family(terminal: Terminal) -> None:
+    """Each of the package's own says which one it is of, in its file."""
+    found, family = {}, ""
+    for line in terminal("list", "methods").out.splitlines()[:-1]:
+        if not line.startswith(" "):
+            family = line
+        elif (name := re.match(r"^  (\S+) {2,}", line)) is not None:
+            found[name[1]] = family
+    assert all(found[method.name] in FAMILIES for method in own_methods())
+    assert [found[name] for name in ("ifca", "pacfl", "cfl", "fedper", "fedavg")] == [
+        "clustered, hard",
+        "clustered, one-shot",
+        "clustered, hierarchical",
+        "personal layers",
+        "one model",
+    ]
+    assert list(dict.fromkeys(found.values())) == [f for f in (*FAMILIES, "others") if f in found.values()]
 
 
 def test_list_parts(terminal: Terminal) -> None:
@@ -167,6 +188,7 @@ def test_what_is_listed_is_what_the_catalogues_say() -> None:
         own = [] if kind == "parts" else [e for e in catalog(kind) if e.target.__module__.startswith("coterie.")]
         assert {entry.name for entry in own} <= kept[kind]["entries"].keys()
         assert kept[kind]["auto"] == found["auto"]
+        assert all(set(names) <= set(found["families"][of]) for of, names in kept[kind]["families"].items())
 
 
 @pytest.mark.medium

@@ -58,4 +58,4 @@ def _commands(above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 def _listed(kind: str) -> list[str]:
     with plain_terminal():
         _, out, _ = call("list", kind)
-    return [line.split()[0] for line in out.splitlines() if not line.startswith((" ", "settings: "))]
+    return re.findall(r"^(?:  )?(\S+) {2,}", out, re.MULTILINE)

@@ -93,9 +93,12 @@ def _lines(kind: str, name: str | None, width: int) -> Iterator[str]:
     offered, clashes = _read_offers(kind, summaries)
     margin = max(map(len, [*summaries, *offered, "auto"])) + 2
     autos = {"auto": listing["auto"]} if listing["auto"] else {}
-    for known in (dict(sorted(summaries.items())), autos, dict(sorted(offered.items()))):
-        for each, said in known.items():
-            yield from wrap_beside(each, said, margin, width)
+    if listing["families"]:
+        yield from _family_lines({**summaries, **offered}, listing["families"], margin + 2, width)
+    else:
+        for known in (dict(sorted(summaries.items())), autos, dict(sorted(offered.items()))):
+            for each, said in known.items():
+                yield from wrap_beside(each, said, margin, width)
     if not summaries and not offered:
         yield f"there is none; a package can offer {kind} by the entry point coterie.{kind}"
     yield from (f"note: {clash}" for clash in clashes)
@@ -103,10 +106,27 @@ def _lines(kind: str, name: str | None, width: int) -> Iterator[str]:
         yield f"settings: coterie list {kind} NAME"
 
 
+def _family_lines(
+    summaries: Mapping[str, str], families: Mapping[str, list[str]], margin: int, width: int
+) -> Iterator[str]:
+    """Yield the entries by family, under its name; those of none, as of installed packages, last."""
+    from coterie.cli.printing import wrap_beside
+
+    others = sorted(summaries.keys() - {name for names in families.values() for name in names})
+    for family, names in (*families.items(), ("others", others)):
+        if names:
+            yield family
+        for name in names:
+            yield from wrap_beside(f"  {name}", summaries[name], margin, width)
+
+
 def gather(kind: str) -> dict[str, Any]:
-    """Return what a listing of a kind shows: summaries by name, what `auto` is, and whether any has settings."""
+    """Return what a listing of a kind shows: summaries by name, what `auto` is, and whether any has settings.
+
+    Of methods also their names by family.
+    """
     if kind == "parts":
-        return {"entries": _gather_parts(), "auto": "", "has_settings": False}
+        return {"entries": _gather_parts(), "auto": "", "has_settings": False, "families": {}}
     from coterie.runs.schema.names import catalog
 
     entries = {entry.name: entry.summary for entry in catalog(kind)}
@@ -121,7 +141,18 @@ def gather(kind: str) -> dict[str, Any]:
         "entries": entries,
         "auto": auto,
         "has_settings": kind != "metrics" and any(entry.settings for entry in catalog(kind)),
+        "families": _gather_families() if kind == "methods" else {},
     }
+
+
+def _gather_families() -> dict[str, list[str]]:
+    """Return the names of methods by family, in the order of `FAMILIES`; not those of none."""
+    from coterie.methods import METHODS
+    from coterie.methods.method import FAMILIES
+
+    of = {entry.name: getattr(entry.target, "family", "") for entry in METHODS}
+    found = {family: sorted(name for name, own in of.items() if own == family) for family in FAMILIES}
+    return {family: names for family, names in found.items() if names}
 
 
 def _gather_metrics() -> dict[str, str]:

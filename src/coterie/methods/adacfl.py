@@ -25,6 +25,8 @@ class AdaCFL(LayerCFL):
     Per round: down and up `m P b` bytes.
     """
 
+    family = "clustered, hierarchical"
+
     layers: Layers = "last:1"
     signal: Signal = "weights"
     distance: Distance = "l2"

@@ -192,6 +192,8 @@ class CFL(Method[CFLState]):
     sketches of 8,192 numbers).
     """
 
+    family = "clustered, hierarchical"
+
     layers: Layers = ALL
     signal: Signal = "update"
     distance: Distance = "cosine"

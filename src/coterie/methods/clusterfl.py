@@ -114,6 +114,8 @@ class ClusterFL(Method[ClusterFLState]):
     that decides when to stop crosses too. Each client is sent the initial model once.
     """
 
+    family = "clustered, soft"
+
     alpha: Annotated[
         float, Field(ge=0, description="weight of the models' squared norms"), Grid(0.0001, 0.001, 0.01)
     ] = 1e-3

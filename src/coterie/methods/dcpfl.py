@@ -218,6 +218,8 @@ class DCPFL(Method[DCPFLState]):
     trial: down `2 m P b`, up `m P b + 8 m`. A group of one exchanges its loss alone.
     """
 
+    family = "clustered, hierarchical"
+
     t_start: Annotated[
         int, Field(ge=0, description="how often clients take part, on average, before there is a dendrogram")
     ] = 5

@@ -38,6 +38,8 @@ class Ditto(OneModel):
     common initial model. Per round: down and up `m P b` bytes.
     """
 
+    family = "personal models"
+
     lam: Annotated[
         float, Field(ge=0, description="strength of the pull; 0.1 in FedCR's comparison"), Grid(0.1, 1.0, 2.0)
     ] = 1.0

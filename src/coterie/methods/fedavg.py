@@ -32,6 +32,8 @@ class FedAvg(OneModel):
     Per round: down and up `m P b` bytes (docs/methods/fedavg.md).
     """
 
+    family = "one model"
+
     weights: Annotated[
         Literal["samples", "uniform"], Field(description="a client's weight in the mean: its samples, or 1")
     ] = "samples"

@@ -38,6 +38,8 @@ class FedBABU(SharedLayers):
     quarters. Per round: down and up `m b P_body` bytes; a client's first download adds the head.
     """
 
+    family = "personal layers"
+
     uniform: ClassVar[bool] = True
     head: Annotated[int, Field(ge=1, description="last layers that are never trained")] = 1
     fine_tune: Annotated[

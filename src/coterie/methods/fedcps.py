@@ -138,6 +138,8 @@ class FedCPS(Method[FedCPSState]):
     samples, tau^2, the median) are settings and not counted. Modes without noise send 4 bytes less.
     """
 
+    family = "clustered, hard"
+
     clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(1, 2, 3, 4)] = 3
     personal_layers: Annotated[
         int | Literal["all"], Field(description="last layers of each cluster alone, L_P"), Grid(1, 2, 3)

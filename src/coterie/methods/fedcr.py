@@ -52,6 +52,8 @@ class FedCR(SharedLayers):
     Per round: down and up `m b (P_body + 2 C Z)` bytes; a client's first download adds the head.
     """
 
+    family = "personal layers"
+
     uniform: ClassVar[bool] = True
     beta: Annotated[
         float,

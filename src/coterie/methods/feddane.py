@@ -38,6 +38,8 @@ class FedDANE(OneModel):
     own gradient, and `3 m P b` where they are drawn apart.
     """
 
+    family = "drift correction"
+
     mu: Annotated[
         float,
         Field(ge=0, description="strength of the pull back to the global model"),

@@ -34,6 +34,8 @@ class FedDist(OneModel):
     Per round: down and up `m P b` bytes (docs/methods/feddist.md).
     """
 
+    family = "one model"
+
     weights: Annotated[
         Literal["uniform", "samples"],
         Field(description="a client's share p_i: 1 / m (FedDist), or that of its samples (FedDist+WS)"),

@@ -57,6 +57,8 @@ class FedEM(Method[FedEMState]):
     way.
     """
 
+    family = "clustered, soft"
+
     clusters: Annotated[int, Field(ge=1, description="number of components K"), Grid(2, 3, 4)] = 3
     init: Annotated[
         FirstComponents,

@@ -32,6 +32,8 @@ class FedPer(SharedLayers):
     starts the private layers once (docs/methods/fedper.md).
     """
 
+    family = "personal layers"
+
     private: Annotated[
         int, Field(ge=1, description="last layers that stay with the client (K_P)"), Grid(1, 2, 3)
     ] = 1

@@ -31,6 +31,8 @@ class FedProx(OneModel):
     Without a pull this is FedAvg. Per round: down and up `m P b` bytes (docs/methods/fedprox.md).
     """
 
+    family = "regularised"
+
     mu: Annotated[
         float,
         Field(ge=0, description="strength of the pull"),

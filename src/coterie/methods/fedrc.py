@@ -64,6 +64,8 @@ class FedRC(Method[FedRCState]):
     each way, of C classes.
     """
 
+    family = "clustered, soft"
+
     clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(2, 3, 4)] = 3
     init: Annotated[
         FirstComponents,

@@ -39,6 +39,8 @@ class FedRep(FedPer):
     Bytes as for FedPer (docs/methods/fedrep.md).
     """
 
+    family = "personal layers"
+
     phases: Annotated[
         Literal["alternating", "joint"], Field(description="head and body one after the other, or together")
     ] = "alternating"

@@ -34,6 +34,8 @@ class FedSGD(OneModel):
     Per round: down and up `m P b` bytes (docs/methods/fedsgd.md).
     """
 
+    family = "one model"
+
     lr: Annotated[
         float,
         Field(gt=0, description="the server's learning rate; training.lr plays no part"),

@@ -56,6 +56,8 @@ class FedSoft(Method[FedSoftState]):
     `m (P b + 4 K)` bytes; shares go down too where they are not found anew.
     """
 
+    family = "clustered, soft"
+
     clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(2, 3, 4)] = 4
     lam: Annotated[
         float, Field(ge=0, description="strength of the pull to the cluster models"), Grid(0.01, 0.1, 1.0)

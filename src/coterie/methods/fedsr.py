@@ -52,6 +52,8 @@ class FedSR(OneModel):
     with priors of the clients' own.
     """
 
+    family = "regularised"
+
     c_l2r: Annotated[float, Field(ge=0, description="weight of the features' norm"), Grid(0.001, 0.01, 0.1)] = 1e-2
     c_cmi: Annotated[
         float,

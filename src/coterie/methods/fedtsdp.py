@@ -189,6 +189,8 @@ class FedTSDP(Method[FedTSDPState]):
     Per round: up `m P b` bytes; down the shared scalars, and a whole model on a client's first participation.
     """
 
+    family = "clustered, hard"
+
     h: Annotated[float, Field(ge=0, le=1, description="regroup if Hopkins is above"), Grid(0.6, 0.65, 0.7)] = 0.65
     psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping")] = 0.98
     eps1: Annotated[Eps, Field(description="JS divergence that links two; inf"), Grid(0.1, 0.15, 0.2)] = 0.15

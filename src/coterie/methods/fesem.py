@@ -95,6 +95,8 @@ class FeSEM(Method[FeSEMState]):
     each way.
     """
 
+    family = "clustered, hard"
+
     clusters: Annotated[int, Field(ge=1, description="number of centres K"), Grid(2, 3, 4)] = 4
     mu: Annotated[float, Field(ge=0, description="pull to the centre, 2 lambda"), Grid(0.0, 0.01, 0.1, 1.0)] = 0.1
     warm_up: Annotated[

@@ -40,6 +40,8 @@ class FeSEMMA(FeSEM):
     The network must be a chain of convolutions and dense layers. Traffic is that of FeSEM.
     """
 
+    family = "clustered, hard"
+
     start_models: Annotated[
         Literal["common", "independent"],
         Field(description="what clients start from in the warm-up: one model, or each its own"),

@@ -54,6 +54,8 @@ class FLHC(Method[FLHCState]):
     Per round: down and up `m P b` bytes; `n P b` in the round of the clustering.
     """
 
+    family = "clustered, hierarchical"
+
     after: Annotated[
         int, Field(ge=0, description="rounds of FedAvg before clients are clustered (n)"), Grid(1, 5, 10)
     ] = 5

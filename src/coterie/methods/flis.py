@@ -70,6 +70,8 @@ class FLIS(Method[FLISState]):
     Per round: up `m P b` bytes; down `m P b` with `hc`, `m K P b` with `dc`. `hc` begins with `n P b` each way.
     """
 
+    family = "clustered, soft"
+
     mode: Annotated[
         Literal["dc", "hc"],
         Field(description="compare each round's cohort; or everybody once before the first round"),

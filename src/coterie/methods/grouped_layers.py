@@ -64,6 +64,8 @@ class GroupedLayers(Method[GroupedLayersState]):
     Per round: down and up `b` times the scalars that are not private; to who starts, the private layers once.
     """
 
+    family = "clustered, one-shot"
+
     clusters: Annotated[int, Field(ge=1, description="number of groups K"), Grid(2, 3, 4)] = 4
     after: Annotated[int, Field(ge=1, description="the round in which groups are found"), Grid(1, 3, 5)] = 3
     private: Annotated[

@@ -56,6 +56,8 @@ class Halves(Method[HalvesState]):
     (of models of more than 262,144 parameters, 8,192 numbers a direction).
     """
 
+    family = "clustered, one-shot"
+
     alpha: Annotated[
         float,
         Field(gt=0, lt=1, description="error level: how often clients of one population may be divided"),

@@ -63,6 +63,8 @@ class IFCA(Method[IFCAState]):
     With `weights = "samples"` this is HypCluster. Per round: down `m K P b`, up `m (P b + 4)` bytes.
     """
 
+    family = "clustered, hard"
+
     clusters: Annotated[int, Field(ge=1, description="number of models K"), Grid(2, 3, 4)] = 4
     weights: Annotated[
         Literal["samples", "uniform"], Field(description="a client's weight in its cluster's mean")

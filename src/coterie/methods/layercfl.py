@@ -27,6 +27,8 @@ class LayerCFL(CFL):
     Per round: bytes as for CFL. The selection saves computation at the server, not traffic.
     """
 
+    family = "clustered, hierarchical"
+
     layers: Layers = AUTO
     weights: Weights = "samples"
 

@@ -38,6 +38,8 @@ class LGFedAvg(SharedLayers):
     (docs/methods/lg-fedavg.md).
     """
 
+    family = "personal layers"
+
     uniform: ClassVar[bool] = True
     layers: Annotated[
         int,

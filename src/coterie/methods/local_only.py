@@ -39,6 +39,8 @@ class LocalOnly(Method[LocalOnlyState]):
     `trains = "everybody"` all do, and R rounds of E epochs make R E epochs (docs/methods/local-only.md).
     """
 
+    family = "personal models"
+
     trains: Annotated[
         Literal["cohort", "everybody"],
         Field(description="who trains in a round: the clients that take part, or all"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,21 @@ from coterie.models.layout import Layout, Part
 from coterie.randomness import stream
 
 S = TypeVar("S")
+
+FAMILIES = (
+    "clustered, hard",
+    "clustered, soft",
+    "clustered, one-shot",
+    "clustered, hierarchical",
+    "personal layers",
+    "personal models",
+    "regularised",
+    "drift correction",
+    "meta",
+    "server optimisers",
+    "one model",
+)
+"""The families of methods, in the order in which they are listed."""
 
 Split = Literal["validation", "test"]
 
@@ -184,6 +199,9 @@ class Method(ABC, Generic[S]):
     A method knows nothing of processes, devices, files or progress bars. All that it remembers between rounds
     is in its state: a frozen dataclass of tensors, arrays and plain values.
     """
+
+    family: ClassVar[str] = ""
+    """Under which of `FAMILIES` it is listed; without one, under others."""
 
     @abstractmethod
     def start(self, server: ServerView) -> S:

@@ -54,6 +54,8 @@ class PACFL(Method[PACFLState]):
     Per round: down and up `m P b` bytes; at first `n C p d b` more up, of C classes and inputs of d numbers.
     """
 
+    family = "clustered, one-shot"
+
     vectors: Annotated[int, Field(ge=1, description="singular vectors that are sent of each class (p)")] = 3
     angles: Annotated[
         Literal["paired", "smallest"],

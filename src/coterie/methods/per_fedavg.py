@@ -46,6 +46,8 @@ class PerFedAvg(OneModel):
     (docs/methods/per-fedavg.md).
     """
 
+    family = "meta"
+
     order: Annotated[
         Literal["first", "hf"], Field(description="drop the second derivative, or estimate its effect")
     ] = "first"

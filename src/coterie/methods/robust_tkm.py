@@ -52,6 +52,8 @@ class RobustTKM(Method[RobustTKMState]):
     round 1 `n P b` each way.
     """
 
+    family = "clustered, one-shot"
+
     clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(2, 3, 4)] = 4
     local_epochs: Annotated[int, Field(ge=1, description="passes over own data before the only upload")] = 20
     kmeans_trim: Annotated[
