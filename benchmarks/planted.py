@@ -68,6 +68,7 @@ METHODS = (
     "fedrc",
     "fedsoft",
     "flhc",
+    "stocfl",
     "halves",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its

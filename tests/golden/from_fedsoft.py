@@ -3,9 +3,9 @@
     git clone https://github.com/ycruan/FedSoft && git -C FedSoft checkout e71a4ab
     python -m tests.golden.from_fedsoft FedSoft
 
-Runs their server and clients, all of which take part (`do_selection` off), with plain SGD where they have Adam. Their
-server hands `estimate_importance_weights` a word that it does not take; here it is dropped. Their logger is silent,
-for it writes files. Their loaders do not shuffle, so the orders are known.
+Runs their server and clients, all of which take part (`do_selection` off), with plain SGD where they have Adam.
+Their server hands `estimate_importance_weights` a word that it does not take; here it is dropped. Their logger is
+silent, for it writes files. Their loaders do not shuffle, so the orders are known.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ from coterie.methods.per_fedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
 from coterie.methods.robust_tkm import RobustTKM
 from coterie.methods.scaffold import Scaffold
+from coterie.methods.stocfl import StoCFL
 from coterie.models.layout import Part
 from coterie.models.networks import NETWORKS
 from tests.golden.replay import Replay
@@ -299,6 +300,20 @@ def test_fedsoft(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
         close(played.served, numbers["clients"][number])
         close(played.state.models, numbers["models"][number])
     assert (np.diff(numbers["shares"], axis=0) != 0).any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_stocfl(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authors' clusters as clients are sampled, each client's cluster model, and the common model."""
+    numbers = read("stocfl")
+    method = StoCFL(threshold=float(numbers["threshold"]), mu=0.5, first_epochs=6)
+    for number, played in enumerate(Replay(numbers, TWO_EPOCHS).play(method, engine, monkeypatch)):
+        theirs = numbers["groups"][number].astype(np.int64)
+        known = theirs >= 0
+        np.testing.assert_array_equal(relabel(played.state.groups[known]), relabel(theirs[known]))
+        close(played.state.models[played.state.groups[known]], numbers["models"][number, known])
+        close(played.state.common[0], numbers["common"][number])
+    assert len(set(numbers["groups"][-1])) == 2  # clients that came later were merged
 
 
 class AddingClusterFL(ClusterFL):

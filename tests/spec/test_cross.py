@@ -58,6 +58,7 @@ from coterie.methods import (
     PFedMe,
     RobustTKM,
     Scaffold,
+    StoCFL,
 )
 from tests.federated import TRAINING, planted, same, train
 from tests.splitting import DECAY, QUICK
@@ -106,6 +107,7 @@ METHODS: dict[str, Method[Any]] = {
     "fedsr": FedSR(fine_tune=1),
     "robust-tkm": RobustTKM(clusters=3, local_epochs=2),
     "halves": Halves(alpha=0.2, starts=2, differing="alone"),
+    "stocfl": StoCFL(first_epochs=2),
     "fedsoft": FedSoft(clusters=2),
     "fedrc": FedRC(clusters=2),
     "flhc": FLHC(after=1),

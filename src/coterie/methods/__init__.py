@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from coterie.methods.registry import METHODS as METHODS
     from coterie.methods.robust_tkm import RobustTKM as RobustTKM
     from coterie.methods.scaffold import Scaffold as Scaffold
+    from coterie.methods.stocfl import StoCFL as StoCFL
 
 _OF_METHOD = ("Affinity", "Assignment", "Cohort", "Method", "Needs", "ServerView")
 

@@ -12,6 +12,7 @@ from coterie.clients.rules.choose import Choose, ChooseThenTrain, ChooseTrainKee
 from coterie.clients.rules.class_bases import ClassBases
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.control_variate import ControlVariateUpdate
+from coterie.clients.rules.cluster_and_common import ClusterAndCommon
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.rules.fold import FoldScores, FoldUpdate
@@ -71,6 +72,7 @@ __all__ = [
     "ClassGaussians",
     "Client",
     "ControlVariateUpdate",
+    "ClusterAndCommon",
     "ConceptUpdate",
     "CorrectedUpdate",
     "Evaluate",
