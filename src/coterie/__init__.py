@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from coterie.advice.explain.explain import explain as explain
     from coterie.clients.data.federation import Federation as Federation
     from coterie.errors import BadInput as BadInput
+    from coterie.report.comparison.auto import auto as auto
     from coterie.report.comparison.compare import compare as compare
     from coterie.report.figures import draw as draw
     from coterie.runs.events import Observer as Observer
@@ -38,6 +39,7 @@ _HOMES = {
     "Result": "coterie.runs.events",
     "Round": "coterie.runs.events",
     "RunFolder": "coterie.runs.folder.run_folder",
+    "auto": "coterie.report.comparison.auto",
     "check": "coterie.runs.schema.experiment",
     "compare": "coterie.report.comparison.compare",
     "diagnose": "coterie.advice.diagnose.diagnose",
@@ -57,6 +59,7 @@ __all__ = [
     "Round",
     "RunFolder",
     "__version__",
+    "auto",
     "check",
     "compare",
     "diagnose",

@@ -24,6 +24,7 @@ from coterie.plugins import fresh_consent
 COMMANDS = (
     "demo",
     "diagnose",
+    "auto",
     "run",
     "resume",
     "show",
@@ -51,6 +52,7 @@ Clustered and personalised federated learning: find out which clients belong tog
 Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden groups, offline.
 
   coterie diagnose clients.csv     do these clients fall into groups?
+  coterie auto clients.csv         choose what to train for whom, and train it
   coterie list methods             what there is; with a name, its settings
   coterie run fesem --name first   train; the run gets a folder, runs/first
   coterie show first               its rounds as a table, or runs compared

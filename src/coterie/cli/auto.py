@@ -1,0 +1,113 @@
+"""`coterie auto`: choose what to train for whom, write it as an experiment, and run it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.diagnose import Source, ask_for_client, read_tables
+from coterie.cli.options import Jobs, RunsFolder, allow_flags, change_experiment, parse_whole_number, with_options
+from coterie.errors import BadInput
+from coterie.runtime.garbage import freeze_imports
+
+if TYPE_CHECKING:
+    from coterie.studies.auto import Choice
+
+HELP = """
+Choose what to train for whom: one model, groups, personal models, or everybody alone. Then train that.
+
+Examples:
+
+  coterie auto clients.csv
+  coterie auto hospitals/ --rounds 50
+  coterie auto digits --split 'rotated(4)' --clients 20 --seeds 2
+  coterie auto experiment.toml --no-run
+
+Every candidate trains at several learning rates, and then from several seeds. Validation samples of the clients
+decide; test samples are never looked at. The simplest candidate within one standard error of the best is chosen.
+It is written as an ordinary experiment, which trains on the validation samples, too, and is then run.
+
+An interrupted search goes on with the same command. What [bold]coterie diagnose[/] takes, this takes.
+"""
+
+FOLDER = "comparisons"
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command(help=HELP)(auto)
+
+
+@with_options("runtime", "ray_address", "workers")
+def auto(
+    what: Source,
+    options: dict[str, Any],
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="How often each candidate is trained at its best rate; 3 if not said."),
+    ] = None,
+    train: Annotated[bool, typer.Option("--run/--no-run", help="Run what was chosen, too.")] = True,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The search's name.")] = None,
+    jobs: Jobs = None,
+    folder: RunsFolder = "runs",
+    into: Annotated[str, typer.Option(metavar="DIR", help="Where the search's folder is made.")] = FOLDER,
+) -> None:
+    """Choose what to train for whom, and train it."""
+    from coterie.cli.live import exit_on_interrupt
+
+    with exit_on_interrupt("interrupted before the first run; nothing was written"):
+        tables = read_tables(what, folder)
+        problems = []
+        if options["split"] is None and options["clients"] is None:
+            problems = ask_for_client(tables, options["settings"] or [])
+        count, at_a_time = parse_whole_number("seeds", seeds), parse_whole_number("jobs", jobs)
+        try:
+            experiment = change_experiment(tables, **options)
+        except BadInput as problem:
+            raise BadInput([*problem.problems, *problems]) from None
+        if problems:
+            raise BadInput(problems)
+        with freeze_imports():
+            from coterie.cli.live_cells import watch_cells
+            from coterie.report.comparison.auto import CHOSEN, run_plan
+            from coterie.runs.schema.names import find_paths
+            from coterie.studies.auto import plan
+        comparison, left_out = plan(experiment, seeds=count or 3, name=name)
+        comparison.check(into)
+    with exit_on_interrupt("interrupted; what is finished is kept, and the same command goes on"):
+        with watch_cells(False) as observer:
+            choice = run_plan(comparison, experiment, left_out, folder=into, jobs=at_a_time, observer=observer)
+        path = choice.folder / CHOSEN
+        _print(choice, path)
+    if train:
+        from coterie.cli.run import train as train_and_report
+
+        train_and_report(choice.experiment.updated({"run.folder": folder}), None, False, "none")
+        return
+    from coterie.cli.printing import say
+
+    flags = allow_flags(find_paths(choice.experiment.tables()).values())
+    say(f"next    coterie run {shlex.quote(str(path))}{flags}")
+
+
+def _print(choice: Choice, path: Path) -> None:
+    """Print the candidates as a table, the choice and its reasons, and where the files are."""
+    from rich.table import Table
+
+    from coterie.cli.printing import make_console, say
+    from coterie.report.comparison import auto
+
+    unit = " (points)" if choice.metric.is_share else ""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("candidate", "who gets what", choice.metric.title, f"behind{unit}", ""):
+        shown.add_column(title, justify="left" if title in ("candidate", "who gets what", "") else "right")
+    for row in auto.table(choice):
+        shown.add_row(*row)
+    make_console().print(shown)
+    for sentence in (*auto.describe(choice), *(f"note: {sentence}" for sentence in choice.left_out)):
+        say(sentence)
+    say(f"written {path}")
+    say(f"page    {choice.folder / 'report.html'}")

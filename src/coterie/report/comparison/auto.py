@@ -1,0 +1,145 @@
+"""`coterie.auto`: try what may be trained for whom, choose by validation, and write the choice as an experiment."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from coterie.report.comparison.compare import compare
+from coterie.report.numbers import count_of, measured, signed, versus, volume
+from coterie.runs.schema.experiment import Experiment
+from coterie.studies.auto import Choice, Scored, choose, count_rates, plan
+from coterie.studies.compare.cells import Watcher
+from coterie.studies.compare.folder import choose_free_name
+from coterie.studies.compare.spec import Comparison
+
+CHOSEN = "experiment.toml"
+"""The file in the folder of the comparison that holds the chosen experiment."""
+
+_LINE = 110
+"""Characters of a line of its comments."""
+
+
+def auto(
+    experiment: Experiment,
+    *,
+    seeds: int = 3,
+    name: str | None = None,
+    folder: Path | str = "comparisons",
+    jobs: int | None = None,
+    observer: Watcher | None = None,
+) -> Choice:
+    """Choose what to train for whom: one model, models of groups, personal ones, or everybody alone.
+
+    Every candidate is trained at several learning rates, and then from several seeds, and scored on the clients'
+    validation samples; see `coterie.studies.auto`. The choice is written into the comparison's folder as
+    experiment.toml, and trains on the validation samples, too. `coterie.run(choice.experiment)` runs it.
+
+    In a script, call it under `if __name__ == "__main__":`, for the processes that it starts read the script again.
+
+    Args:
+        experiment: data, network and training. Its method is not looked at, nor is a learning rate.
+        seeds: how often each candidate is trained at its best learning rate.
+        name: of the comparison; None makes one of the data and the split.
+        folder: where the comparison's folder is made; runs that are finished there are not run again.
+        jobs: runs at a time; None for one a core.
+        observer: is told how the runs get on.
+
+    Raises:
+        BadInput: the experiment cannot run or has no validation samples, or no candidate has a score.
+        KeyboardInterrupt: it was interrupted; the same call goes on.
+    """
+    comparison, left_out = plan(experiment, seeds=seeds, name=name)
+    return run_plan(comparison, experiment, left_out, folder=folder, jobs=jobs, observer=observer)
+
+
+def run_plan(
+    comparison: Comparison,
+    experiment: Experiment,
+    left_out: Sequence[str],
+    *,
+    folder: Path | str = "comparisons",
+    jobs: int | None = None,
+    observer: Watcher | None = None,
+) -> Choice:
+    """Run what `plan` returned, choose, and write the choice; see `auto`."""
+    comparison = choose_free_name(comparison, folder)
+    rates = count_rates(comparison)
+    compared = compare(comparison, folder=folder, jobs=jobs, tune=rates, prune=True, observer=observer)
+    if compared.status == "interrupted":
+        raise KeyboardInterrupt
+    choice = choose(compared, experiment, left_out)
+    compared.folder.write_text(CHOSEN, to_toml(choice))
+    return choice
+
+
+def describe(choice: Choice) -> Iterator[str]:
+    """Yield what was chosen, why, by how much it is better than one model for all, and what the search took."""
+    chosen, metric = choice.chosen, choice.metric
+    yield f"train   {chosen.candidate.label}: {choice.kind}"
+    yield f"why     {_give_reason(choice)}"
+    if chosen.candidate is not choice.scored[0].candidate:
+        yield f"gain    {_describe_gain(choice)}"
+    yield (
+        f"search  {count_of(choice.runs, 'run')}, {volume(choice.bytes)} up and down, "
+        f"{choice.seconds:,.0f} s of training; scored by {metric.title} on validation samples alone"
+    )
+
+
+def table(choice: Choice) -> list[list[str]]:
+    """Return a row for each candidate: name, who gets which model, score, and how far it is behind the best."""
+    rows = []
+    for one in choice.scored:
+        mark = "chosen" if one is choice.chosen else "ties" if one.ties else ""
+        rows.append(
+            [
+                one.candidate.label,
+                one.candidate.kind,
+                measured(choice.metric, one.value),
+                _behind(choice, one),
+                mark,
+            ]
+        )
+    return rows
+
+
+def to_toml(choice: Choice) -> str:
+    """Return the chosen experiment as TOML, with the reasons above it."""
+    scores = [f"{one.candidate.label}: {measured(choice.metric, one.value)}" for one in choice.scored]
+    said = [*describe(choice), f"scores  {', '.join(scores)}", *choice.left_out]
+    lines = [line for sentence in said for line in textwrap.wrap(sentence, _LINE, subsequent_indent="        ")]
+    return "\n".join(f"# {line}" for line in lines) + "\n\n" + choice.experiment.to_toml()
+
+
+def _give_reason(choice: Choice) -> str:
+    chosen, best = choice.chosen, choice.best
+    if chosen is not best:
+        ahead = f"{best.candidate.label} is {_difference(choice, chosen, best)} ahead"
+        return f"{ahead}, which is within one standard error, and {chosen.candidate.label} is simpler"
+    others = [one for one in choice.scored if one is not best]
+    if not others:
+        return "nothing else could be tried"
+    second = min(others, key=lambda one: one.behind)
+    return f"it is {_difference(choice, second, best)} ahead of the next, {second.candidate.label}"
+
+
+def _describe_gain(choice: Choice) -> str:
+    mean, low, high = choice.gain
+    unit = choice.metric
+    scale, what = (100, " points") if unit.is_share else (1, f" of {unit.title}")
+    bounds = "" if low != low else f" (95 % interval over clients: {signed(scale * low)} to {signed(scale * high)})"
+    doubt = "; that it gains at all is not certain" if low <= 0 else ""
+    return f"{signed(scale * mean)}{what} over one model for all{bounds}{doubt}"
+
+
+def _difference(choice: Choice, worse: Scored, better: Scored) -> str:
+    return versus(choice.metric, better.value, worse.value).lstrip("+")
+
+
+def _behind(choice: Choice, one: Scored) -> str:
+    if one.behind == 0:
+        return ""
+    scale = 100 if choice.metric.is_share else 1
+    error = "" if one.error != one.error else f" ± {scale * one.error:.2g}"
+    return f"{scale * one.behind:.3g}{error}"

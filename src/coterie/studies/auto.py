@@ -1,0 +1,321 @@
+"""Choose what to train for whom: one model, models of groups, personal ones, or everybody alone.
+
+The question is answered by training: each candidate is trained on the clients' training samples at several learning
+rates, and scored on their validation samples, inside the federation. Test samples are never looked at.
+
+Of the candidates the simplest is taken that is within one standard error of the best (Breiman, Friedman, Olshen and
+Stone, Classification and Regression Trees, 1984, section 3.4.3): the best of several is partly lucky, and a simpler
+model is easier to run and to explain. The standard error is that of the difference between the two, paired by
+client. What is chosen is an ordinary experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from coterie.errors import BadInput
+from coterie.runs.folder.metrics import RunMetric
+from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.schema.sections import make_name
+from coterie.studies.compare.compare import Compared
+from coterie.studies.compare.spec import Comparison
+from coterie.studies.compare.table import interval
+from coterie.studies.compare.tuning import grid_of
+
+Floats = NDArray[np.float64]
+
+RATE = "training.lr"
+VALIDATION = 0.2
+"""The share of a client's samples for validation, where the experiment says none: a tenth of few is noise."""
+
+ADAPT = {"epochs": 1}
+"""How each client trains the common model on, where that is a candidate."""
+
+FEWEST = 3
+"""Clients below which the differences between them say nothing of how sure a choice is."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What may be trained for whom."""
+
+    label: str
+    """Its name in tables."""
+    kind: str
+    """Who gets which model, in a few words."""
+    method: Mapping[str, Any]
+    """The table of an experiment that does it."""
+    is_adapted: bool = False
+    """Whether each client trains what it gets a little further before it uses it."""
+
+    def experiment(self, asked: Experiment) -> Experiment:
+        """Return an experiment by this candidate in the place of its own method.
+
+        Raises:
+            BadInput: the method does not take these settings.
+        """
+        tables = asked.tables()
+        tables["method"] = dict(self.method)
+        tables.get("evaluation", {}).pop("adapt", None)
+        found = Experiment.from_tables(tables)
+        return found.updated({"evaluation.adapt": ADAPT}) if self.is_adapted else found
+
+
+TUNED = "fedavg+FT"
+CANDIDATES = (
+    Candidate("fedavg", "one model for all", {"name": "fedavg"}),
+    Candidate(TUNED, "one model, which each client trains a little further", {"name": "fedavg"}, True),
+    Candidate("local-only", "a model of its own for each client, trained alone", {"name": "local-only"}),
+    Candidate("halves", "a model for each group, found by a test on halves", {"name": "halves"}),
+    Candidate("cfl", "a model for each group, found while training", {"name": "cfl"}),
+    Candidate("fedrep", "a common body, and a head for each client", {"name": "fedrep"}),
+    Candidate("ditto", "a model for each client, drawn to a common one", {"name": "ditto"}),
+)
+"""What is tried, the simplest first: ties go to it."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What came of a candidate on validation samples.
+
+    Attributes:
+        candidate: which.
+        changes: the settings that did best for it, by dotted key.
+        value: the mean over clients and seeds; NaN where its runs failed or diverged.
+        behind: how far it is behind the best, the mean over clients, in the metric's unit; 0 for the best itself.
+        error: the standard error of that; NaN for fewer than `FEWEST` clients.
+    """
+
+    candidate: Candidate
+    changes: Mapping[str, Any]
+    value: float
+    behind: float = 0.0
+    error: float = 0.0
+
+    @property
+    def ties(self) -> bool:
+        """Whether it is within one standard error of the best."""
+        return self.behind <= self.error or self.behind == 0
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What to train for whom, and why.
+
+    Attributes:
+        experiment: what was chosen, to be run, changed or moved to a real federation; it trains on the validation
+            samples, too.
+        chosen: the candidate with its score.
+        scored: all candidates that were tried, in the order of `CANDIDATES`.
+        metric: in which they are scored.
+        gain: of the choice over one model for all, over clients: mean, and its 95 % interval; positive is better.
+        clients: how many were scored.
+        left_out: a sentence for each candidate that could not be tried, or diverged.
+        folder: where the comparison lies, with a page of all runs.
+        runs: how many the search took.
+        bytes: that crossed in them, up and down.
+        seconds: that they took, added up.
+    """
+
+    experiment: Experiment
+    chosen: Scored
+    scored: Sequence[Scored]
+    metric: RunMetric
+    gain: tuple[float, float, float]
+    clients: int
+    left_out: Sequence[str]
+    folder: Path
+    runs: int
+    bytes: int
+    seconds: float
+
+    @property
+    def kind(self) -> str:
+        """Who gets which model, in a few words."""
+        return self.chosen.candidate.kind
+
+    @property
+    def best(self) -> Scored:
+        """The candidate with the best mean, which a simpler one may tie with."""
+        return next(one for one in self.scored if one.behind == 0 and not np.isnan(one.value))
+
+
+def plan(
+    asked: Experiment, *, candidates: Sequence[Candidate] = CANDIDATES, seeds: int = 3, name: str | None = None
+) -> tuple[Comparison, list[str]]:
+    """Return the comparison that has to be run, and a sentence for each candidate that is not possible here.
+
+    It is to be tuned by as many trials as there are learning rates (`count_rates`): nothing else varies.
+
+    Args:
+        asked: data, network and training; its method is not looked at.
+        candidates: what is tried; `fedavg` must be the first.
+        seeds: how often each is trained once its rate is known.
+        name: of the comparison.
+
+    Raises:
+        BadInput: the experiment has no validation samples, holds data elsewhere, or `fedavg` is not possible.
+    """
+    if asked.data.is_remote:
+        raise BadInput(
+            "coterie auto trains on this machine, and data.name = 'remote' means data elsewhere; choose on data of "
+            "the same kind, and run the experiment that it writes on the real clients"
+        )
+    if "validation" not in asked.tables().get("data", {}):
+        asked = asked.updated({"data.validation": VALIDATION})
+    if not asked.data.validation:
+        raise BadInput(
+            "data.validation = 0 is not possible with coterie auto, which scores on validation samples; set it to "
+            "0.1 or more, or leave it out"
+        )
+    methods: dict[str, dict[str, Any]] = {}
+    left_out = []
+    for candidate in candidates:
+        if candidate.is_adapted:
+            continue  # another score of the same runs
+        try:
+            experiment = candidate.experiment(asked)
+            check(experiment)
+        except BadInput as problem:
+            if candidate is candidates[0]:
+                raise
+            left_out.append(f"{candidate.label} was not tried: {problem.problems[0]}")
+            continue
+        methods[candidate.label] = {"method": _pin(experiment)}
+    common = {title: table for title, table in asked.tables().items() if title != "method"}
+    common["run"] = {
+        key: value for key, value in common.get("run", {}).items() if key not in ("seed", "name", "folder")
+    }
+    common["evaluation"] = {**common.get("evaluation", {}), "on": "validation", "adapt": ADAPT}
+    first = asked.run.seed
+    words = f"auto-{asked.data.name}-{asked.data.split}".replace("_", "-")
+    comparison = Comparison.from_tables(
+        {
+            "name": name or make_name(words, otherwise="auto"),
+            "seeds": [first + offset for offset in range(seeds)],
+            "experiment": common,
+            "methods": methods,
+            "adapted": {TUNED: "fedavg"},
+        }
+    )
+    return comparison, left_out
+
+
+def count_rates(comparison: Comparison) -> int:
+    """Return how many learning rates are tried of the candidate with the most."""
+    cells = [cell.experiment for cell in comparison.cells() if not cell.is_adapted]
+    return max(
+        max((len(values) for key, values in grid_of(one).items() if _is_rate(key)), default=1) for one in cells
+    )
+
+
+def choose(
+    compared: Compared,
+    asked: Experiment,
+    left_out: Sequence[str] = (),
+    *,
+    candidates: Sequence[Candidate] = CANDIDATES,
+    refit: bool = True,
+) -> Choice:
+    """Return what to train, from a comparison that `plan` made and that has been run.
+
+    Args:
+        compared: what the candidates came to.
+        asked: the experiment that `plan` was given.
+        left_out: what `plan` said of candidates that are not possible.
+        candidates: those that `plan` was given.
+        refit: whether the chosen experiment trains on the validation samples, too.
+
+    Raises:
+        BadInput: no candidate has a score.
+    """
+    frames, comparison = compared.frames, compared.comparison
+    assert frames is not None
+    metric, lost = frames.metrics.deciding, [*left_out]
+    table = _score_clients(frames.clients, metric.name)
+    tried = [candidate for candidate in candidates if candidate.label in comparison.rows]
+    sound = [one for one in tried if one.label in table.columns and table[one.label].is_finite().all()]
+    lost += [f"{one.label} was left out: its runs failed, or diverged" for one in tried if one not in sound]
+    if not sound:
+        raise BadInput(
+            "no candidate has a score: either all runs failed, or no client has a validation sample; raise "
+            "data.validation"
+        )
+    values = table.select(one.label for one in sound).to_numpy()
+    goodness = -values if metric.less_is_better else values
+    chosen, behind, errors = pick_simplest(goodness)
+    scored = [
+        Scored(one, _picked(comparison, one), float(values[:, i].mean()), float(behind[i]), float(errors[i]))
+        for i, one in enumerate(sound)
+    ]
+    experiment = scored[chosen].candidate.experiment(asked).updated(scored[chosen].changes)
+    if refit:
+        experiment = experiment.updated({"data.validation": 0.0})
+    done = [
+        compared.folder.cell(path.name).rounds() for path in sorted(compared.folder.pool.iterdir()) if path.is_dir()
+    ]
+    return Choice(
+        experiment,
+        scored[chosen],
+        scored,
+        metric,
+        interval(goodness[:, chosen] - goodness[:, 0]),
+        len(values),
+        lost,
+        compared.folder.path,
+        len(done),
+        sum(int((rounds["up_bytes"] + rounds["down_bytes"]).sum()) for rounds in done),
+        sum(float(rounds["seconds"].sum()) for rounds in done),
+    )
+
+
+def pick_simplest(goodness: Floats) -> tuple[int, Floats, Floats]:
+    """Return the first column within one standard error of the best, and how far each is behind it with its error.
+
+    Args:
+        goodness: `[clients, candidates]`, more is better, the simplest candidate first.
+
+    Returns:
+        The column, then `[candidates]` each: the mean over clients of the difference to the best, and its standard
+        error, NaN for fewer than `FEWEST` clients.
+    """
+    clients = len(goodness)
+    apart = goodness[:, [goodness.mean(0).argmax()]] - goodness
+    behind = apart.mean(0)
+    enough = clients >= FEWEST
+    errors = apart.std(0, ddof=1) / np.sqrt(clients) if enough else np.full(len(behind), np.nan)
+    within = (behind <= errors) | (behind == 0)
+    return int(within.argmax()), behind, errors
+
+
+def _score_clients(clients: pl.DataFrame, metric: str) -> pl.DataFrame:
+    """Return each client's mean over the seeds by method, a row for every client that all methods score."""
+    means = clients.group_by("client", "method").agg(pl.col(metric).mean())
+    return means.pivot("method", index="client", values=metric).drop_nulls().sort("client")
+
+
+def _picked(comparison: Comparison, candidate: Candidate) -> dict[str, Any]:
+    """Return the settings that tuning has picked for a candidate, by dotted key."""
+    method = comparison.adapted.get(candidate.label, candidate.label)
+    tables = comparison.tuned.get("", {}).get(method, {})
+    return {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
+
+
+def _pin(experiment: Experiment) -> dict[str, Any]:
+    """Return the table of an experiment's method with every setting that tuning would change, but for its rate."""
+    table = experiment.resolved().tables()["method"]
+    pinned = (
+        key.partition(".")[2] for key in grid_of(experiment) if key.startswith("method.") and not _is_rate(key)
+    )
+    return {**experiment.tables()["method"], **{key: table[key] for key in pinned}}
+
+
+def _is_rate(key: str) -> bool:
+    return key in (RATE, "method.lr")
