@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import coterie
 from coterie.errors import BadInput
 from coterie.report.comparison.auto import CHOSEN
 from coterie.runs.schema.experiment import Experiment
-from coterie.studies.auto import CANDIDATES, count_rates, pick_simplest, plan
+from coterie.studies.auto import CANDIDATES, count_rates, plan
 from tests.commandline import Terminal
+
 
 @pytest.fixture
 def terminal(
@@ -22,35 +22,15 @@ def terminal(
     return Terminal(capsys)
 
 
-QUICK = {"data": {"clients": 8, "split": "rotated(2)"}, "network": {"name": "mlp", "hidden": [16]}, "method": "fesem"}
+QUICK = {
+    "data": {"clients": 8, "split": "rotated(2)"},
+    "network": {"name": "mlp", "hidden": [16]},
+    "method": "fesem",
+}
 
 
 def quick(**more: object) -> Experiment:
     return Experiment(**{**QUICK, "run": {"rounds": 4}, **more})
-
-
-def test_ties_go_to_the_simplest_and_a_clear_winner_wins() -> None:
-    rng = np.random.default_rng(0)
-    noise = rng.normal(0, 0.1, (40, 3))
-    equal, better = noise.copy(), noise.copy()
-    equal[:, 2] += 0.001 - equal[:, 2].mean() + equal[:, :2].mean(0).max()  # the best, by luck
-    better[:, 2] += 0.2
-    assert pick_simplest(equal)[0] < 2
-    assert pick_simplest(better)[0] == 2
-    chosen, behind, errors = pick_simplest(better)
-    assert behind[chosen] == 0
-    assert np.allclose(behind, (better[:, [2]] - better).mean(0))
-    assert np.allclose(errors[:2], (better[:, [2]] - better).std(0, ddof=1)[:2] / np.sqrt(40))
-
-
-def test_of_equal_candidates_the_simplest_is_chosen_in_most_draws() -> None:
-    rng = np.random.default_rng(1)
-    chosen = [pick_simplest(rng.normal(0, 0.1, (30, 5)))[0] for _ in range(400)]
-    assert np.mean(np.equal(chosen, 0)) > 0.5
-
-
-def test_two_clients_have_no_standard_error_so_the_best_is_chosen() -> None:
-    assert pick_simplest(np.array([[0.5, 0.6], [0.5, 0.7]]))[0] == 1
 
 
 def test_only_learning_rates_vary_and_only_validation_samples_score() -> None:
@@ -85,8 +65,17 @@ def test_planted_groups_are_chosen_written_and_run(terminal: Terminal) -> None:
     assert chosen.data.validation == 0
     assert (path.parent / "report.html").exists()
     finished = {folder.name for folder in (path.parent / "cells").iterdir()}
-    again = terminal(*words, "--network", "mlp", "--set", "network.hidden=[16]", "--name", "search")  # runs what was chosen, nothing else
+    again = terminal(
+        *words, "--network", "mlp", "--set", "network.hidden=[16]", "--name", "search"
+    )  # runs what was chosen, nothing else
     assert again.code == 0, again.err
     assert {folder.name for folder in (path.parent / "cells").iterdir()} == finished
     (run,) = [folder for folder in Path("runs").iterdir() if folder.is_dir()]
     assert coterie.RunFolder(run).experiment()["method"]["name"] == chosen.method.name
+
+
+def test_on_one_population_the_simplest_is_chosen(terminal: Terminal) -> None:
+    words = ["auto", "digits", "--split", "iid", "--clients", "6", "--rounds", "3", "--seeds", "1", "--no-run"]
+    assert terminal(*words, "--network", "mlp", "--set", "network.hidden=[16]").code == 0
+    (path,) = Path("comparisons").glob(f"*/{CHOSEN}")
+    assert Experiment.from_toml(path).method.name == "fedavg"

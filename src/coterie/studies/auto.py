@@ -21,6 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from coterie.errors import BadInput
+from coterie.grouping.gains import choose_option
 from coterie.runs.folder.metrics import RunMetric
 from coterie.runs.schema.experiment import Experiment, check
 from coterie.runs.schema.sections import make_name
@@ -37,9 +38,6 @@ VALIDATION = 0.2
 
 ADAPT = {"epochs": 1}
 """How each client trains the common model on, where that is a candidate."""
-
-FEWEST = 3
-"""Clients below which the differences between them say nothing of how sure a choice is."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class Scored:
         changes: the settings that did best for it, by dotted key.
         value: the mean over clients and seeds; NaN where its runs failed or diverged.
         behind: how far it is behind the best, the mean over clients, in the metric's unit; 0 for the best itself.
-        error: the standard error of that; NaN for fewer than `FEWEST` clients.
+        error: the standard error of that; 0 for a single client.
     """
 
     candidate: Candidate
@@ -102,7 +100,7 @@ class Scored:
     @property
     def ties(self) -> bool:
         """Whether it is within one standard error of the best."""
-        return self.behind <= self.error or self.behind == 0
+        return self.behind <= self.error
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,10 +247,15 @@ def choose(
             "data.validation"
         )
     values = table.select(one.label for one in sound).to_numpy()
-    goodness = -values if metric.less_is_better else values
-    chosen, behind, errors = pick_simplest(goodness)
+    sign = -1.0 if metric.less_is_better else 1.0
+    chosen = choose_option(values, sign, tuple(range(len(sound))))
+    best = int((sign * values).mean(0).argmax())
+    behind = sign * (values[:, [best]] - values)
+    errors = behind.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros(len(sound))
     scored = [
-        Scored(one, _picked(comparison, one), float(values[:, i].mean()), float(behind[i]), float(errors[i]))
+        Scored(
+            one, _picked(comparison, one), float(values[:, i].mean()), float(behind[:, i].mean()), float(errors[i])
+        )
         for i, one in enumerate(sound)
     ]
     experiment = scored[chosen].candidate.experiment(asked).updated(scored[chosen].changes)
@@ -266,7 +269,7 @@ def choose(
         scored[chosen],
         scored,
         metric,
-        interval(goodness[:, chosen] - goodness[:, 0]),
+        interval(sign * (values[:, chosen] - values[:, 0])),
         len(values),
         lost,
         compared.folder.path,
@@ -274,25 +277,6 @@ def choose(
         sum(int((rounds["up_bytes"] + rounds["down_bytes"]).sum()) for rounds in done),
         sum(float(rounds["seconds"].sum()) for rounds in done),
     )
-
-
-def pick_simplest(goodness: Floats) -> tuple[int, Floats, Floats]:
-    """Return the first column within one standard error of the best, and how far each is behind it with its error.
-
-    Args:
-        goodness: `[clients, candidates]`, more is better, the simplest candidate first.
-
-    Returns:
-        The column, then `[candidates]` each: the mean over clients of the difference to the best, and its standard
-        error, NaN for fewer than `FEWEST` clients.
-    """
-    clients = len(goodness)
-    apart = goodness[:, [goodness.mean(0).argmax()]] - goodness
-    behind = apart.mean(0)
-    enough = clients >= FEWEST
-    errors = apart.std(0, ddof=1) / np.sqrt(clients) if enough else np.full(len(behind), np.nan)
-    within = (behind <= errors) | (behind == 0)
-    return int(within.argmax()), behind, errors
 
 
 def _score_clients(clients: pl.DataFrame, metric: str) -> pl.DataFrame:

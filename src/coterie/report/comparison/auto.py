@@ -121,6 +121,8 @@ def _give_reason(choice: Choice) -> str:
     if not others:
         return "nothing else could be tried"
     second = min(others, key=lambda one: one.behind)
+    if second.ties:
+        return f"{second.candidate.label} is as good, within one standard error, and no candidate is simpler"
     return f"it is {_difference(choice, second, best)} ahead of the next, {second.candidate.label}"
 
 
@@ -138,8 +140,5 @@ def _difference(choice: Choice, worse: Scored, better: Scored) -> str:
 
 
 def _behind(choice: Choice, one: Scored) -> str:
-    if one.behind == 0:
-        return ""
     scale = 100 if choice.metric.is_share else 1
-    error = "" if one.error != one.error else f" ± {scale * one.error:.2g}"
-    return f"{scale * one.behind:.3g}{error}"
+    return f"{scale * one.behind:.3g} ± {scale * one.error:.2g}" if one.behind else ""
