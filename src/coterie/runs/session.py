@@ -495,8 +495,8 @@ class Session:
             found["metrics"] = self.metrics.to_json()
         if self.promise is not None:
             found["privacy"] = self.promise.to_json()
-        if self._class_names:
-            found["classes"] = list(self._class_names)
+        if self.class_names:
+            found["classes"] = list(self.class_names)
         return found | ({"network": self._weights} if self._weights else {})
 
     def find_differences(self, before: dict[str, Any]) -> list[str]:
@@ -518,7 +518,7 @@ class Session:
         return provenance.find_differences(before, self.environment())
 
     @cached_property
-    def _class_names(self) -> tuple[str, ...]:
+    def class_names(self) -> tuple[str, ...]:
         """What the classes of the clients' labels are called; empty where they have numbers alone."""
         declared = self.experiment.data.classes
         names = self.population.target_names if isinstance(self.population, Federation) else declared

@@ -243,3 +243,28 @@ def test_a_file_that_names_no_client_is_said(tmp_path: Path) -> None:
     assert sentence in diagnose(given, starts=1, gains=False).notes[0]
     said = given.updated({"data.client": "ward", "data.clients": None})
     assert not any(sentence in note for note in diagnose(said, starts=1, gains=False).notes)
+
+
+def test_sites_that_code_the_outcome_the_other_way_round_are_named_first(tmp_path: Path) -> None:
+    rng, lines = np.random.default_rng(0), ["client,a,b,c,d,label"]
+    for site in "ABCDEFGHIJKL":
+        for _ in range(80):
+            died = int(rng.random() < 0.25)
+            numbers = rng.normal(size=4) + np.array([1.2, -0.8, 0.5, 0.0]) * died
+            code = 1 - died if site in "FH" else died
+            lines.append(",".join([site, *(f"{number:.2f}" for number in numbers), str(code)]))
+    (tmp_path / "sites.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    data = {"name": str(tmp_path / "sites.csv"), "standardise": "global"}
+    found = diagnose(Experiment(data=data, method="fedavg", run={"workers": 1}), gains=False)
+    assert found.kinds is not None
+    (recoding,) = found.kinds.recoded
+    assert recoding.clients == ("F", "H")
+    assert set(recoding.meanings) == {("0", "1"), ("1", "0")}
+    assert found.sentences()[0] == recoding.sentence()
+
+
+@pytest.mark.parametrize("split", ["iid", "rotated(2)", "dirichlet(0.5)"])
+def test_other_inputs_and_other_shares_of_classes_are_no_other_coding(split: str) -> None:
+    found = diagnose(experiment(split), gains=False, starts=2)
+    assert found.kinds is not None
+    assert not found.kinds.recoded

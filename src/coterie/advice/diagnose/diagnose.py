@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from coterie.advice.diagnose.diagnosis import MOST_DISTANCES, Diagnosis, make_groups
-from coterie.advice.diagnose.kinds import GroupKinds, Kinds, Targets
+from coterie.advice.diagnose.kinds import GroupKinds, Kinds, Recoding, Targets
 from coterie.advice.diagnose.pay import Pay, choose_kind, weigh
 from coterie.advice.diagnose.signals import MOST_CLIENTS, MOST_PUBLIC, Signal
 from coterie.advice.diagnose.single_layers import LayerSignal, compare_layers
@@ -34,6 +34,7 @@ from coterie.grouping.halves import (
     pairing_test,
     resampled_counts,
 )
+from coterie.grouping.recoding import find_recoding
 from coterie.grouping.skew import find_group_skew, find_skew
 from coterie.methods.cross_fit import ROUNDS, choose_passes, cross_fit, place_by_other_half
 from coterie.methods.exchange import Ask, Exchange, Replies
@@ -57,6 +58,9 @@ FAR = 1e3
 
 COMMON = 0.75
 """Where one class has so many of the samples, a model that has learnt may still name it always."""
+
+TURNED = -1
+"""In the place of a group's number: of a client whose updates point against all others'."""
 
 STARTS, DRAWS, RESAMPLES = 4, 999, 20
 """Initial models, random pairings a test, and resamples."""
@@ -289,21 +293,52 @@ def _find_kinds(
 ) -> Kinds:
     """Return of what kind clients differ, and each group `[r]` from all others, as far as they tell."""
     clients, population, skew, count = gathered.clients, session.population, None, 0
-    task, of_groups = population.task, list[GroupKinds]()
+    task, of_groups, recoded = population.task, list[GroupKinds](), list[Recoding]()
     classes = population.classes if task.one_class else 0
+    turned = gathered.turned_round
     if told and gathered.size and len(clients) and not task.tokens:
         targets = population.outputs if task.numbers else 0
-        asked = gather_profiles(clients, gathered.size, tuple(population.features), classes, targets)
-        sound, profiles = drive(asked, answer)
+        everybody = np.union1d(clients, turned)
+        asked = gather_profiles(everybody, gathered.size, tuple(population.features), classes, targets)
+        all_sound, all_profiles = drive(asked, answer)
+        straight = np.isin(all_sound, clients)
+        sound, profiles = all_sound[straight], all_profiles[straight]
         count, stream = len(sound), session.server.stream
         if count >= LEAST:
             skew = find_skew(profiles, stream("profiles"), DRAWS, task.numbers)
             of_groups = _find_group_kinds(session, profiles, groups[np.searchsorted(clients, sound)], alpha)
+            if classes:
+                of = np.full(len(all_sound), TURNED)
+                of[straight] = groups[np.searchsorted(clients, sound)]
+                recoded = _find_recoded(session, all_profiles, all_sound, of)
     few, many = np.quantile(session.federation.samples, (0.1, 0.9), method="nearest").astype(int).tolist()
     numbers: Targets = "labels" if task.probable else "numbers"
     kind: Targets = "classes" if classes else numbers if task.numbers else "others"
     found = () if skew is None else skew.kinds(alpha)
-    return Kinds(count, skew, found, few, many, kind, tuple(of_groups))
+    return Kinds(count, skew, found, few, many, kind, tuple(of_groups), tuple(recoded))
+
+
+def _find_recoded(
+    session: Session, profiles: NDArray[np.float64], clients: NDArray[np.int64], groups: NDArray[np.int64]
+) -> list[Recoding]:
+    """Return which groups seem to have the classes of the largest one under other names.
+
+    Args:
+        session: knows what clients and classes are called.
+        profiles: of the clients `[r]`.
+        clients: their ids.
+        groups: of each, or `TURNED`.
+    """
+    largest, found = int(np.bincount(groups[groups != TURNED]).argmax()), list[Recoding]()
+    names = np.array(session.federation.names, object)[clients]
+    classes = session.class_names or tuple(map(str, range(profiles.shape[2])))
+    others = f"in group {largest}" if len(np.unique(groups[groups != TURNED])) > 1 else "elsewhere"
+    for group in np.unique(groups[groups != largest]).tolist():
+        meaning = find_recoding(profiles, groups == group, groups == largest)
+        if meaning is not None:
+            other = [(classes[own], classes[to]) for own, to in enumerate(meaning.tolist()) if own != to]
+            found.append(Recoding(tuple(map(str, names[groups == group])), others, tuple(other)))
+    return found
 
 
 def _find_group_kinds(

@@ -178,7 +178,8 @@ class Diagnosis:
         signals = say_signals(self.signals, self.has_structure, self.alpha, self.draws)
         signals += say_layers(self.layers, self.alpha, self.draws)
         groups = (self._say_count(), *self._say_groups(), *self._say_hostile())
-        first = (self._say_structure(), *self._say_turned_round())
+        recoded = () if self.kinds is None else tuple(one.sentence() for one in self.kinds.recoded)
+        first = (*recoded, self._say_structure(), *self._say_turned_round())
         return (*first, *signals, *kinds, *groups, *pay, *self._say_left_out())
 
     def _say_structure(self) -> str:

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from coterie.errors import shorten
 from coterie.grouping.skew import Share, Skew
+
+MOST_CLASSES = 4
+"""Classes that are named in a sentence."""
 
 UNEQUAL = 2.0
 """Sizes differ where a tenth of the clients has so many times the samples of another tenth."""
@@ -29,6 +33,29 @@ class GroupKinds:
 
 
 @dataclass(frozen=True)
+class Recoding:
+    """Clients who seem to have the classes of others under other names."""
+
+    clients: tuple[str, ...]
+    others: str
+    """Where those are whom they are held against, in words."""
+    meanings: tuple[tuple[str, str], ...]
+    """Classes whose names differ: what these clients call it, and what the others do."""
+
+    def sentence(self) -> str:
+        """Return what is to be checked."""
+        (own, other), *rest = self.meanings[:MOST_CLASSES]
+        said = [f"class {own} there has the inputs of class {other} {self.others}"]
+        said += [f"{own} those of {other}" for own, other in rest]
+        if (more := len(self.meanings) - MOST_CLASSES) > 0:
+            said.append(f"and so on for {more} more")
+        return (
+            f"Check the coding of the outcome at {shorten(self.clients)}: {', '.join(said)}; if that is one "
+            "outcome under two codes, recode it, and one model may serve all"
+        )
+
+
+@dataclass(frozen=True)
 class Kinds:
     """Of what kind clients differ.
 
@@ -41,6 +68,7 @@ class Kinds:
         targets: whether samples are of classes, have numbers as targets, several labels, or others, which nobody
             tells.
         groups: in what those groups differ that profiles were told of.
+        recoded: clients who seem to code the classes in another way.
     """
 
     clients: int
@@ -50,6 +78,7 @@ class Kinds:
     many: int
     targets: Targets
     groups: tuple[GroupKinds, ...] = ()
+    recoded: tuple[Recoding, ...] = ()
 
     @property
     def named(self) -> tuple[str, ...]:
