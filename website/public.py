@@ -30,7 +30,7 @@ def list_sections() -> list[Section]:
         Section(
             "coterie",
             "coterie",
-            "What `import coterie` gives: run, compare, explain, diagnose, draw.",
+            "What `import coterie` gives: run, compare, auto, explain, diagnose, draw.",
             [*_listed("coterie"), *_of("coterie.report.drawing.figure", ["Figure"])],
         ),
         Section(
