@@ -121,6 +121,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ifca from K-means": ("ifca", {"clusters": 3, "init": "kmeans", "weights": "samples"}, {}),
     "layercfl": ("layercfl", {**SPLITTING, "t_min": 2}, {"run.participation": 1.0}),
     "lg-fedavg": ("lg-fedavg", {"layers": 1, "pretrain": 1}, {}),
+    "lbfgs": ("lbfgs", {}, {}),
     "local-only": ("local-only", {}, {}),
     "grouped-layers": ("grouped-layers", {"clusters": 3, "after": 2, "private": "last:1"}, {}),
     "grouped-layers, common ones": ("grouped-layers", {"clusters": 3, "after": 1, "common": "first:1"}, {}),

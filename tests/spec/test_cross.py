@@ -23,6 +23,7 @@ from coterie.methods import (
     FLIS,
     IFCA,
     PACFL,
+    LBFGS,
     AdaCFL,
     ClusterFL,
     Ditto,
@@ -66,6 +67,7 @@ from tests.splitting import DECAY, QUICK
 METHODS: dict[str, Method[Any]] = {
     "fedavg": FedAvg(),
     "fedsgd": FedSGD(),
+    "lbfgs": LBFGS(),
     "fedprox": FedProx(),
     "feddane": FedDANE(mu=0.1, cohorts="independent"),
     "feddist": FedDist(),

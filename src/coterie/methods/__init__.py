@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from coterie.methods.halves import Halves as Halves
     from coterie.methods.ifca import IFCA as IFCA
     from coterie.methods.layercfl import LayerCFL as LayerCFL
+    from coterie.methods.lbfgs import LBFGS as LBFGS
     from coterie.methods.lg_fedavg import LGFedAvg as LGFedAvg
     from coterie.methods.local_only import LocalOnly as LocalOnly
     from coterie.methods.method import Affinity as Affinity

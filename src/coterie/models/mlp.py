@@ -64,3 +64,8 @@ def mlp(
 ) -> nn.Sequential:
     """Perceptron with ReLU between its dense layers; takes samples of any shape, flattened."""
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), **dense(prod(features), hidden, classes)))
+
+
+def linear(features: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Linear model: logistic, multinomial or linear regression, as the task is (`mlp` without hidden layers)."""
+    return mlp(features, classes, hidden=())

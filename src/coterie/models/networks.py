@@ -25,7 +25,7 @@ from coterie.models.calling import prepare
 from coterie.models.factory import NetworkCatalog, OwnEntry
 from coterie.models.features import format_shape
 from coterie.models.layout import Layout
-from coterie.models.mlp import mlp
+from coterie.models.mlp import linear, mlp
 from coterie.models.origin import PLAIN, Origin, add_noise, initialise, load_start, modules_without_reset
 from coterie.plugins import give, is_path
 from coterie.randomness import address
@@ -33,6 +33,7 @@ from coterie.randomness import address
 NETWORKS = NetworkCatalog("network", group="coterie.networks")
 """Networks by name: functions of a sample's shape, the number of outputs, and settings, that give a module."""
 NETWORKS.add("mlp")(mlp)
+NETWORKS.add("linear")(linear)
 NETWORKS.add("cnn")(cnn.cnn)
 NETWORKS.add("har-cnn")(cnn.har_cnn)
 NETWORKS.add("lenet")(cnn.lenet)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,10 @@ class Candidate:
     """Its name in tables."""
     kind: str
     """Who gets which model, in a few words."""
-    method: Mapping[str, Any]
-    """The table of an experiment that does it."""
+    tables: Mapping[str, Mapping[str, Any]]
+    """The tables of an experiment that do it."""
+    tuned: tuple[str, ...] = ("training.lr", "method.lr")
+    """The settings of which the best value is looked for, by dotted key."""
     is_adapted: bool = False
     """Whether each client trains what it gets a little further before it uses it."""
 
@@ -60,21 +63,35 @@ class Candidate:
             BadInput: the method does not take these settings.
         """
         tables = asked.tables()
-        tables["method"] = dict(self.method)
+        tables |= {title: dict(table) for title, table in self.tables.items()}
         tables.get("evaluation", {}).pop("adapt", None)
         found = Experiment.from_tables(tables)
         return found.updated({"evaluation.adapt": ADAPT}) if self.is_adapted else found
 
 
-TUNED = "fedavg+FT"
+ONE = "fedavg"
+"""The label of one model for all, over which gains are told."""
 CANDIDATES = (
-    Candidate("fedavg", "one model for all", {"name": "fedavg"}),
-    Candidate(TUNED, "one model, which each client trains a little further", {"name": "fedavg"}, True),
-    Candidate("local-only", "a model of its own for each client, trained alone", {"name": "local-only"}),
-    Candidate("halves", "a model for each group, found by a test on halves", {"name": "halves"}),
-    Candidate("cfl", "a model for each group, found while training", {"name": "cfl"}),
-    Candidate("fedrep", "a common body, and a head for each client", {"name": "fedrep"}),
-    Candidate("ditto", "a model for each client, drawn to a common one", {"name": "ditto"}),
+    Candidate(
+        "linear",
+        "one linear model for all",
+        {"method": {"name": "lbfgs"}, "network": {"name": "linear"}},
+        ("method.l2",),
+    ),
+    Candidate(ONE, "one model for all", {"method": {"name": ONE}}),
+    Candidate(
+        f"{ONE}+FT",
+        "one model, which each client trains a little further",
+        {"method": {"name": ONE}},
+        is_adapted=True,
+    ),
+    Candidate(
+        "local-only", "a model of its own for each client, trained alone", {"method": {"name": "local-only"}}
+    ),
+    Candidate("halves", "a model for each group, found by a test on halves", {"method": {"name": "halves"}}),
+    Candidate("cfl", "a model for each group, found while training", {"method": {"name": "cfl"}}),
+    Candidate("fedrep", "a common body, and a head for each client", {"method": {"name": "fedrep"}}),
+    Candidate("ditto", "a model for each client, drawn to a common one", {"method": {"name": "ditto"}}),
 )
 """What is tried, the simplest first: ties go to it."""
 
@@ -150,11 +167,11 @@ def plan(
 ) -> tuple[Comparison, list[str]]:
     """Return the comparison that has to be run, and a sentence for each candidate that is not possible here.
 
-    It is to be tuned by as many trials as there are learning rates (`count_rates`): nothing else varies.
+    It is to be tuned by `count_trials` trials: nothing varies but what a candidate has in `tuned`.
 
     Args:
         asked: data, network and training; its method is not looked at.
-        candidates: what is tried; `fedavg` must be the first.
+        candidates: what is tried, the simplest first; `fedavg` must be among them.
         seeds: how often each is trained once its rate is known.
         name: of the comparison.
 
@@ -182,11 +199,11 @@ def plan(
             experiment = candidate.experiment(asked)
             check(experiment)
         except BadInput as problem:
-            if candidate is candidates[0]:
+            if candidate.label == ONE:
                 raise
             left_out.append(f"{candidate.label} was not tried: {problem.problems[0]}")
             continue
-        methods[candidate.label] = {"method": _pin(experiment)}
+        methods[candidate.label] = _pin(experiment, candidate)
     common = {title: table for title, table in asked.tables().items() if title != "method"}
     common["run"] = {
         key: value for key, value in common.get("run", {}).items() if key not in ("seed", "name", "folder")
@@ -200,18 +217,20 @@ def plan(
             "seeds": [first + offset for offset in range(seeds)],
             "experiment": common,
             "methods": methods,
-            "adapted": {TUNED: "fedavg"},
+            "adapted": {f"{ONE}+FT": ONE},
         }
     )
     return comparison, left_out
 
 
-def count_rates(comparison: Comparison) -> int:
-    """Return how many learning rates are tried of the candidate with the most."""
-    cells = [cell.experiment for cell in comparison.cells() if not cell.is_adapted]
-    return max(
-        max((len(values) for key, values in grid_of(one).items() if _is_rate(key)), default=1) for one in cells
+def count_trials(comparison: Comparison, candidates: Sequence[Candidate] = CANDIDATES) -> int:
+    """Return how many trials the candidate with the longest grid has."""
+    tuned = {candidate.label: candidate.tuned for candidate in candidates}
+    cells = {cell.method: cell.experiment for cell in comparison.cells() if not cell.is_adapted}
+    grids = (
+        {key: len(of) for key, of in grid_of(one).items() if key in tuned[label]} for label, one in cells.items()
     )
+    return max(prod(grid.values()) for grid in grids)
 
 
 def choose(
@@ -232,22 +251,24 @@ def choose(
         refit: whether the chosen experiment trains on the validation samples, too.
 
     Raises:
-        BadInput: no candidate has a score.
+        BadInput: one model for all has no score.
     """
     frames, comparison = compared.frames, compared.comparison
     assert frames is not None
     metric, lost = frames.metrics.deciding, [*left_out]
     table = _score_clients(frames.clients, metric.name)
     tried = [candidate for candidate in candidates if candidate.label in comparison.rows]
+    # Without one model for all there is nothing to gain over.
     sound = [one for one in tried if one.label in table.columns and table[one.label].is_finite().all()]
     lost += [f"{one.label} was left out: its runs failed, or diverged" for one in tried if one not in sound]
-    if not sound:
+    if ONE not in [one.label for one in sound]:
         raise BadInput(
-            "no candidate has a score: either all runs failed, or no client has a validation sample; raise "
-            "data.validation"
+            "one model for all has no score: its runs failed or diverged, or no client has a validation sample; "
+            "try a smaller network, or a larger data.validation"
         )
     values = table.select(one.label for one in sound).to_numpy()
     sign = -1.0 if metric.less_is_better else 1.0
+    one_model = [one.label for one in sound].index(ONE)
     chosen = choose_option(values, sign, tuple(range(len(sound))))
     best = int((sign * values).mean(0).argmax())
     behind = sign * (values[:, [best]] - values)
@@ -269,7 +290,7 @@ def choose(
         scored[chosen],
         scored,
         metric,
-        interval(sign * (values[:, chosen] - values[:, 0])),
+        interval(sign * (values[:, chosen] - values[:, one_model])),
         len(values),
         lost,
         compared.folder.path,
@@ -292,14 +313,11 @@ def _picked(comparison: Comparison, candidate: Candidate) -> dict[str, Any]:
     return {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
 
 
-def _pin(experiment: Experiment) -> dict[str, Any]:
-    """Return the table of an experiment's method with every setting that tuning would change, but for its rate."""
-    table = experiment.resolved().tables()["method"]
-    pinned = (
-        key.partition(".")[2] for key in grid_of(experiment) if key.startswith("method.") and not _is_rate(key)
-    )
-    return {**experiment.tables()["method"], **{key: table[key] for key in pinned}}
-
-
-def _is_rate(key: str) -> bool:
-    return key in (RATE, "method.lr")
+def _pin(experiment: Experiment, candidate: Candidate) -> dict[str, dict[str, Any]]:
+    """Return a candidate's tables with every setting that tuning would change, but for those to be tuned."""
+    tables, now = {title: dict(table) for title, table in candidate.tables.items()}, experiment.resolved().tables()
+    for key in grid_of(experiment):
+        section, _, name = key.partition(".")
+        if key not in candidate.tuned:
+            tables.setdefault(section, {})[name] = now[section][name]
+    return tables

@@ -9,7 +9,7 @@ from pathlib import Path
 from coterie.report.comparison.compare import compare
 from coterie.report.numbers import count_of, measured, signed, versus, volume
 from coterie.runs.schema.experiment import Experiment
-from coterie.studies.auto import Choice, Scored, choose, count_rates, plan
+from coterie.studies.auto import ONE, Choice, Scored, choose, count_trials, plan
 from coterie.studies.compare.cells import Watcher
 from coterie.studies.compare.folder import choose_free_name
 from coterie.studies.compare.spec import Comparison
@@ -65,8 +65,8 @@ def run_plan(
 ) -> Choice:
     """Run what `plan` returned, choose, and write the choice; see `auto`."""
     comparison = choose_free_name(comparison, folder)
-    rates = count_rates(comparison)
-    compared = compare(comparison, folder=folder, jobs=jobs, tune=rates, prune=True, observer=observer)
+    trials = count_trials(comparison)
+    compared = compare(comparison, folder=folder, jobs=jobs, tune=trials, prune=True, observer=observer)
     if compared.status == "interrupted":
         raise KeyboardInterrupt
     choice = choose(compared, experiment, left_out)
@@ -79,7 +79,7 @@ def describe(choice: Choice) -> Iterator[str]:
     chosen, metric = choice.chosen, choice.metric
     yield f"train   {chosen.candidate.label}: {choice.kind}"
     yield f"why     {_give_reason(choice)}"
-    if chosen.candidate is not choice.scored[0].candidate:
+    if chosen.candidate.label != ONE:
         yield f"gain    {_describe_gain(choice)}"
     yield (
         f"search  {count_of(choice.runs, 'run')}, {volume(choice.bytes)} up and down, "
