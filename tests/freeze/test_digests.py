@@ -125,6 +125,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "local-only": ("local-only", {}, {}),
     "grouped-layers": ("grouped-layers", {"clusters": 3, "after": 2, "private": "last:1"}, {}),
     "grouped-layers, common ones": ("grouped-layers", {"clusters": 3, "after": 1, "common": "first:1"}, {}),
+    "partial-pooling": ("partial-pooling", {}, {}),
     "per-fedavg": ("per-fedavg", {}, {}),
     "per-fedavg with curvature": ("per-fedavg", {"order": "hf"}, {}),
     "halves": ("halves", {"starts": 2}, {}),

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from coterie.methods.method import Needs as Needs
     from coterie.methods.method import ServerView as ServerView
     from coterie.methods.pacfl import PACFL as PACFL
+    from coterie.methods.partial_pooling import PartialPooling as PartialPooling
     from coterie.methods.per_fedavg import PerFedAvg as PerFedAvg
     from coterie.methods.pfedme import PFedMe as PFedMe
     from coterie.methods.registry import METHODS as METHODS

@@ -38,6 +38,7 @@ from coterie.clients.rules.moreau import MoreauTrain, MoreauUpdate
 from coterie.clients.rules.mixture import MixtureShares, MixtureUpdate
 from coterie.clients.rules.mixture import ConceptUpdate, MixtureShares, MixtureUpdate
 from coterie.clients.rules.objective import OBJECTIVES, LocalModel, Loss, Objective, TaskLoss, objective
+from coterie.clients.rules.pooled import PooledUpdate
 from coterie.clients.rules.private_layers import AlternatingUpdate, FrozenHeadUpdate, PrivateUpdate
 from coterie.clients.rules.profile import HalfProfiles, InputMoments
 from coterie.clients.rules.proximal import PLU, ChooseIdentity, PLUThenEvaluate
@@ -111,6 +112,7 @@ __all__ = [
     "Order",
     "OwnPriorUpdate",
     "PLUThenEvaluate",
+    "PooledUpdate",
     "PrivateUpdate",
     "Receive",
     "RelatedUpdate",

@@ -1,0 +1,94 @@
+"""Partial pooling: one model for all, and for each client a departure from it, shrunk by empirical Bayes.
+
+Morris, Parametric Empirical Bayes Inference: Theory and Applications, JASA 78, 1983,
+https://doi.org/10.1080/01621459.1983.10477920. A ridge to the mean whose strength the data say, for any network.
+
+Every round:
+    1. The server sends the model W, the mean departure from it in the last round, and of each layer the variance
+       between clients and that within one.
+    2. Each client trains W on all of its n samples, and departs by d; and on either half, and departs by a and b.
+       It uploads W + d, and of each layer a·b and n ||a - b||^2 / 4.
+    3. Its own model departs by the mean, and by between / (between + within / n) of what d differs from that.
+    4. W becomes the mean of the uploads by samples. The variance within is the mean of n ||a - b||^2 / 4. That
+       between is the mean of a·b, less the squared length of the mean departure.
+Decisions, and cost: docs/methods/partial-pooling.md
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from coterie.catalogue import state
+from coterie.clients.rules.pooled import PooledUpdate, find_shares
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
+from coterie.methods.method import Assignment, Cohort, Method, ServerView
+from coterie.methods.privacy import PrivacySupport
+from coterie.methods.registry import METHODS, Grid
+
+
+@state("partial-pooling")
+@dataclass(frozen=True, eq=False)
+class PoolingState:
+    """The model, the mean departure, and the variances, which have no row before the first round."""
+
+    model: Tensor  # [1, P]
+    mean: Tensor  # [1, P]
+    variances: Tensor  # [1, 2 L]
+
+
+@METHODS.add("partial-pooling")
+@dataclass(frozen=True)
+class PartialPooling(Method[PoolingState]):
+    """One model for all, and departures from it that are shrunk by empirical Bayes, layer by layer (Morris, 1983).
+
+    Where clients differ by chance alone everybody is served the model for all; where each has much to go by, what
+    its own samples say. Per round: down `m (2 P + 2 L) b`, up `m (P + 2 L) b` bytes.
+    """
+
+    passes: Annotated[
+        int, Field(ge=1, description="passes over a client's samples, and over either half"), Grid(1, 5, 20)
+    ] = 5
+
+    @property
+    def privacy_support(self) -> PrivacySupport:
+        told = "its clients tell how the halves of their samples agree"
+        return PrivacySupport(told, told, told)
+
+    def start(self, server: ServerView) -> PoolingState:
+        model = server.initial(0)[None]
+        return PoolingState(model, torch.zeros_like(model), torch.empty(0, 2 * len(server.layout.layers)))
+
+    def round(self, state: PoolingState, cohort: Cohort) -> Exchanges[PoolingState]:
+        clients, layout = cohort.clients, cohort.server.layout
+        send = {"model": Send.same(state.model[0], clients)}  # step 1
+        if len(state.variances):
+            send |= {"mean": Send.same(state.mean[0], clients), "variances": Send.same(state.variances[0], clients)}
+        replies: Replies = yield Exchange(clients, PooledUpdate(self.passes), send)  # steps 2 and 3
+        model = cohort.server.aggregation.average(replies.models, state.model, replies.samples)  # step 4
+        told = replies.samples > 1
+        if not told.any():
+            return PoolingState(model, state.mean, state.variances)
+        mean = model - state.model
+        share = replies.samples[told] / replies.samples[told].sum()
+        found = np.einsum("r,rkl->kl", share, replies.uploads["moments"].double().numpy()[told])
+        for layer in range(len(layout.layers)):
+            part = layout.of_layers([layer]) & layout.trainable
+            found[0, layer] -= float(part.take(mean).double().square().sum())
+        variances = np.maximum(found, 0.0)
+        kept = find_shares(variances, int(np.median(replies.samples[told])))
+        yield Log("kept of a departure", dict(zip(layout.layers, kept.tolist(), strict=True)))
+        return PoolingState(model, mean, torch.from_numpy(variances).float().view(1, -1))
+
+    def assignment(self, state: PoolingState, server: ServerView) -> Assignment:
+        return Assignment(state.model, np.zeros(server.n, np.int64), own="personal")
+
+    def newcomer(self, state: PoolingState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
+        """Serve newcomers the model for all."""
+        yield from ()
+        return Assignment(state.model, np.zeros(len(clients), np.int64))
