@@ -122,6 +122,7 @@ def synthesise(
             "nmi": nmi,
             "up_bytes": int(up.sum()),
             "down_bytes": int(down.sum()),
+            "passes": 1.0,
             "simulated_seconds": 30.0,
             "seconds": 1.25,
             "participants": int(took.sum()),

@@ -292,15 +292,16 @@ def test_how_it_was_made_is_said(written: str, comparison: Comparison, frames: F
 def test_charts_can_be_saved(comparison: Comparison, frames: Frames) -> None:
     drawn = charts_of(comparison, frames, summarise(comparison, frames))
     assert list(drawn) == [
-        *("accuracy-1", "clients-1", "cost-1", "groups-1"),
-        *("accuracy-2", "clients-2", "cost-2"),
+        *("accuracy-1", "clients-1", "cost-1", "passes-1", "groups-1"),
+        *("accuracy-2", "clients-2", "cost-2", "passes-2"),
     ]
-    for name, chart in list(drawn.items())[:4]:
+    for name, chart in list(drawn.items())[:5]:
         svg = vl_convert.vegalite_to_svg(specification(chart), vl_version=language_version())
         assert "FeSEM of four groups" in svg, name
     single = replace(comparison, settings=comparison.settings[:1])
     turned = only(frames, pl.col("setting") == "turned")
-    assert list(charts_of(single, turned, summarise(single, turned))) == ["accuracy", "clients", "cost", "groups"]
+    names = list(charts_of(single, turned, summarise(single, turned)))
+    assert names == ["accuracy", "clients", "cost", "passes", "groups"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(
@@ -348,7 +349,7 @@ def test_the_page_renders(
     assert found["past"] <= 0  # no table leaves the column
     names = charts_of(comparison, frames, summarise(comparison, frames))
     assert {c["name"] for c in found["charts"]} == {f"chart-{name}" for name in names}
-    assert found["folded"] == 3  # those of the second setting
+    assert found["folded"] == 4  # those of the second setting
     for chart in found["charts"]:
         assert chart["marks"] >= 3, chart
         assert 0 < chart["legend"] <= width, chart

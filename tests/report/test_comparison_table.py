@@ -43,6 +43,8 @@ def told(plan: Comparison, values: Any = ACCURACY, **columns: Any) -> pl.DataFra
         "groups": {name: [4, 4, 5] for name in names},
         "rounds_to_target": {AVERAGE: [9, 10, 11], FESEM: [3, None, 6], ODD: [None] * 3},
         "bytes_to_target": {AVERAGE: [10**6] * 3, FESEM: [2 * 10**6, None, 10**6], ODD: [None] * 3},
+        "passes": {AVERAGE: [20.0] * 3, FESEM: [39.0] * 3, ODD: [20.0] * 3},
+        "passes_to_target": {AVERAGE: [9.0, 10.0, 11.0], FESEM: [22.0, None, 25.0], ODD: [None] * 3},
         **columns,
     }
     return summarise(plan, frames(plan, values, **given))
@@ -66,21 +68,21 @@ def test_a_row_by_hand() -> None:
     head, _, average, fesem, odd = markdown_rows(to_markdown(told(plan()), plan()))
     assert head == [
         *("method", "seeds", "accuracy, %", "difference", "wins", "rank", "worst 10 %", "ARI", "groups"),
-        *("MB up", "MB down", "rounds to target", "MB to target"),
+        *("local passes", "MB up", "MB down", "rounds to target", "MB to target", "passes to target"),
     ]
     assert average == [
         *(AVERAGE, "3 of 3", "60.00 ± 10.00", "baseline", "–", "2.0"),
-        *("25.00", "–", "4.33", "12.5", "2,500", "10", "1"),
+        *("25.00", "–", "4.33", "20", "12.5", "2,500", "10", "1", "10"),
     ]
     # Differences 10, 5 and 10: mean 8.33, standard deviation 2.89, times 4.303 / √3.
     assert fesem == [
         *(FESEM, "3 of 3", "**68.33 ± 10.41**", "+8.33 [1.16, 15.50]", "3 of 3", "1.0"),
-        *("25.00", "0.50", "4.33", "12.5", "2,500", "4.5 (2 of 3)", "1.5"),
+        *("25.00", "0.50", "4.33", "39", "12.5", "2,500", "4.5 (2 of 3)", "1.5", "23.5"),
     ]
     # Differences -10 and -20: mean -15, standard deviation 7.07, times 12.706 / √2.
     assert odd == [
         *(ODD, "2 of 3", "45.00 ± 7.07", "−15.00 [−78.53, 48.53]", "0 of 2", "3.0"),
-        *("25.00", "0.50", "4.5", "12.5", "2,500", "never", "–"),
+        *("25.00", "0.50", "4.5", "20", "12.5", "2,500", "never", "–", "–"),
     ]
 
 
@@ -104,7 +106,7 @@ def test_markdown_has_a_table_a_setting() -> None:
     ]
     rows = markdown_rows(text)
     assert len(rows) == 2 * (2 + 3)
-    assert {len(row) for row in rows} == {13}
+    assert {len(row) for row in rows} == {15}
     assert text.count("Accuracy: mean over clients") == 1
     assert "| +8.33 [1.16, 15.50] |" in text
     assert r"| FeSEM\_4 \& 50 % |" in text
@@ -129,8 +131,8 @@ def test_latex_holds_no_bare_sign() -> None:
         assert body.count(rule) == 2
     rows = [line for line in lines if line.endswith(r"\\")]
     assert len(rows) == 2 * (1 + 3)
-    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {12}
-    assert r"\begin{tabular}{lrrrrrrrrrrrr}" in body
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {14}
+    assert r"\begin{tabular}{lrrrrrrrrrrrrrr}" in body
     assert r"\caption{three: \ensuremath{\beta} = 0.2 \& 100 \%}" in body
     assert (
         r"    FeSEM\_4 \& 50 \% & 3 of 3 & \textbf{68.33 \ensuremath{\pm} 10.41} & +8.33 {[}1.16, 15.50{]} &"

@@ -145,12 +145,19 @@ def round_row(run: Session, result: RoundResult, groups: NDArray[np.int64]) -> d
         "nmi": nmi,
         "up_bytes": sum(ledger.bytes("up").values()),
         "down_bytes": sum(ledger.bytes("down").values()),
+        "passes": mean_passes(result.trained_samples, federation.samples),
         "simulated_seconds": ledger.seconds(settings.link_mbit, compute),
         "seconds": result.seconds,
         "participants": int(result.took_part.sum()),
         "failed": len({client for client, _ in run.runtime.failures}),
         **after,
     }
+
+
+def mean_passes(trained_samples: Mapping[int, float], samples: NDArray[np.int64]) -> float:
+    """Return how often a client's training samples `[n]` went backwards through a network, a mean over clients."""
+    trained = _by_client(trained_samples, np.zeros(len(samples)))
+    return float((trained / np.maximum(samples, 1)).mean())
 
 
 def summarise_scores(

@@ -53,7 +53,7 @@ def folder(
 ) -> RunFolder:
     """A finished run of two clients with these mean accuracies, None in a round without an evaluation.
 
-    Round r sends 100 r bytes up and 10 r down and takes r simulated seconds; it has r groups.
+    Round r sends 100 r bytes up and 10 r down, makes 2 local passes and takes r simulated seconds; it has r groups.
     """
     made = RunFolder.create(parent, name)
     made.write_experiment('[method]\nname = "fedavg"\n')
@@ -64,7 +64,8 @@ def folder(
             row |= {"accuracy": value - 0.01, "worst10": value - 0.1, "loss": 1 - value}
         row |= {"round": number, "groups": number, "moved": 0, "train_loss": None}
         row |= {"ari": number / 10, "nmi": number / 20} if planted else {"ari": None, "nmi": None}
-        row |= {"up_bytes": 100 * number, "down_bytes": 10 * number, "simulated_seconds": float(number)}
+        row |= {"up_bytes": 100 * number, "down_bytes": 10 * number, "passes": 2.0}
+        row |= {"simulated_seconds": float(number)}
         row |= {"seconds": 0.25, "participants": 2, "failed": number % 2}
         clients = [
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import signal
 import subprocess
 import sys
@@ -125,6 +126,32 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     more = terminal("compare", "comparisons/mine", "--seeds", "1,", "-q")
     assert more == (0, "comparisons/mine\n", "")
     assert pl.read_parquet(folder / "cells.parquet")["seed"].to_list() == [1, 1, 1]
+
+
+def notes_on_both(printed: str) -> list[str]:
+    """The notes of a comparison of FedAvg and FeSEM that name both."""
+    notes = [line.removeprefix("note: ") for line in printed.splitlines() if line.startswith("note: ")]
+    return [note for note in notes if "fedavg" in note and "fesem(" in note]
+
+
+@pytest.mark.medium
+def test_local_passes_are_counted_with_the_warm_up(terminal: Terminal) -> None:
+    words = ["compare", "fedavg", "fesem(clusters=2, warm_up=6)", *SMALL, "--rounds", "3", "--seeds", "1"]
+    printed = terminal(*words, "--name", "unequal").out
+    folder = Path("comparisons/unequal")
+    summary = pl.read_parquet(folder / "summary.parquet")
+    fesem = "fesem(clusters=2, warm_up=6)"
+    assert dict(summary.select("method", "passes_mean").iter_rows()) == {"fedavg": 3, "fedavg+FT": 3, fesem: 8}
+    curve = pl.read_parquet(folder / "curves.parquet").filter(method=fesem)
+    assert curve["passes"].to_list() == [6, 7, 8]
+    (sentence,) = notes_on_both(printed)
+    assert {"8", "3"} <= set(re.findall(r"\d+", sentence.replace(fesem, "")))
+    assert escape_markdown(sentence) in (folder / "table.md").read_text()
+    assert html.escape(sentence[1:]) in (folder / "report.html").read_text()
+    for table in ("table.md", "table.tex"):
+        assert "local passes" in (folder / table).read_text()
+    equal = ["compare", "fedavg", "fesem(clusters=2, warm_up=1)", *SMALL, "--rounds", "3", "--seeds", "1"]
+    assert not notes_on_both(terminal(*equal).out)
 
 
 @pytest.mark.medium

@@ -1,4 +1,4 @@
-"""The charts of a comparison: accuracy over rounds, its price in bytes, and the groups that were found."""
+"""The charts of a comparison: accuracy over rounds, its price in bytes and in passes, and the groups found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.report.comparison.view import View, value, views
 from coterie.report.drawing.colours import NO_GROUP
 from coterie.report.drawing.figure import HEIGHT, Chart, Figure, axis_of_rounds, rows, with_style
 from coterie.report.drawing.marks import DASHED, PLAIN, thin_rounds
-from coterie.report.numbers import axis_format, capital, decimals, join_words, value_format, volume
+from coterie.report.numbers import axis_format, capital, decimals, join_words, significant, value_format, volume
 from coterie.runs.folder.reading import MEGABYTE
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def draw_setting(view: View) -> list[Figure]:
         draw_curves(view),
         *([draw_gains(view)] if len(view.every) > 1 else []),
         draw_cost(view),
+        draw_effort(view),
         *([draw_agreement(view)] if has_true_groups(view) else []),
     ]
     return [with_style(figure) for figure in drawn]
@@ -65,6 +66,26 @@ def draw_curves(view: View) -> Figure:
         caption += f". The dashed level is the target, {value(view.drawn, target)}{_describe_target(view)}"
     chart = _draw_lines(view, frame, methods, _tooltips("mean", value_format(view.drawn)), target, view.axis)
     return Figure(name, title, f"{caption}.", chart, height=_height(methods))
+
+
+def draw_effort(view: View) -> Figure:
+    """The measure against the passes that clients have made over their own samples, the mean over seeds."""
+    name, title = f"passes{view.mark}", f"{capital(view.axis)}, for the local passes"
+    frame = _over_seeds(view, view.drawn_measure).drop_nulls("passes")
+    if not frame.height or not frame["passes"].max():
+        why = "No client trained" if frame.height else "The runs counted no local passes, or evaluated no round"
+        return Figure(name, title, f"{why}, so there is no work to draw.")
+    methods = [method for method in view.methods if method in set(frame["method"])]
+    ends = {method: frame.filter(pl.col("method") == method)["passes"][-1] for method in methods}
+    caption = (
+        "A local pass is a client's training on as many samples as it has; the axis counts them from the first "
+        "round on, warm-ups included, on average over the clients. Each line is the mean over the seeds. At the "
+        f"end: {join_words([f'{view.label_of(method)} {significant(ends[method])}' for method in methods], 15)}."
+    )
+    x = alt.X("passes:Q").title("local passes").scale(zero=True).axis(format=PLAIN)
+    shown = [*_tooltips("mean", value_format(view.drawn)), alt.Tooltip("passes:Q", title="passes", format=",.2f")]
+    chart = _draw_lines(view, frame, methods, shown, None, view.axis, x)
+    return Figure(name, title, caption, chart, height=_height(methods))
 
 
 def draw_agreement(view: View) -> Figure:
@@ -177,13 +198,14 @@ def has_true_groups(view: View) -> bool:
 
 
 def _over_seeds(view: View, column: str) -> pl.DataFrame:
-    """method, round, value, low, high, megabytes: over the seeds, in the methods' order and thinned where long."""
+    """method, round, value, low, high, megabytes, passes: over the seeds, in the methods' order, thinned."""
     known = view.curves.drop_nulls(column)
     frame = known.group_by("method", "round", maintain_order=True).agg(
         pl.col(column).mean().alias("value"),
         pl.col(column).min().alias("low"),
         pl.col(column).max().alias("high"),
         (pl.col("bytes").mean() / MEGABYTE).alias("megabytes"),
+        pl.col("passes").mean(),
     )
     return thin_rounds(frame, max(_POINTS // max(len(view.methods), 1), 40)).sort("round", maintain_order=True)
 
@@ -202,13 +224,14 @@ def _draw_lines(
     shown: list[alt.Tooltip],
     target: object,
     named: str,
+    along: alt.X | None = None,
 ) -> Chart:
-    """A line for each method, bands over the seeds, and the target as a level."""
+    """A line for each method along the rounds or another axis, bands over the seeds, and the target as a level."""
     banded = methods if len(methods) <= MOST_BANDS else [m for m in methods if m in (view.best, view.baseline)]
     colour, dash = view.colours_and_dashes(methods)
-    pick = _pick("lines")
+    pick = _pick("lines" if along is None else "efforts")
     number = frame["round"].to_numpy()
-    x = axis_of_rounds("round", int(number.min()), int(number.max()))
+    x = axis_of_rounds("round", int(number.min()), int(number.max())) if along is None else along
     y = (
         alt.Y("value:Q")
         .title(named)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.report.comparison import page, table
+from coterie.studies.compare import effort
 from coterie.studies.compare.beside import Which
 from coterie.studies.compare.cells import Watcher
 from coterie.studies.compare.compare import Compared, run_comparison
@@ -65,7 +66,12 @@ def _write_report(compared: Compared) -> None:
     assert frames is not None
     assert summary is not None
     comparison, where = compared.comparison, compared.folder
-    where.write_text("table.md", table.to_markdown(summary, comparison, frames.metrics, compared.warnings))
+    where.write_text(
+        "table.md",
+        table.to_markdown(
+            summary, comparison, frames.metrics, [*effort.describe(comparison, summary), *compared.warnings]
+        ),
+    )
     where.write_text("table.tex", table.to_latex(summary, comparison, frames.metrics))
     failed = [f"{cell.label}: {sentence}" for cell, sentence in compared.failures()]
     notes = [*compared.notes, *failed, *compared.unmet()]

@@ -31,8 +31,8 @@ Columns = Mapping[str, tuple[str, Callable[[Row], str]]]
 """Each column's title, and the function from a row to its text."""
 
 LEAST = (
-    *("down", "groups", "volume", "wins", "up", "rank", "newcomers_adapted", "newcomers"),
-    *("worst10", "ari", "way", "difference"),
+    *("effort", "down", "groups", "volume", "wins", "up", "rank", "newcomers_adapted", "newcomers"),
+    *("worst10", "ari", "way", "passes", "difference"),
 )
 """Columns that are dropped on a narrow terminal, the least important one first."""
 
@@ -153,10 +153,12 @@ def columns_of(summary: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> C
         **{key: _newcomers_column(key, when, metrics) for key, when in zip(NEWCOMERS, MOMENTS, strict=True)},
         "ari": ("ARI", lambda row: _or_missing(row["ari_mean"], decimals)),
         "groups": ("groups", lambda row: _or_missing(row["groups_mean"], significant)),
+        "passes": ("local passes", lambda row: _or_missing(row["passes_mean"], significant)),
         "up": ("MB up", lambda row: _or_missing(row["up_bytes_mean"], _megabytes)),
         "down": ("MB down", lambda row: _or_missing(row["down_bytes_mean"], _megabytes)),
         "way": ("rounds to target", _rounds_to_target),
         "volume": ("MB to target", lambda row: _or_missing(row["bytes_to_target_median"], _megabytes)),
+        "effort": ("passes to target", lambda row: _or_missing(row["passes_to_target_median"], significant)),
     }
     if not shows_adaptation(summary):
         del columns["adapted"]
@@ -334,7 +336,12 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
             f"Unseen clients: mean {title} of clients who were held out of training, with the model that the "
             "method gives them, and once they have adapted it."
         )
-    if {"way", "volume"} & columns:
+    if "passes" in columns:
+        parts.append(
+            "Local passes: samples that a client trained on over its own, a mean over clients; warm-ups and trials "
+            "count, an adaptation before a test does not."
+        )
+    if {"way", "volume", "effort"} & columns:
         target = f"{baseline}'s own last value, seed by seed"
         if first["target"] is not None:
             target = _number(first["target"], measure) + (" %" if measure.is_share else "")

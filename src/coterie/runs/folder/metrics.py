@@ -382,8 +382,8 @@ def summary(rounds: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION, last_rou
     Returns:
         Every column at its last round, but scores over the last evaluated rounds;
         `rounds` (how many), `best_round` and `best_macro_accuracy` (the earliest of the best; named after the
-        metric that decides); and `up_bytes`, `down_bytes`, `simulated_seconds`, `seconds`, `moved` and `failed`
-        summed.
+        metric that decides); and `up_bytes`, `down_bytes`, `passes`, `simulated_seconds`, `seconds`, `moved` and
+        `failed` summed, `passes` None where a round did not count them.
 
     Raises:
         BadInput: no round is finished.
@@ -404,6 +404,7 @@ def summary(rounds: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION, last_rou
     return {
         **last,
         **{column: rounds[column].sum() for column in totals},
+        "passes": rounds["passes"].sum() if not rounds["passes"].null_count() else None,
         "rounds": rounds.height,
         "best_round": rounds["round"][best],
         metrics.best: rounds[headline][best],

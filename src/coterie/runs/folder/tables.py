@@ -21,8 +21,10 @@ def rounds_schema(metrics: RunMetrics) -> pl.Schema:
     One row a round. Of a metric m there are `m`, weighted by test samples, and `macro_m`, the mean over clients;
     `worst10` and `std` are of the first. Where every client is also scored after an adaptation, each of these is
     there again behind the others, as `adapted_macro_m` (see `adapted_columns`). They are null in a round without an
-    evaluation, which has no rows in the clients' table either. Bytes and seconds are of that round alone; `seconds`
-    is wall time and not reproducible.
+    evaluation, which has no rows in the clients' table either. Bytes, passes and seconds are of that round alone.
+    `passes` is the number of samples that a client trained on over its own training samples, a mean over all
+    clients in training; null in runs of versions that did not count them. `seconds` is wall time and not
+    reproducible.
     """
     return pl.Schema(
         {
@@ -35,6 +37,7 @@ def rounds_schema(metrics: RunMetrics) -> pl.Schema:
             "nmi": pl.Float64(),
             "up_bytes": pl.Int64(),
             "down_bytes": pl.Int64(),
+            "passes": pl.Float64(),
             "simulated_seconds": pl.Float64(),
             "seconds": pl.Float64(),
             "participants": pl.Int32(),
@@ -192,7 +195,7 @@ SCHEMAS = growing_tables(CLASSIFICATION)
 RENAMED = {"spread": "std", "planted": "true_group"}
 """Columns by the names they had once, with those they have now."""
 
-NULLABLE = {"train_loss", "ari", "nmi", "true_group", "arrival", "adapted"}
+NULLABLE = {"train_loss", "passes", "ari", "nmi", "true_group", "arrival", "adapted"}
 """Columns that may have missing values, beside those that only an evaluation gives."""
 
 
@@ -330,6 +333,8 @@ def _require_schema(schema: pl.Schema, frame: pl.DataFrame, path: Path) -> pl.Da
         if former in RENAMED and former not in schema:
             now = name.removesuffix(former) + RENAMED[former]
             raise BadInput(f"the column {name} of {path} is called {now} now; rename it, or run it again")
+    if "passes" in schema and "passes" not in frame.columns and {*schema} - {"passes"} <= {*frame.columns}:
+        frame = frame.with_columns(passes=pl.lit(None, pl.Float64)).select(*_with_adapted(schema, frame))
     if frame.schema != _with_adapted(schema, frame):
         raise damaged_file(path, ValueError(f"its columns are {', '.join(frame.columns)}"))
     return frame

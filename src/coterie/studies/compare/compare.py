@@ -14,7 +14,7 @@ from coterie.runs.events import Status
 from coterie.runs.folder.files import write_whole
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import encode
-from coterie.studies.compare import public, table, tuning
+from coterie.studies.compare import effort, public, table, tuning
 from coterie.studies.compare.beside import Which, add_baselines
 from coterie.studies.compare.cells import CellOutcome, Watcher, refuse_unguarded, run_cells
 from coterie.studies.compare.folder import ComparisonFolder, choose_free_name
@@ -134,6 +134,7 @@ def run_comparison(
         where.write_frames(frames, summary)
         own = [cell for cell in comparison.cells() if cell.key in done and not cell.is_adapted]
         notes += public.describe(comparison)
+        notes += effort.describe(comparison, summary)
         diverged, unmet = _describe_warnings(own, done)
         notes += diverged
         lost = [cell.label for cell in own if done[cell.key].diverged_for_all()]

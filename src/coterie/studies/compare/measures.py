@@ -30,8 +30,8 @@ def cells_schema(metrics: RunMetrics) -> pl.Schema:
     One row a finished cell: scores over the last evaluated rounds, then the last round, then totals. The target is
     what the comparison's measure is to reach. `newcomers` and `newcomers_adapted` are the first metric's mean over
     clients who were held out of training, on arrival and adapted; null without such clients. `rounds_to_target` is
-    the first evaluated round that reached the target, with the bytes up and down and the simulated seconds until
-    its end, all three null where none did.
+    the first evaluated round that reached the target, with the bytes up and down, the local passes and the
+    simulated seconds until its end, all four null where none did. A warm-up is a part of the round it belongs to.
     """
     return pl.Schema(
         {
@@ -44,6 +44,7 @@ def cells_schema(metrics: RunMetrics) -> pl.Schema:
             "nmi": pl.Float64(),
             "up_bytes": pl.Int64(),
             "down_bytes": pl.Int64(),
+            "passes": pl.Float64(),
             "simulated_seconds": pl.Float64(),
             "seconds": pl.Float64(),
             "failed": pl.Int64(),
@@ -51,6 +52,7 @@ def cells_schema(metrics: RunMetrics) -> pl.Schema:
             "target": pl.Float64(),
             "rounds_to_target": pl.Int32(),
             "bytes_to_target": pl.Int64(),
+            "passes_to_target": pl.Float64(),
             "seconds_to_target": pl.Float64(),
         }
     )
@@ -59,7 +61,7 @@ def cells_schema(metrics: RunMetrics) -> pl.Schema:
 def curves_schema(metrics: RunMetrics) -> pl.Schema:
     """Return the columns of the table of rounds of a comparison by these metrics.
 
-    One row a finished cell and round; bytes (up and down) and seconds are summed from the first round on.
+    One row a finished cell and round; bytes (up and down), passes and seconds are summed from the first round on.
     """
     return pl.Schema(
         {
@@ -69,6 +71,7 @@ def curves_schema(metrics: RunMetrics) -> pl.Schema:
             "groups": pl.Int32(),
             "ari": pl.Float64(),
             "bytes": pl.Int64(),
+            "passes": pl.Float64(),
             "simulated_seconds": pl.Float64(),
         }
     )
@@ -216,11 +219,12 @@ def _find_target(rounds: pl.DataFrame, measure: str, target: float | None, falls
     met = pl.lit(False) if target is None else value <= target if falls else value >= target
     first = rounds.filter(met)["round"].min()
     if first is None:
-        return {"rounds_to_target": None, "bytes_to_target": None, "seconds_to_target": None}
+        return {f"{what}_to_target": None for what in ("rounds", "bytes", "passes", "seconds")}
     until = rounds.filter(pl.col("round") <= first)
     return {
         "rounds_to_target": first,
         "bytes_to_target": (until["up_bytes"] + until["down_bytes"]).sum(),
+        "passes_to_target": until["passes"].sum() if not until["passes"].null_count() else None,
         "seconds_to_target": until["simulated_seconds"].sum(),
     }
 
@@ -229,7 +233,7 @@ def _read_curve(run: RunResults) -> pl.DataFrame:
     return run.rounds.with_columns(
         pl.col(drawn_columns(run.metrics)).fill_nan(None),
         (pl.col("up_bytes") + pl.col("down_bytes")).cum_sum().alias("bytes"),
-        pl.col("simulated_seconds").cum_sum(),
+        pl.col("passes", "simulated_seconds").cum_sum(),
     )
 
 

@@ -19,13 +19,13 @@ CONFIDENCE = 0.95
 """The level of an interval, where no other is said."""
 
 COSTS = (
-    *("ari", "groups", "up_bytes", "down_bytes", "simulated_seconds"),
-    *("rounds_to_target", "bytes_to_target"),
+    *("ari", "groups", "up_bytes", "down_bytes", "passes", "simulated_seconds"),
+    *("rounds_to_target", "bytes_to_target", "passes_to_target"),
     *NEWCOMERS,
 )
 """The columns of the table of cells that are averaged over the seeds beside the measures."""
 
-MEDIANS = ("rounds_to_target", "bytes_to_target")
+MEDIANS = ("rounds_to_target", "bytes_to_target", "passes_to_target")
 """Columns whose median over the seeds is kept, too: single late seeds would decide the mean."""
 
 
