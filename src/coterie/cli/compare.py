@@ -89,6 +89,13 @@ def compare(
         str | None,
         typer.Option(metavar="A", help="The accuracy, or error, to reach; else what the baseline has in the end."),
     ] = None,
+    equal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="rounds|passes",
+            help="What all methods have as much of; with passes, a method ends once its clients trained as long.",
+        ),
+    ] = None,
     tune: Annotated[
         str | None,
         typer.Option(metavar="N", help="Pick each method's settings first, by N trials on validation data."),
@@ -131,7 +138,7 @@ def compare(
         participation=participation,
         holdout_clients=holdout_clients,
     )
-    top: dict[str, Any] = {"name": name, "baseline": baseline}
+    top: dict[str, Any] = {"name": name, "baseline": baseline, "equal": equal}
     top |= {
         "seeds": seeds and toml.value_of(f"[{seeds}]" if "," in seeds else seeds),
         "target": target and toml.value_of(target),

@@ -91,7 +91,7 @@ def _render(explanation: Explanation) -> Iterator[RenderableType]:
     yield Text(f"memory  about {volume(explanation.bytes)}{room}{short}", style="red" if short else "")
     yield to_rich(_tabulate_memory(explanation))
     if explanation.seconds is not None:
-        rounds = count_of(explanation.experiment.run.rounds, "round")
+        rounds = count_of(explanation.experiment.expected_rounds, "round")
         about = f"about {format_clock(explanation.seconds)} for {rounds}"
         start, end = _format_seconds(explanation.start_seconds), _format_seconds(explanation.end_seconds)
         yield Text(f"time    {about}: {start} to load and start, {end} at the end")

@@ -58,7 +58,7 @@ class CellLines(Watcher):
     def started(self, todo: Sequence[Cell], done: int) -> None:
         self._cells, self._done = len(todo) + done, done
         self._rounds = {cell.key: 0 for cell in todo}
-        self._planned = {cell.key: cell.experiment.run.rounds for cell in todo}
+        self._planned = {cell.key: cell.experiment.expected_rounds for cell in todo}
         self._before: dict[str, int] = {}
         self._reached: dict[str, tuple[RunMetric, float]] = {}
         self._running: dict[str, Cell] = {}
@@ -74,6 +74,7 @@ class CellLines(Watcher):
         # Rounds of an earlier call took no time in this one, and do not count for the time left.
         self._before.setdefault(cell.key, number - 1)
         self._rounds[cell.key] = number
+        self._planned[cell.key] = max(self._planned[cell.key], number)
         if value is not None:
             self._reached[cell.key] = metric, value
 
@@ -82,6 +83,7 @@ class CellLines(Watcher):
 
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         self._running.pop(cell.key, None)
+        self._planned[cell.key] = self._rounds[cell.key]  # it may have ended sooner than expected, or failed
         self._done += 1
         self._tell_ended(cell, outcome)
         if self._done == self._cells:
@@ -102,8 +104,6 @@ class CellLines(Watcher):
 
     def _tell_ended(self, cell: Cell, outcome: CellOutcome) -> None:
         if outcome.status == "failed":
-            # Its other rounds will never come: leave them out of the time left.
-            self._planned[cell.key] = self._rounds[cell.key]
             self.say(f"{self.count}  {cell.label}: failed: {outcome.sentence}", "red")
             return
         reached = ""

@@ -122,7 +122,7 @@ def _train(folder: RunFolder, name: str, experiment: Experiment) -> Result:
     observers = [_Silent()]
     if path.exists():
         progress = RunFolder(path).progress()
-        if progress is not None and progress.rounds == experiment.run.rounds:
+        if progress is not None and (progress.rounds == experiment.run.rounds or experiment.run.passes is not None):
             return loop.resume(path, observers=observers)
         shutil.rmtree(path)
     return loop.run(experiment, observers=observers)

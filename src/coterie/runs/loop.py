@@ -15,6 +15,7 @@ from coterie.runs.folder import metrics
 from coterie.runs.folder.lock import lock_run
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.given import take_given
+from coterie.runs.record import is_enough
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.schema.sections import Data, make_name
 from coterie.runs.session import Session
@@ -83,7 +84,11 @@ def resume(
     with lock_run(folder):
         progress = folder.progress()
         folder.check_tables()
-        if folder.status == "finished" and progress and progress.rounds == experiment.run.rounds:
+        passes = folder.rounds()["passes"].fill_null(0).to_list()
+        is_over = is_enough(passes, experiment.run.passes) or (
+            progress is not None and progress.rounds == experiment.run.rounds
+        )
+        if folder.status == "finished" and is_over:
             for observer in observers:
                 observer.note(f"run {folder.name} is finished; there is nothing left to do")
             return _read_result(folder, experiment, "finished", observers)
@@ -151,7 +156,7 @@ def _train_and_finish(session: Session, folder: RunFolder) -> Result:
         pass
     finally:  # also where a method or an observer raised
         folder.flush()  # a status promises these rounds
-        folder.write_status(status, session.done, session.experiment.run.rounds)
+        folder.write_status(status, session.done, session.expected)
     return _read_result(folder, session.experiment, status, session.observers)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import fsum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -66,6 +67,8 @@ class RoundResult:
     train_loss: dict[int, float] = field(default_factory=dict)
     """The last one of each client that reported any."""
     trained_samples: dict[int, float] = field(default_factory=dict)
+    passes: float = 0.0
+    """Local passes over own samples, a mean over clients (`mean_passes`)."""
 
     def add(self, exchange: Exchange, replies: Replies) -> None:
         """Note an exchange: which clients took part in it, and how their training went."""
@@ -145,7 +148,7 @@ def round_row(run: Session, result: RoundResult, groups: NDArray[np.int64]) -> d
         "nmi": nmi,
         "up_bytes": sum(ledger.bytes("up").values()),
         "down_bytes": sum(ledger.bytes("down").values()),
-        "passes": mean_passes(result.trained_samples, federation.samples),
+        "passes": result.passes,
         "simulated_seconds": ledger.seconds(settings.link_mbit, compute),
         "seconds": result.seconds,
         "participants": int(result.took_part.sum()),
@@ -158,6 +161,14 @@ def mean_passes(trained_samples: Mapping[int, float], samples: NDArray[np.int64]
     """Return how often a client's training samples `[n]` went backwards through a network, a mean over clients."""
     trained = _by_client(trained_samples, np.zeros(len(samples)))
     return float((trained / np.maximum(samples, 1)).mean())
+
+
+def is_enough(passes: Sequence[float], wanted: float | None) -> bool:
+    """Say whether a run ends after rounds of these local passes: one more like the last would be further off.
+
+    It does not where no number is wanted. The sum is exact, so that a resumed run ends where it would have.
+    """
+    return wanted is not None and bool(passes) and fsum(passes) + passes[-1] / 2 >= wanted
 
 
 def summarise_scores(

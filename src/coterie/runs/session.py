@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import ceil, fsum
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,7 +35,16 @@ from coterie.runs.hooks.hook import Hook
 from coterie.runs.hooks.local_models import LocalModels
 from coterie.runs.hooks.order import make_hooks
 from coterie.runs.promise import make_promise
-from coterie.runs.record import RoundResult, Scores, federation_table, measure_by, round_row, round_tables
+from coterie.runs.record import (
+    RoundResult,
+    Scores,
+    federation_table,
+    is_enough,
+    mean_passes,
+    measure_by,
+    round_row,
+    round_tables,
+)
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.schema.refusals import cohort_size, too_many_pairs
 from coterie.runs.setup import (
@@ -75,6 +85,7 @@ class Session:
         server: what the method knows of the clients in training; `server_with_newcomers`, of all.
         hooks: in the order in which they are called.
         done: the last whole round; 0 before the first.
+        planned: the last round of the run; with `run.passes` the most, until they are reached.
         state: the method's, after that round.
         groups: of the clients in training `[n]`, as the tables number them; None before the first round.
         folder: where the run is written; None where it is not.
@@ -152,7 +163,8 @@ class Session:
         self.metrics = measure_by(self.population)
         self.groups: NDArray[np.int64] | None = None
         self.folder: RunFolder | None = None
-        self.done = 0
+        self.done, self._passes = 0, list[float]()
+        self.planned = experiment.run.rounds
         self._is_whole = True
         self._up_bytes, self._down_bytes, self._seconds, self._silent_rounds = 0, 0, 0.0, 0
         self.hooks = make_hooks(self)
@@ -166,7 +178,7 @@ class Session:
             folder.write_secret(self._secret)
         folder.write_environment(self.environment())
         folder.write_federation(federation_table(self.federation))
-        folder.write_status("running", 0, self.experiment.run.rounds)
+        folder.write_status("running", 0, self.expected)
 
     @insist_on_signals()
     def go_on(self, folder: RunFolder) -> None:
@@ -186,7 +198,7 @@ class Session:
         if not folder.environment():  # killed before it was written
             folder.write_environment(self.environment())
         folder.write_federation(federation_table(self.federation))
-        folder.write_status("running", self.done, self.experiment.run.rounds)
+        folder.write_status("running", self.done, self.expected)
         folder.forget_after(self.done)
 
     @insist_on_signals()
@@ -221,8 +233,7 @@ class Session:
         Raises:
             BadInput: the run was resumed after its last round, and nobody had answered in the last few.
         """
-        planned = self.experiment.run.rounds
-        if self._silent_rounds >= MAX_SILENT_ROUNDS and self.done == planned:
+        if self._silent_rounds >= MAX_SILENT_ROUNDS and self.done == self.planned:
             raise BadInput(
                 f"nobody answered in the last {self._silent_rounds} rounds, and nothing was learnt; begin a new run"
             )
@@ -260,9 +271,10 @@ class Session:
         bounds = self.federation.bounds
         return int((bounds[:, 1] == bounds[:, 2]).sum())
 
-    def remaining_rounds(self) -> range:
-        """Return the numbers of the rounds that are left."""
-        return range(self.done + 1, self.experiment.run.rounds + 1)
+    def remaining_rounds(self) -> Iterator[int]:
+        """Yield the numbers of the rounds that are left, each once the one before it is recorded."""
+        while self.done < self.planned:
+            yield self.done + 1
 
     @insist_on_signals()
     def play_round(self, number: int) -> RoundResult:
@@ -279,6 +291,9 @@ class Session:
 
         with one_thread(blas=True):
             result.state = drive(self.method.round(self.state, cohort), answer)
+        result.passes = mean_passes(result.trained_samples, self.federation.samples)
+        if is_enough([*self._passes, result.passes], self.experiment.run.passes):
+            self.planned = number
         for hook in self.hooks:
             hook.round_played(result)
         result.seconds = time.perf_counter() - started
@@ -311,9 +326,9 @@ class Session:
     @insist_on_signals()
     def evaluate_if_due(self, result: RoundResult) -> None:
         """Score every client after a round that has an evaluation; the last one always has."""
-        started, planned = time.perf_counter(), self.experiment.run.rounds
-        if self.experiment.evaluation.is_due(result.number, planned):
-            result.scores = self.evaluate(result.state, result.number == planned)
+        started = time.perf_counter()
+        if self.experiment.evaluation.is_due(result.number, self.planned):
+            result.scores = self.evaluate(result.state, result.number == self.planned)
         result.seconds += time.perf_counter() - started
 
     def evaluate(self, state: Any, last: bool) -> Scores:
@@ -322,6 +337,16 @@ class Session:
         `last` is for methods that end in an adaptation: whether no round follows.
         """
         return evaluation.evaluate(self, state, last)
+
+    @property
+    def expected(self) -> int:
+        """The rounds that the run should take in all, judged by the local passes so far where these decide."""
+        made, wanted = fsum(self._passes), self.experiment.run.passes
+        if wanted is None or self.done == self.planned:
+            return self.planned
+        if not made:
+            return max(self.experiment.expected_rounds, self.done + 1)
+        return min(self.planned, self.done + max(1, ceil((wanted - made) * self.done / made - 0.5)))
 
     def record(self, result: RoundResult) -> dict[str, Any]:
         """Write the round's tables, where there is a folder, and make its state the run's.
@@ -338,6 +363,7 @@ class Session:
         self.runtime.states.commit()
         for hook in self.hooks:
             hook.round_ended(result)
+        self._passes.append(result.passes)
         self.done, self._is_whole = result.number, True
         return row
 
@@ -355,14 +381,15 @@ class Session:
         """Write a checkpoint where one is due, and let readers of the folder see the finished rounds in time."""
         if self.folder is None:
             return
-        planned = self.experiment.run.rounds
-        if self.done == planned or self._schedule.is_due(self.done):
+        if self.done == self.planned or self._schedule.is_due(self.done):
             with self._schedule.time_checkpoint():
                 self.folder.flush()  # a checkpoint may be no further than the tables
                 self._save_checkpoint()
         if self._saved == self.done or self._schedule.flush_is_due():
             self.folder.flush()
-            self.folder.write_status("running", self.done, planned, lasting=False)  # the checkpoint says it too
+            self.folder.write_status(
+                "running", self.done, self.expected, lasting=False
+            )  # the checkpoint says it too
             self._schedule.flushed()
 
     def save_last_round(self) -> None:
@@ -383,7 +410,7 @@ class Session:
         assert self.groups is not None
         event = Round(
             result.number,
-            self.experiment.run.rounds,
+            self.expected,
             row,
             np.bincount(self.groups[self.groups >= 0]).tolist(),
             self._up_bytes,
@@ -473,6 +500,9 @@ class Session:
         for hook in self.hooks:
             hook.restore(memory)
         self.runtime.states.restore(memory["kept"], memory["has"])
+        if (wanted := self.experiment.run.passes) is not None:
+            self._passes = folder.rounds().head(self.done)["passes"].fill_null(0).to_list()
+            self.planned = self.done if is_enough(self._passes, wanted) else self.planned
         return [f"{sentence}; going on from the one after round {self.done}" for sentence in passed]
 
     def describe(self) -> list[str]:

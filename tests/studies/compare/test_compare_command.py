@@ -155,6 +155,24 @@ def test_local_passes_are_counted_with_the_warm_up(terminal: Terminal) -> None:
 
 
 @pytest.mark.medium
+def test_equal_passes_end_each_method_after_the_same_training(terminal: Terminal) -> None:
+    fesem = "fesem(clusters=2, warm_up=6)"
+    words = ["compare", "fedavg", fesem, "fedsgd", *SMALL, "--set", "epochs=2", "--rounds", "5", "--seeds", "1"]
+    printed = terminal(*words, "--equal", "passes", "--name", "equal").out
+    cells = pl.read_parquet("comparisons/equal/cells.parquet").filter(pl.col("method") != "fedavg+FT")
+    # Five rounds of two epochs; FeSEM begins with six; FedSGD's gradients are one pass.
+    assert dict(cells.select("method", "rounds").iter_rows()) == {"fedavg": 5, fesem: 3, "fedsgd": 10}
+    assert set(cells["passes"]) == {10.0}
+    assert not notes_on_both(printed)
+    before = frames(Path("comparisons/equal"))
+    terminal("compare", "comparisons/equal", "--baselines", "none")
+    assert all(table.equals(before[name]) for name, table in frames(Path("comparisons/equal")).items())
+    pruned = terminal(*words, "--equal", "passes", "--tune", "4", "--prune")
+    assert (pruned.code, pruned.out) == (2, "")
+    assert "passes" in pruned.err
+
+
+@pytest.mark.medium
 def test_another_comparison_gets_a_folder_of_its_own(terminal: Terminal) -> None:
     def call(*words: str) -> tuple[int, str, str]:
         return terminal("compare", "fedavg", *SMALL, "--rounds", "1", "--seeds", "1", "--jobs", "1", "-q", *words)

@@ -111,7 +111,7 @@ class Explanation:
     @property
     def evaluations(self) -> int:
         """Rounds with an evaluation."""
-        rounds = self.experiment.run.rounds
+        rounds = self.experiment.expected_rounds
         return sum(self.experiment.evaluation.is_due(number, rounds) for number in range(1, rounds + 1))
 
     @property
@@ -121,7 +121,7 @@ class Explanation:
             return None
         each = self.later or self.first
         work = self._whole(lambda cost: cost.clients_seconds + cost.server_seconds)
-        first = self.experiment.evaluation.is_due(1, self.experiment.run.rounds)
+        first = self.experiment.evaluation.is_due(1, self.experiment.expected_rounds)
         evaluated = self.first.evaluation_seconds * first + each.evaluation_seconds * (self.evaluations - first)
         return self.start_seconds + work + evaluated + self.end_seconds
 
@@ -142,7 +142,7 @@ class Explanation:
 
     def _whole(self, of: Callable[[Cost], float]) -> float:
         assert self.first is not None
-        rest = 0.0 if self.later is None else of(self.later) * (self.experiment.run.rounds - 1)
+        rest = 0.0 if self.later is None else of(self.later) * (self.experiment.expected_rounds - 1)
         return of(self.first) + rest
 
     def tables(self) -> dict[str, Any]:

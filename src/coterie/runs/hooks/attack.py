@@ -350,7 +350,7 @@ class Hostile(Hook):
         """Log the success on the others' test images in rounds with an evaluation, where that can be known."""
         run, attackers = self.run, self.run.attackers
         assert attackers is not None
-        due = run.experiment.evaluation.is_due(result.number, run.experiment.run.rounds)
+        due = run.experiment.evaluation.is_due(result.number, run.planned)
         if attackers.attack.kind != "backdoor" or not due:
             return
         assert isinstance(run.population, Federation)  # attacks are simulated

@@ -70,10 +70,12 @@ class DescribeGroups(Hook):
         return run.promise is None
 
     def _is_last(self, result: RoundResult) -> bool:
-        return result.number == self.run.experiment.run.rounds and self.run.folder is not None
+        return result.number == self.run.planned and self.run.folder is not None
 
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
-        if self._is_last(result):
+        if (
+            self._is_last(result) or self.run.experiment.run.passes is not None
+        ):  # which may be reached by this round
             self._trained.append((exchange, replies))
         return replies
 
@@ -81,7 +83,7 @@ class DescribeGroups(Hook):
         if self._is_last(result):  # now, for the evaluation may write over what clients have sent
             groups = self.run.method.assignment(result.state, self.run.server).groups
             self._layers = measure_layers(self._trained, groups, self.run.layout)
-            self._trained.clear()
+        self._trained.clear()
 
     def round_ended(self, result: RoundResult) -> None:
         if not self._is_last(result):

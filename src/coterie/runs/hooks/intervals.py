@@ -51,7 +51,7 @@ class Intervals(Hook):
         """Return how sure each client's last score is, and what a constant answer scores, as `INTERVALS`."""
         run, federation, metric = self.run, self.run.federation, self.run.metrics.deciding.name
         assert isinstance(federation, Federation)
-        run.runtime.begin_round(run.experiment.run.rounds)  # clients draw what they drew in the last evaluation
+        run.runtime.begin_round(run.planned)  # clients draw what they drew in the last evaluation
         found = np.full((federation.n, len(INTERVALS) - 1), np.nan)
         for exchange in plan_evaluation(run, run.state, last=True):
             replies = run.runtime.measure(replace(exchange, rule=ScoreBounds(exchange.rule, metric)))

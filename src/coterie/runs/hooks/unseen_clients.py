@@ -43,7 +43,7 @@ class UnseenClients(Hook):
         Each is scored on its own test samples twice: with the model that the method gives it, and with that model
         after the experiment's adaptation, or without one after one local update.
         """
-        run, runtime, rounds = self.run, self.run.runtime, self.run.experiment.run.rounds
+        run, runtime, rounds = self.run, self.run.runtime, self.run.planned
         if run.groups is None:
             return None
         runtime.begin_round(rounds)  # clients without a group choose as in the last evaluation

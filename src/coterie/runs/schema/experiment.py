@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +180,14 @@ class Experiment(BaseModel):
     def tables(self) -> dict[str, dict[str, Any]]:
         """The experiment as plain tables, one a section; keys that are not set (None) are left out."""
         return {title: section.model_dump(exclude_none=True) for title, section in self}
+
+    @property
+    def expected_rounds(self) -> int:
+        """The rounds that a run should take: `run.rounds`, or as many of `training.epochs` as make `run.passes`."""
+        run, each = self.run, self.training.epochs * self.run.participation
+        if run.passes is None or not each:
+            return run.rounds
+        return min(run.rounds, max(1, ceil(run.passes / each - 0.5)))
 
     def updated(self, changes: Mapping[str, Any]) -> Experiment:
         """The experiment with other values under dotted keys: `{"run.rounds": 30, "method.mu": 0.0}`.

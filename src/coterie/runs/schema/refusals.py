@@ -140,6 +140,21 @@ def _refuse_runtime(run: Run) -> Iterator[str]:
         )
 
 
+def _refuse_passes(run: Run, privacy: Privacy, evaluation: Evaluation) -> Iterator[str]:
+    if run.passes is None:
+        return
+    if privacy.kind:
+        yield (
+            f"run.passes = {run.passes:g} is not possible with a promise of privacy, which is for so many rounds; "
+            "set run.rounds alone"
+        )
+    if evaluation.last > 1 and evaluation.every > 1:
+        yield (
+            f"evaluation.last = {evaluation.last} is not possible with run.passes, where none is known to be among "
+            "the last before it is over; set evaluation.every = 1"
+        )
+
+
 def _refuse_observers(run: Run) -> Iterator[str]:
     from coterie.runs.events import read_observer
 
@@ -413,6 +428,7 @@ RULES: tuple[Callable[..., Iterable[str]], ...] = (
     _refuse_data,
     _refuse_folder,
     _refuse_runtime,
+    _refuse_passes,
     _refuse_observers,
     _refuse_momentum,
     _refuse_users,

@@ -417,6 +417,16 @@ class Run(Section):
     title = "run"
     renamed: ClassVar = {"dropout": "client_dropout"}
     rounds: Annotated[int, Field(ge=1, lt=10**6, description="communication rounds"), Changes("tables")] = 20
+    passes: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=10**6,
+            description="local passes after which the run ends, a mean over clients, warm-ups counted; rounds is "
+            "then the most",
+        ),
+        Changes("tables"),
+    ] = None
     participation: Annotated[float, Field(gt=0, le=1, description="share of the clients in each round")] = 1.0
     client_dropout: Annotated[
         float, Field(ge=0, lt=1, description="probability that a client vanishes in the middle of a round")

@@ -240,7 +240,7 @@ class _RestoredRun:
     def _evaluation(self, client: int) -> Exchange:
         """Return the exchange by which the client was evaluated after the last round of the checkpoint."""
         session = self.session
-        last = self.done == session.experiment.run.rounds
+        last = self.done == session.planned
         split = session.experiment.evaluation.on
         return session.method.evaluation(session.state, session.server, np.array([client]), split, last)
 

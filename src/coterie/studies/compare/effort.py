@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 TOLERANCE = 1.1
 """How many times as many local passes as another a method may have before a note says so."""
 
+REMEDY = "; --equal passes ends each after equally many"
+
 
 def describe(comparison: Comparison, summary: pl.DataFrame) -> list[str]:
     """Return a sentence for each setting in which the methods' clients trained on unequally many samples.
@@ -29,6 +31,6 @@ def describe(comparison: Comparison, summary: pl.DataFrame) -> list[str]:
             where = f"{setting.name}: " if setting.name else ""
             found.append(
                 f"{where}the methods did not train equally long: clients made {many:.3g} passes over their own "
-                f"samples with {most}, and {few:.3g} with {least}"
+                f"samples with {most}, and {few:.3g} with {least}{REMEDY if comparison.equal == 'rounds' else ''}"
             )
     return found

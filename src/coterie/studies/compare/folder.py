@@ -195,6 +195,8 @@ def find_finished(cells: Iterable[Cell], pool: Path) -> dict[str, RunFolder]:
         folder, rounds = RunFolder(pool / cell.key), cell.experiment.run.rounds
         progress = folder.progress()
         is_at_rest = progress is not None and progress.state in (("finished",) if cell.until is None else ENDED)
+        if cell.experiment.run.passes is not None and progress is not None:
+            rounds = progress.rounds
         if progress is not None and is_at_rest and progress.round >= min(rounds, cell.until or rounds):
             found[cell.key] = folder
     return found

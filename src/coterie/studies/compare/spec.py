@@ -12,7 +12,7 @@ from importlib.metadata import version
 from itertools import product
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -33,6 +33,10 @@ PartialTables = Mapping[str, Mapping[str, Any]]
 
 DEFAULT_SEEDS = 3
 MOST_SEEDS = 10_000
+
+MOST_TIMES_THE_ROUNDS = 20
+"""How many times the rounds a method may take that trains less in each, where methods are equal in local passes."""
+MOST_ROUNDS = 10**6 - 1
 
 SET_BY_THE_COMPARISON = {
     "seed": "write seeds = [0, 1, 2] at the top of the comparison",
@@ -85,6 +89,7 @@ class _Given(BaseModel):
     baseline: str | None = None
     measure: str | None = None
     target: Annotated[float, Field(strict=True)] | None = None
+    equal: Literal["rounds", "passes"] = "rounds"
     methods: Annotated[list[str] | dict[_Label, str | _Table], Field(min_length=1)]
     adapted: dict[_Label, str] | None = None
     experiment: _Table = {}
@@ -150,6 +155,9 @@ class Comparison:
     adapted: Mapping[str, str] = field(default_factory=dict)
     """Rows that are another method after its clients' adaptation, by label: the label of that method. They are read
     from that method's runs. By default there is one of FedAvg (`default_adapted`)."""
+    equal: Literal["rounds", "passes"] = "rounds"
+    """What all methods have as much of. For passes, each ends once its clients have trained on as many samples as
+    `training.epochs` of everybody who takes part make in the rounds of the comparison (`run.passes`)."""
     is_measure_named: bool = field(default=True, compare=False)
     """Whether `measure` was asked for; else it is the first metric's mean over clients (`measured_by`)."""
     is_named: bool = field(default=True, compare=False)
@@ -244,6 +252,7 @@ class Comparison:
             tuple(Variant(label, part) for label, part in settings.items()) or (Variant("", {}),),
             tuned,
             adapted,
+            known.equal,
             known.measure is not None,
             (known.name or name) is not None,
         )
@@ -273,6 +282,7 @@ class Comparison:
         whole: dict[str, Any] = {"name": self.name, "seeds": self.seeds, "baseline": self.baseline}
         whole |= {"measure": self.measure} if self.is_measure_named else {}
         whole |= {"target": self.target} if self.target is not None else {}
+        whole |= {"equal": self.equal} if self.equal != "rounds" else {}
         whole["adapted"] = self.adapted
         whole["experiment"] = self.experiment
         whole["methods"] = {variant.name: variant.tables for variant in self.methods}
@@ -349,9 +359,24 @@ class Comparison:
         whole: dict[str, Any] = {}
         for (section, key), value in flat.items():
             whole.setdefault(section, {})[key] = value
+        if self.equal == "passes":
+            whole["run"] = {**self._budget(setting), **method.tables.get("run", {}), "seed": seed}
         if method.name in self.adapted.values():
             whole["evaluation"] = {"adapt": {}, **whole.get("evaluation", {})}  # as many epochs as in a round
         return Experiment.from_tables(whole)
+
+    def _budget(self, setting: Variant) -> dict[str, Any]:
+        """Return the keys of `run` by which the methods in a setting end after equally many local passes.
+
+        Raises:
+            BadInput: what the setting says of `run` or `training` is not possible.
+        """
+        parts = (self.experiment, setting.tables)
+        shared = {t: {k: v for part in parts for k, v in part.get(t, {}).items()} for t in ("run", "training")}
+        given = Experiment.from_tables(shared)
+        run = given.run
+        passes = run.passes or given.training.epochs * run.rounds * run.participation
+        return {**shared["run"], "passes": passes, "rounds": min(MOST_TIMES_THE_ROUNDS * run.rounds, MOST_ROUNDS)}
 
     def _cells_of(self, setting: Variant) -> Iterator[Cell]:
         planned = [

@@ -1,0 +1,70 @@
+"""A run that ends after a number of local passes: when, what is evaluated then, and that a kill changes nothing."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import coterie
+from coterie.errors import BadInput
+from coterie.runs.folder.run_folder import RunFolder
+
+SMALL = {
+    "data": {"clients": 4, "samples_per_client": 40},
+    "network": {"name": "mlp", "hidden": [8]},
+    "training": {"epochs": 2},
+    "evaluation": {"every": 4},
+}
+
+
+def experiment(folder: Path, passes: float | None = 7.0, **more: object) -> coterie.Experiment:
+    run = {"rounds": 50, "workers": 1, "folder": str(folder), "passes": passes}
+    return coterie.Experiment.from_tables({"method": "fedavg", **SMALL, "run": run, **more})
+
+
+class StopAfter(coterie.Observer):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def round(self, round: coterie.Round) -> None:
+        if round.number == self.number:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("passes", "rounds"), [(7.0, 3), (7.1, 4), (8.0, 4), (0.5, 1)])
+def test_the_round_that_comes_nearest_is_the_last_and_is_evaluated(
+    tmp_path: Path, passes: float, rounds: int
+) -> None:
+    result = coterie.run(experiment(tmp_path, passes))
+    assert result.status == "finished"
+    assert result.rounds["passes"].to_list() == [2.0] * rounds
+    assert result.rounds["accuracy"].is_not_null().to_list() == [False] * (rounds - 1) + [True]
+    again = coterie.resume(result.folder)
+    assert again.rounds.equals(result.rounds)
+
+
+def test_an_interrupted_run_ends_where_it_would_have(tmp_path: Path) -> None:
+    whole = coterie.run(experiment(tmp_path / "whole"))
+    cut = coterie.run(experiment(tmp_path / "cut"), observers=[StopAfter(2)])
+    assert cut.status == "interrupted"
+    gone_on = coterie.resume(cut.folder)
+    assert gone_on.status == "finished"
+    assert gone_on.rounds.drop("seconds").equals(whole.rounds.drop("seconds"))
+    assert gone_on.clients.equals(whole.clients)
+
+
+def test_what_cannot_be_counted_is_refused(tmp_path: Path) -> None:
+    private = {"unit": "client", "epsilon": 8.0}
+    with pytest.raises(BadInput, match=r"run\.passes"):
+        experiment(tmp_path, privacy=private).check()
+    with pytest.raises(BadInput, match=r"run\.passes"):
+        experiment(tmp_path, evaluation={"every": 2, "last": 2}).check()
+
+
+def test_a_run_of_a_version_that_counted_no_passes_is_read(tmp_path: Path) -> None:
+    result = coterie.run(experiment(tmp_path, None, run={"rounds": 2, "folder": str(tmp_path), "workers": 1}))
+    path = result.folder / "rounds.parquet"
+    metadata = {key: value for key, value in pl.read_parquet_metadata(path).items() if key.startswith("coterie")}
+    pl.read_parquet(path).drop("passes").write_parquet(path, metadata=metadata)
+    assert RunFolder(result.folder).rounds()["passes"].to_list() == [None, None]
+    assert RunFolder(result.folder).rounds().drop("passes").equals(result.rounds.drop("passes"))
