@@ -12,6 +12,7 @@ from coterie.clients.rules.before_and_after import BeforeAndAfter
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.methods.exchange import Exchange, Ids, Send
 from coterie.models.layout import Layout, Part
+from coterie.runs.folder.tables import NOT_EVALUATED
 from coterie.runs.record import Scores, read_scores
 from coterie.runs.schema.sections import Adapt
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 HEAD = "last:1"
 """The layers that `evaluation.adapt.layers = "head"` selects."""
-
-NOT_EVALUATED = "not evaluated: "
-"""The beginning of the reasons of clients that did not answer an evaluation."""
 
 
 def adapt_exchange(

@@ -14,6 +14,7 @@ from coterie.runs.events import LoggedNotes, Observer, Result, Round, Status, ma
 from coterie.runs.folder import metrics
 from coterie.runs.folder.lock import lock_run
 from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.folder.tables import rounds_without_all
 from coterie.runs.given import take_given
 from coterie.runs.record import is_enough
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
@@ -165,7 +166,8 @@ def _read_result(
 ) -> Result:
     table = folder.rounds()
     measured = folder.metrics
-    summary = metrics.summary(table, measured, experiment.evaluation.last) if table.height else {}
+    missing = rounds_without_all(folder.failures())
+    summary = metrics.summary(table, measured, experiment.evaluation.last, missing) if table.height else {}
     result = Result(folder.path, experiment, table, folder.clients(), folder.ledger(), summary, status, measured)
     for observer in observers:
         observer.finished(result)

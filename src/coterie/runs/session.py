@@ -28,6 +28,7 @@ from coterie.runs import evaluation, provenance
 from coterie.runs.checkpoints import CheckpointSchedule, open_checkpoints
 from coterie.runs.events import Observer, Round
 from coterie.runs.folder import metrics
+from coterie.runs.folder.baselines import LOCAL
 from coterie.runs.folder.run_folder import SECRET, RunFolder
 from coterie.runs.given import write_given
 from coterie.runs.hooks.divergence import Divergence
@@ -449,6 +450,11 @@ class Session:
     def finish(self) -> None:
         """Have the hooks write what is to be kept of the run; tell, and keep, what did not come about."""
         warnings = self.method.final_warnings(self.state, self.server, self.done)
+        if not self._up_bytes and self.done and self.experiment.method.name != LOCAL:
+            warnings.append(
+                f"{self.experiment.method.name} shared nothing: no client sent the server a number, so each trained alone, "
+                "as with local-only; let a part of the network that is trained be shared"
+            )
         for hook in self.hooks:
             warnings = [*warnings, *hook.run_ended()]
         self.tell([*self._write_warnings(warnings), *warnings])

@@ -6,7 +6,7 @@ See docs/methods/conventions.md, conventions 6 and 9.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -371,13 +371,20 @@ def count_moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:
     return int(before.size) - stay
 
 
-def summary(rounds: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION, last_rounds: int = 1) -> dict[str, Any]:
+def summary(
+    rounds: pl.DataFrame,
+    metrics: RunMetrics = CLASSIFICATION,
+    last_rounds: int = 1,
+    incomplete: Collection[int] = (),
+) -> dict[str, Any]:
     """A run in few numbers: the last round's values, the best round, and totals over all rounds.
 
     Args:
         rounds: the table of rounds (`coterie.runs.folder.tables`), ascending, at least one row.
         metrics: of the run.
         last_rounds: over how many rounds scores are means, up to the last one that was evaluated.
+        incomplete: rounds in whose evaluation somebody was missing (`tables.rounds_without_all`). None is the best,
+            unless all are incomplete: a mean over other clients is of another thing.
 
     Returns:
         Every column at its last round, but scores over the last evaluated rounds;
@@ -398,6 +405,8 @@ def summary(rounds: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION, last_rou
         scored = evaluated.filter(pl.col("round") > evaluated["round"][-1] - last_rounds)
         last |= {column: scored[column].mean() for column in measured}
     values = rounds[headline].fill_nan(None)
+    like = values.set(rounds["round"].is_in(list(incomplete)), None)
+    values = values if like.is_null().all() else like
     best = values.arg_min() if metrics.deciding.less_is_better else values.arg_max()
     best = rounds.height - 1 if best is None else best
     totals = ("up_bytes", "down_bytes", "simulated_seconds", "seconds", "moved", "failed")

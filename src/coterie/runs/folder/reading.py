@@ -13,7 +13,7 @@ from coterie.runs.folder.group_traits import GroupTraits
 from coterie.runs.folder.metrics import ADAPTED, RunMetrics, summary
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import FEDERATION, INTERVALS, take_adapted
+from coterie.runs.folder.tables import FEDERATION, INTERVALS, rounds_without_all, take_adapted
 
 MEGABYTE = 1e6
 
@@ -73,7 +73,8 @@ class RunResults:
             BadInput: no round is finished.
         """
         evaluation = self.folder.experiment().get("evaluation", {})
-        return summary(self.rounds, self.metrics, evaluation.get("last", 1))
+        missing = rounds_without_all(self.folder.failures())
+        return summary(self.rounds, self.metrics, evaluation.get("last", 1), missing)
 
     @cached_property
     def federation(self) -> pl.DataFrame:

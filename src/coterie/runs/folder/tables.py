@@ -85,6 +85,9 @@ LEDGER = pl.Schema(
 FAILURES = pl.Schema({"round": pl.Int32, "client": pl.Int32, "reason": pl.String})
 """One row a client that was asked and did not answer."""
 
+NOT_EVALUATED = "not evaluated: "
+"""The beginning of the reasons of clients that did not answer an evaluation."""
+
 LOG = pl.Schema({"round": pl.Int32, "name": pl.String, "of": pl.String, "value": pl.Float64})
 """One row a number that the method says of itself: what it is, of which part of the method (or nothing), finite."""
 
@@ -162,6 +165,11 @@ def scored_columns(schema: pl.Schema) -> list[str]:
         if before in names and after in names:
             return names[names.index(before) + 1 : names.index(after)]
     return []
+
+
+def rounds_without_all(failures: pl.DataFrame) -> set[int]:
+    """Return the rounds in whose evaluation somebody was missing; `failures` has the columns `FAILURES`."""
+    return set(failures.filter(pl.col("reason").str.starts_with(NOT_EVALUATED))["round"])
 
 
 def take_adapted(frame: pl.DataFrame) -> pl.DataFrame:

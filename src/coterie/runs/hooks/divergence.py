@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.runs.evaluation import NOT_EVALUATED
+from coterie.runs.folder.tables import NOT_EVALUATED
 from coterie.runs.hooks.hook import Hook
 from coterie.runs.record import RoundResult
 
