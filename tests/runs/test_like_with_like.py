@@ -34,8 +34,11 @@ def test_a_method_that_shares_nothing_says_so(
 
 @pytest.mark.parametrize(
     ("away", "best"),
-    [({1: "away", 3: "away"}, 3), ({1: "away", 3: f"{NOT_EVALUATED}away"}, 2)]
-    + [(dict.fromkeys(range(1, 5), f"{NOT_EVALUATED}away"), 3)],
+    [
+        ({1: "away", 3: "away"}, 3),
+        ({1: "away", 3: f"{NOT_EVALUATED}away"}, 2),
+        (dict.fromkeys(range(1, 5), f"{NOT_EVALUATED}away"), 3),
+    ],
 )
 def test_the_best_round_is_one_in_which_nobody_was_missing(tmp_path: Path, away: dict[int, str], best: int) -> None:
     run = folder(tmp_path, "run", [0.5, 0.7, 0.9, 0.6])

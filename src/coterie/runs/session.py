@@ -452,8 +452,8 @@ class Session:
         warnings = self.method.final_warnings(self.state, self.server, self.done)
         if not self._up_bytes and self.done and self.experiment.method.name != LOCAL:
             warnings.append(
-                f"{self.experiment.method.name} shared nothing: no client sent the server a number, so each trained alone, "
-                "as with local-only; let a part of the network that is trained be shared"
+                f"{self.experiment.method.name} shared nothing: no client sent the server a number, so each trained "
+                "alone, as with local-only; let a part of the network that is trained be shared"
             )
         for hook in self.hooks:
             warnings = [*warnings, *hook.run_ended()]
