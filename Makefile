@@ -31,7 +31,7 @@ $(PYTHON) -m venv .venv
 $(BIN)/python -m pip install --quiet -c constraints.txt -e '$(1)'
 endef
 
-.PHONY: demo demo-flower quick test test-all storm fuzz docs release-check clean
+.PHONY: demo demo-flower quick test test-all storm fuzz damage docs release-check clean
 
 demo: .venv/installed
 	$(BIN)/coterie demo
@@ -52,6 +52,9 @@ storm: .venv/installed-dev
 
 fuzz: .venv/installed-dev
 	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)
+
+damage: .venv/installed-dev
+	$(BIN)/python -m tests.damage --seed $(SEED)
 
 docs: .venv/installed-dev
 	$(BIN)/python -m mkdocs build --strict

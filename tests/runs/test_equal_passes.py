@@ -1,5 +1,6 @@
 """A run that ends after a number of local passes: when, what is evaluated then, and that a kill changes nothing."""
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -63,8 +64,18 @@ def test_what_cannot_be_counted_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_of_a_version_that_counted_no_passes_is_read(tmp_path: Path) -> None:
     result = coterie.run(experiment(tmp_path, None, run={"rounds": 2, "folder": str(tmp_path), "workers": 1}))
-    path = result.folder / "rounds.parquet"
+    folder = RunFolder(result.folder)
+    path, environment = result.folder / "rounds.parquet", result.folder / "environment.json"
     metadata = {key: value for key, value in pl.read_parquet_metadata(path).items() if key.startswith("coterie")}
     pl.read_parquet(path).drop("passes").write_parquet(path, metadata=metadata)
-    assert RunFolder(result.folder).rounds()["passes"].to_list() == [None, None]
-    assert RunFolder(result.folder).rounds().drop("passes").equals(result.rounds.drop("passes"))
+    with pytest.raises(BadInput, match=r"rounds\.parquet is damaged"):
+        folder.rounds()
+    # A run of a version that counted none kept no digests either.
+    (result.folder / "manifest.json").unlink()
+    kept = json.loads(environment.read_text())
+    del kept["format"]
+    environment.write_text(json.dumps(kept))
+    older = RunFolder(result.folder)
+    assert not older.is_checked
+    assert older.rounds()["passes"].to_list() == [None, None]
+    assert older.rounds().drop("passes").equals(result.rounds.drop("passes"))

@@ -8,6 +8,7 @@ import typer
 
 from coterie.cli.completion import complete_runs
 from coterie.cli.options import RunsFolder, find_run
+from coterie.errors import BadInput
 
 
 def add(app: typer.Typer) -> None:
@@ -27,13 +28,25 @@ def show(
 
     from coterie.cli.printing import make_console
     from coterie.report import run_tables
+    from coterie.runs.folder.reading import UNCHECKED
+    from coterie.runs.folder.run_folder import RunFolder
 
     folders, console = [find_run(text, folder) for text in runs], make_console()
     if len(folders) == 1:
         console.print(run_tables.show(folders[0], console.width))
-        for warning in folders[0].warnings():
-            console.print(Text(f"note: {warning}", style="yellow"), soft_wrap=True)
-    else:
+        for note in (*folders[0].warnings(), *([] if folders[0].is_checked else [UNCHECKED])):
+            console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
+        return
+    sound, problems = list[RunFolder](), list[str]()
+    for each in folders:
+        try:
+            run_tables.last_rounds([each])
+            sound.append(each)
+        except BadInput as problem:
+            problems += problem.problems
+    if sound:
         console.print(
-            run_tables.render(run_tables.last_rounds(folders), console.width, run_tables.shown_metrics(folders))
+            run_tables.render(run_tables.last_rounds(sound), console.width, run_tables.shown_metrics(sound))
         )
+    if problems:
+        raise BadInput(problems)

@@ -22,7 +22,7 @@ from coterie.report.why_groups import explain_groups
 from coterie.runs.folder.baselines import TITLES, read_baselines, read_refusals
 from coterie.runs.folder.files import write_whole
 from coterie.runs.folder.metrics import ADAPTED, MACRO, RunMetric
-from coterie.runs.folder.reading import RunResults, method_name, read_runs
+from coterie.runs.folder.reading import UNCHECKED, RunResults, method_name, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import newcomers_columns
 
@@ -51,7 +51,8 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
     named = against
     if against is None:
         against, notes = read_against(folder)
-    run, *others = read_runs([folder, *against])
+    notes = [*folder.warnings(), *notes, *([] if folder.is_checked else [UNCHECKED])]
+    run, *others = read_runs([folder, *against], notes)  # what is damaged is noted, what is sound is shown
     transfers, more_transfers = _transfers(run)
     members, more_groups = _members(run)
     environment, joined = folder.environment(), run.newcomers
@@ -61,7 +62,7 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         run.label,
         _lead(run),
         draw_run(run, others),
-        notes=[*folder.warnings(), *notes],
+        notes=notes,
         tiles=_tiles(run, others),
         compared=_compared([folder, *against]) if others else None,
         each=describe_clients(run, [*read_baselines(folder), *others]),

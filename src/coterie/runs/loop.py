@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,7 @@ def resume(
     with lock_run(folder):
         progress = folder.progress()
         folder.check_tables()
-        passes = folder.rounds()["passes"].fill_null(0).to_list()
-        is_over = is_enough(passes, experiment.run.passes) or (
-            progress is not None and progress.rounds == experiment.run.rounds
-        )
-        if folder.status == "finished" and is_over:
+        if folder.status == "finished" and progress and _has_ended(folder, progress.rounds, experiment):
             for observer in observers:
                 observer.note(f"run {folder.name} is finished; there is nothing left to do")
             return _read_result(folder, experiment, "finished", observers)
@@ -157,8 +153,18 @@ def _train_and_finish(session: Session, folder: RunFolder) -> Result:
         pass
     finally:  # also where a method or an observer raised
         folder.flush()  # a status promises these rounds
+        with suppress(BadInput):  # whoever reads the run is told
+            folder.settle()
         folder.write_status(status, session.done, session.expected)
     return _read_result(folder, session.experiment, status, session.observers)
+
+
+def _has_ended(folder: RunFolder, rounds: int, experiment: Experiment) -> bool:
+    """Return whether a run that has finished `rounds` rounds has no more to play by its experiment."""
+    wanted = experiment.run.passes
+    if wanted is None:
+        return rounds == experiment.run.rounds
+    return is_enough(folder.rounds()["passes"].fill_null(0).to_list(), wanted)
 
 
 def _read_result(

@@ -179,6 +179,7 @@ class Session:
             folder.write_secret(self._secret)
         folder.write_environment(self.environment())
         folder.write_federation(federation_table(self.federation))
+        folder.settle()
         folder.write_status("running", 0, self.expected)
 
     @insist_on_signals()
@@ -201,6 +202,7 @@ class Session:
         folder.write_federation(federation_table(self.federation))
         folder.write_status("running", self.done, self.expected)
         folder.forget_after(self.done)
+        folder.settle()
 
     @insist_on_signals()
     def write_into(self, folder: RunFolder) -> None:
@@ -452,8 +454,8 @@ class Session:
         warnings = self.method.final_warnings(self.state, self.server, self.done)
         if not self._up_bytes and self.done and self.experiment.method.name != LOCAL:
             warnings.append(
-                f"{self.experiment.method.name} shared nothing: no client sent the server a number, so each trained "
-                "alone, as with local-only; let a part of the network that is trained be shared"
+                f"{self.experiment.method.name} shared nothing: no client sent the server a number, so each has "
+                "trained alone, as with local-only; share a part of the network that is trained"
             )
         for hook in self.hooks:
             warnings = [*warnings, *hook.run_ended()]

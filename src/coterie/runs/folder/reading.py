@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
+from coterie.errors import BadInput
 from coterie.runs.folder.group_traits import GroupTraits
 from coterie.runs.folder.metrics import ADAPTED, RunMetrics, summary
 from coterie.runs.folder.picture import Picture
@@ -17,6 +18,11 @@ from coterie.runs.folder.tables import FEDERATION, INTERVALS, rounds_without_all
 
 MEGABYTE = 1e6
 
+T = TypeVar("T")
+
+UNCHECKED = "an earlier version wrote this run and kept no digests of its files, so damage to them may go unnoticed"
+"""What is said of a run that is not `RunFolder.is_checked`."""
+
 
 @dataclass(frozen=True)
 class RunResults:
@@ -24,6 +30,8 @@ class RunResults:
 
     folder: RunFolder
     label: str
+    damage: list[str] | None = None
+    """Gets a sentence on each damaged file that a reader can do without, which counts as missing; None: raise."""
 
     @cached_property
     def metrics(self) -> RunMetrics:
@@ -51,18 +59,28 @@ class RunResults:
 
     @cached_property
     def picture(self) -> Picture | None:
-        return self.folder.picture()
+        return self._read_sound(self.folder.picture)
+
+    def _read_sound(self, read: Callable[[], T | None]) -> T | None:
+        """Return what is read; None where it is damaged and that is to be noted."""
+        try:
+            return read()
+        except BadInput as problem:
+            if self.damage is None:
+                raise
+            self.damage += problem.problems
+            return None
 
     @cached_property
     def intervals(self) -> pl.DataFrame:
         """How sure the last scores are, the table `INTERVALS`; without rows where that was not kept."""
-        found = self.folder.intervals()
+        found = self._read_sound(self.folder.intervals)
         return pl.DataFrame(schema=INTERVALS) if found is None else found
 
     @cached_property
     def group_traits(self) -> GroupTraits | None:
         """What tells the groups of the last evaluated round apart; None where that was not kept."""
-        found = self.folder.group_traits()
+        found = self._read_sound(self.folder.group_traits)
         return found if found is not None and found.round == self.last["round"].max() else None
 
     @cached_property
@@ -79,7 +97,7 @@ class RunResults:
     @cached_property
     def federation(self) -> pl.DataFrame:
         """The table `coterie.runs.folder.tables.FEDERATION`; empty for a run that kept none."""
-        federation = self.folder.federation()
+        federation = self._read_sound(self.folder.federation)
         return pl.DataFrame(schema=FEDERATION) if federation is None else federation
 
     @cached_property
@@ -95,7 +113,7 @@ class RunResults:
     @cached_property
     def newcomers(self) -> pl.DataFrame | None:
         """The table `coterie.runs.folder.tables.newcomers_schema`; what is not a number is missing."""
-        newcomers = self.folder.newcomers()
+        newcomers = self._read_sound(self.folder.newcomers)
         return None if newcomers is None else newcomers.with_columns(pl.col(pl.Float64).fill_nan(None))
 
     @cached_property
@@ -145,12 +163,15 @@ class AdaptedRun(RunResults):
         return super().intervals.with_columns(low="adapted_low", high="adapted_high")
 
 
-def read_runs(folders: Sequence[RunFolder]) -> list[RunResults]:
-    """Return the runs in the order given; folders of one name get `name (2)`, `name (3)`, … as labels."""
+def read_runs(folders: Sequence[RunFolder], damage: list[str] | None = None) -> list[RunResults]:
+    """Return the runs in the order given; folders of one name get `name (2)`, `name (3)`, … as labels.
+
+    `damage` is as in `RunResults`.
+    """
     runs: list[RunResults] = []
     for folder in folders:
         twins = sum(run.folder.name == folder.name for run in runs)
-        runs.append(RunResults(folder, f"{folder.name} ({twins + 1})" if twins else folder.name))
+        runs.append(RunResults(folder, f"{folder.name} ({twins + 1})" if twins else folder.name, damage))
     return runs
 
 

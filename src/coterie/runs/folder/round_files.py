@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,6 +87,8 @@ class RoundFiles:
         schemas: returns the tables' columns by table; it is asked when a table is written or read.
         reported: returns up to which round the run's status says that all rounds are here.
         run: returns what the run's files say of which run they are; empty where they say nothing.
+        check: checks that a file of the folder is as the run wrote it, by name.
+        write: writes files into the folder, by name; without it they are written as they are.
 
     Attributes:
         is_buffered: whether rounds that are written wait in memory until `flush`. Reading a table flushes first.
@@ -97,7 +100,10 @@ class RoundFiles:
         schemas: Callable[[], Mapping[str, pl.Schema]],
         reported: Callable[[], int],
         run: Callable[[], str] = str,
+        check: Callable[[str], None] = lambda _: None,
+        write: Callable[[Mapping[str, bytes]], None] | None = None,
     ) -> None:
+        self._check, self._write_files = check, write or partial(_write_files, folder)
         self._folder = folder
         self._schemas = schemas
         self._reported = reported
@@ -184,6 +190,7 @@ class RoundFiles:
     def _read_compacted(self, table: str, newer: Sequence[int]) -> pl.DataFrame:
         """Read a compacted table without the rounds that parts hold; empty where there is none."""
         path, schema = self._compacted_path(table), self._schemas()[table]
+        self._check(path.name)
         if not path.exists():
             return pl.DataFrame(schema=schema)
         return decode(path, schema, self._run()).filter(~pl.col("round").is_in(newer))
@@ -229,11 +236,12 @@ class RoundFiles:
                 self._keep_rounds(part, range(part.first, number + 1))
         for table, schema in self._schemas().items():
             whole = self._compacted_path(table)
+            self._check(whole.name)
             if whole.exists():
                 frame = decode(whole, schema, self._run())
                 kept = frame.filter(pl.col("round") <= number)
                 if kept.height < frame.height:
-                    write_whole(whole, encode(kept, schema, self._run()))
+                    self._write_files({whole.name: encode(kept, schema, self._run())})
 
     def compact(self) -> None:
         """Turn the files of some rounds each into one file a table, ascending by round."""
@@ -241,8 +249,8 @@ class RoundFiles:
         # does not count.
         frames = {table: self.read(table) for table in ("log", "ledger", "failures", "clients", "rounds")}
         frames["clients"] = frames["clients"].sort("round", "client")
-        for table, frame in frames.items():
-            write_whole(self._compacted_path(table), encode(frame, self._schemas()[table], self._run()))
+        encoded = {table: encode(frame, self._schemas()[table], self._run()) for table, frame in frames.items()}
+        self._write_files({self._compacted_path(table).name: content for table, content in encoded.items()})
         for part in self._list_parts():
             remove(part.path)
         if self._parts.is_dir() and not any(self._parts.iterdir()):
@@ -274,3 +282,8 @@ class RoundFiles:
                 content = encode_round(kept, self._schemas(), self._run())
                 write_whole(self._parts / _RoundsFile.name(some[0], some[-1]), content)
         remove(part.path)
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        write_whole(folder / name, content)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import platform
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import polars as pl
 
@@ -23,6 +23,7 @@ from coterie.clients.open_files import remove
 from coterie.errors import BadInput, unknown
 from coterie.runs.folder.files import damaged_file, encode_json, read_json, refuse_links, write_whole
 from coterie.runs.folder.group_traits import GroupTraits
+from coterie.runs.folder.manifest import Manifest
 from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.round_files import RoundFiles
@@ -38,6 +39,11 @@ from coterie.runs.folder.tables import (
 )
 from coterie.runs.schema.sections import NAME, NAME_RULES, numbered_names
 from coterie.runtime.leftovers import is_alive
+
+T = TypeVar("T")
+
+FORMAT = 2
+"""Of run folders: from 2 on a list of digests (`manifest.Manifest`) must be there."""
 
 State = Literal["running", "finished", "interrupted"]
 
@@ -66,7 +72,10 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         """The folder."""
-        self._tables = RoundFiles(self.path, self._schemas, self._reported_rounds, self._identify)
+        self._manifest = Manifest(self.path, self._must_have_manifest)
+        self._tables = RoundFiles(
+            self.path, self._schemas, self._reported_rounds, self._identify, self._manifest.check, self._write
+        )
         self._metrics: RunMetrics | None = None
         self._identity: str | None = None
 
@@ -154,7 +163,8 @@ class RunFolder:
             text = self.experiment_text() if _is_run(self.path) else ""
             run = blake2b(text.encode(), digest_size=8).hexdigest()
         self._metrics = self._identity = None
-        write_whole(self.path / "environment.json", encode_json({**environment, "run": run}))
+        content = encode_json({**environment, "run": run, "format": FORMAT})
+        self._manifest.write({"environment.json": content})
 
     def write_secret(self, secret: bytes) -> None:
         """Keep what the run's noise is made of, where its owner alone can read it."""
@@ -192,7 +202,38 @@ class RunFolder:
 
     def environment(self) -> dict[str, Any]:
         """Versions, seed, command and start time; empty where none was kept."""
+        self._manifest.check("environment.json")
         return read_json(self.path / "environment.json") or {}
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the run keeps digests of its files, by which damage is found; runs of earlier versions do not."""
+        return self._manifest.exists()
+
+    def settle(self) -> None:
+        """Let the files as they are now be the only valid ones.
+
+        Raises:
+            BadInput: one is damaged or missing.
+        """
+        self._manifest.settle()
+
+    def _must_have_manifest(self) -> bool:
+        form = (read_json(self.path / "environment.json") or {}).get("format", 1)
+        return isinstance(form, int) and form >= FORMAT
+
+    def _write(self, files: Mapping[str, bytes]) -> None:
+        """Write files of the run by name; in a run that keeps digests, with theirs."""
+        if self.is_checked:
+            self._manifest.write(files)
+        else:
+            for name, content in files.items():
+                write_whole(self.path / name, content)
+
+    def _read(self, path: Path, decode: Callable[[Path], T]) -> T | None:
+        """Return what a file of the run holds, checked by its digest; None where there is no file."""
+        self._manifest.check(path.name)
+        return decode(path) if path.exists() else None
 
     @property
     def metrics(self) -> RunMetrics:
@@ -222,11 +263,10 @@ class RunFolder:
         return 0 if progress is None else progress.round
 
     def _write_table(self, name: str, frame: pl.DataFrame, schema: pl.Schema) -> None:
-        write_whole(self.path / f"{name}.parquet", encode(frame, schema, self._identify()))
+        self._write({f"{name}.parquet": encode(frame, schema, self._identify())})
 
     def _read_table(self, name: str, schema: pl.Schema) -> pl.DataFrame | None:
-        path = self.path / f"{name}.parquet"
-        return decode(path, schema, self._identify()) if path.exists() else None
+        return self._read(self.path / f"{name}.parquet", lambda path: decode(path, schema, self._identify()))
 
     def write_federation(self, federation: pl.DataFrame) -> None:
         """Keep who the clients are; columns `FEDERATION`."""
@@ -288,7 +328,7 @@ class RunFolder:
             kept: dict[str, Any] = {"warnings": [*diverged, *warnings]}
             kept |= {"diverged": len(diverged)} if diverged else {}
             kept |= {"diverged_for_all": True} if diverged_for_all else {}
-            write_whole(self._warnings, encode_json(kept))
+            self._write({self._warnings.name: encode_json(kept)})
 
     def warnings(self) -> list[str]:
         """What did not come about, how training diverged first; nothing before the run has ended.
@@ -296,7 +336,7 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return [str(sentence) for sentence in (read_json(self._warnings) or {}).get("warnings", [])]
+        return [str(sentence) for sentence in (self._read(self._warnings, read_json) or {}).get("warnings", [])]
 
     def divergences(self) -> list[str]:
         """Those of the warnings that say how training has diverged.
@@ -304,7 +344,7 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return self.warnings()[: int((read_json(self._warnings) or {}).get("diverged", 0))]
+        return self.warnings()[: int((self._read(self._warnings, read_json) or {}).get("diverged", 0))]
 
     def diverged_for_all(self) -> bool:
         """Whether training has diverged for every client, so that no model of the run is of use.
@@ -312,7 +352,7 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return bool((read_json(self._warnings) or {}).get("diverged_for_all", False))
+        return bool((self._read(self._warnings, read_json) or {}).get("diverged_for_all", False))
 
     def write_round(
         self,
@@ -378,8 +418,7 @@ class RunFolder:
 
     def forget_after(self, number: int) -> None:
         """Drop what rounds later than `number` and the run's end measured: a resumed run measures them again."""
-        for name in ("newcomers.parquet", "warnings.json", "intervals.parquet"):
-            (self.path / name).unlink(missing_ok=True)
+        self._manifest.remove(("newcomers.parquet", "warnings.json", "intervals.parquet"))
         self._tables.forget_after(number)
 
     def compact(self) -> None:
@@ -388,7 +427,7 @@ class RunFolder:
 
     def write_picture(self, picture: Picture) -> None:
         """Keep the last regrouping."""
-        write_whole(self.path / "picture.npz", picture.encode())
+        self._write({"picture.npz": picture.encode()})
 
     def picture(self) -> Picture | None:
         """The last regrouping, or None where the method made none.
@@ -396,12 +435,11 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        path = self.path / "picture.npz"
-        return Picture.decode(path) if path.exists() else None
+        return self._read(self.path / "picture.npz", Picture.decode)
 
     def write_group_traits(self, traits: GroupTraits) -> None:
         """Keep what tells the groups of the last round apart."""
-        write_whole(self._group_traits, traits.encode())
+        self._write({self._group_traits.name: traits.encode()})
 
     def group_traits(self) -> GroupTraits | None:
         """What tells the groups apart; None before the last round, or for a run of an earlier version.
@@ -409,7 +447,7 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return GroupTraits.decode(self._group_traits) if self._group_traits.exists() else None
+        return self._read(self._group_traits, GroupTraits.decode)
 
     def write_status(self, state: State, round: int, rounds: int, *, lasting: bool = True) -> None:
         """Write how far this process has brought the run: `round` of `rounds` are finished and on the disk.
