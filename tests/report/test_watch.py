@@ -204,6 +204,78 @@ def test_what_is_half_written_or_damaged_is_named_and_the_others_are_shown(tmp_p
 
 
 @pytest.mark.medium
+def _pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def _said(**changed: Any) -> Callable[[Path], object]:
+    """Change what a JSON file says."""
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changed}), "utf-8")
+
+
+def _text(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text, "utf-8")
+
+
+BAD: dict[str, tuple[str, Callable[[Path], object]]] = {
+    **{f"pipe {name}": (name, _pipe) for name in ("status.json", "environment.json", "rounds.parquet")},
+    **{f"device {name}": (name, _device) for name in ("status.json", "environment.json", "rounds.parquet")},
+    "device experiment.toml": ("experiment.toml", _device),
+    "not a number": ("environment.json", _said(started=float("nan"))),
+    "half a pair": ("environment.json", _said(started="\ud800")),
+    "deep json": ("status.json", _text("[" * 10**5)),
+    "deep toml": ("experiment.toml", _text(f"a = {'[' * 10**5}")),
+    "large pid": ("status.json", _said(pid=10**30)),
+    "list pid": ("status.json", _said(pid=[1])),
+    "a text as round": ("status.json", _said(round="three")),
+    "a large round": ("status.json", _said(round=10**9)),
+}
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(sys.platform != "linux", reason="pipes, devices and names that are no text")
+def test_a_bad_run_is_a_row_that_says_so_and_the_others_are_shown(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    synthesise(runs, "good", rounds=3)
+    for number, (file, spoil) in enumerate(BAD.values()):
+        bad = runs / f"bad-{number}"
+        shutil.copytree(runs / "good", bad)
+        if file == "environment.json":
+            (bad / "manifest.json").unlink()  # as somebody who wants to do harm would
+        spoil(bad / file)
+    shutil.copytree(runs / "good", os.fsdecode(os.fsencode(runs) + b"/odd-\xff"))
+    with serve(runs) as page:
+        rows = {row["name"]: row for row in page.get("runs")["runs"]}
+        assert len(rows) == len(BAD) + 1  # without an experiment.toml that is a file it is no run
+        assert (rows["good"]["problem"], rows["good"]["round"]) == ("", 3)
+        for number, name in enumerate(BAD):
+            assert name == "device experiment.toml" or rows[f"bad-{number}"]["problem"], name
+            assert page.get("run?name=good")["curves"]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "changed", [{"pid": [1]}, {"pid": 10**30}, {"round": "three"}, {"round": {}}, {"round": 10**9}]
+)
+def test_a_status_of_other_values_is_one_sentence_for_every_command(
+    tmp_path: Path, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    terminal = Terminal(capsys)
+    _said(**changed)(synthesise(tmp_path / "runs", "good", rounds=3).path / "status.json")
+    for command in ("show", "report", "resume"):
+        ended = terminal(command, "good")
+        assert (ended.code, ended.out) == (2, "")
+        assert "status.json" in ended.err
+        assert len(ended.err.splitlines()) == 1
+
+
 def test_nobody_but_the_holder_of_the_lock_is_stopped(tmp_path: Path) -> None:
     run = synthesise(tmp_path, "whole", clients=4, groups=2, rounds=3)
     with pytest.raises(BadInput, match="run whole is not running"):

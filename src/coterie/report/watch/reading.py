@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -69,14 +70,16 @@ class Watched:
         """
         run = self.find(name)
         found = self._row(run)
-        return found | dict(_try({"problem": found["problem"]}, lambda: _detail(run)))
+        return found | dict(_try({"problem": found["problem"]}, lambda: _sayable(_detail(run))))
 
     def _row(self, run: RunFolder) -> Described:
         name, stamp = run.path.name, _stamp(run)
         if name in self._kept and self._kept[name][0] == stamp:
             row = dict(self._kept[name][1])
         else:
-            row = {**_EMPTY, "name": name} | _try({}, lambda: _describe(run))
+            row = {**_EMPTY, "name": name.encode(errors="replace").decode()} | _try(
+                {}, lambda: _sayable(_describe(run))
+            )
             if not row["problem"]:
                 self._kept[name] = stamp, dict(row)
         # A killed run writes nothing: whether its process lives is asked each time.
@@ -117,8 +120,25 @@ def _try(otherwise: Described, read: Callable[[], Described]) -> Described:
         return read()
     except BadInput as problem:
         return {**otherwise, "problem": "; ".join(problem.problems)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
+    except _UNREADABLE as error:
         return {**otherwise, "problem": f"it cannot be read just now ({type(error).__name__})"}
+
+
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError),
+    *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
+)
+"""What reading the files of one run may raise; no such file may keep the others from being shown."""
+
+
+def _sayable(described: Described) -> Described:
+    """Return what JSON can say as it is.
+
+    Raises:
+        ValueError: it holds a number or a text that JSON has not.
+    """
+    json.dumps(described, ensure_ascii=False, allow_nan=False).encode()
+    return described
 
 
 def _stamp(run: RunFolder) -> object:

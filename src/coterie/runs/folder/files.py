@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
@@ -19,11 +20,36 @@ from coterie.errors import BadInput
 
 T = TypeVar("T")
 
+MOST_BYTES = 2**32
+"""The largest file of a run that is read; a table of rounds has some hundred bytes a round."""
+
+MOST_TEXT = 2**26
+"""The largest JSON or TOML file of a run that is read."""
+
 
 def write_whole(path: Path, data: bytes, *, lasting: bool = True, private: bool = False) -> None:
     """Write a file so that it appears whole or not at all (`coterie.clients.open_files.replace_whole`)."""
     with replace_whole(path, lasting=lasting, private=private) as file:
         file.write(data)
+
+
+def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Read a regular file. A pipe, which may never end, a device or a file of more bytes than `most` is not read.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: it cannot be read, or is not such a file.
+    """
+    flags = (
+        os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )  # a pipe would wait for a writer
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError("it is no regular file")
+        if found.st_size > most:
+            raise OSError(f"it has {found.st_size:,} bytes, and at most {most:,} are read")
+        return file.read()
 
 
 def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
@@ -70,14 +96,21 @@ def read_json(path: Path) -> dict[str, Any] | None:
         BadInput: the file cannot be read or holds something else.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_file(path, MOST_TEXT).decode(), parse_constant=_refuse_constant)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise damaged_file(path, error) from None
+    except RecursionError:
+        raise damaged_file(path, ValueError("it is nested too deeply")) from None
     if not isinstance(value, dict):
         raise damaged_file(path, ValueError("it holds no JSON object"))
     return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def encode_arrays(arrays: Mapping[str, Any]) -> bytes:
@@ -95,7 +128,7 @@ def decode_arrays(path: Path, read: Callable[[Mapping[str, NDArray[Any]]], T]) -
     """
     try:
         # Of the bytes: NumPy leaves a file open that it cannot read.
-        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as kept:
+        with np.load(BytesIO(read_file(path)), allow_pickle=False) as kept:
             return read(dict(kept))
     except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise damaged_file(path, error) from None

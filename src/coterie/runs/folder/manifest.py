@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from coterie.runs.folder.files import damaged_file, encode_json, missing_file, read_json, write_whole
+from coterie.runs.folder.files import damaged_file, encode_json, missing_file, read_file, read_json, write_whole
 
 NAME = "manifest.json"
 
@@ -133,7 +133,7 @@ class Manifest:
 
     def _find_digest(self, name: str) -> str:
         try:
-            return digest((self._folder / name).read_bytes())
+            return digest(read_file(self._folder / name))
         except FileNotFoundError:
             return _ABSENT
         except OSError as error:

@@ -68,7 +68,7 @@ class RunResults:
         except BadInput as problem:
             if self.damage is None:
                 raise
-            self.damage += problem.problems
+            self.damage.extend(problem.problems)
             return None
 
     @cached_property

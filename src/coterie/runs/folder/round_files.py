@@ -201,14 +201,15 @@ class RoundFiles:
         Raises:
             BadInput: a file is missing, or the compacted table of rounds is cut short.
         """
-        lacking = sorted(set(range(1, max([least, *numbers]) + 1)) - set(numbers))
-        if not lacking:
+        held, end = set(numbers), max([least, *numbers])
+        first = next((number for number in range(1, end + 1) if number not in held), None)
+        if first is None:
             return
-        last = next(n for n in lacking if n + 1 not in lacking)
-        which = f"no file holds {f'round {last}' if last == lacking[0] else f'rounds {lacking[0]} to {last}'}"
+        last = next((number for number in range(first, end) if number + 1 in held), end)
+        which = f"no file holds {f'round {last}' if last == first else f'rounds {first} to {last}'}"
         whole = self._compacted_path("rounds")
         if has_parts or not any(self._compacted_path(table).exists() for table in self._schemas()):
-            raise missing_file(self._parts / _RoundsFile.name(lacking[0], last), which)
+            raise missing_file(self._parts / _RoundsFile.name(first, last), which)
         raise damaged_file(whole, ValueError(which)) if whole.exists() else missing_file(whole, which)
 
     def _require_table(self, table: str, whole: pl.DataFrame, rounds: pl.DataFrame) -> None:

@@ -15,13 +15,22 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import polars as pl
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from coterie.clients.open_files import remove
 from coterie.errors import BadInput, unknown
-from coterie.runs.folder.files import damaged_file, encode_json, read_json, refuse_links, write_whole
+from coterie.runs.folder.files import (
+    MOST_TEXT,
+    damaged_file,
+    encode_json,
+    read_file,
+    read_json,
+    refuse_links,
+    write_whole,
+)
 from coterie.runs.folder.group_traits import GroupTraits
 from coterie.runs.folder.manifest import Manifest
 from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
@@ -55,15 +64,20 @@ SECRET = "noise.secret"
 class Progress:
     """How far a run had come when it last wrote its status."""
 
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid")
+
     state: State
-    round: int
+    round: Annotated[int, Field(ge=0, lt=10**6)]
     """Rounds finished."""
-    rounds: int
+    rounds: Annotated[int, Field(ge=0, lt=10**6)]
     """Rounds planned."""
-    pid: int
+    pid: Annotated[int, Field(ge=0, lt=2**31)]
     host: str
     updated: str
     """UTC, ISO 8601."""
+
+
+_PROGRESS = TypeAdapter(Progress)
 
 
 class RunFolder:
@@ -136,10 +150,10 @@ class RunFolder:
         """
         try:
             refuse_links(self.path)
-            return (self.path / "experiment.toml").read_text(encoding="utf-8")
+            return read_file(self.path / "experiment.toml", MOST_TEXT).decode()
         except FileNotFoundError:
             raise BadInput(f"{self.path} is no run: it holds no experiment.toml") from None
-        except UnicodeDecodeError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise damaged_file(self.path / "experiment.toml", error) from None
 
     def experiment(self) -> dict[str, Any]:
@@ -150,7 +164,7 @@ class RunFolder:
         """
         try:
             return tomllib.loads(self.experiment_text())
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise damaged_file(self.path / "experiment.toml", error) from None
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
@@ -468,18 +482,17 @@ class RunFolder:
         try:
             kept = read_json(path)
         except BadInput:
-            if path.stat().st_size:
+            if not path.is_file() or path.stat().st_size:
                 raise
             kept = None  # the machine stopped before it was on the disk
         if kept is None:
             return None
         try:
-            progress = Progress(**kept)
-        except TypeError as error:
-            raise damaged_file(path, error) from None
-        if progress.state not in get_args(State):
-            raise damaged_file(path, ValueError(f"state = {progress.state!r}"))
-        return progress
+            return _PROGRESS.validate_json(encode_json(kept))  # strictly, an object is one in JSON alone
+        except ValidationError as error:
+            found = error.errors()[0]
+            where, value = ".".join(map(str, found["loc"])), str(found["input"])[:40]
+            raise damaged_file(path, ValueError(f"{where}: {value}, {found['msg'].lower()}")) from None
 
     @property
     def status(self) -> State:

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from coterie.errors import BadInput
-from coterie.runs.folder.files import damaged_file
+from coterie.runs.folder.files import damaged_file, read_file
 from coterie.runs.folder.metrics import ADAPTED, CLASSIFICATION, RunMetric, RunMetrics
 
 
@@ -255,7 +255,7 @@ def decode(path: Path, schema: pl.Schema, run: str = "") -> pl.DataFrame:
         BadInput: the file cannot be read, holds other columns, or is of another run.
     """
     try:
-        content = path.read_bytes()
+        content = read_file(path)
         frame = pl.read_parquet(content)
         said = pl.read_parquet_metadata(BytesIO(content)).get(RUN_KEY, "") if run else ""
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
@@ -322,7 +322,7 @@ def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema] = SCHE
     """
     schema, name = schemas[table], f"{table}.arrow"
     try:
-        with zipfile.ZipFile(BytesIO(path.read_bytes())) as archive:
+        with zipfile.ZipFile(BytesIO(read_file(path))) as archive:
             _require_run(run, archive.comment.decode("ascii", "replace"), path)
             if name not in archive.namelist():
                 return pl.DataFrame(schema=schema)
