@@ -21,6 +21,7 @@ from tests.fuzz.experiments import make_experiment
 from tests.fuzz.files import make_file
 from tests.fuzz.messages import make_message
 from tests.fuzz.playing import WAIT_SECONDS, play
+from tests.fuzz.states import make_state, make_table
 from tests.fuzz.texts import make_method, make_split
 
 KINDS: dict[str, Callable[[Random], Case]] = {
@@ -30,6 +31,8 @@ KINDS: dict[str, Callable[[Random], Case]] = {
     "command": make_command,
     "file": make_file,
     "message": make_message,
+    "state": make_state,
+    "table": make_table,
 }
 
 ROOT = Path(__file__).parents[2]

@@ -44,7 +44,7 @@ def test_a_case_depends_on_seed_kind_and_number_alone(kind: str) -> None:
 
 
 def test_the_kinds_take_turns() -> None:
-    assert list_cases(7)[-2:] == [("message", 0), ("experiment", 1)]
+    assert list_cases(9)[-2:] == [("table", 0), ("experiment", 1)]
     assert list_cases(2, "file") == [("file", 0), ("file", 1)]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import polars as pl
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from coterie.clients.open_files import remove
 from coterie.errors import BadInput, unknown
@@ -32,6 +32,7 @@ from coterie.runs.folder.files import (
     write_whole,
 )
 from coterie.runs.folder.group_traits import GroupTraits
+from coterie.runs.folder.kept import ENVIRONMENT, WARNINGS, KeptWarnings, parse_kept, read_kept
 from coterie.runs.folder.manifest import Manifest
 from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
 from coterie.runs.folder.picture import Picture
@@ -217,7 +218,11 @@ class RunFolder:
     def environment(self) -> dict[str, Any]:
         """Versions, seed, command and start time; empty where none was kept."""
         self._manifest.check("environment.json")
-        return read_json(self.path / "environment.json") or {}
+        path = self.path / "environment.json"
+        if (kept := read_json(path)) is None:
+            return {}
+        parse_kept(path, kept, ENVIRONMENT)
+        return kept
 
     @property
     def is_checked(self) -> bool:
@@ -350,7 +355,7 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return [str(sentence) for sentence in (self._read(self._warnings, read_json) or {}).get("warnings", [])]
+        return self._read_warnings().warnings
 
     def divergences(self) -> list[str]:
         """Those of the warnings that say how training has diverged.
@@ -358,7 +363,8 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return self.warnings()[: int((self._read(self._warnings, read_json) or {}).get("diverged", 0))]
+        kept = self._read_warnings()
+        return kept.warnings[: kept.diverged]
 
     def diverged_for_all(self) -> bool:
         """Whether training has diverged for every client, so that no model of the run is of use.
@@ -366,7 +372,10 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return bool((self._read(self._warnings, read_json) or {}).get("diverged_for_all", False))
+        return self._read_warnings().diverged_for_all
+
+    def _read_warnings(self) -> KeptWarnings:
+        return self._read(self._warnings, lambda path: read_kept(path, WARNINGS)) or KeptWarnings()
 
     def write_round(
         self,
@@ -487,12 +496,7 @@ class RunFolder:
             kept = None  # the machine stopped before it was on the disk
         if kept is None:
             return None
-        try:
-            return _PROGRESS.validate_json(encode_json(kept))  # strictly, an object is one in JSON alone
-        except ValidationError as error:
-            found = error.errors()[0]
-            where, value = ".".join(map(str, found["loc"])), str(found["input"])[:40]
-            raise damaged_file(path, ValueError(f"{where}: {value}, {found['msg'].lower()}")) from None
+        return parse_kept(path, kept, _PROGRESS)
 
     @property
     def status(self) -> State:

@@ -278,7 +278,7 @@ def _array_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDA
 def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[str]) -> NDArray[np.float32]:
     """One column as inputs `[N, width]`; NaN where there is no value."""
     if column.levels is None:
-        if values.dtype == pl.String and values.is_not_null().any():
+        if values.dtype in (pl.String, pl.Categorical, pl.Enum) and values.is_not_null().any():
             row = values.is_not_null().arg_max() or 0
             raise BadInput(
                 f"{columns.where}: column {column.name} in {columns.place(row)} is {values[row]!r}; in training it "
@@ -371,8 +371,10 @@ def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], fur
     if known.columns:
         ends = np.cumsum([column.width for column in known.columns])
         name = known.columns[int(np.searchsorted(ends, place[0], side="right"))].name
-        assert isinstance(columns.features, pl.DataFrame)
-        value = columns.features[name][row]
+        if isinstance(columns.features, pl.DataFrame):
+            value = columns.features[name][row]
+        else:  # without names they were taken to be those columns
+            value = columns.features[row, place[0]]
         what = "has no value" if value is None or value != value else f"is {value}"
         return BadInput(
             f"{columns.where}: column {name} {what} in {columns.place(row)}; {right}",

@@ -121,6 +121,8 @@ def read_table(
 
 
 def _values(column: pl.Series) -> NDArray[Any]:
+    if column.dtype == pl.Duration:  # which no text stands for
+        return column.to_physical().to_numpy()
     if column.dtype in (pl.Categorical, pl.Enum) or column.dtype.is_temporal():
         column = column.cast(pl.String)
     return column.to_numpy()
