@@ -20,6 +20,16 @@ MOST_SIGNS = 100
 """Characters of a value that a sentence shows at most."""
 
 
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "eta", "step_size"), "lr"),
+    **dict.fromkeys(("local_epochs", "num_epochs", "n_epochs"), "epochs"),
+    **dict.fromkeys(("num_rounds", "n_rounds", "communication_rounds"), "rounds"),
+    **dict.fromkeys(("num_clients", "n_clients"), "clients"),
+    **dict.fromkeys(("num_clusters", "n_clusters"), "clusters"),
+}
+"""What other libraries call some settings, by those names: by letters, others would be nearer."""
+
+
 class BadInput(ValueError):
     """What the user gave cannot be used.
 
@@ -46,6 +56,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     if len(name) > MOST_SIGNS:  # to compare takes as long as the square of it
         return None
     names = list(known)
+    if (meant := SYNONYMS.get(name.lower().replace("-", "_"))) in names:
+        return meant
     folded = {n.lower().replace("_", "-"): n for n in names}
     close = get_close_matches(name.lower().replace("_", "-"), folded, n=1, cutoff=0.55)
     return folded[close[0]] if close else None

@@ -102,7 +102,7 @@ def compare(
     ] = None,
     sampler: Annotated[
         str | None,
-        typer.Option(metavar="grid|random|tpe", help="How trials are drawn; random and tpe need coterie[tune]."),
+        typer.Option(metavar="grid|random|tpe", help="How trials are drawn; random and tpe need coterie\\[tune]."),
     ] = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="End the worse half of each four trials early, at equal rounds for all.")

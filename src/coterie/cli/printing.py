@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -29,8 +30,9 @@ def terminal_width() -> int:
 
 
 def make_console() -> Console:
-    """Return standard output as a rich console, wide enough for every column if it is no terminal."""
-    return EscapingConsole(highlight=False, width=None if sys.stdout.isatty() else 200)
+    """Return standard output as a rich console; where it is no terminal, of COLUMNS or wide enough for a table."""
+    is_told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return EscapingConsole(highlight=False, width=None if is_told else 200)
 
 
 class EscapingConsole(Console):

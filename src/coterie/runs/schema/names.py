@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.catalogue import Catalog, Section, Setting
-from coterie.errors import BadInput, nearest
+from coterie.errors import SYNONYMS, BadInput, nearest
 from coterie.plugins import find_refusal, import_modules, is_path
 from coterie.runs.schema.registry import SECTIONS, as_table, section_settings
 from coterie.runs.schema.sections import (
@@ -274,7 +274,8 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     close = nearest(key, [name for title in LOOKUP for name in known[title]])
     if close:
         homes = [f"{title}.{close}" for title in LOOKUP if close in known[title]]
-        hint = f"did you mean {close if len(homes) == 1 else ' or '.join(homes)}?"
+        is_plain = len(homes) == 1 and key not in SYNONYMS
+        hint = f"did you mean {close if is_plain else ' or '.join(homes)}?"
     else:
         hint = f"{method} has {', '.join(known['method'])}; for all keys see: coterie new"
     raise BadInput(f"{key} is not a setting of {method} or of any section; {hint}")

@@ -1,0 +1,41 @@
+"""What a newcomer meets: other libraries' words, help as it is written, tables as wide as asked."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie.errors import SYNONYMS
+from tests.commandline import Terminal
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    return Terminal(capsys)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("learning_rate", "training.lr"), ("num_rounds", "run.rounds"), ("n_clients", "data.clients")],
+)
+def test_a_word_of_another_library_leads_to_the_setting(terminal: Terminal, word: str, meant: str) -> None:
+    assert word in SYNONYMS
+    for words in (("run", "fedavg"), ("compare", "fedavg", "ifca")):
+        ended = terminal(*words, "--set", f"{word}=1")
+        assert (ended.code, ended.out) == (2, "")
+        assert meant in ended.err
+    ended = terminal("run", "fedavg", "--set", f"{meant.partition('.')[0]}.{word}=1")
+    assert meant.partition(".")[2] in ended.err.partition("did you mean")[2]
+
+
+def test_help_names_the_extra_that_is_needed(terminal: Terminal) -> None:
+    assert "coterie[tune]" in "".join(terminal("compare", "--help").out.replace("│", "").split())
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_a_table_that_is_no_terminals_is_as_wide_as_columns_says(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    terminal("run", "fedavg", "--rounds", "2", "--clients", "4", "--name", "first", "--baselines", "none")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert max(map(len, terminal("show", "first").out.splitlines())) <= columns
