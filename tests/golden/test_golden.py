@@ -42,8 +42,8 @@ from coterie.methods.fedbn import FedBN
 from coterie.methods.fedcr import FedCR
 from coterie.methods.feddane import FedDANE
 from coterie.methods.feddist import FedDist
-from coterie.methods.fedpac import FedPAC, merge_prototypes
 from coterie.methods.fedem import FedEM
+from coterie.methods.fedpac import FedPAC, merge_prototypes
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrc import FedRC

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,14 @@ def terminal(
     return Terminal(capsys)
 
 
-QUICK = {
+QUICK: dict[str, Any] = {
     "data": {"clients": 8, "split": "rotated(2)"},
     "network": {"name": "mlp", "hidden": [16]},
     "method": "fesem",
 }
 
 
-def quick(**more: object) -> Experiment:
+def quick(**more: Any) -> Experiment:
     return Experiment(**{**QUICK, "run": {"rounds": 4}, **more})
 
 
@@ -44,7 +45,7 @@ def test_only_learning_rates_vary_and_only_validation_samples_score() -> None:
 
 
 @pytest.mark.parametrize("data", [{"name": "remote"}, {"name": "digits", "validation": 0.0}])
-def test_what_cannot_be_scored_here_is_refused(data: dict[str, object]) -> None:
+def test_what_cannot_be_scored_here_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="coterie auto"):
         plan(quick(data=data))
 

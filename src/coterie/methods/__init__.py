@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from coterie.methods.fedcr import FedCR as FedCR
     from coterie.methods.feddane import FedDANE as FedDANE
     from coterie.methods.feddist import FedDist as FedDist
-    from coterie.methods.fedpac import FedPAC as FedPAC
     from coterie.methods.fedem import FedEM as FedEM
+    from coterie.methods.fedpac import FedPAC as FedPAC
     from coterie.methods.fedper import FedPer as FedPer
     from coterie.methods.fedprox import FedProx as FedProx
     from coterie.methods.fedrc import FedRC as FedRC

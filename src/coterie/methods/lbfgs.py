@@ -56,6 +56,8 @@ class LBFGS(Method[LBFGSState]):
     Per round: down and up `m P b` bytes for each gradient that is asked for, mostly one (docs/methods/lbfgs.md).
     """
 
+    family = "one model"
+
     l2: Annotated[
         float,
         Field(
@@ -70,6 +72,10 @@ class LBFGS(Method[LBFGSState]):
         float, Field(gt=0, lt=1, description="share of the slope along d that may be left at the new model")
     ] = 0.5
     trials: Annotated[int, Field(ge=1, description="lengths that are tried in a round at most")] = 10
+
+    @property
+    def own_step(self) -> str:
+        return "its server takes a step of its own"
 
     @property
     def privacy_support(self) -> PrivacySupport:

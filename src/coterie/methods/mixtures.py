@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie.methods.exchange import Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import cluster_first_models
 from coterie.methods.method import UNKNOWN, Assignment, Cohort
-from coterie.methods.privacy import Aggregator
+from coterie.methods.server_optimizer import Aggregator
 
 FirstComponents = Literal["kmeans", "plain"]
 """How components start: from the clusters that a local round of all shows, or as they are drawn."""

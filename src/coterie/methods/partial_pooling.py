@@ -51,6 +51,8 @@ class PartialPooling(Method[PoolingState]):
     its own samples say. Per round: down `m (2 P + 2 L) b`, up `m (P + 2 L) b` bytes.
     """
 
+    family = "personal models"
+
     passes: Annotated[
         int, Field(ge=1, description="passes over a client's samples, and over either half"), Grid(1, 5, 20)
     ] = 5

@@ -11,8 +11,8 @@ from coterie.clients.rules.before_and_after import BeforeAndAfter
 from coterie.clients.rules.choose import Choose, ChooseThenTrain, ChooseTrainKeep
 from coterie.clients.rules.class_bases import ClassBases
 from coterie.clients.rules.client import Client
+from coterie.clients.rules.cluster_and_global import ClusterAndCommon
 from coterie.clients.rules.control_variate import ControlVariateUpdate
-from coterie.clients.rules.cluster_and_common import ClusterAndCommon
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.rules.fold import FoldScores, FoldUpdate
@@ -34,9 +34,8 @@ from coterie.clients.rules.local_update import (
 )
 from coterie.clients.rules.meta import MetaTrain, MetaUpdate
 from coterie.clients.rules.minibatch import Batch
-from coterie.clients.rules.moreau import MoreauTrain, MoreauUpdate
-from coterie.clients.rules.mixture import MixtureShares, MixtureUpdate
 from coterie.clients.rules.mixture import ConceptUpdate, MixtureShares, MixtureUpdate
+from coterie.clients.rules.moreau import MoreauTrain, MoreauUpdate
 from coterie.clients.rules.objective import OBJECTIVES, LocalModel, Loss, Objective, TaskLoss, objective
 from coterie.clients.rules.pooled import PooledUpdate
 from coterie.clients.rules.private_layers import AlternatingUpdate, FrozenHeadUpdate, PrivateUpdate
@@ -72,9 +71,9 @@ __all__ = [
     "ClassBases",
     "ClassGaussians",
     "Client",
-    "ControlVariateUpdate",
     "ClusterAndCommon",
     "ConceptUpdate",
+    "ControlVariateUpdate",
     "CorrectedUpdate",
     "Evaluate",
     "EvaluateDraws",
@@ -103,10 +102,10 @@ __all__ = [
     "Losses",
     "MetaTrain",
     "MetaUpdate",
-    "MoreauTrain",
-    "MoreauUpdate",
     "MixtureShares",
     "MixtureUpdate",
+    "MoreauTrain",
+    "MoreauUpdate",
     "Objective",
     "ObjectiveUpdate",
     "Order",

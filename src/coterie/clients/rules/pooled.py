@@ -71,4 +71,4 @@ def find_shares(variances: NDArray[np.float64], samples: int) -> NDArray[np.floa
     """
     between, within = variances
     total = between + within / max(1, samples)
-    return np.divide(between, total, out=np.zeros_like(between), where=total > 0)
+    return np.asarray(np.divide(between, total, out=np.zeros_like(between), where=total > 0))
