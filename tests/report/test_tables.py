@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from coterie.report.comparison.each_client import ClientsByMethod, MethodView
+from coterie.report.comparison.page import Published
 from coterie.report.drawing.figure import Figure
 from coterie.report.each_client import EachClient
 from coterie.report.rendering import render_document, render_page
@@ -127,8 +128,9 @@ def test_every_text_of_a_comparison_page_is_escaped() -> None:
         comparison=HOSTILE,
         seeds=HOSTILE,
         environment=table,
+        published=Published([FIGURE], [(HOSTILE, table)]),
     )
-    _assert_no_foreign_element(text, 69, 5)  # the texts of a choice wait in a script
+    _assert_no_foreign_element(text, 77, 5)  # the texts of a choice wait in a script
 
 
 def _assert_no_foreign_element(text: str, shown: int, scripts: int = 3) -> None:
