@@ -18,6 +18,7 @@ from coterie.methods.aggregation import Aggregation
 from coterie.methods.server_optimizer import ServerMoments, SteppingAggregation
 from coterie.models.layout import Entry, Layout, Part
 from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.hooks.server_optimizer import ServerOptimizer
 from coterie.runs.loop import resume, run
 from coterie.runs.session import Session
 from tests.federated import same
@@ -43,7 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedcps": {"personal_layers": 1, "init": "kmeans", "clusters": 2},
     "ifca": {"init": "kmeans", "clusters": 2},
     "fesem": {"clusters": 2},
-    "fedtsdp": {"h": 0.0, "psi": 0.5, "eps1": 0.05, "eps2": 1.0},
+    "fedtsdp": {"h": 0.0, "psi": 0.9, "eps1": 1e-6, "eps2": 0.5, "noise": "singletons"},
     "grouped-layers": {"clusters": 2, "after": 1, "private": "last:1", "common": "first:1"},
     "lg-fedavg": {"layers": 1, "pretrain": 1},
 }
@@ -214,6 +215,24 @@ def test_what_is_no_model_takes_no_step() -> None:
 
 
 # ---- a run
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("method", ["cfl", "ifca", "fedcps", "fesem", "fedtsdp", "grouped-layers"])
+def test_each_group_of_a_run_has_its_moments(method: str) -> None:
+    """After every round, also one that splits: a row of moments under each model, which goes on with it."""
+    with closing(Session(experiment(method, {"optimizer": "sgd", "server_lr": 0.5}, rounds=5))) as session:
+        hook, counts = session.find(ServerOptimizer), []
+        for number in session.remaining_rounds():
+            result = session.play_round(number)
+            session.record(result)
+            served = session.method.assignment(session.state, session.server)
+            moments: ServerMoments = hook.to_checkpoint()["server_moments"]
+            part = session.layout.everything if served.part is None else served.part
+            assert torch.equal(part.take(moments.models), part.take(served.models))
+            assert (part.take(moments.first).norm(dim=1) > 0).any()
+            counts.append(len(moments.models))
+    assert counts[-1] > 1
 
 
 @pytest.mark.medium
