@@ -138,6 +138,18 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "pfedme": ("pfedme", {}, {}),
     "scaffold": ("scaffold", {}, {}),
     "fedavg with a server optimizer": ("fedavg", {}, {"aggregation.optimizer": "yogi"}),
+    "pacfl": ("pacfl", {}, {}),
+    "pacfl with newcomers": ("pacfl", {"angles": "smallest", "threshold": 10.0}, {"run.holdout_clients": 0.25}),
+    "fedem": ("fedem", {"clusters": 2}, {}),
+    "fedem with newcomers, adapted": (
+        "fedem",
+        {"clusters": 2, "init": "plain"},
+        {"run.holdout_clients": 0.25, "evaluation.adapt": {"epochs": 1}},
+    ),
+    "fedrc": ("fedrc", {"clusters": 2}, {}),
+    "fedsoft": ("fedsoft", {"clusters": 2}, {}),
+    "flhc": ("flhc", {"after": 1}, {}),
+    "stocfl": ("stocfl", {"first_epochs": 2, "threshold": 0.3}, {}),
     "robust-tkm": ("robust-tkm", {"clusters": 3, "local_epochs": 2}, {}),
 }
 """Methods with settings under which much happens in few rounds: a name, the method, its settings, other changes."""

@@ -136,6 +136,8 @@ IN_PROCESSES = (
     "fesem-update-aware",
     "fedtsdp-options",
     "dcpfl",
+    *("fedavg", "fedrep", "ifca-kmeans", "fedcps", "fesem-update-aware", "fedtsdp-options", "dcpfl"),
+    *("pacfl", "fedrc", "fedsoft", "stocfl"),
 )
 """Methods whose clients keep, choose, tell or train differently; all others run the same rules."""
 every_method = pytest.mark.parametrize("name", METHODS)

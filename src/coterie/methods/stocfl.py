@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.cluster_and_global import ClusterAndCommon
+from coterie.clients.rules.cluster_pull import ClusterAndCommon
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import cosines, quartiles
 from coterie.grouping.aggregate import group_means

@@ -11,7 +11,7 @@ from coterie.clients.rules.before_and_after import BeforeAndAfter
 from coterie.clients.rules.choose import Choose, ChooseThenTrain, ChooseTrainKeep
 from coterie.clients.rules.class_bases import ClassBases
 from coterie.clients.rules.client import Client
-from coterie.clients.rules.cluster_and_global import ClusterAndCommon
+from coterie.clients.rules.cluster_pull import ClusterAndCommon
 from coterie.clients.rules.control_variate import ControlVariateUpdate
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
