@@ -20,6 +20,9 @@ MOST_SIGNS = 100
 """Characters of a value that a sentence shows at most."""
 
 
+MOST_COMPARED = 5000
+"""Names to which one is compared at most; a table may have 300,000 columns."""
+
 SYNONYMS = {
     **dict.fromkeys(("learning_rate", "eta", "step_size"), "lr"),
     **dict.fromkeys(("local_epochs", "num_epochs", "n_epochs"), "epochs"),
@@ -67,6 +70,15 @@ def shorten(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """Return the first of many names as a message lists them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def nearest_first(name: str, names: Sequence[str]) -> list[str]:
+    """Return the known names in their order, but those closest to `name` in front."""
+    if len(name) > MOST_SIGNS or len(names) > MOST_COMPARED:
+        return list(names)
+    folded = {known.lower(): known for known in names}
+    close = [folded[known] for known in get_close_matches(name.lower(), folded, n=3, cutoff=0.5)]
+    return [*close, *(known for known in names if known not in close)]
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str = "", instead: str = "") -> str:

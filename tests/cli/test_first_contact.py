@@ -39,3 +39,15 @@ def test_a_table_that_is_no_terminals_is_as_wide_as_columns_says(
     terminal("run", "fedavg", "--rounds", "2", "--clients", "4", "--name", "first", "--baselines", "none")
     monkeypatch.setenv("COLUMNS", str(columns))
     assert max(map(len, terminal("show", "first").out.splitlines())) <= columns
+
+
+def test_of_many_columns_the_nearest_are_named_first(terminal: Terminal) -> None:
+    names = [f"lab_{number}" for number in range(30)] + ["discharged", "ward"]
+    Path("wide.csv").write_text("\n".join([",".join(names), *[",".join(["1"] * len(names))] * 3]), "utf-8")
+    for key, wrong, meant, named in (
+        ("label", "dischargd", "discharged", "data.client=ward"),
+        ("client", "Wards", "ward", "data.label=discharged"),
+    ):
+        ended = terminal("run", "fedavg", "--data", "wide.csv", "--set", f"data.{key}={wrong}", "--set", named)
+        assert ended.code == 2
+        assert ended.err.split("one of ")[1].startswith(meant)

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from coterie.clients.data.read import storage
-from coterie.errors import BadInput, shorten
+from coterie.errors import BadInput, nearest_first, shorten
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Named:
             others = [name for name in names if name not in given.values()]
             return pick_name(others, usual or ROLES[role].names, where, ROLES[role].what, needed)
         if own not in names and needed:
-            raise BadInput(f"data.{role} = {own!r} is no column of {where}; it must be one of {shorten(names)}")
+            known = shorten(nearest_first(own, names))
+            raise BadInput(f"data.{role} = {own!r} is no column of {where}; it must be one of {known}")
         return own if own in names else None
 
     def refuse(self, data: str, why: str) -> list[str]:
