@@ -143,6 +143,7 @@ def test_a_run_and_its_folder() -> None:
         *(f"{name}.parquet" for name in ("rounds", "clients", "ledger", "failures", "log", "federation")),
         *("checkpoints/000003.safetensors", "checkpoints/000004.safetensors"),
         *("experiment.toml", "environment.json", "status.json", "picture.npz", "groups.npz", "warnings.json"),
+        "manifest.json",
     }
     for name, table in (("rounds", result.rounds), ("clients", result.clients), ("ledger", result.ledger)):
         assert pl.read_parquet(result.folder / f"{name}.parquet").equals(table)
