@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +199,8 @@ def test_a_head_that_is_named_stays_with_the_clients() -> None:
 @pytest.mark.medium
 def test_changed_weights_are_noticed(tmp_path: Path) -> None:
     cut = run(experiment(OWN + "ViT", folder=str(tmp_path), checkpoint_every=1), observers=[Stopping(1)])
-    path = cut.folder / "environment.json"
-    environment = json.loads(path.read_text("utf-8"))
-    path.write_text(json.dumps({**environment, "network": "0" * 16}), "utf-8")
+    folder = RunFolder(cut.folder)
+    folder.write_environment({**folder.environment(), "network": "0" * 16})
     with pytest.raises(BadInput, match="no longer comes with the weights it had when the run began"):
         resume(cut.folder)
 
