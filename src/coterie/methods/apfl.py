@@ -37,6 +37,8 @@ class APFL(OneModel):
     clients are served. Per round: down and up `m P b` bytes (docs/methods/apfl.md).
     """
 
+    family = "personal models"
+
     alpha: Annotated[
         float, Field(ge=0, le=1, description="share of a client's own model at first"), Grid(0.25, 0.5, 0.75)
     ] = 0.5

@@ -37,6 +37,8 @@ class FedALA(OneModel):
     (docs/methods/fedala.md).
     """
 
+    family = "personal models"
+
     layers: Annotated[
         int, Field(ge=1, description="last layers that are taken over weight by weight (p)"), Grid(1, 2)
     ] = 1

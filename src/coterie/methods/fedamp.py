@@ -48,6 +48,8 @@ class FedAMP(Method[FedAMPState]):
     Without a pull every client trains alone. Per round: down and up `m P b` bytes (docs/methods/fedamp.md).
     """
 
+    family = "personal models"
+
     lam: Annotated[
         float,
         Field(ge=0, description="strength of the pull to the message (lambda / alpha_k)"),

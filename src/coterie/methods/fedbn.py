@@ -32,6 +32,8 @@ class FedBN(SharedLayers):
     to who starts the normalisation layers once (docs/methods/fedbn.md).
     """
 
+    family = "personal layers"
+
     uniform: ClassVar[bool] = True
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:

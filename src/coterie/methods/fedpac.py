@@ -56,6 +56,8 @@ class FedPAC(OneModel):
     `m (P + C (2 d + 1) + 1) b` (docs/methods/fedpac.md).
     """
 
+    family = "personal layers"
+
     lam: Annotated[float, Field(ge=0, description="weight of the alignment of features"), Grid(0.1, 1.0, 5.0)] = 1.0
 
     @property

@@ -30,6 +30,8 @@ class FedRoD(OneModel):
     Per round: down and up `m P b` bytes (docs/methods/fedrod.md).
     """
 
+    family = "personal layers"
+
     @property
     def needs(self) -> Needs:
         return Needs(classes=True)

@@ -36,6 +36,8 @@ class PFedMe(OneModel):
     (docs/server-optimizers.md). Per round: down and up `m P b` bytes (docs/methods/pfedme.md).
     """
 
+    family = "personal models"
+
     lam: Annotated[
         float,
         Field(gt=0, description="strength of the pull between personal and global model"),

@@ -44,6 +44,8 @@ class Scaffold(OneModel):
     Per round: down and up `2 m P b` bytes (docs/methods/scaffold.md).
     """
 
+    family = "drift correction"
+
     @property
     def privacy_support(self) -> PrivacySupport:
         told = "its clients send the change of a control variate beside their model"
