@@ -91,10 +91,6 @@ def render_one(item: Item, found: Result) -> str:
 HEADLINES = ("<!-- main claims, written by coterie reproduce --front -->", "<!-- end of the main claims -->")
 """Lines between which another document has the table of headline claims."""
 
-HEADLINES_IN_BRIEF = "<!-- main claims in brief, written by coterie reproduce --front -->"
-"""The first of these lines where the document has the table without the reasons."""
-
-
 SUMMARY = ("<!-- what came out, written by coterie reproduce --front -->", "<!-- end of what came out -->")
 """Lines between which another document has a sentence a paper and one over all."""
 
@@ -107,14 +103,9 @@ def put_headlines(text: str, folder: Path) -> str:
     Raises:
         BadInput: the marks are not there, an item has mistakes, or a file in the folder is damaged or of no item.
     """
-    brief = HEADLINES_IN_BRIEF in text
     items = [load_item(name) for name in list_items()]
     kept = read_results(folder, items)
-    table = headline_table(items, kept)
-    if brief:
-        rows = [row[:-1] for row in table.rows]
-        table = replace(table, header=table.header[:-1], rows=rows, texts=table.texts - 1)
-    text = _put_between(text, HEADLINES_IN_BRIEF if brief else HEADLINES[0], HEADLINES[1], to_markdown(table))
+    text = _put_between(text, *HEADLINES, to_markdown(headline_table(items, kept)))
     if SUMMARY[0] in text:
         said = "\n".join(f"- {sentence}" for sentence in summarise(items, kept))
         text = _put_between(text, *SUMMARY, said)
