@@ -23,6 +23,7 @@ def terminal(
     return Terminal(capsys)
 
 
+SMALL = ("--network", "mlp", "--set", "network.hidden=[16]")
 QUICK: dict[str, Any] = {
     "data": {"clients": 8, "split": "rotated(2)"},
     "network": {"name": "mlp", "hidden": [16]},
@@ -58,7 +59,7 @@ def test_a_candidate_that_is_not_possible_is_left_out() -> None:
 
 def test_planted_groups_are_chosen_written_and_run(terminal: Terminal) -> None:
     words = ["auto", "digits", "--split", "rotated(2)", "--clients", "8", "--rounds", "4", "--seeds", "2"]
-    first = terminal(*words, "--network", "mlp", "--set", "network.hidden=[16]", "--name", "search", "--no-run")
+    first = terminal(*words, *SMALL, "--only", "fedavg,halves,cfl", "--name", "search", "--no-run")
     assert first.code == 0, first.err
     path = Path("comparisons") / "search" / CHOSEN
     chosen = Experiment.from_toml(path)
@@ -67,7 +68,7 @@ def test_planted_groups_are_chosen_written_and_run(terminal: Terminal) -> None:
     assert (path.parent / "report.html").exists()
     finished = {folder.name for folder in (path.parent / "cells").iterdir()}
     again = terminal(
-        *words, "--network", "mlp", "--set", "network.hidden=[16]", "--name", "search"
+        *words, *SMALL, "--only", "fedavg,halves,cfl", "--name", "search"
     )  # runs what was chosen, nothing else
     assert again.code == 0, again.err
     assert {folder.name for folder in (path.parent / "cells").iterdir()} == finished
@@ -77,6 +78,13 @@ def test_planted_groups_are_chosen_written_and_run(terminal: Terminal) -> None:
 
 def test_on_one_population_the_simplest_is_chosen(terminal: Terminal) -> None:
     words = ["auto", "digits", "--split", "iid", "--clients", "6", "--rounds", "3", "--seeds", "1", "--no-run"]
-    assert terminal(*words, "--network", "mlp", "--set", "network.hidden=[16]").code == 0
+    assert terminal(*words, *SMALL, "--only", "linear,fedavg,halves,ditto").code == 0
     (path,) = Path("comparisons").glob(f"*/{CHOSEN}")
     assert Experiment.from_toml(path).method.name in ("fedavg", "lbfgs")  # one model for all
+
+
+def test_a_candidate_that_there_is_not_is_refused(terminal: Terminal) -> None:
+    refused = terminal("auto", "digits", "--only", "halvs")
+    assert refused.code == 2
+    assert "halves" in refused.err
+    assert not Path("comparisons").exists()

@@ -24,7 +24,7 @@ Examples:
   coterie auto clients.csv
   coterie auto hospitals/ --rounds 50
   coterie auto digits --split 'rotated(4)' --clients 20 --seeds 2
-  coterie auto experiment.toml --no-run
+  coterie auto experiment.toml --only linear,halves,ditto --no-run
 
 Every candidate trains at several learning rates, and then from several seeds. Validation samples of the clients
 decide; test samples are never looked at. The simplest candidate within one standard error of the best is chosen.
@@ -48,6 +48,9 @@ def auto(
     seeds: Annotated[
         str | None,
         typer.Option(metavar="N", help="How often each candidate is trained at its best rate; 3 if not said."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="Candidates to try, with commas between; all without it.")
     ] = None,
     train: Annotated[bool, typer.Option("--run/--no-run", help="Run what was chosen, too.")] = True,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The search's name.")] = None,
@@ -74,8 +77,9 @@ def auto(
             from coterie.cli.live_cells import watch_cells
             from coterie.report.comparison.auto import CHOSEN, run_plan
             from coterie.runs.schema.names import find_paths
-            from coterie.studies.auto import plan
-        comparison, left_out = plan(experiment, seeds=count or 3, name=name)
+            from coterie.studies.auto import CANDIDATES, plan, select
+        candidates = select([label.strip() for label in only.split(",")]) if only else CANDIDATES
+        comparison, left_out = plan(experiment, candidates=candidates, seeds=count or 3, name=name)
         comparison.check(into)
     with exit_on_interrupt("interrupted; what is finished is kept, and the same command goes on"):
         with watch_cells(False) as observer:

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, unknown
 from coterie.grouping.gains import choose_option
 from coterie.runs.folder.metrics import RunMetric
 from coterie.runs.schema.experiment import Experiment, check
@@ -94,6 +94,18 @@ CANDIDATES = (
     Candidate("ditto", "a model for each client, drawn to a common one", {"method": {"name": "ditto"}}),
 )
 """What is tried, the simplest first: ties go to it."""
+
+
+def select(labels: Sequence[str]) -> tuple[Candidate, ...]:
+    """Return the candidates of these labels, and one model for all, over which gains are told.
+
+    Raises:
+        BadInput: there is no such candidate.
+    """
+    known = [candidate.label for candidate in CANDIDATES]
+    if wrong := [unknown("candidate", label, known) for label in labels if label not in known]:
+        raise BadInput(wrong)
+    return tuple(candidate for candidate in CANDIDATES if candidate.label in (*labels, ONE))
 
 
 @dataclass(frozen=True)

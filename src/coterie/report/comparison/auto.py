@@ -9,7 +9,7 @@ from pathlib import Path
 from coterie.report.comparison.compare import compare
 from coterie.report.numbers import count_of, measured, signed, versus, volume
 from coterie.runs.schema.experiment import Experiment
-from coterie.studies.auto import ONE, Choice, Scored, choose, count_trials, plan
+from coterie.studies.auto import CANDIDATES, ONE, Choice, Scored, choose, count_trials, plan, select
 from coterie.studies.compare.cells import Watcher
 from coterie.studies.compare.folder import choose_free_name
 from coterie.studies.compare.spec import Comparison
@@ -24,6 +24,7 @@ _LINE = 110
 def auto(
     experiment: Experiment,
     *,
+    only: Sequence[str] = (),
     seeds: int = 3,
     name: str | None = None,
     folder: Path | str = "comparisons",
@@ -40,6 +41,7 @@ def auto(
 
     Args:
         experiment: data, network and training. Its method is not looked at, nor is a learning rate.
+        only: labels of the candidates that are tried; all without it. `fedavg` always is.
         seeds: how often each candidate is trained at its best learning rate.
         name: of the comparison; None makes one of the data and the split.
         folder: where the comparison's folder is made; runs that are finished there are not run again.
@@ -50,7 +52,8 @@ def auto(
         BadInput: the experiment cannot run or has no validation samples, or no candidate has a score.
         KeyboardInterrupt: it was interrupted; the same call goes on.
     """
-    comparison, left_out = plan(experiment, seeds=seeds, name=name)
+    candidates = select(only) if only else CANDIDATES
+    comparison, left_out = plan(experiment, candidates=candidates, seeds=seeds, name=name)
     return run_plan(comparison, experiment, left_out, folder=folder, jobs=jobs, observer=observer)
 
 
