@@ -28,6 +28,10 @@ settings.load_profile("coterie")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# pytest-xdist sets it to 80 in its processes, and tables that go to a file would be cut to that.
+os.environ.pop("COLUMNS", None)
+
+
 LONGEST_FIRST = (
     "test_docs.py",
     "shipping/flower/test_real.py",
