@@ -44,7 +44,7 @@ def run(terminal: Terminal, *words: str) -> tuple[int, str]:
         (
             TABLE.rename({"label": "price"}),
             ["label=prise"],
-            "data.label = 'prise' is no column of a.csv; it must be one of age, bmi, ward, client, price",
+            "data.label = 'prise' is no column of a.csv; it must be one of price, age, bmi, ward, client",
         ),
         (
             TABLE,

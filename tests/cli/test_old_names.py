@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +24,16 @@ def write(text: str) -> Callable[[Path], None]:
     return save
 
 
+def make_older(run: Path) -> None:
+    """Make a run one of a version that kept no digests."""
+    (run / "manifest.json").unlink()
+    path = run / "environment.json"
+    kept = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({key: value for key, value in kept.items() if key != "format"}), "utf-8")
+
+
 def rename_file(run: Path) -> None:
+    make_older(run)
     (run / "federation.parquet").rename(run / "people.parquet")
 
 
@@ -30,6 +41,7 @@ def rename_column(table: str, now: str, former: str) -> Callable[[Path], None]:
     """Return what renames a column of a run's table."""
 
     def rename(run: Path) -> None:
+        make_older(run)
         path = run / f"{table}.parquet"
         pl.read_parquet(path).rename({now: former}).write_parquet(path)
 
@@ -49,13 +61,7 @@ def keep_result(run: Path) -> None:
         ("run old.toml", write("[run]\ndropout = 0.1\n"), "run.dropout is called run.client_dropout now"),
         ("run old.toml", write("[data]\nname = 'own'\n"), "are called 'remote' now; write that"),
         ("run fedavg --data own", None, "are called 'remote' now; write that"),
-        ("report old", rename_file, "people.parquet is called federation.parquet now; rename it"),
         ("show old", rename_column("rounds", "std", "spread"), "rounds.parquet is called std now; rename it"),
-        (
-            "report old",
-            rename_column("federation", "true_group", "planted"),
-            "federation.parquet is called true_group now; rename it",
-        ),
         ("reproduce --write kept.md", keep_result, "calls a claim 'vacuous', which is 'cannot be tested' now"),
     ],
 )
@@ -76,3 +82,28 @@ def test_an_old_name_is_told_the_new_one(
     code, _, err = terminal(*words.split())
     (line,) = err.splitlines()
     assert (code, sentence in line) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    ("prepare", "sentence"),
+    [
+        (rename_file, "people.parquet is called federation.parquet now; rename it"),
+        (
+            rename_column("federation", "true_group", "planted"),
+            "federation.parquet is called true_group now; rename it",
+        ),
+    ],
+)
+def test_a_page_notes_an_old_name_and_shows_the_rest(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    prepare: Callable[[Path], None],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    terminal = Terminal(capsys)
+    assert terminal("run", "fedavg", *TINY, "--name", "old", "--quiet").code == 0
+    prepare(tmp_path / "runs" / "old")
+    assert terminal("report", "old").code == 0
+    assert sentence in html.unescape((tmp_path / "runs/old/report.html").read_text("utf-8"))

@@ -511,6 +511,9 @@ def test_rules_say_whether_they_take_private_steps() -> None:
     assert {name for name, kind in rules.items() if kind.private_steps} == {
         "evaluate",
         "evaluate-draws",
+        "evaluate-head",
+        "evaluate-interpolation",
+        "evaluate-two-heads",
         "frozen-head-update",
         "hand-over",
         "local-update",
