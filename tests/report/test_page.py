@@ -122,7 +122,7 @@ def test_what_users_wrote_stays_text(tmp_path: Path) -> None:
     nasty = "</script><script>document.title = 'taken'</script><b>&amp;"
     folder = synthesise(tmp_path, "nasty", clients=4, groups=2, rounds=2, failing=False)
     folder.write_experiment(f"method = '''{nasty}'''\n")
-    folder.write_environment({"command": nasty, "seed": nasty})
+    folder.write_environment({"command": nasty, "python": nasty})
     picture = folder.picture()
     assert picture is not None
     object.__setattr__(picture, "affinity_name", nasty)
