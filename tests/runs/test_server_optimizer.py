@@ -33,8 +33,10 @@ OWN = (
     "feddist",
     "fedpac",
     "fedsgd",
+    "fedsoft",
     "fesem-ma",
     "flis",
+    "lbfgs",
     "local-only",
     "robust-tkm",
 )

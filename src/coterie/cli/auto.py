@@ -47,7 +47,7 @@ def auto(
     options: dict[str, Any],
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N", help="How often each candidate is trained at its best rate; 3 if not said."),
+        typer.Option(metavar="N", help="How often each candidate is trained at its best rate; default 3."),
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="NAME,…", help="Candidates to try, with commas between; all without it.")

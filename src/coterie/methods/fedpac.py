@@ -6,7 +6,7 @@ Every round:
     1. The server sends the body of the model W, to each client its head, and the prototype of each class: the mean
        of its features over all clients.
     2. The client tells the mean and variance of its features under W. It trains its head for a pass, then the body,
-       with features drawn to their prototype: F_i + lam |z - c_y|^2.
+       with features drawn to their prototype: F_i + lam |z - c_y|^2 / d.
     3. It uploads both, and the means of its features of each class.
     4. W becomes the mean of the models, weighted by samples, and prototypes become means over samples.
     5. A client's head becomes the mixture of all heads with the least expected loss, by what they told in step 2.

@@ -69,6 +69,10 @@ class FedSoft(Method[FedSoftState]):
     ] = "kmeans"
 
     @property
+    def own_step(self) -> str:
+        return "each of its cluster models is a mixture of single clients' models"
+
+    @property
     def privacy_support(self) -> PrivacySupport:
         told = "its clients tell for which share of their samples each model is the best"
         return PrivacySupport("its server hears single clients' shares, and mixes their models by them", told, told)

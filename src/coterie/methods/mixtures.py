@@ -1,4 +1,4 @@
-"""What methods share whose clients mix K models by shares of their own (FedEM, FedRC).
+"""What methods share whose clients mix K models by shares of their own (FedEM, FedRC, FedSoft).
 
 How the models and the shares begin, what clients are sent, and what comes of what they train.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.methods.exchange import Exchanges, Ids, Replies, Send
-from coterie.methods.k_models import cluster_first_models
+from coterie.methods.k_models import begin_from_first, cluster_first_models
 from coterie.methods.method import UNKNOWN, Assignment, Cohort
 from coterie.methods.server_optimizer import Aggregator
 
@@ -34,7 +34,8 @@ def make_first_components(models: Tensor, cohort: Cohort) -> Exchanges[tuple[Ten
     replies, labels = yield from cluster_first_models(models[0], clusters, cohort)
     shares = np.zeros((server.n, clusters))
     shares[replies.clients] = FIRST_SHARE * np.eye(clusters)[labels] + (1 - FIRST_SHARE) / clusters
-    return server.aggregation.average_groups(replies.models, labels, models, replies.samples), shares
+    begun = begin_from_first(models, labels)
+    return server.aggregation.average_groups(replies.models, labels, begun, replies.samples), shares
 
 
 def send_components(models: Tensor, shares: NDArray[np.float64], clients: Ids) -> dict[str, Send]:

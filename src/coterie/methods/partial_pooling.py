@@ -47,8 +47,8 @@ class PoolingState:
 class PartialPooling(Method[PoolingState]):
     """One model for all, and departures from it that are shrunk by empirical Bayes, layer by layer (Morris, 1983).
 
-    Where clients differ by chance alone everybody is served the model for all; where each has much to go by, what
-    its own samples say. Per round: down `m (2 P + 2 L) b`, up `m (P + 2 L) b` bytes.
+    Where clients differ by chance alone everybody is served one model, W and its mean step; where each has much to
+    go by, what its own samples say. Per round: down `m (2 P + 2 L) b`, up `m (P + 2 L) b` bytes.
     """
 
     family = "personal models"
@@ -76,7 +76,8 @@ class PartialPooling(Method[PoolingState]):
         told = replies.samples > 1
         if not told.any():
             return PoolingState(model, state.mean, state.variances)
-        mean = model - state.model
+        aggregation = cohort.server.aggregation
+        mean = aggregation.average(replies.models, state.model, replies.samples, step=False) - state.model
         share = replies.samples[told] / replies.samples[told].sum()
         found = np.einsum("r,rkl->kl", share, replies.uploads["moments"].double().numpy()[told])
         for layer in range(len(layout.layers)):

@@ -162,8 +162,8 @@ def _train_and_finish(session: Session, folder: RunFolder) -> Result:
 def _has_ended(folder: RunFolder, rounds: int, experiment: Experiment) -> bool:
     """Return whether a run that has finished `rounds` rounds has no more to play by its experiment."""
     wanted = experiment.run.passes
-    if wanted is None:
-        return rounds == experiment.run.rounds
+    if wanted is None or rounds >= experiment.run.rounds:
+        return rounds >= experiment.run.rounds
     return is_enough(folder.rounds()["passes"].fill_null(0).to_list(), wanted)
 
 

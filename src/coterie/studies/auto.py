@@ -86,6 +86,11 @@ CANDIDATES = (
         is_adapted=True,
     ),
     Candidate(
+        "partial-pooling",
+        "one model, and for each client a shrunk departure from it",
+        {"method": {"name": "partial-pooling"}},
+    ),
+    Candidate(
         "local-only", "a model of its own for each client, trained alone", {"method": {"name": "local-only"}}
     ),
     Candidate("halves", "a model for each group, found by a test on halves", {"method": {"name": "halves"}}),
@@ -220,7 +225,9 @@ def plan(
     common["run"] = {
         key: value for key, value in common.get("run", {}).items() if key not in ("seed", "name", "folder")
     }
-    common["evaluation"] = {**common.get("evaluation", {}), "on": "validation", "adapt": ADAPT}
+    adapted = {candidate.label: ONE for candidate in candidates if candidate.is_adapted}
+    common["evaluation"] = {**common.get("evaluation", {}), "on": "validation"}
+    common["evaluation"] |= {"adapt": ADAPT} if adapted else {}
     first = asked.run.seed
     words = f"auto-{asked.data.name}-{asked.data.split}".replace("_", "-")
     comparison = Comparison.from_tables(
@@ -229,7 +236,7 @@ def plan(
             "seeds": [first + offset for offset in range(seeds)],
             "experiment": common,
             "methods": methods,
-            "adapted": {f"{ONE}+FT": ONE},
+            "adapted": adapted,
         }
     )
     return comparison, left_out
@@ -273,7 +280,7 @@ def choose(
     # Without one model for all there is nothing to gain over.
     sound = [one for one in tried if one.label in table.columns and table[one.label].is_finite().all()]
     lost += [f"{one.label} was left out: its runs failed, or diverged" for one in tried if one not in sound]
-    if ONE not in [one.label for one in sound]:
+    if not table.height or ONE not in [one.label for one in sound]:
         raise BadInput(
             "one model for all has no score: its runs failed or diverged, or no client has a validation sample; "
             "try a smaller network, or a larger data.validation"
@@ -293,7 +300,7 @@ def choose(
     ]
     experiment = scored[chosen].candidate.experiment(asked).updated(scored[chosen].changes)
     if refit:
-        experiment = experiment.updated({"data.validation": 0.0})
+        experiment = experiment.updated({"data.validation": 0.0, "evaluation.on": "test"})
     done = [
         compared.folder.cell(path.name).rounds() for path in sorted(compared.folder.pool.iterdir()) if path.is_dir()
     ]

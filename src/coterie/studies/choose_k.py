@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import polars as pl
 
+from coterie.errors import BadInput
 from coterie.runs.schema.experiment import Experiment
 from coterie.studies.compare.spec import Comparison
 from coterie.studies.compare.table import interval
@@ -52,9 +54,13 @@ def plan(
     """
     tables = experiment.tables()
     method = tables.pop("method")
-    run = {key: value for key, value in tables["run"].items() if key not in ("seed", "name", "folder", "rounds")}
+    run = {
+        key: value
+        for key, value in tables["run"].items()
+        if key not in ("seed", "name", "folder", "rounds", "passes")
+    }
     run |= {"rounds": rounds, "participation": min(1.0, NODES / clients)}
-    evaluation = {**tables["evaluation"], "every": rounds, "on": "validation"}
+    evaluation = {**tables["evaluation"], "every": rounds, "last": 1, "on": "validation"}
     return Comparison.from_tables(
         {
             "name": "choose-k",
@@ -69,23 +75,32 @@ def plan(
 def choose(comparison: Comparison, cells: pl.DataFrame, falls: bool) -> tuple[int, list[Tried]]:
     """Return the number of groups with the best mean, the smaller one of equals, and what each came to.
 
+    A number of groups is left out if one of its runs failed or diverged.
+
     Args:
         comparison: as `plan` gives it.
         cells: what its runs measured (`coterie.studies.compare.measures.Frames.cells`).
         falls: whether less of the measure is better.
+
+    Raises:
+        BadInput: no number of groups has a score from every seed.
     """
-    names = [method.name for method in comparison.methods]
-    values = [_values(cells, name, comparison.measure) for name in names]
+    values = {k: _values(cells, method.name, comparison.measure) for k, method in enumerate(comparison.methods, 1)}
+    sound = {k: own for k, own in values.items() if own and all(map(isfinite, own))}
+    if not sound:
+        raise BadInput("no number of groups has a score: runs failed or diverged; try a smaller training.lr")
     sign = -1 if falls else 1
-    means = [sign * (sum(own) / len(own)) for own in values]
-    best = max(range(len(names)), key=lambda i: (means[i], -i))
+    means = {k: sum(own) / len(own) for k, own in sound.items()}
+    best = max(means, key=lambda k: (sign * means[k], -k))
     tried = []
-    for i, own in enumerate(values):
-        differences = [mine - his for mine, his in zip(own, values[best], strict=True)]
-        _, low, high = (0.0, 0.0, 0.0) if i == best else interval(differences)
-        tried.append(Tried(i + 1, sign * means[i], low, high))
-    return best + 1, tried
+    for k, own in sound.items():
+        differences = [mine - his for mine, his in zip(own, sound[best], strict=True)]
+        _, low, high = (0.0, 0.0, 0.0) if k == best else interval(differences)
+        tried.append(Tried(k, means[k], low, high))
+    return best, tried
 
 
 def _values(cells: pl.DataFrame, method: str, measure: str) -> Sequence[float]:
-    return [float(value) for value in cells.filter(pl.col("method") == method).sort("seed")[measure]]
+    """Return the measure seed by seed; NaN where a run has none."""
+    found = cells.filter(pl.col("method") == method).sort("seed")[measure]
+    return [float("nan") if value is None else float(value) for value in found]

@@ -45,8 +45,8 @@ class Recoding:
     def sentence(self) -> str:
         """Return what is to be checked."""
         (own, other), *rest = self.meanings[:MOST_CLASSES]
-        said = [f"class {own} there has the inputs of class {other} {self.others}"]
-        said += [f"{own} those of {other}" for own, other in rest]
+        said = [f"what they call {own} looks like what is called {other} {self.others}"]
+        said += [f"their {own} like {other}" for own, other in rest]
         if (more := len(self.meanings) - MOST_CLASSES) > 0:
             said.append(f"and so on for {more} more")
         return (

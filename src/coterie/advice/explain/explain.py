@@ -228,7 +228,7 @@ def _describe_head(layout: Layout) -> str:
 
 def _round(session: Session, sample: SampledRuntime, number: int) -> Cost:
     """Play a round and its evaluation, and return what they cost."""
-    last = number == session.experiment.run.rounds
+    last = number == session.experiment.expected_rounds
     result, training, serving = _phase(sample, lambda: session.play_round(number))
     result.scores, evaluating, counting = _phase(sample, lambda: session.evaluate(result.state, last))
     row, _, recording = _phase(sample, lambda: session.record(result))

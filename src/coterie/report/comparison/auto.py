@@ -134,7 +134,7 @@ def _describe_gain(choice: Choice) -> str:
     unit = choice.metric
     scale, what = (100, " points") if unit.is_share else (1, f" of {unit.title}")
     bounds = "" if low != low else f" (95 % interval over clients: {signed(scale * low)} to {signed(scale * high)})"
-    doubt = "; that it gains at all is not certain" if low <= 0 else ""
+    doubt = "; the interval includes no gain" if low <= 0 else ""
     return f"{signed(scale * mean)}{what} over one model for all{bounds}{doubt}"
 
 

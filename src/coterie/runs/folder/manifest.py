@@ -108,7 +108,7 @@ class Manifest:
     def _list(self, digests: Mapping[str, str]) -> None:
         """List digests of files that are about to be written, beside those of the files that are there."""
         listed = (self._read() if self._path.exists() else None) or {}
-        former = {name: [self._find_digest(name)] for name in digests}
+        former = {name: listed.get(name) or [self._find_digest(name)] for name in digests}
         self._save(
             {**listed, **{name: list(dict.fromkeys([found, *former[name]])) for name, found in digests.items()}}
         )

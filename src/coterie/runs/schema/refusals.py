@@ -150,8 +150,8 @@ def _refuse_passes(run: Run, privacy: Privacy, evaluation: Evaluation) -> Iterat
         )
     if evaluation.last > 1 and evaluation.every > 1:
         yield (
-            f"evaluation.last = {evaluation.last} is not possible with run.passes, where none is known to be among "
-            "the last before it is over; set evaluation.every = 1"
+            f"evaluation.last = {evaluation.last} needs evaluation.every = 1 with run.passes: which rounds are the "
+            "last is known only when the run ends"
         )
 
 

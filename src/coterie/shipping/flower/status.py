@@ -120,7 +120,7 @@ class StatusWriter:
 
     def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
         folder = self._runtime.states.folder
-        self._rounds = experiment.run.rounds
+        self._rounds = experiment.expected_rounds
         if folder is not None:
             self._registration.write(folder)
             progress = RunFolder(folder).progress()
@@ -129,6 +129,7 @@ class StatusWriter:
             self._write()
 
     def round(self, round: Round) -> None:
+        self._rounds = round.planned
         self._round, self._groups = round.number, None if round.groups is None else round.groups.tolist()
         self._write()
 

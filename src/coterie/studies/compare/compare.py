@@ -88,7 +88,8 @@ def run_comparison(
         raise BadInput(f"{what} has no effect without tuning; give the number of trials, as in tune = 8")
     if prune and comparison.equal == "passes":
         raise BadInput(
-            "prune = true is not possible with equal = 'passes': trials end early at equal rounds; leave one out"
+            "prune = true is not possible with equal = 'passes': pruning compares trials after equal rounds; leave "
+            "one out"
         )
     if tune is not None:
         check_sampler(sampler)
@@ -174,6 +175,6 @@ def _describe_left(comparison: Comparison, where: ComparisonFolder, outcomes: Ma
     rounds = 0
     for key, cell in left.items():
         progress = where.cell(key).progress()
-        rounds += max(1, cell.experiment.expected_rounds - (0 if progress is None else progress.round))
+        rounds += max(0, cell.experiment.expected_rounds - (0 if progress is None else progress.round))
     said = f"{_count_finished(outcomes)} of {len(outcomes)} runs are finished"
     return f"{said}; {len(left)} {'is' if len(left) == 1 else 'are'} left, with {rounds:,} rounds"
