@@ -94,7 +94,7 @@ def _write(
         *(pl.lit(0).alias(c) for c in ("group", "train_loss", "up_bytes", "down_bytes")),
         pl.lit(True).alias("took_part"),
     )
-    row: dict[str, Any] = dict.fromkeys(rounds_schema(metrics), 1)
+    row: dict[str, Any] = {**dict.fromkeys(rounds_schema(metrics), 1), "failed": 0}
     row |= metrics.summarise(ClientScores(of, zero, np.array(samples, float)))
     folder.write_round(
         1,
