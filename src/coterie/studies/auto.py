@@ -86,15 +86,15 @@ CANDIDATES = (
         is_adapted=True,
     ),
     Candidate(
-        "partial-pooling",
-        "one model, and for each client a shrunk departure from it",
-        {"method": {"name": "partial-pooling"}},
-    ),
-    Candidate(
         "local-only", "a model of its own for each client, trained alone", {"method": {"name": "local-only"}}
     ),
     Candidate("halves", "a model for each group, found by a test on halves", {"method": {"name": "halves"}}),
     Candidate("cfl", "a model for each group, found while training", {"method": {"name": "cfl"}}),
+    Candidate(
+        "partial-pooling",
+        "one model, and for each client a shrunk departure from it",
+        {"method": {"name": "partial-pooling"}},
+    ),
     Candidate("fedrep", "a common body, and a head for each client", {"method": {"name": "fedrep"}}),
     Candidate("ditto", "a model for each client, drawn to a common one", {"method": {"name": "ditto"}}),
 )
