@@ -61,6 +61,8 @@ def renew_table(text: str, method: Entry) -> str:
     Raises:
         ValueError: the page has no such table, or more than one.
     """
+    if not method.settings:
+        return TABLE.sub("", text)
     table = HEAD + "".join(_write_row(setting, text) for setting in method.settings)
     renewed, found = TABLE.subn(lambda _: table, text)
     if found != 1:

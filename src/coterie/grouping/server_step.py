@@ -26,10 +26,15 @@ class ServerStep:
     """
 
     optimizer: Optimizer
+    """Which step is taken."""
     lr: float
+    """The server's learning rate."""
     momentum: float
+    """Share of the first moment that is kept."""
     decay: float
+    """Share of the second moment that is kept (`adam`, `yogi`)."""
     tau: float
+    """What is added to the root of the second moment."""
 
     def begin(self, size: int) -> tuple[Tensor, Tensor]:
         """Return both moments of a group that begins, m and v, `[size]` each; v is `[0]` for `sgd`."""

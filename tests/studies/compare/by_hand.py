@@ -89,7 +89,7 @@ def folder(
             pl.DataFrame([row], ROUNDS),
             pl.DataFrame(clients, RUN_CLIENTS),
             pl.DataFrame(schema=LEDGER),
-            pl.DataFrame(schema=FAILURES),
+            pl.DataFrame([(number, 0, "late")] * row["failed"], schema=FAILURES, orient="row"),
         )
     if people:
         who = {"few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1]}

@@ -33,13 +33,19 @@ class AdaptStart(Request):
     """
 
     own: Tensor
+    """The client's model `[P]`."""
     received: Tensor
+    """The model for all `[P]`."""
     weights: Tensor
-    """All three `[P]`."""
+    """At first `[P]`."""
     part: Part
+    """Where they move."""
     share: float
+    """Of the client's samples, on which they are learnt."""
     eta: float
+    """Their learning rate."""
     passes: int
+    """Passes over those samples."""
 
     def run(self, network: LocalNetwork, samples: Samples, client: Client) -> Trained:
         """Move the weights, and the start with them."""
