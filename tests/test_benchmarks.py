@@ -26,7 +26,7 @@ from benchmarks import (
     measuring,
     planted,
 )
-from benchmarks.document_bars import Judged, Reaches
+from benchmarks.document_bars import Judged, Reaches, faster
 from benchmarks.document_sections import SECTIONS
 from coterie.clients.rules import half_data
 from coterie.methods import METHODS, Method
@@ -44,6 +44,20 @@ def page_of(folder: Path) -> str:
 
 def test_the_committed_page_is_that_of_the_committed_numbers() -> None:
     assert document.PAGE.read_text("utf-8") == page_of(document.KEPT)
+
+
+def test_the_readme_has_the_speeds_of_the_committed_numbers() -> None:
+    text, rows = (
+        (ROOT / "README.md").read_text("utf-8"),
+        json.loads((document.KEPT / "peers.json").read_text("utf-8")),
+    )
+    for line, workload in (("| 50 of 333 CIFAR-10", "W1"), ("| 100 Fashion-MNIST", "W2")):
+        said = re.search(rf"^{re.escape(line)}.*?\| ([\d.]+) times[^|]*\| ([\d.]+) times", text, re.MULTILINE)
+        assert said is not None
+        kept = [faster(workload, 0.0, best=best)(rows["rows"]) for best in (False, True)]
+        assert [float(number) for number in said.groups()] == [
+            round(one.middle, 1) for one in kept if one is not None
+        ]
 
 
 def test_the_page_on_hostile_clients_is_that_of_the_kept_cells() -> None:

@@ -80,7 +80,9 @@ def test_on_one_population_the_simplest_is_chosen(terminal: Terminal) -> None:
     words = ["auto", "digits", "--split", "iid", "--clients", "6", "--rounds", "3", "--seeds", "1", "--no-run"]
     assert terminal(*words, *SMALL, "--only", "linear,fedavg,halves,ditto").code == 0
     (path,) = Path("comparisons").glob(f"*/{CHOSEN}")
-    assert Experiment.from_toml(path).method.name in ("fedavg", "lbfgs")  # one model for all
+    chosen = Experiment.from_toml(path)
+    assert chosen.method.name in ("fedavg", "lbfgs")  # one model for all
+    assert chosen.evaluation.adapt is None
 
 
 def test_a_candidate_that_there_is_not_is_refused(terminal: Terminal) -> None:

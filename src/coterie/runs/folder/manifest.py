@@ -43,10 +43,13 @@ class Manifest:
         return self._path.exists() or self._is_required()
 
     def write(self, files: Mapping[str, bytes]) -> None:
-        """Write files of the run by name, each whole or not at all, and list their digests, be there a list or not.
+        """Write files of the run by name, each whole or not at all, and list their digests.
+
+        Where there is no list, this begins one. Files that an earlier one listed are then missing from it, so that
+        `check` refuses them.
 
         Raises:
-            BadInput: the list is damaged or missing.
+            BadInput: the list is damaged.
         """
         self._list({name: digest(content) for name, content in files.items()})
         for name, content in files.items():
