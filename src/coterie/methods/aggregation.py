@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
 import numpy as np
@@ -30,7 +31,60 @@ _WITH_SETTING = {
 """With which optimizers each of their settings means something."""
 
 
-class Aggregation(Section):
+class Aggregator(ABC):
+    """How models become centres, whoever decides it: settings alone, noise, or a server optimizer around either."""
+
+    @property
+    @abstractmethod
+    def is_mean(self) -> bool:
+        """Whether models are averaged as they came."""
+
+    @abstractmethod
+    def average_groups(
+        self,
+        models: Tensor,
+        groups: NDArray[np.int64],
+        previous: Tensor,
+        weights: ArrayLike | None = None,
+        part: Part | None = None,
+        step: bool = True,
+    ) -> Tensor:
+        """Return the centre of each group's models `[K, P]`.
+
+        Args:
+            models: `[r, P]`, rows in ascending client id.
+            groups: the group of each row `[r]`, 0 … K-1; rows with -1 count nowhere.
+            previous: `[K, P]`; a group without members keeps its row.
+            weights: `[r]`, positive, for the mean; uniform where not given.
+            part: the columns of a model that count, for a server optimizer; these are alone there, or all.
+            step: whether a server optimizer may step; not from what is no model, such as gradients.
+        """
+
+    @abstractmethod
+    def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
+        """Return `sum_j coefficients[k, j] models[j]` for every k; by another rule, the centre of those that count.
+
+        Args:
+            coefficients: `[K, r]`; rows sum to 1.
+            models: `[r, P]`, rows in ascending client id.
+
+        Raises:
+            TypeError: models may not be mixed here.
+        """
+
+    def average(
+        self,
+        models: Tensor,
+        previous: Tensor,
+        weights: ArrayLike | None = None,
+        part: Part | None = None,
+        step: bool = True,
+    ) -> Tensor:
+        """Return the centre of all models `[r, P]`, or `previous` `[1, P]` where there are none; `[1, P]`."""
+        return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights, part, step)
+
+
+class Aggregation(Aggregator, Section):
     """What becomes of models that clients send: which are left out, how much one counts, how they are averaged."""
 
     title = "aggregation"
@@ -141,16 +195,6 @@ class Aggregation(Section):
         part: Part | None = None,
         step: bool = True,
     ) -> Tensor:
-        """Return the centre of each group's models `[K, P]`.
-
-        Args:
-            models: `[r, P]`, rows in ascending client id.
-            groups: the group of each row `[r]`, 0 … K-1; rows with -1 count nowhere.
-            previous: `[K, P]`; a group without members keeps its row.
-            weights: `[r]`, positive, for the mean; uniform where not given.
-            part: the columns of a model that count, for a server optimizer; these are alone there, or all.
-            step: whether a server optimizer may step; not from what is no model, such as gradients.
-        """
         if self.clip_norm is not None:
             models = clip_updates(models, previous[torch.from_numpy(np.maximum(groups, 0))], self.clip_norm)
         if self.rule == "mean":
@@ -159,24 +203,7 @@ class Aggregation(Section):
             return aggregate.group_means(models, groups, previous)
         return robust_centres(models, groups, previous, self.rule, self._share)
 
-    def average(
-        self,
-        models: Tensor,
-        previous: Tensor,
-        weights: ArrayLike | None = None,
-        part: Part | None = None,
-        step: bool = True,
-    ) -> Tensor:
-        """Return the centre of all models `[r, P]`, or `previous` `[1, P]` where there are none; `[1, P]`."""
-        return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights)
-
     def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
-        """Return `sum_j coefficients[k, j] models[j]` for every k; by another rule, the centre of those that count.
-
-        Args:
-            coefficients: `[K, r]`; rows sum to 1.
-            models: `[r, P]`, rows in ascending client id.
-        """
         if self.is_mean:
             return aggregate.mix_models(coefficients, models)
         distinct, which = np.unique(coefficients != 0, axis=0, return_inverse=True)

@@ -38,12 +38,12 @@ from coterie.grouping.affinity import Scaling, layer_discrepancies, scaled_l1
 from coterie.grouping.cluster import dendrogram
 from coterie.grouping.rapid_decrease import count_terms, cut_at, has_decrease_ended, next_cut, radii
 from coterie.grouping.schedule import Layers, Unit, layer_parts, parts_of, periods, unit_names, whole_parts
+from coterie.methods.aggregation import Aggregator
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import serve_picked
 from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView, Split
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
-from coterie.methods.server_optimizer import Aggregator
 from coterie.models.layout import Layout, Part
 
 Parts = Sequence[Part]

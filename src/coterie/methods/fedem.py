@@ -14,29 +14,25 @@ Decisions where the paper is silent, and cost: docs/methods/fedem.md
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.mixture import MixtureShares, MixtureUpdate
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.k_models import draw_models, warn_of_sketches
-from coterie.methods.method import Assignment, Cohort, Method, ServerView
+from coterie.clients.rules.mixture import MixtureUpdate
+from coterie.methods.exchange import Exchange, Exchanges, Replies
+from coterie.methods.k_models import draw_models
+from coterie.methods.method import Cohort, ServerView
 from coterie.methods.mixtures import (
-    FirstComponents,
+    MixtureMethod,
     average_components,
     make_first_components,
     send_components,
-    serve_mixtures,
     update_shares,
-    warn_of_one_component,
 )
 from coterie.methods.privacy import PrivacySupport
-from coterie.methods.registry import METHODS, Grid
+from coterie.methods.registry import METHODS
 
 
 @state("fedem")
@@ -50,51 +46,26 @@ class FedEMState:
 
 @METHODS.add("fedem")
 @dataclass(frozen=True)
-class FedEM(Method[FedEMState]):
+class FedEM(MixtureMethod[FedEMState]):
     """Each client mixes K models that all train together, by shares of its own (Marfoq et al., 2021).
 
     The groups in the tables are the clients with the same largest share. Per round: `m K (P b + 4)` bytes each
     way.
     """
 
-    family = "clustered, soft"
-
-    clusters: Annotated[int, Field(ge=1, description="number of components K"), Grid(2, 3, 4)] = 3
-    init: Annotated[
-        FirstComponents,
-        Field(description="initial models: from the groups of a local round of all, by K-means; or drawn"),
-    ] = "kmeans"
-
     @property
     def privacy_support(self) -> PrivacySupport:
         told = "its clients tell their shares, and train several models on the same samples"
         return PrivacySupport("its clients send several models, and tell their shares", told, told)
-
-    def warnings(self, server: ServerView, rounds: int) -> list[str]:
-        """Warn of K-means on sketches."""
-        return warn_of_sketches(server) if self.init == "kmeans" else []
-
-    def final_warnings(self, state: FedEMState, server: ServerView, rounds: int) -> list[str]:
-        """Say so if one component has the largest share everywhere, which leaves one group."""
-        return warn_of_one_component(state.shares)
 
     def start(self, server: ServerView) -> FedEMState:
         return FedEMState(draw_models(server, self.clusters), np.zeros((server.n, self.clusters)))
 
     def round(self, state: FedEMState, cohort: Cohort) -> Exchanges[FedEMState]:
         models, shares, clients = state.models, state.shares, cohort.clients
-        if cohort.round == 1 and self.init == "kmeans" and self.clusters > 1:
+        if self.begins_with_groups(cohort):
             return FedEMState(*(yield from make_first_components(models, cohort)))
         send = send_components(models, shares, clients)
         replies: Replies = yield Exchange(clients, MixtureUpdate(self.clusters), send)  # steps 1 to 3
         models = average_components(replies, models, cohort.server.aggregation)  # step 4
         return FedEMState(models, update_shares(shares, replies.clients, replies))
-
-    def assignment(self, state: FedEMState, server: ServerView) -> Assignment:
-        return serve_mixtures(state.models, state.shares)
-
-    def newcomer(self, state: FedEMState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Let newcomers find their shares of the components as they are; nothing is trained."""
-        replies: Replies = yield Exchange(clients, MixtureShares(), {"models": Send.all(state.models, clients)})
-        none, answered = np.zeros((len(clients), self.clusters)), np.isin(clients, replies.clients)
-        return serve_mixtures(state.models, update_shares(none, np.flatnonzero(answered), replies))

@@ -16,30 +16,26 @@ Decisions where the paper is silent, and cost: docs/methods/fedrc.md
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.mixture import ConceptUpdate, MixtureShares
+from coterie.clients.rules.mixture import ConceptUpdate
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.k_models import draw_models, warn_of_sketches
-from coterie.methods.method import Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.k_models import draw_models
+from coterie.methods.method import Cohort, Needs, ServerView
 from coterie.methods.mixtures import (
-    FirstComponents,
+    MixtureMethod,
     average_components,
     make_first_components,
     send_components,
-    serve_mixtures,
     update_shares,
-    warn_of_one_component,
 )
 from coterie.methods.privacy import PrivacySupport
-from coterie.methods.registry import METHODS, Grid
+from coterie.methods.registry import METHODS
 
 RAREST = 1e-8
 """How many samples of a class a cluster has at least, so that no share is 0."""
@@ -57,20 +53,12 @@ class FedRCState:
 
 @METHODS.add("fedrc")
 @dataclass(frozen=True)
-class FedRC(Method[FedRCState]):
+class FedRC(MixtureMethod[FedRCState]):
     """Clients with one concept are a cluster, whatever their labels and inputs are like (Guo et al., 2024).
 
     The groups in the tables are the clients with the same largest share. Per round: `m K (P b + 4 + 4 C)` bytes
     each way, of C classes.
     """
-
-    family = "clustered, soft"
-
-    clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(2, 3, 4)] = 3
-    init: Annotated[
-        FirstComponents,
-        Field(description="initial models: from the groups of a local round of all, by K-means; or drawn"),
-    ] = "kmeans"
 
     @property
     def needs(self) -> Needs:
@@ -81,21 +69,13 @@ class FedRC(Method[FedRCState]):
         told = "its clients tell their shares and their classes, and train several models on the same samples"
         return PrivacySupport("its clients send several models, and tell their shares and classes", told, told)
 
-    def warnings(self, server: ServerView, rounds: int) -> list[str]:
-        """Warn of K-means on sketches."""
-        return warn_of_sketches(server) if self.init == "kmeans" else []
-
-    def final_warnings(self, state: FedRCState, server: ServerView, rounds: int) -> list[str]:
-        """Say so if one cluster has the largest share everywhere, which leaves one group."""
-        return warn_of_one_component(state.shares)
-
     def start(self, server: ServerView) -> FedRCState:
         equal = torch.full((self.clusters, server.classes), 1 / server.classes)
         return FedRCState(draw_models(server, self.clusters), np.zeros((server.n, self.clusters)), equal)
 
     def round(self, state: FedRCState, cohort: Cohort) -> Exchanges[FedRCState]:
         models, shares, clients = state.models, state.shares, cohort.clients
-        if cohort.round == 1 and self.init == "kmeans" and self.clusters > 1:
+        if self.begins_with_groups(cohort):
             return FedRCState(*(yield from make_first_components(models, cohort)), state.classes)
         send = send_components(models, shares, clients) | {"classes": Send.all(state.classes, clients)}
         rule = ConceptUpdate(self.clusters, cohort.server.classes)
@@ -109,12 +89,5 @@ class FedRC(Method[FedRCState]):
             (counts / counts.sum(1, keepdim=True)).float(),
         )
 
-    def assignment(self, state: FedRCState, server: ServerView) -> Assignment:
-        return serve_mixtures(state.models, state.shares)
-
-    def newcomer(self, state: FedRCState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Let newcomers find their shares of the clusters as they are; nothing is trained."""
-        send = {"models": Send.all(state.models, clients), "classes": Send.all(state.classes, clients)}
-        replies: Replies = yield Exchange(clients, MixtureShares(), send)
-        none, answered = np.zeros((len(clients), self.clusters)), np.isin(clients, replies.clients)
-        return serve_mixtures(state.models, update_shares(none, np.flatnonzero(answered), replies))
+    def send_to_newcomers(self, state: FedRCState, clients: Ids) -> dict[str, Send]:
+        return super().send_to_newcomers(state, clients) | {"classes": Send.all(state.classes, clients)}

@@ -41,12 +41,12 @@ from coterie.grouping.divergence import js_divergences
 from coterie.grouping.gaps import find_groups, is_look, without_mean_direction
 from coterie.grouping.labels import relabel
 from coterie.grouping.trigger import Rho, hopkins, reweight_batch
+from coterie.methods.aggregation import Aggregator
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Outputs, Replies, Send
 from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView, Split
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.private_layers import evaluate_kept_models, send_shared_part
 from coterie.methods.registry import METHODS, Grid
-from coterie.methods.server_optimizer import Aggregator
 from coterie.models.layout import Layout, Part
 from coterie.randomness import NOBODY
 

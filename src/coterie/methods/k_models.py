@@ -19,9 +19,9 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances
 from coterie.grouping.cluster import average_linkage, better_separated, kmeans
+from coterie.methods.aggregation import Aggregator
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, ServerView
-from coterie.methods.server_optimizer import Aggregator
 from coterie.models.layout import Layout, Part
 
 MAX_REDRAWS = 100

@@ -25,7 +25,8 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.gradient import SendGradient
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
-from coterie.methods.method import Assignment, Cohort, Method, ServerView
+from coterie.methods.method import Cohort, ServerView
+from coterie.methods.one_model import ServesOneModel
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -47,7 +48,7 @@ class LBFGSState:
 
 @METHODS.add("lbfgs")
 @dataclass(frozen=True)
-class LBFGS(Method[LBFGSState]):
+class LBFGS(ServesOneModel[LBFGSState]):
     """One model for all at the optimum of everybody's samples, by sums of gradients (Liu and Nocedal, 1989).
 
     Meant for linear models (`network.name = "linear"`), whose loss is convex. Of the training settings none plays a
@@ -144,14 +145,6 @@ class LBFGS(Method[LBFGSState]):
         pull = layout.where(lambda one: one.role == "weight").copy(torch.zeros_like(gradient), model[0].double())
         gradient += self.l2 / max(1, int(replies.samples.sum())) * pull
         return replies.clients, gradient, buffers.copy(model.clone(), mean)
-
-    def assignment(self, state: LBFGSState, server: ServerView) -> Assignment:
-        return Assignment(state.model, np.zeros(server.n, np.int64))
-
-    def newcomer(self, state: LBFGSState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Serve newcomers the one model."""
-        yield from ()
-        return Assignment(state.model, np.zeros(len(clients), np.int64))
 
 
 def _two_loops(gradient: Tensor, steps: Tensor, changes: Tensor) -> Tensor:

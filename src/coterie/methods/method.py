@@ -14,11 +14,10 @@ from torch import Tensor
 
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.tasks import Task
-from coterie.methods.aggregation import Aggregation
+from coterie.methods.aggregation import Aggregation, Aggregator
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Send
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.scale import Scale
-from coterie.methods.server_optimizer import Aggregator
 from coterie.models.layout import Layout, Part
 from coterie.randomness import stream
 

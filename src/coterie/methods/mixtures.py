@@ -5,17 +5,21 @@ How the models and the shares begin, what clients are sent, and what comes of wh
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
-from coterie.methods.exchange import Exchanges, Ids, Replies, Send
-from coterie.methods.k_models import begin_from_first, cluster_first_models
-from coterie.methods.method import UNKNOWN, Assignment, Cohort
-from coterie.methods.server_optimizer import Aggregator
+from coterie.clients.rules.mixture import MixtureShares
+from coterie.methods.aggregation import Aggregator
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
+from coterie.methods.k_models import begin_from_first, cluster_first_models, warn_of_sketches
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.registry import Grid
 
 FirstComponents = Literal["kmeans", "plain"]
 """How components start: from the clusters that a local round of all shows, or as they are drawn."""
@@ -71,3 +75,54 @@ def warn_of_one_component(shares: NDArray[np.float64]) -> list[str]:
     if clusters == 1 or len(largest) < 2 or len(np.unique(largest)) > 1:
         return []
     return [f"no groups came about: one of {clusters} components has the largest share at all clients"]
+
+
+class HasShares(Protocol):
+    """A state with components `[K, P]`, and each client's shares of them `[n, K]`, 0 for who never took part."""
+
+    @property
+    def models(self) -> Tensor: ...
+
+    @property
+    def shares(self) -> NDArray[np.float64]: ...
+
+
+M = TypeVar("M", bound=HasShares)
+
+
+@dataclass(frozen=True)
+class MixtureMethod(Method[M]):
+    """A method whose clients predict by the mixture of what K models predict, by shares of their own."""
+
+    family = "clustered, soft"
+
+    clusters: Annotated[int, Field(ge=1, description="number of components K"), Grid(2, 3, 4)] = 3
+    init: Annotated[
+        FirstComponents,
+        Field(description="initial models: from the groups of a local round of all, by K-means; or drawn"),
+    ] = "kmeans"
+
+    def warnings(self, server: ServerView, rounds: int) -> list[str]:
+        """Warn of K-means on sketches."""
+        return warn_of_sketches(server) if self.init == "kmeans" else []
+
+    def final_warnings(self, state: M, server: ServerView, rounds: int) -> list[str]:
+        """Say so if one component has the largest share everywhere, which leaves one group."""
+        return warn_of_one_component(state.shares)
+
+    def begins_with_groups(self, cohort: Cohort) -> bool:
+        """Whether this round finds the first components, and trains no mixture."""
+        return cohort.round == 1 and self.init == "kmeans" and self.clusters > 1
+
+    def assignment(self, state: M, server: ServerView) -> Assignment:
+        return serve_mixtures(state.models, state.shares)
+
+    def send_to_newcomers(self, state: M, clients: Ids) -> dict[str, Send]:
+        """Return what newcomers are sent to find their shares."""
+        return {"models": Send.all(state.models, clients)}
+
+    def newcomer(self, state: M, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
+        """Let newcomers find their shares of the components as they are; nothing is trained."""
+        replies: Replies = yield Exchange(clients, MixtureShares(), self.send_to_newcomers(state, clients))
+        none, answered = np.zeros((len(clients), self.clusters)), np.isin(clients, replies.clients)
+        return serve_mixtures(state.models, update_shares(none, np.flatnonzero(answered), replies))

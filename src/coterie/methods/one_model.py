@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -20,16 +21,30 @@ class GlobalState:
     model: Tensor
 
 
-class OneModel(Method[GlobalState]):
-    """A method whose state is one model, which is served to everybody."""
+class HasModel(Protocol):
+    """A state with a model for everybody `[1, P]`."""
 
-    def start(self, server: ServerView) -> GlobalState:
-        return GlobalState(server.initial(0)[None])
+    @property
+    def model(self) -> Tensor: ...
 
-    def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
+
+M = TypeVar("M", bound=HasModel)
+
+
+class ServesOneModel(Method[M]):
+    """A method with one model among what it remembers, which is served to everybody."""
+
+    def assignment(self, state: M, server: ServerView) -> Assignment:
         return Assignment(state.model, np.zeros(server.n, np.int64))
 
-    def newcomer(self, state: GlobalState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
+    def newcomer(self, state: M, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Serve newcomers the one model."""
         yield from ()
         return Assignment(state.model, np.zeros(len(clients), np.int64))
+
+
+class OneModel(ServesOneModel[GlobalState]):
+    """A method that remembers one model and nothing else."""
+
+    def start(self, server: ServerView) -> GlobalState:
+        return GlobalState(server.initial(0)[None])

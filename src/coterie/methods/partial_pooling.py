@@ -26,8 +26,9 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.pooled import PooledUpdate, find_shares
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
-from coterie.methods.method import Assignment, Cohort, Method, ServerView
+from coterie.methods.exchange import Exchange, Exchanges, Log, Replies, Send
+from coterie.methods.method import Assignment, Cohort, ServerView
+from coterie.methods.one_model import ServesOneModel
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -44,7 +45,7 @@ class PoolingState:
 
 @METHODS.add("partial-pooling")
 @dataclass(frozen=True)
-class PartialPooling(Method[PoolingState]):
+class PartialPooling(ServesOneModel[PoolingState]):
     """One model for all, and departures from it that are shrunk by empirical Bayes, layer by layer (Morris, 1983).
 
     Where clients differ by chance alone everybody is served one model, W and its mean step; where each has much to
@@ -90,8 +91,3 @@ class PartialPooling(Method[PoolingState]):
 
     def assignment(self, state: PoolingState, server: ServerView) -> Assignment:
         return Assignment(state.model, np.zeros(server.n, np.int64), own="personal")
-
-    def newcomer(self, state: PoolingState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Serve newcomers the model for all."""
-        yield from ()
-        return Assignment(state.model, np.zeros(len(clients), np.int64))

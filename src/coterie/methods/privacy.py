@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coterie.catalogue import Section
 from coterie.grouping.noise import Noise, noisy_centres
+from coterie.methods.aggregation import Aggregator
 from coterie.models.layout import Part
 
 
@@ -115,7 +116,7 @@ AVERAGES = PrivacySupport("", "", "")
 
 
 @dataclass(eq=False)
-class NoisyAggregation:
+class NoisyAggregation(Aggregator):
     """How models become centres in one round under noise by the server; it takes the place of `Aggregation`.
 
     Weights are left out: every client counts once, for what a large client adds could not be hidden as well.
@@ -134,7 +135,9 @@ class NoisyAggregation:
     sums: int = 0
     short: float = field(default=float("nan"))
 
-    is_mean = False
+    @property
+    def is_mean(self) -> bool:
+        return False
 
     def average_groups(
         self,
@@ -145,22 +148,11 @@ class NoisyAggregation:
         part: Part | None = None,
         step: bool = True,
     ) -> Tensor:
-        """Return the centre of each group's models `[K, P]`; see `Aggregation.average_groups`."""
+        """Return the centre of each group's models `[K, P]`; see `Aggregator.average_groups`."""
         found = noisy_centres(models, groups, previous, self.noise, self.expected, self.rng)
         self.sums += 1
         self.short = found.short
         return found.centres
-
-    def average(
-        self,
-        models: Tensor,
-        previous: Tensor,
-        weights: ArrayLike | None = None,
-        part: Part | None = None,
-        step: bool = True,
-    ) -> Tensor:
-        """Return the centre of all models `[r, P]`; `[1, P]`."""
-        return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights)
 
     def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
         """Refuse: mixtures give a client's model to several sums."""

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.grouping.server_step import ServerStep
-from coterie.methods.aggregation import Aggregation
-from coterie.methods.privacy import NoisyAggregation
+from coterie.methods.aggregation import Aggregator
 from coterie.models.layout import Layout, Part
 
 
@@ -46,7 +45,7 @@ class _Group:
 
 
 @dataclass(eq=False)
-class SteppingAggregation:
+class SteppingAggregation(Aggregator):
     """How models become centres in one round under a server optimizer; it takes the place of `Aggregation`.
 
     A group is known by the model from which its round begins: it goes on with the moments of the group that the
@@ -60,14 +59,16 @@ class SteppingAggregation:
         last: what the last round left; None before the first.
     """
 
-    inner: Aggregation | NoisyAggregation
+    inner: Aggregator
     step: ServerStep
     layout: Layout
     last: ServerMoments | None
     _groups: list[tuple[_Group, _Group]] = field(default_factory=list)
     """Of this round: as it began with each, and as it leaves it."""
 
-    is_mean = False
+    @property
+    def is_mean(self) -> bool:
+        return False
 
     def average_groups(
         self,
@@ -78,7 +79,7 @@ class SteppingAggregation:
         part: Part | None = None,
         step: bool = True,
     ) -> Tensor:
-        """Return each group's model after its step `[K, P]`; see `Aggregation.average_groups`."""
+        """Return each group's model after its step `[K, P]`; see `Aggregator.average_groups`."""
         means = self.inner.average_groups(models, groups, previous, weights)
         if not step:
             return means
@@ -97,17 +98,6 @@ class SteppingAggregation:
                     self._move(began, left, mean, part)
                 inside.put(means[k], part.take(there[0][1].model))
         return means
-
-    def average(
-        self,
-        models: Tensor,
-        previous: Tensor,
-        weights: ArrayLike | None = None,
-        part: Part | None = None,
-        step: bool = True,
-    ) -> Tensor:
-        """Return the one model after its step `[1, P]`; see `Aggregation.average`."""
-        return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights, part, step)
 
     def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
         """Refuse: a mixture of models is no step from an earlier one."""
@@ -143,7 +133,3 @@ class SteppingAggregation:
         moved.put(left.model, x)
         moved.put(left.first, m)
         second.put(left.second, v)
-
-
-Aggregator = Aggregation | NoisyAggregation | SteppingAggregation
-"""How models become centres, whoever decides it."""

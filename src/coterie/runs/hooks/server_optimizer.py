@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coterie.methods import Cohort
-from coterie.methods.aggregation import Aggregation
-from coterie.methods.privacy import NoisyAggregation
 from coterie.methods.server_optimizer import ServerMoments, SteppingAggregation
 from coterie.runs.hooks.hook import Hook
 from coterie.runs.record import RoundResult
@@ -32,7 +30,6 @@ class ServerOptimizer(Hook):
     def server_view(self, cohort: Cohort) -> Cohort:
         step, inner = self.run.experiment.aggregation.server_step, cohort.server.aggregation
         assert step is not None
-        assert isinstance(inner, Aggregation | NoisyAggregation)
         self._stepping = SteppingAggregation(inner, step, cohort.server.layout, self._moments)
         return replace(cohort, server=replace(cohort.server, aggregation=self._stepping))
 
