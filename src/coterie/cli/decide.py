@@ -30,14 +30,23 @@ def decide_items(
         How many runs failed, and whether the hours sufficed.
 
     Raises:
-        BadInput: the claims of an item cannot be decided at this scale, or none of its runs has finished.
+        BadInput: no claim of any item can be decided at this scale, or none of an item's runs has finished.
         KeyboardInterrupt: a run was interrupted.
     """
     from coterie.cli.live_cells import watch_cells
     from coterie.report.reproduction.document import render_one
     from coterie.runs.folder.files import write_whole
 
-    decisions = [Decision.of(item, scale) for item in items]
+    decisions, problems = list[Decision](), list[str]()
+    for item in items:
+        try:
+            decisions.append(Decision.of(item, scale))
+        except BadInput as problem:
+            problems += problem.problems
+    if not decisions:
+        raise BadInput(problems)
+    for problem_of_one in problems if not quiet else ():
+        print_escaped(f"note: {problem_of_one}")
     for decision in decisions:
         decision.comparison(LOOKS[0]).check(folder)
     for directory in (keep, folder):

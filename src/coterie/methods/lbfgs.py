@@ -58,6 +58,7 @@ class LBFGS(ServesOneModel[LBFGSState]):
     """
 
     family = "one model"
+    uses_training = False
 
     l2: Annotated[
         float,

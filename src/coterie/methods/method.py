@@ -202,6 +202,9 @@ class Method(ABC, Generic[S]):
     family: ClassVar[str] = ""
     """Under which of `FAMILIES` it is listed; without one, under others."""
 
+    uses_training: ClassVar[bool] = True
+    """Whether clients train with the settings of `[training]`; where they do not, tuning leaves those alone."""
+
     @abstractmethod
     def start(self, server: ServerView) -> S:
         """Return the state before the first round.

@@ -33,7 +33,6 @@ from coterie.studies.compare.tuning import grid_of
 
 Floats = NDArray[np.float64]
 
-RATE = "training.lr"
 VALIDATION = 0.2
 """The share of a client's samples for validation, where the experiment says none: a tenth of few is noise."""
 

@@ -180,6 +180,17 @@ def test_from_the_command_to_the_front(coterie: Terminal, tmp_path: Path) -> Non
     assert (table["level"], table["claims"][0]["verdict"]) == (LEVEL_OF_A_LOOK, "holds")
 
 
+@pytest.mark.medium
+def test_an_item_that_cannot_be_decided_keeps_no_other_from_it(coterie: Terminal, tmp_path: Path) -> None:
+    circular = MAIN.replace("headline = true", 'circular = "its seconds"\nheadline = true')
+    for name, text in (("a-table1", circular), ("a-table2", QUICK)):
+        (tmp_path / f"papers/{name}.toml").write_text(text, "utf-8")
+    done = coterie("reproduce", "a-table1", "a-table2", "--scale", "small", "--jobs", "1", "--decide", "0")
+    assert done.code == 0, done.err
+    assert "a-table1" in next(line for line in done.out.splitlines() if line.startswith("note: "))
+    assert "the time is up before the look at 4 seeds" in done.out
+
+
 def test_decide_is_refused_without_an_item(coterie: Terminal) -> None:
     done = coterie("reproduce", "--decide", "1")
     assert (done.code, "--decide is for items that are run" in done.err) == (2, True)

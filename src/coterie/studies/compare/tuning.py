@@ -101,12 +101,16 @@ ATTEMPTS = 25
 def tuned_settings(method: str) -> dict[str, Setting]:
     """Return the settings that tuning changes, by dotted key: the method's that have a grid, and the learning rate.
 
-    A method with a learning rate of its own (`method.lr`) has that one alone.
+    A method with a learning rate of its own (`method.lr`) has that one alone, and one whose clients do not train
+    has none.
 
     Raises:
         BadInput: there is no such method.
     """
-    own = {f"method.{s.name}": s for s in catalog("method")[method].settings if s.grid}
+    entry: Any = catalog("method")[method]
+    own = {f"method.{s.name}": s for s in entry.settings if s.grid}
+    if not entry.target.uses_training:
+        return own
     common = {f"training.{s.name}": s for s in section_settings("training") if s.grid}
     return own | {key: s for key, s in common.items() if f"method.{s.name}" not in own}
 
