@@ -14,7 +14,6 @@ from coterie.clients.rules import LocalUpdate
 from coterie.grouping.aggregate import group_means
 from coterie.methods import FLHC, FedAvg
 from coterie.methods.exchange import Exchange, Replies, Send
-from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, planted, train
 from tests.survival import SIZES, local
 
@@ -79,19 +78,6 @@ def test_flhc_7_3_trains_each_cluster_by_fedavg() -> None:
         assert isinstance(found, Replies)
         models = group_means(found.models, groups[clients], models, found.samples)
         assert torch.equal(run.states[number].models, models)
-
-
-@pytest.mark.medium
-def test_flhc_7_3_places_late_clients_and_newcomers() -> None:
-    run = train(FLHC(after=1), planted("incongruent", 2), 8, client_dropout=0.3)
-    missed = run.states[2].groups < 0
-    assert 0 < missed.sum() < 20
-    assert run.ari() == 1.0
-    runtime = local(run)
-    runtime.client_dropout = 0.0
-    runtime.begin_round(9)
-    joined = drive(run.method.newcomer(run.state, np.array([1, 4, 6]), run.server), runtime.answer)
-    assert joined.groups.tolist() == run.groups()[[1, 4, 6]].tolist()
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +11,6 @@ from coterie.clients.rules import LocalUpdate
 from coterie.grouping.aggregate import group_means
 from coterie.methods import FedAvg, Halves
 from coterie.methods.exchange import Exchange, Replies, Send
-from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, grouped, planted, train
 from tests.survival import SIZES, local
 
@@ -63,22 +61,6 @@ def test_halves_train_each_group_by_fedavg() -> None:
         assert isinstance(replies, Replies)
         models = group_means(replies.models, groups[clients], models, replies.samples)
         assert torch.equal(run.states[number].models, models)
-
-
-@pytest.mark.medium
-def test_halves_place_late_clients_and_newcomers() -> None:
-    run = train(Halves(starts=1), planted("feature", 2), 6, client_dropout=0.3)
-    missed = run.states[1].groups < 0
-    assert 0 < missed.sum() < 20
-    for before, after in zip(run.states[1:], run.states[2:], strict=False):
-        settled = before.groups >= 0
-        assert (after.groups[settled] == before.groups[settled]).all()
-    assert run.ari() == 1.0
-    runtime = local(run)
-    runtime.client_dropout = 0.0
-    runtime.begin_round(7)
-    joined = drive(run.method.newcomer(run.state, np.array([1, 4, 6]), run.server), runtime.answer)
-    assert joined.groups.tolist() == run.groups()[[1, 4, 6]].tolist()
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])

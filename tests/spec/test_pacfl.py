@@ -10,9 +10,8 @@ import torch
 
 from coterie.grouping.subspaces import paired_angles, smallest_angles
 from coterie.methods import PACFL, FedAvg
-from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, planted, train
-from tests.survival import SIZES, local
+from tests.survival import SIZES
 
 MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
 
@@ -71,22 +70,6 @@ def test_pacfl_7_1_angles() -> None:
     np.testing.assert_allclose(smallest_angles(bases), [[0, 30, 20], [30, 0, 40], [20, 40, 0]], atol=1e-4)
     bases[1] = 0
     assert paired_angles(bases)[1].tolist() == [90, 0, 90]
-
-
-@pytest.mark.medium
-def test_pacfl_7_1_places_late_clients_and_newcomers() -> None:
-    run = train(PACFL(), planted("feature", 2), 8, client_dropout=0.3)
-    missed = run.states[1].groups < 0
-    assert 0 < missed.sum() < 20
-    for before, after in zip(run.states[1:], run.states[2:], strict=False):
-        settled = before.groups >= 0
-        assert (after.groups[settled] == before.groups[settled]).all()
-    assert run.ari() == 1.0
-    runtime = local(run)
-    runtime.client_dropout = 0.0
-    runtime.begin_round(9)
-    joined = drive(run.method.newcomer(run.state, np.array([1, 4, 6]), run.server), runtime.answer)
-    assert joined.groups.tolist() == run.groups()[[1, 4, 6]].tolist()
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
