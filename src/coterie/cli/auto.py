@@ -99,18 +99,11 @@ def auto(
 
 def _print(choice: Choice, path: Path) -> None:
     """Print the candidates as a table, the choice and its reasons, and where the files are."""
-    from rich.table import Table
-
     from coterie.cli.printing import make_console, say
     from coterie.report.comparison import auto
+    from coterie.report.tables import to_rich
 
-    unit = " (points)" if choice.metric.is_share else ""
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("candidate", "who gets what", choice.metric.title, f"behind{unit}", ""):
-        shown.add_column(title, justify="left" if title in ("candidate", "who gets what", "") else "right")
-    for row in auto.table(choice):
-        shown.add_row(*row)
-    make_console().print(shown)
+    make_console().print(to_rich(auto.table(choice)))
     for sentence in (*auto.describe(choice), *(f"note: {sentence}" for sentence in choice.left_out)):
         say(sentence)
     say(f"written {path}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -182,10 +181,10 @@ def write_files(
 
 def describe_experiment(diagnosis: Diagnosis, suggestion: Suggestion, experiment: Experiment) -> str:
     """Return the experiment of a suggestion as TOML, with the reasons above it."""
+    from coterie.runs.schema import toml
+
     why = (*diagnosis.sentences(), f"{suggestion.method}: {suggestion.reason}")
-    printable = ("".join(sign if sign.isprintable() else "?" for sign in sentence) for sentence in why)
-    lines = [line for sentence in printable for line in textwrap.wrap(sentence, 110)]
-    return "\n".join(f"# {line}" for line in lines) + "\n\n" + suggestion.experiment(experiment).to_toml()
+    return f"{toml.comment(why)}\n{suggestion.experiment(experiment).to_toml()}"
 
 
 def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from coterie.report.comparison.compare import compare
 from coterie.report.numbers import count_of, measured, signed, versus, volume
+from coterie.report.tables import Table
+from coterie.runs.schema import toml
 from coterie.runs.schema.experiment import Experiment
 from coterie.studies.auto import CANDIDATES, ONE, Choice, Scored, choose, count_trials, plan, select
 from coterie.studies.compare.cells import Watcher
@@ -16,9 +17,6 @@ from coterie.studies.compare.spec import Comparison
 
 CHOSEN = "experiment.toml"
 """The file in the folder of the comparison that holds the chosen experiment."""
-
-_LINE = 110
-"""Characters of a line of its comments."""
 
 
 def auto(
@@ -90,29 +88,28 @@ def describe(choice: Choice) -> Iterator[str]:
     )
 
 
-def table(choice: Choice) -> list[list[str]]:
-    """Return a row for each candidate: name, who gets which model, score, and how far it is behind the best."""
-    rows = []
-    for one in choice.scored:
-        mark = "chosen" if one is choice.chosen else "ties" if one.ties else ""
-        rows.append(
-            [
-                one.candidate.label,
-                one.candidate.kind,
-                measured(choice.metric, one.value),
-                _behind(choice, one),
-                mark,
-            ]
-        )
-    return rows
+def table(choice: Choice) -> Table:
+    """Tabulate the candidates: name, who gets which model, score, and how far each is behind the best."""
+    metric = choice.metric
+    header = ["candidate", "who gets what", metric.title, f"behind{' (points)' if metric.is_share else ''}", ""]
+    rows = [
+        [
+            one.candidate.label,
+            one.candidate.kind,
+            measured(metric, one.value),
+            _behind(choice, one),
+            "chosen" if one is choice.chosen else "ties" if one.ties else "",
+        ]
+        for one in choice.scored
+    ]
+    return Table(header, rows, texts=2)
 
 
 def to_toml(choice: Choice) -> str:
     """Return the chosen experiment as TOML, with the reasons above it."""
     scores = [f"{one.candidate.label}: {measured(choice.metric, one.value)}" for one in choice.scored]
     said = [*describe(choice), f"scores  {', '.join(scores)}", *choice.left_out]
-    lines = [line for sentence in said for line in textwrap.wrap(sentence, _LINE, subsequent_indent="        ")]
-    return "\n".join(f"# {line}" for line in lines) + "\n\n" + choice.experiment.to_toml()
+    return f"{toml.comment(said)}\n{choice.experiment.to_toml()}"
 
 
 def _give_reason(choice: Choice) -> str:

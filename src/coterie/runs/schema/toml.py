@@ -120,3 +120,10 @@ def literal(value: Any) -> str:
 def _line(key: str, value: Any) -> str:
     bare = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else literal(key)
     return f"{bare} = {literal(value)}"
+
+
+def comment(sentences: Iterable[str]) -> str:
+    """Return sentences as comments, wrapped; what does not print is a question mark."""
+    printable = ("".join(sign if sign.isprintable() else "?" for sign in sentence) for sentence in sentences)
+    lines = (line for sentence in printable for line in textwrap.wrap(sentence, 110, subsequent_indent="  "))
+    return "".join(f"# {line}\n" for line in lines)
