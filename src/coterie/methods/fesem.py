@@ -102,7 +102,9 @@ class FeSEM(Method[FeSEMState]):
     warm_up: Annotated[
         int, Field(ge=0, description="passes over own data before K-means; 0 for those of any other round")
     ] = 20
-    restarts: Annotated[int, Field(ge=1, description="K-means runs after the warm-up, the best is taken")] = 20
+    restarts: Annotated[
+        int, Field(ge=1, le=10_000, description="K-means runs after the warm-up, the best is taken")
+    ] = 20
     signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that distances see")] = "all"
     weights: Annotated[Literal["uniform", "samples"], Field(description="clients' weights in a centre")] = "uniform"
     members: Annotated[Literal["all", "participants"], Field(description="whose models make a centre")] = "all"

@@ -67,7 +67,9 @@ class Halves(Method[HalvesState]):
         Literal["together", "alone"],
         Field(description="clients of whom everybody differs: one model for all, or each trains alone"),
     ] = "together"
-    starts: Annotated[int, Field(ge=1, description="initial models from which halves are compared (V)")] = 4
+    starts: Annotated[
+        int, Field(ge=1, le=1000, description="initial models from which halves are compared (V)")
+    ] = 4
 
     @property
     def privacy_support(self) -> PrivacySupport:

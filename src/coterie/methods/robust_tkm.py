@@ -62,7 +62,7 @@ class RobustTKM(Method[RobustTKMState]):
         Grid(0.0, 0.05, 0.1),
     ] = 0.05
     iterations: Annotated[int, Field(ge=1, description="steps of a K-means run")] = 8
-    restarts: Annotated[int, Field(ge=1, description="K-means runs, the best is taken")] = 20
+    restarts: Annotated[int, Field(ge=1, le=10_000, description="K-means runs, the best is taken")] = 20
     trim: Annotated[
         float,
         Field(

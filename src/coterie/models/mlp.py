@@ -10,6 +10,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 from torch import nn
 
+MOST_LAYERS = 1000
+"""Layers that settings give a network at most; it is called layer by layer."""
+
 
 def _widths(value: Any) -> Any:
     """Widths as they come from a file (a list or one number) or a command line (`64,32`)."""
@@ -17,7 +20,9 @@ def _widths(value: Any) -> Any:
         parts = [p.strip() for p in value.split(",") if p.strip()]
         if not all(p.isdecimal() for p in parts):
             raise ValueError("write widths separated by commas, such as 64,32")
-        return tuple(int(p) for p in parts)
+        value = tuple(int(p) for p in parts)
+    if isinstance(value, list | tuple) and len(value) > MOST_LAYERS:
+        raise ValueError(f"give at most {MOST_LAYERS:,} widths, not {len(value):,}")
     return (value,) if isinstance(value, int) else value
 
 

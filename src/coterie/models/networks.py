@@ -24,11 +24,12 @@ from coterie.models import cnn, deep, gaussian
 from coterie.models.calling import prepare
 from coterie.models.factory import NetworkCatalog, OwnEntry
 from coterie.models.features import format_shape
-from coterie.models.layout import Layout
+from coterie.models.layout import BYTES_PER_SCALAR, Layout
 from coterie.models.mlp import linear, mlp
 from coterie.models.origin import PLAIN, Origin, add_noise, initialise, load_start, modules_without_reset
 from coterie.plugins import give, is_path
 from coterie.randomness import address
+from coterie.room import require
 
 NETWORKS = NetworkCatalog("network", group="coterie.networks")
 """Networks by name: functions of a sample's shape, the number of outputs, and settings, that give a module."""
@@ -206,27 +207,25 @@ def build_network(
 
 
 LARGE = 10_000
-"""A setting from which on a network is counted before any memory is taken for it."""
-MOST_PARAMETERS = 10**10
-"""Parameters that a network of settings may have: 40 GB a copy, and every worker needs several."""
+"""A setting, or a number of outputs, from which on a network is counted before any memory is taken for it."""
+COPIES = 6
+"""Copies of a model that a run holds at least: the start, the state before and after a round, a network's own
+values, its gradient, and a reply."""
 
 
 def _refuse_too_large(entry: Entry, features: tuple[int, ...], classes: int, settings: Mapping[str, Any]) -> None:
-    """Let a network pass that has no more than `MOST_PARAMETERS`.
+    """Let a network pass that this machine has memory for.
 
     Raises:
-        BadInput: it has more.
+        BadInput: it has more parameters.
     """
     numbers = [n for value in settings.values() for n in (value if isinstance(value, tuple) else (value,))]
-    if max((n for n in numbers if isinstance(n, int)), default=0) < LARGE:
+    if max((n for n in (*numbers, classes) if isinstance(n, int)), default=0) < LARGE:
         return
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in entry.target(features, classes, **settings).parameters())
-    if count > MOST_PARAMETERS:
-        raise BadInput(
-            f"network.name = {entry.name!r} is not possible with these settings: it has {count:,} parameters; it "
-            f"must have {MOST_PARAMETERS:,} at most"
-        )
+    what = f"network.name = {entry.name!r} has {count:,} parameters with these settings and data: training it"
+    require(COPIES * BYTES_PER_SCALAR * count, what, "make it smaller")
 
 
 def _but(modules: list[str]) -> str:

@@ -177,7 +177,7 @@ def test_a_method_without_client_states_has_none() -> None:
 
 @pytest.mark.medium
 def test_what_has_no_room_is_said_before_it_is_tried(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
-    monkeypatch.setattr(footprint, "available_bytes", lambda: CLIENTS * 4 * 15_010)
+    monkeypatch.setattr("coterie.advice.explain.explain.available_bytes", lambda: CLIENTS * 4 * 15_010)
     found = explain(experiment())
     assert found.fits is False
     assert found.first is None

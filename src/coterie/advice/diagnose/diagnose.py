@@ -64,6 +64,8 @@ TURNED = -1
 
 STARTS, DRAWS, RESAMPLES = 4, 999, 20
 """Initial models, random pairings a test, and resamples."""
+MOST_STARTS = 1000
+"""Initial models at most; all clients train from each of them."""
 
 NOT_ASKED = (
     "who gains was not asked: the samples that models are scored on would take part in their batch normalisation; "
@@ -175,8 +177,8 @@ def check_diagnosis(experiment: Experiment, alpha: float = 0.05, starts: int = S
     problems = []
     if not 1 / (1 + DRAWS) <= alpha < 1:
         problems.append(f"alpha = {alpha:g} is not possible; it must be from {1 / (1 + DRAWS):g} up to below 1")
-    if starts < 1:
-        problems.append(f"starts = {starts} is not possible; it must be at least 1")
+    if not 1 <= starts <= MOST_STARTS:
+        problems.append(f"starts = {starts} is not possible; it must be from 1 to {MOST_STARTS}")
     if (unit := experiment.privacy.unit) != "off":
         problems.append(
             f"privacy.unit = {unit!r} is not possible with a diagnosis: no noise covers what clients send of their "

@@ -12,6 +12,7 @@ from coterie.advice.explain import footprint
 from coterie.advice.explain.sampled import OutOfMemory, SampledRuntime
 from coterie.clients.data.federation import Federation
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
+from coterie.room import available_bytes
 from coterie.runs.hooks.picture import MAX_SKETCHED, ModelSketches
 from coterie.runs.hooks.unseen_clients import UnseenClients
 from coterie.runs.schema.experiment import Experiment, prepare
@@ -174,7 +175,7 @@ def explain(experiment: Experiment) -> Explanation:
     prepared = prepare(experiment)
     elsewhere = experiment.run.runtime != "local"
     here = prepared.experiment.updated({"run.runtime": "local", "run.ray_address": None})
-    free, before = footprint.available_bytes(), footprint.resident_bytes()
+    free, before = available_bytes(), footprint.resident_bytes()
     begun = time.perf_counter()
     with closing(Session(replace(prepared, experiment=here))) as session:
         start = time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""How much memory a run takes, and how much this machine has."""
+"""How much memory a run takes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,6 @@ import numpy as np
 from torch import Tensor
 
 KIB = 1024
-
-
-def available_bytes() -> int | None:
-    """Return the bytes that a new process may take without swapping; None where the system does not say."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines())
-        free = int(lines["MemAvailable"].split()[0]) * KIB
-    except (OSError, KeyError):
-        return None
-    left = _container_bytes()
-    return free if left is None else min(free, left)
-
-
-def _container_bytes() -> int | None:
-    """Return the bytes that a container's limit leaves; None where there is no limit."""
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = (group / "memory.max").read_text("ascii").strip()
-        used = int((group / "memory.current").read_text("ascii"))
-        numbers = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
-    except (OSError, ValueError):
-        return None
-    # The kernel gives up cached pages of files when memory runs short.
-    return None if limit == "max" else int(limit) - used + int(numbers.get("inactive_file", 0))
 
 
 def resident_bytes() -> int:
