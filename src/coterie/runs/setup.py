@@ -168,6 +168,8 @@ def load_federation(prepared: Prepared) -> Federation:
             test_path=data.test_path,
             named=named_columns(data),
         )
+        if experiment.privacy.unit != "off":
+            whole = replace(whole, task=whole.task.unfitted())
         found = divide(
             whole,
             data.split,

@@ -17,7 +17,7 @@ from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules import Gradients, LocalUpdate, Losses, Order, Score, Train, Training
 from coterie.clients.rules.meta import MetaTrain
-from coterie.clients.tasks import TASKS, Classification, Targets, Task
+from coterie.clients.tasks import TASKS, Classification, Regression, Targets, Task
 from coterie.errors import BadInput
 from coterie.plugins import give
 from coterie.runtime.local.runtime import EngineSpec
@@ -98,7 +98,7 @@ def test_engines_agree_on_weights(task: Classification, tmp_path: Path) -> None:
 
 
 def test_a_gradient_is_that_of_autograd(tmp_path: Path) -> None:
-    data = data_for(tmp_path, "regression")
+    data = data_for(tmp_path, Regression(target_scale="none"))
     engine = engine_for(data, "sequential", Training())
     model = engine.client(Order(0, 1, LocalUpdate(), {}), {}).initial()
     (found, *_) = answers(engine, Gradients(model, full=True))

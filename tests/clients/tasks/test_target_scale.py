@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import torch
 import coterie
 from coterie.clients.tasks import Forecasting, Regression
 from coterie.errors import BadInput
+from coterie.runs.schema.experiment import prepare
+from coterie.runs.setup import load_federation
 
 TARGETS = np.random.default_rng(0).normal([2e5, 1.0], [5e4, 1e-3], (200, 2)).astype(np.float32)
 
@@ -78,17 +81,39 @@ def test_wrong_scales_are_refused() -> None:
 
 
 @pytest.mark.medium
-def test_prices_are_learnt_at_the_default_learning_rate(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "privacy", "is_scaled"),
+    [
+        ({}, {}, True),
+        ({"target_scale": "global"}, {}, True),
+        ({"target_scale": "none"}, {}, False),
+        ({}, {"unit": "client", "epsilon": 1}, False),
+    ],
+    ids=["by default", "global", "none", "with privacy"],
+)
+def test_targets_are_standardised_unless_somebody_says_otherwise_or_privacy_forbids_it(
+    task: dict[str, Any], privacy: dict[str, Any], is_scaled: bool, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(240, 4))
     prices = 200_000 + 50_000 * x[:, 0] + rng.normal(0, 5_000, 240)
     np.savez(tmp_path / "prices.npz", x=x, y=prices, client=np.arange(240) % 4)
-    result = coterie.run(
-        coterie.Experiment(
-            method="fedavg",
-            data=str(tmp_path / "prices.npz"),
-            task={"name": "regression", "target_scale": "global"},
-            run={"rounds": 15, "workers": 1, "folder": str(tmp_path)},
-        )
+    asked = coterie.Experiment(
+        method="fedavg",
+        data=str(tmp_path / "prices.npz"),
+        task={"name": "regression", **task},
+        privacy=privacy,
+        run={"rounds": 15, "workers": 1, "folder": str(tmp_path)},
     )
-    assert 4_000 < result.rounds["rmse"][-1] < 30_000, "in the units of the targets; the noise alone is 5,000"
+    federation = load_federation(prepare(asked))
+    assert isinstance(federation.task, Regression)
+    if not is_scaled:
+        assert federation.task.target_scale == "none"
+        return
+    scale = federation.task.target_scale
+    assert isinstance(scale, tuple)
+    (mean,), (deviation,) = scale
+    assert mean == pytest.approx(200_000, rel=0.1)
+    assert deviation == pytest.approx(50_000, rel=0.2)
+    error = coterie.run(asked).rounds["rmse"][-1]
+    assert 4_000 < error < 30_000, "in the units of the targets; the noise alone is 5,000"

@@ -215,7 +215,7 @@ def _say_remedy(session: Session) -> str:
     data, task = session.experiment.data, session.population.task
     unscaled = (data.standardise or "none") == "none" and not task.tokens
     flags = ["--set standardise=global"] if unscaled else []
-    if getattr(task, "target_scale", "not a setting of this task") is None:
+    if getattr(task, "target_scale", "not a setting of this task") == "none":
         flags += [f"--set task.name={task.name}", "--set task.target_scale=global"]
     other = "another --set lr=…"
     return f"{' '.join(flags)}, or {other}" if flags and not data.is_remote else other

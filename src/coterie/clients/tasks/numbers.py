@@ -89,12 +89,13 @@ class Regression(Task):
     ] = "mse"
     delta: Annotated[float, Field(gt=0, description="where the Huber loss turns from squared to absolute")] = 1.0
     target_scale: Annotated[
-        Literal["global"] | tuple[tuple[float, ...], tuple[float, ...]] | None,
+        Literal["auto", "global", "none"] | tuple[tuple[float, ...], tuple[float, ...]],
         Field(
             description="the network learns targets less their mean, over their deviation: global takes those of "
-            "all clients' training samples, [[means], [deviations]] says them; without it, targets as they are"
+            "all clients' training samples, [[means], [deviations]] says them, none leaves targets as they are; "
+            "auto is global where clients are simulated without privacy"
         ),
-    ] = None
+    ] = "auto"
     numbers = True
     batchable = True
     metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
@@ -137,9 +138,9 @@ class Regression(Task):
         Raises:
             BadInput: it is such a scale.
         """
-        if self.target_scale is None:
+        if self.target_scale in ("auto", "none"):
             return
-        if type(self).losses is not Regression.losses or type(self).predict is not Regression.predict:
+        if not self._is_plain():
             raise BadInput(
                 f"task.target_scale is not possible with {self.name}, which has a loss or predictions of its own; "
                 "leave it out"
@@ -155,10 +156,15 @@ class Regression(Task):
                 f"number{'s' * (outputs > 1)} each, and deviations above 0"
             )
 
+    def _is_plain(self) -> bool:
+        """Return whether losses and predictions are those of this class, which know of a scale."""
+        return type(self).losses is Regression.losses and type(self).predict is Regression.predict
+
     def advise(self, targets: NDArray[Any]) -> list[str]:
         """Return a note where targets `[N, …]` are so large or small that usual learning rates do not fit them."""
         size = float(np.sqrt(np.square(targets, dtype=np.float64).mean())) if targets.size else 1.0
-        if self.target_scale is not None or 1 / FAR_FROM_1 <= size <= FAR_FROM_1 or not size:
+        scaled = self.target_scale not in ("auto", "none")
+        if scaled or not self._is_plain() or 1 / FAR_FROM_1 <= size <= FAR_FROM_1 or not size:
             return []
         return [
             f"the targets are of size {size:,.4g} (root mean square), and usual learning rates are for 1; "
@@ -167,7 +173,7 @@ class Regression(Task):
 
     def fit(self, targets: NDArray[Any], outputs: int) -> Self:
         """Return the task with mean and deviation of the training targets `[N, outputs]`, if these are wanted."""
-        if self.target_scale != "global":
+        if self.target_scale != "global" and not (self.target_scale == "auto" and self._is_plain()):
             return self
         self._check_scale(outputs)
         values = targets.astype(np.float64)
@@ -176,8 +182,13 @@ class Regression(Task):
         scale = (tuple(values.mean(0).tolist()), tuple(deviation.tolist()))
         return replace(self, target_scale=scale).with_metrics(self.metrics)
 
+    def unfitted(self) -> Self:
+        if self.target_scale != "auto":
+            return self
+        return replace(self, target_scale="none").with_metrics(self.metrics)
+
     def in_own_units(self, outputs: Tensor) -> Tensor:
-        if self.target_scale is None:
+        if self.target_scale in ("auto", "none"):
             return outputs
         mean, deviation = self._scale(outputs)
         return (outputs.flatten(1) * deviation + mean).reshape(outputs.shape)
@@ -198,7 +209,7 @@ class Regression(Task):
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         # Like the targets, whatever shape the values of a sample have in the network.
-        if self.target_scale is not None:
+        if self.target_scale not in ("auto", "none"):
             mean, deviation = self._scale(targets)
             targets = (targets - mean) / deviation
         away = outputs.flatten(1) - targets

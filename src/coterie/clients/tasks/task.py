@@ -154,6 +154,10 @@ class Task(ABC):
         """
         return self
 
+    def unfitted(self) -> Task:
+        """Return the task that takes nothing from targets of its own accord, as a promise of privacy needs it."""
+        return self
+
     def advise(self, targets: NDArray[Any]) -> list[str]:
         """Return notes on the training targets `[N, …]` of a simulation's clients, before it is fitted to them."""
         return []
