@@ -35,6 +35,7 @@ from coterie.plugins import import_modules
 
 if TYPE_CHECKING:
     from coterie.studies.compare.beside import Which
+    from coterie.studies.compare.cells import Watcher
     from coterie.studies.compare.compare import Compared
     from coterie.studies.compare.spec import Comparison
 
@@ -158,7 +159,7 @@ def compare(
         comparison = choose_free_name(comparison, parent)
         if charts is not None:
             charts.mkdir(parents=True, exist_ok=True)  # if it cannot be made, nothing runs
-        from coterie.cli.live_cells import CellLines, watch_cells
+        from coterie.cli.live_cells import watch_cells
         from coterie.report.comparison.compare import compare as run_comparison
     place = parent / comparison.name
     which = cast("Which", baselines or ("done" if quiet else "cheap"))
@@ -169,7 +170,7 @@ def compare(
     again = shlex.join(["coterie", "compare", str(place), *more])
     again += allow_flags(find_paths(comparison.tables()).values())
     with exit_on_interrupt(f"interrupted; what is finished is kept, go on with: {again}"):
-        with watch_cells(quiet) as observer:
+        with watch_cells(quiet, holds_notes=True) as observer:
             compared = run_comparison(
                 comparison,
                 folder=parent,
@@ -180,15 +181,12 @@ def compare(
                 observer=observer,
                 baselines=which,
             )
-        # What was printed while the runs went on is just above the table.
-        is_above = observer.has_told if isinstance(observer, CellLines) else lambda _: False
-        unmet = [sentence for sentence in compared.unmet() if not is_above(sentence)]
         if compared.status == "interrupted":
             if compared.summary is not None:
-                _print_results(compared, unmet, quiet)
+                _print_results(compared, observer, quiet)
             print_escaped(compared.left)
             raise KeyboardInterrupt
-        _print_results(compared, unmet, quiet)
+        _print_results(compared, observer, quiet)
         if charts is not None:
             _save_charts(compared, charts, quiet)
     if compared.failures():
@@ -338,8 +336,9 @@ def _find_owners(
     return section, name, owners
 
 
-def _print_results(compared: Compared, unmet: Sequence[str], quiet: bool) -> None:
+def _print_results(compared: Compared, observer: Watcher, quiet: bool) -> None:
     """Print which cells failed, the table, the notes, what did not come about, and where the files are."""
+    from coterie.cli.live_cells import CellLines
     from coterie.cli.printing import make_console, say
     from coterie.report.comparison.table import to_rich
 
@@ -353,8 +352,13 @@ def _print_results(compared: Compared, unmet: Sequence[str], quiet: bool) -> Non
         return
     console = make_console()
     console.print(to_rich(compared.summary, console.width, compared.frames.metrics))
-    for note in (*compared.notes, *unmet):
+    for note in compared.notes:
         say(f"note: {note}")
+    assert isinstance(observer, CellLines)  # whoever is not quiet
+    observer.tell_notes(compared.notes)
+    for sentence in compared.unmet():
+        if not observer.has_told(sentence):
+            say(f"note: {sentence}")
     say(f"folder  {path}")
     say(f"tables  {path / 'table.md'}, {path / 'table.tex'}, {path / 'summary.parquet'}")
     say(f"page    {path / 'report.html'}")

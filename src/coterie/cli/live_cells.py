@@ -22,28 +22,30 @@ from coterie.studies.compare.spec import Cell
 
 
 @contextmanager
-def watch_cells(quiet: bool = False, console: Console | None = None) -> Iterator[Watcher]:
+def watch_cells(
+    quiet: bool = False, console: Console | None = None, *, holds_notes: bool = False
+) -> Iterator[Watcher]:
     """Give the observer that shows how cells get on. Leaving the context ends the display, also after an error.
 
     Args:
         quiet: show nothing.
         console: where to show it; None for standard output.
+        holds_notes: the caller prints what the runs have noted, by `CellLines.tell_notes`, behind a table.
     """
     console = console or EscapingConsole(highlight=False)
     if quiet:
         yield Watcher()
-    elif console.is_terminal:
-        bars = LiveCells(console)
-        try:
-            yield bars
-        finally:
-            bars.stop()
-    else:
-        lines = CellLines(console)
-        try:
-            yield lines
-        finally:
-            lines.tell_notes()
+        return
+    watching = (LiveCells if console.is_terminal else CellLines)(console)
+    try:
+        yield watching
+    except BaseException:
+        holds_notes = False
+        raise
+    finally:
+        watching.stop()
+        if not holds_notes:
+            watching.tell_notes()
 
 
 class CellLines(Watcher):
@@ -52,6 +54,8 @@ class CellLines(Watcher):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._notes: list[tuple[Cell, str]] = []
+        self._has_tried = False
+        self._runs: set[str] = set()
         self._told: set[str] = set()
         self._told_kinds: set[tuple[str, str]] = set()
 
@@ -59,13 +63,19 @@ class CellLines(Watcher):
         self._cells, self._done = len(todo) + done, done
         self._rounds = {cell.key: 0 for cell in todo}
         self._planned = {cell.key: cell.experiment.expected_rounds for cell in todo}
+        self._runs |= {cell.key for cell in todo if not cell.trial}
         self._before: dict[str, int] = {}
         self._reached: dict[str, tuple[RunMetric, float]] = {}
         self._running: dict[str, Cell] = {}
         self._since = time.monotonic()
         if todo:
+            # Whoever has seen trials wants to know when the runs begin that count.
+            tries = bool(todo[0].trial)
+            self._word = "tuning" if tries else "final" if self._has_tried else "cell"
+            self._has_tried |= tries
+            what = count_of(self._cells, "trial" if tries else "final run" if self._word == "final" else "cell")
             there = f", of which {done} {'is' if done == 1 else 'are'} finished" if done else ""
-            self.say(f"{count_of(self._cells, 'cell')}{there}")
+            self.say(f"{what}{there}")
 
     def begun(self, cell: Cell) -> None:
         self._running[cell.key] = cell
@@ -79,21 +89,28 @@ class CellLines(Watcher):
             self._reached[cell.key] = metric, value
 
     def note(self, cell: Cell, text: str) -> None:
-        self._notes.append((cell, text))
+        if not cell.trial:  # that some settings do not work is what trials are for
+            self._notes.append((cell, text))
 
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         self._running.pop(cell.key, None)
         self._planned[cell.key] = self._rounds[cell.key]  # it may have ended sooner than expected, or failed
         self._done += 1
         self._tell_ended(cell, outcome)
-        if self._done == self._cells:
-            self.tell_notes()
 
-    def tell_notes(self) -> None:
-        """Print what the runs have noted since, each note once in all, with the first that say it."""
+    def stop(self) -> None:
+        """Release the terminal; stopping twice is harmless."""
+
+    def tell_notes(self, beside: Sequence[str] = ()) -> None:
+        """Print what the runs have noted since, each note once in all, with the first that say it.
+
+        Args:
+            beside: sentences that are printed already, of which some hold a note.
+        """
         for note in gather_notes(self._notes):
-            if note.text not in self._told and not note.kinds <= self._told_kinds:
-                self.say(f"note: {note.describe(len(self._planned))}", "yellow")
+            is_known = note.text in self._told or any(note.text in sentence for sentence in beside)
+            if not is_known and not note.kinds <= self._told_kinds:
+                self.say(f"note: {note.describe(len(self._runs))}", "yellow")
                 self._told.add(note.text)
             self._told_kinds |= note.kinds
         self._notes.clear()
@@ -104,7 +121,7 @@ class CellLines(Watcher):
 
     def _tell_ended(self, cell: Cell, outcome: CellOutcome) -> None:
         if outcome.status == "failed":
-            self.say(f"{self.count}  {cell.label}: failed: {outcome.sentence}", "red")
+            self.say(f"{self.count}  {cell.label}: failed: {outcome.sentence}", "" if cell.trial else "red")
             return
         reached = ""
         if cell.key in self._reached:
@@ -115,7 +132,7 @@ class CellLines(Watcher):
     @property
     def count(self) -> str:
         """Write how many cells are done, of how many."""
-        return f"cell {self._done:>{len(str(self._cells))}}/{self._cells}"
+        return f"{self._word} {self._done:>{len(str(self._cells))}}/{self._cells}"
 
     @property
     def left(self) -> str:
@@ -162,8 +179,6 @@ class LiveCells(CellLines):
             self.stop()
 
     def stop(self) -> None:
-        """Release the terminal; stopping twice is harmless."""
-        self.tell_notes()
         self._live.stop()
 
     def _show(self) -> None:
@@ -172,7 +187,7 @@ class LiveCells(CellLines):
     def _picture(self) -> RenderableType:
         head = Table.grid(padding=(0, 2))
         bar = ProgressBar(self._cells, self._done, width=24, complete_style="cyan", finished_style="green")
-        head.add_row(Text(f"{self._done} of {count_of(self._cells, 'cell')}"), bar, Text(self.left))
+        head.add_row(Text(self.count), bar, Text(self.left))
         rows = Table.grid(padding=(0, 2))
         for key, cell in self._running.items():
             rows.add_row(

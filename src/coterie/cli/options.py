@@ -313,7 +313,8 @@ def parse_whole_number(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS or int(text) < 1:
-        raise BadInput(f"--{option} {text!r} is not possible; it must be a whole number, at least 1")
+        meant = "; --seed 0 is the seed" if option == "seeds" and text == "0" else ""
+        raise BadInput(f"--{option} {text!r} is not possible; it must be a whole number, at least 1{meant}")
     return int(text)
 
 

@@ -150,7 +150,8 @@ def test_clients_with_few_samples_are_placed_and_said() -> None:
         ({"alpha": 0.0}, "alpha = 0 is not possible; it must be from 0.001 up to below 1"),
         ({"alpha": 1.0}, "alpha = 1 is not possible; it must be from 0.001 up to below 1"),
         ({"alpha": float("nan")}, "alpha = nan is not possible; it must be from 0.001 up to below 1"),
-        ({"starts": 0}, "starts = 0 is not possible; it must be at least 1"),
+        ({"starts": 0}, "starts = 0 is not possible; it must be from 1 to 1000"),
+        ({"starts": 10**9}, "starts = 1000000000 is not possible; it must be from 1 to 1000"),
     ],
 )
 def test_what_is_not_possible_is_refused(settings: dict[str, Any], sentence: str) -> None:

@@ -323,14 +323,14 @@ def test_the_page_on_data_says_every_name() -> None:
         (
             np.arange(90) % 70 + 18,
             "regression",
-            "labels are numbers of 70 values from 18 to 87, so this is a",
+            "are the labels, 70 numbers from 18 to 87,",
         ),
-        (RNG.normal(size=90), "regression", "labels are numbers of 90 values from "),
+        (RNG.normal(size=90), "regression", "are the labels, 90 numbers from "),
         (np.where(np.arange(90) < 3, np.nan, np.arange(90) / 7), "regression", "3 of 90 samples have no label"),
         (
             np.arange(90) % 70,
             "classification",
-            "labels are 70 classes from 0 to 69; task.name =",
+            "are the labels, 70 whole numbers from 0 to 69,",
         ),
         (np.arange(90) % 20 * 3, "classification", "labels were numbered in sorted order: 0 is 0, 3 is 1"),
         (np.arange(90) % 70 - 1, "classification", "2 of 90 samples have no label and were left out"),

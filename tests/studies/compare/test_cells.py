@@ -284,20 +284,20 @@ def test_a_line_a_cell_without_a_terminal() -> None:
         "cell 2/4  fedavg, seed 0  accuracy 87.5%  0:00 left",
         "cell 3/4  fedavg, seed 1: failed: ValueError: [no]",
         "cell 4/4  ifca(clusters=2), seed 0  0:00 left",
+        "4 cells, of which 3 are finished",
+        "cell 4/4  fedavg, seed 1  ",
         "note: labels were numbered in sorted order: good is 0, scrap is 1 (all 3 runs)",
         "note: fedavg: none of 2 E-steps (of fedavg, seed 0) moved a [client] (seed 0; 1 other is alike but for "
         "the numbers)",
         "note: ifca(clusters=2), seed 0: a [remark]",
-        "4 cells, of which 3 are finished",
-        "cell 4/4  fedavg, seed 1  ",
     ]
     assert shown(terminal=False, quiet=True) == shown(terminal=True, quiet=True) == ""
 
 
 def test_bars_on_a_terminal() -> None:
     printed = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(terminal=True))
-    assert "1 of 4 cells" in printed
-    assert "4 of 4 cells" in printed
+    assert "cell 1/4" in printed
+    assert "cell 4/4" in printed
     assert re.search(r"fedavg, seed 0 +round 3/3 +87.5%", printed)
     assert "cell 3/4  fedavg, seed 1: failed: ValueError: [no]" in printed
 

@@ -199,10 +199,10 @@ def test_another_comparison_gets_a_folder_of_its_own(terminal: Terminal) -> None
 
 @pytest.mark.medium
 def test_what_runs_say_alike_is_printed_once(terminal: Terminal) -> None:
-    """While they run, by the first that says it, and with the table, of how many runs."""
+    """Behind the table, of how many runs."""
     words = ["fedavg", "ditto", *SMALL, "--rounds", "1", "--seeds", "2", "--set", "training.lr=1e4"]
     live, _, behind = " ".join(terminal("compare", *words).out.split()).partition("rounds to target")
-    assert live.count("training diverged for 4 of 4 clients") == 1
+    assert "training diverged" not in live
     assert behind.count("training diverged for 4 of 4 clients") == 1
     assert "(seed 0; 1 other is alike but for the numbers)" in behind
     # Printed again it is said with the table alone.

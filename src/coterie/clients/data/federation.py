@@ -482,7 +482,7 @@ def _assembled(
         true_groups=_product(groupings),
         public=None if public is None else torch.from_numpy(public),
         few_shot=few_shot,
-        notes=(*dataset.notes, *dataset.task.advise(targets)),
+        notes=(*dataset.notes, *fitted.advise(targets)),
         task=fitted,
         outputs=dataset.outputs,
         preparation=preparation,

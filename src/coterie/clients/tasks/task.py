@@ -159,7 +159,7 @@ class Task(ABC):
         return self
 
     def advise(self, targets: NDArray[Any]) -> list[str]:
-        """Return notes on the training targets `[N, …]` of a simulation's clients, before it is fitted to them."""
+        """Return notes on the training targets `[N, …]` of a simulation's clients, once it is fitted to them."""
         return []
 
     def in_own_units(self, outputs: Tensor) -> Tensor:

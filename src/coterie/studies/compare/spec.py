@@ -71,7 +71,8 @@ def _read_seeds(given: Any) -> tuple[int, ...]:
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
     if not seeds or not whole or len(set(seeds)) < len(seeds):
         raise ValueError(
-            f"it must be how many, 1 to {MOST_SEEDS}, or a list of different numbers from 0 on, as in [0, 3, 7]"
+            f"it must be how many, 1 to {MOST_SEEDS}, or a list of different numbers from 0 on, as in [0, 3, 7]; "
+            "1 is seed 0 alone"
         )
     return seeds
 
@@ -122,11 +123,14 @@ class Cell:
     """Whether its scores are those after the clients' adaptation."""
     until: int | None = None
     """The round after which it is stopped, so that it can be gone on with; None for the last."""
+    trial: int = 0
+    """Which trial of the method's tuning it is, from 1 on; 0 where it is none."""
 
     @property
     def label(self) -> str:
         """The cell in words, for messages."""
-        return ", ".join([*filter(None, [self.setting]), self.method, f"seed {self.seed}"])
+        number = f"trial {self.trial}" if self.trial else f"seed {self.seed}"
+        return ", ".join([*filter(None, [self.setting]), self.method, number])
 
 
 @dataclass(frozen=True)

@@ -278,8 +278,12 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
                     f"{where}: {tied} of {others} other trials tie with the pick within noise, paired by client on "
                     "validation samples"
                 )
-            if own["value"].null_count() == own.height:
-                found.append(f"{where}: no trial has a value, and the settings stay as they are")
+            if lost := own["value"].null_count():
+                found.append(
+                    f"{where}: {lost} of {own.height} trials diverged or broke off, and none of them was picked"
+                    if lost < own.height
+                    else f"{where}: no trial has a value, and the settings stay as they are"
+                )
     return found
 
 
@@ -356,6 +360,8 @@ class _Search:
         if self.prune or self.sampler != GRID:
             left = min(left, BRACKET)
         self._open = list(islice(self._left, left))
+        for number, trial in enumerate(self._open, start=len(self.trials) + 1):
+            trial.cell = replace(trial.cell, trial=number)
         return len(self._open)
 
     def due(self, rung: int) -> list[_Trial]:

@@ -32,12 +32,13 @@ def choose_task(labels: NDArray[Any], notes: list[str]) -> Task:
     first, last = values[0], values[-1]
     if first in (0, 1) and last - first == count - 1 and (values == np.floor(values)).all():
         notes.append(
-            f"labels are {count} classes from {first:g} to {last:g}; task.name = 'regression' makes them numbers"
+            f"are the labels, {count} whole numbers from {first:g} to {last:g}, classes or amounts? They are taken "
+            "for classes; --set task.name=regression takes them for amounts"
         )
         return CLASSIFICATION
     notes.append(
-        f"labels are numbers of {count:,} values from {first:g} to {last:g}, so this is a regression; "
-        "task.name = 'classification' makes each value a class"
+        f"are the labels, {count:,} numbers from {first:g} to {last:g}, classes or amounts? They are taken for "
+        "amounts, so that this is a regression; --set task.name=classification takes each for a class"
     )
     return Regression()
 
