@@ -39,6 +39,7 @@ COMMANDS = (
     "export",
     "list",
     "new",
+    "schema",
     "flower",
 )
 """The files that hold commands, in the order of the help."""
@@ -59,6 +60,7 @@ Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden gro
   coterie report first             its page again, --against RUN, --charts DIR
   coterie watch                    every run on a live page
   coterie new experiment.toml      every setting in a file to edit, and then
+  coterie schema                   what a file may hold, for editors
   coterie explain experiment.toml  what it will take: memory, time, bytes
   coterie run experiment.toml      run it
   coterie compare fedavg fesem     methods over seeds: a table, a page

@@ -108,6 +108,9 @@ def compare(
     prune: Annotated[
         bool, typer.Option("--prune", help="End the worse half of each four trials early, at equal rounds for all.")
     ] = False,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Train the runs that count on validation samples, too.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting that all have in common; repeatable."),
@@ -139,7 +142,7 @@ def compare(
         participation=participation,
         holdout_clients=holdout_clients,
     )
-    top: dict[str, Any] = {"name": name, "baseline": baseline, "equal": equal}
+    top: dict[str, Any] = {"name": name, "baseline": baseline, "equal": equal, "refit": refit or None}
     top |= {
         "seeds": seeds and toml.value_of(f"[{seeds}]" if "," in seeds else seeds),
         "target": target and toml.value_of(target),

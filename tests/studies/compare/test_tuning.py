@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from scipy import stats
 
 import coterie
@@ -21,7 +22,7 @@ from coterie.errors import BadInput
 from coterie.runs import setup
 from coterie.runs.folder.metrics import summary
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.schema.experiment import Experiment, Prepared
+from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.schema.names import catalog
 from coterie.runs.schema.registry import section_settings
 from coterie.runs.setup import load_federation
@@ -540,3 +541,29 @@ def test_no_method_measures_test_data_where_validation_data_count(
     monkeypatch.setattr(setup, "load_federation", scrambled)
     assert measured("validation") == validated != tested
     assert measured("test") != tested
+
+
+def test_runs_that_count_may_train_on_validation_samples() -> None:
+    """Trials do not, nor do methods that look at these samples themselves; the test samples stay the same."""
+    methods = {"fedavg": "fedavg", "ditto": {"method": {"name": "ditto", "dynamic": True}}}
+    before, after = comparison(methods, adapted={}), comparison(methods, adapted={}, refit=True)
+    assert Comparison.from_toml(after.to_toml()) == after
+    for own, refitted in zip(before.cells(), after.cells(), strict=True):
+        kept, whole = (load_federation(prepare(cell.experiment)) for cell in (own, refitted))
+        counts = [len(kept.slice(0, name)[0]) for name in ("train", "validation", "test")]
+        trained = counts[0] if own.method == "ditto" else counts[0] + counts[1]
+        assert len(whole.slice(0, "train")[0]) == trained
+        assert torch.equal(whole.slice(0, "test")[0], kept.slice(0, "test")[0])
+    for search in tuning.plan_searches(after, Path("pool")):
+        assert all(cell.experiment.data.validation for cell in possible_cells(search))
+
+
+def test_learning_rates_come_first_and_are_the_same_for_all() -> None:
+    """Before any other setting changes, all rates of the grid are tried, in one order."""
+    searches = tuning.plan_searches(comparison({"fedprox": "fedprox", "ditto": "ditto"}, adapted={}), Path("pool"))
+    rates = len(grid_of(searches[0].cell.experiment)["training.lr"])
+    for search in searches:
+        search.begin(rates)
+    first = [[trial.changes for trial in search.due(0)] for search in searches]
+    assert first[0] == first[1]
+    assert [list(changes) for changes in first[0]] == [[], *[["training.lr"]] * (rates - 1)]

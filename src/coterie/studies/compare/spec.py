@@ -23,7 +23,7 @@ from coterie.plugins import find_refusal, give
 from coterie.runs.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, RunMetrics, known_metrics
 from coterie.runs.schema import toml
 from coterie.runs.schema.experiment import Experiment
-from coterie.runs.schema.names import CHOICES, absolute_data, find_failed_imports
+from coterie.runs.schema.names import CHOICES, absolute_data, build_method, find_failed_imports
 from coterie.runs.schema.names import find_paths as find_experiment_paths
 from coterie.runs.schema.registry import SECTIONS, as_table, field_names, keys_deciding
 from coterie.runs.schema.sections import LONGEST_NAME, NAME, NAME_RULES, Data, TaskChoice, make_name
@@ -91,6 +91,7 @@ class _Given(BaseModel):
     measure: str | None = None
     target: Annotated[float, Field(strict=True)] | None = None
     equal: Literal["rounds", "passes"] = "rounds"
+    refit: bool = False
     methods: Annotated[list[str] | dict[_Label, str | _Table], Field(min_length=1)]
     adapted: dict[_Label, str] | None = None
     experiment: _Table = {}
@@ -162,6 +163,9 @@ class Comparison:
     equal: Literal["rounds", "passes"] = "rounds"
     """What all methods have as much of. For passes, each ends once its clients have trained on as many samples as
     `training.epochs` of everybody who takes part make in the rounds of the comparison (`run.passes`)."""
+    refit: bool = False
+    """Whether the runs that count, those of no trial, train on validation samples, too, but where a method needs
+    these."""
     is_measure_named: bool = field(default=True, compare=False)
     """Whether `measure` was asked for; else it is the first metric's mean over clients (`measured_by`)."""
     is_named: bool = field(default=True, compare=False)
@@ -257,6 +261,7 @@ class Comparison:
             tuned,
             adapted,
             known.equal,
+            known.refit,
             known.measure is not None,
             (known.name or name) is not None,
         )
@@ -287,6 +292,7 @@ class Comparison:
         whole |= {"measure": self.measure} if self.is_measure_named else {}
         whole |= {"target": self.target} if self.target is not None else {}
         whole |= {"equal": self.equal} if self.equal != "rounds" else {}
+        whole |= {"refit": True} if self.refit else {}
         whole["adapted"] = self.adapted
         whole["experiment"] = self.experiment
         whole["methods"] = {variant.name: variant.tables for variant in self.methods}
@@ -367,7 +373,10 @@ class Comparison:
             whole["run"] = {**self._budget(setting), **method.tables.get("run", {}), "seed": seed}
         if method.name in self.adapted.values():
             whole["evaluation"] = {"adapt": {}, **whole.get("evaluation", {})}  # as many epochs as in a round
-        return Experiment.from_tables(whole)
+        found = Experiment.from_tables(whole)
+        if not self.refit or found.evaluation.on == "validation" or build_method(found.method).needs.validation:
+            return found
+        return found.updated({"data.validation": 0.0})  # the test samples stay the same
 
     def _budget(self, setting: Variant) -> dict[str, Any]:
         """Return the keys of `run` by which the methods in a setting end after equally many local passes.
@@ -458,8 +467,6 @@ def deciding_tables(experiment: Experiment) -> dict[str, dict[str, Any]]:
 
 def _public(experiments: Iterable[Experiment]) -> int | None:
     """Return the number of public samples for a setting's experiments; None if it is set or none are needed."""
-    from coterie.runs.schema.names import build_method
-
     open_ = [e for e in experiments if e.data.public is None]
     most = max((build_method(e.method).needs.public for e in open_), default=0)
     return _public_of(open_[0].data.name, most) if most else None

@@ -5,11 +5,12 @@ validation samples (`evaluation.on`). Test samples are never looked at: not for 
 A method that looks at validation data in training still does, for that is its own rule: Ditto with `dynamic`,
 FedCPS with `lambda_mode = "grid"`, DC-PFL with `trial_loss = "validation"`.
 
-The settings as they are come first. By default the search is a seeded random one over a finite grid, without
-replacement. The other samplers (`coterie.studies.compare.samplers`) search the ranges that the grids span, by
-Optuna. All methods get the same number of trials, and with pruning the same number of rounds: trials come in
-brackets of `BRACKET`, and at a quarter and at half of the rounds the better half of a bracket goes on. Optuna's own
-pruners decide on each trial as it comes in, so that a method's rounds would depend on the order of its values.
+The settings as they are come first, then other learning rates alone, the same for all methods. After these the
+search is by default a seeded random one over a finite grid, without replacement. The other samplers
+(`coterie.studies.compare.samplers`) search the ranges that the grids span, by Optuna. All methods get the same
+number of trials, and with pruning the same number of rounds: trials come in brackets of `BRACKET`, and at a
+quarter and at half of the rounds the better half of a bracket goes on. Optuna's own pruners decide on each trial
+as it comes in, so that a method's rounds would depend on the order of its values.
 
 What is tried next depends on the values of ended trials alone, told in the order in which they were asked for. So
 the runs in the pool are all that a search remembers: after a kill it asks again for the same trials, finds their
@@ -289,7 +290,7 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
 
 def _first_cells(comparison: Comparison) -> list[Cell]:
     """Return one cell per method and setting: its settings as they are, measured on validation samples."""
-    cells = replace(comparison, seeds=comparison.seeds[:1], adapted={}).cells()
+    cells = replace(comparison, seeds=comparison.seeds[:1], adapted={}, refit=False).cells()
     return [_change_cell(cell, {"evaluation.on": "validation"}) for cell in cells]
 
 
@@ -461,6 +462,11 @@ class _Search:
         start = self.cell.experiment
         if first := self._try({}):
             yield first
+        # Rates matter most, and all methods try the same ones first.
+        rates = {key: values for key, values in grid.items() if key.endswith(".lr")}
+        for changes in draw_points(rates, start.run.seed, "rates") if rates else ():
+            if trial := self._try(changes):
+                yield trial
         # One stream for all settings and labels of a method: they try the same points.
         for changes in draw_points(grid, start.run.seed, start.method.name):
             if trial := self._try(changes):

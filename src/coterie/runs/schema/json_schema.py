@@ -1,0 +1,40 @@
+"""The JSON Schema of an experiment's TOML file, by which editors complete keys and mark mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import create_model
+
+from coterie.runs.schema.names import CHOICES, catalog
+from coterie.runs.schema.registry import SECTIONS
+
+
+def experiment_schema() -> dict[str, Any]:
+    """Return it, with the settings of every method, network and task that is listed.
+
+    What a path names, as in `my_models:net`, may have any settings.
+    """
+    sections: dict[str, Any] = {title: (section, None) for title, section in SECTIONS.items()}
+    schema: dict[str, Any] = create_model("Experiment", **sections).model_json_schema()
+    schema |= {"$schema": "http://json-schema.org/draft-07/schema#", "additionalProperties": False}
+    for title in CHOICES:
+        entries = {entry.name: entry.schema.model_json_schema() for entry in catalog(title)}
+        common = schema["$defs"][SECTIONS[title].__name__]["properties"]
+        schema["properties"][title] = _choice(entries, common, title != "method")
+        schema["$defs"] |= {key: value for own in entries.values() for key, value in own.get("$defs", {}).items()}
+    return schema
+
+
+def _choice(entries: dict[str, Any], common: dict[str, Any], has_auto: bool) -> dict[str, Any]:
+    """Return a section whose name decides which settings there are, beside those that it always has."""
+    listed = {"enum": [*["auto"] * has_auto, *entries]}
+    name = {**common["name"], "anyOf": [listed, {"pattern": ":"}]}
+    cases = [
+        {
+            "if": {"properties": {"name": {"const": one}}, "required": ["name"]},
+            "then": {"properties": {**common, **own.get("properties", {})}, "additionalProperties": False},
+        }
+        for one, own in entries.items()
+    ]
+    return {"anyOf": [name, {"type": "object", "properties": {**common, "name": name}, "allOf": cases}]}

@@ -1,0 +1,67 @@
+"""Editors accept what Coterie accepts, and mark what it refuses."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.errors import BadInput
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.json_schema import experiment_schema
+from coterie.runs.schema.names import catalog
+from tests.commandline import Terminal
+
+Draft7Validator: Any = pytest.importorskip("jsonschema").Draft7Validator
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    found = json.loads(json.dumps(experiment_schema()))
+    Draft7Validator.check_schema(found)
+    return Draft7Validator(found)
+
+
+@pytest.mark.medium
+def test_what_the_command_prints_accepts_a_file_with_every_setting(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    call = Terminal(capsys)
+    assert call("new", str(tmp_path / "all.toml")).code == 0
+    printed = json.loads(call("schema").out)
+    written = tomllib.loads((tmp_path / "all.toml").read_text("utf-8"))
+    assert written
+    Draft7Validator(printed).validate(written)
+
+
+@pytest.mark.parametrize("kind", ["method", "network", "task"])
+def test_every_name_is_accepted_with_its_defaults(validator: Any, kind: str) -> None:
+    for entry in catalog(kind):
+        validator.validate({kind: entry.name})
+        defaults = {s.name: s.default for s in entry.settings if isinstance(s.default, bool | int | float | str)}
+        validator.validate({kind: {"name": entry.name, **defaults}})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"trainin": {}},
+        {"training": {"lr": "fast"}},
+        {"training": {"learning_rate": 0.1}},
+        {"method": "nope"},
+        {"method": {"name": "fesem", "cluster": 3}},
+        {"method": {"name": "fesem", "clusters": 0}},
+        {"network": {"name": "mlp", "channels": [3]}},
+    ],
+)
+def test_what_is_refused_is_marked(validator: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        Experiment.from_tables(wrong).check()
+    assert not validator.is_valid(wrong)
+
+
+def test_a_method_of_ones_own_may_have_any_settings(validator: Any) -> None:
+    validator.validate({"method": {"name": "my_file:Mine", "strength": 3}})
