@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import create_model
+from pydantic import BaseModel, create_model
 
 from coterie.runs.schema.names import CHOICES, catalog
 from coterie.runs.schema.registry import SECTIONS
@@ -16,14 +16,15 @@ def experiment_schema() -> dict[str, Any]:
     What a path names, as in `my_models:net`, may have any settings.
     """
     sections: dict[str, Any] = {title: (section, None) for title, section in SECTIONS.items()}
-    schema: dict[str, Any] = create_model("Experiment", **sections).model_json_schema()
-    schema |= {"$schema": "http://json-schema.org/draft-07/schema#", "additionalProperties": False}
+    model: type[BaseModel] = create_model("Experiment", **sections)
+    found = model.model_json_schema()
+    found |= {"$schema": "http://json-schema.org/draft-07/schema#", "additionalProperties": False}
     for title in CHOICES:
         entries = {entry.name: entry.schema.model_json_schema() for entry in catalog(title)}
-        common = schema["$defs"][SECTIONS[title].__name__]["properties"]
-        schema["properties"][title] = _choice(entries, common, title != "method")
-        schema["$defs"] |= {key: value for own in entries.values() for key, value in own.get("$defs", {}).items()}
-    return schema
+        common = found["$defs"][SECTIONS[title].__name__]["properties"]
+        found["properties"][title] = _choice(entries, common, title != "method")
+        found["$defs"] |= {key: value for own in entries.values() for key, value in own.get("$defs", {}).items()}
+    return found
 
 
 def _choice(entries: dict[str, Any], common: dict[str, Any], has_auto: bool) -> dict[str, Any]:
