@@ -16,11 +16,17 @@ from coterie.room import available_bytes
 from coterie.runs.hooks.picture import MAX_SKETCHED, ModelSketches
 from coterie.runs.hooks.unseen_clients import UnseenClients
 from coterie.runs.schema.experiment import Experiment, prepare
+from coterie.runs.schema.refusals import cohort_size
 from coterie.runs.session import Session
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.threads import cores
 
 T = TypeVar("T")
+
+MOST_EPOCHS = 10
+"""Epochs that clients try at most; of more, time and samples are scaled."""
+MOST_BYTES = 1_000_000_000
+"""Bytes of models in one exchange that are tried at most; of more, a smaller cohort is asked, and costs scaled."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,9 @@ def explain(experiment: Experiment) -> Explanation:
     """
     prepared = prepare(experiment)
     elsewhere = experiment.run.runtime != "local"
-    here = prepared.experiment.updated({"run.runtime": "local", "run.ray_address": None})
+    asked = prepared.experiment
+    epochs = min(asked.training.epochs, MOST_EPOCHS)
+    here = asked.updated({"run.runtime": "local", "run.ray_address": None, "training.epochs": epochs})
     free, before = available_bytes(), footprint.resident_bytes()
     begun = time.perf_counter()
     with closing(Session(replace(prepared, experiment=here))) as session:
@@ -188,9 +196,11 @@ def explain(experiment: Experiment) -> Explanation:
             notes.append("all is said of this machine alone, with run.runtime = 'local'")
         first = later = None
         end = 0.0
+        part = _shrink_cohort(session)
+        shares = Shares(epochs / asked.training.epochs if epochs else 1.0, part)
         try:
-            first = _round(session, sample, 1)
-            later = _round(session, sample, 2) if run.rounds > 1 else None
+            first = _round(session, sample, 1, shares)
+            later = _round(session, sample, 2, shares) if run.rounds > 1 else None
             end = sum(_phase(sample, session.find(ModelSketches).draw)[1:])
             if UnseenClients.is_on(session):
                 end += sum(_phase(sample, session.find(UnseenClients).receive)[1:])
@@ -203,14 +213,16 @@ def explain(experiment: Experiment) -> Explanation:
             first = later = None
             notes.append("so time and traffic of the run are not predicted")
         return Explanation(
-            session.experiment,
+            session.experiment.updated(
+                {"run.participation": run.participation, "training.epochs": asked.training.epochs}
+            ),
             (*session.describe(), _describe_head(session.layout)),
             session.engine,
             session.engine_reason,
             sample.together,
             workers,
             _stored(session, workers),
-            tuple(_memory(session, sample, before)),
+            tuple(_memory(session, sample, before, part)),
             free,
             start,
             first,
@@ -227,21 +239,40 @@ def _describe_head(layout: Layout) -> str:
     return f"head and body: {layout.layers[-1]} is the head, {size:,} of {of:,} parameters ({why})"
 
 
-def _round(session: Session, sample: SampledRuntime, number: int) -> Cost:
-    """Play a round and its evaluation, and return what they cost."""
+@dataclass(frozen=True)
+class Shares:
+    """Which share of a round is tried."""
+
+    epochs: float
+    clients: float
+
+
+def _shrink_cohort(session: Session) -> float:
+    """Let a round ask no more clients than have room for their models; return which share of the cohort that is."""
+    run, each = session.experiment.run, session.layout.size * BYTES_PER_SCALAR
+    cohort, room = cohort_size(session.server.n, run.participation), max(2, MOST_BYTES // max(1, each))
+    if cohort <= room:
+        return 1.0
+    session.experiment = session.experiment.updated({"run.participation": room / session.server.n})
+    return cohort_size(session.server.n, session.experiment.run.participation) / cohort
+
+
+def _round(session: Session, sample: SampledRuntime, number: int, shares: Shares) -> Cost:
+    """Play a share of a round and its evaluation, and return what the whole costs."""
     last = number == session.experiment.expected_rounds
     result, training, serving = _phase(sample, lambda: session.play_round(number))
     result.scores, evaluating, counting = _phase(sample, lambda: session.evaluate(result.state, last))
     row, _, recording = _phase(sample, lambda: session.record(result))
+    read = sum(result.trained_samples.values()) / (shares.clients * shares.epochs)
     return Cost(
-        training,
-        serving + recording,
+        training / (shares.clients * shares.epochs),
+        serving / shares.clients + recording,
         evaluating + counting,
-        row["participants"],
-        row["up_bytes"],
-        row["down_bytes"],
+        round(row["participants"] / shares.clients),
+        round(row["up_bytes"] / shares.clients),
+        round(row["down_bytes"] / shares.clients),
         row["simulated_seconds"],
-        int(sum(result.trained_samples.values())) * _clients(session).inputs[:1].nbytes,
+        int(read) * _clients(session).inputs[:1].nbytes,
     )
 
 
@@ -267,8 +298,8 @@ def _stored(session: Session, workers: int) -> Stored:
     return Stored(inputs.nbytes, 0, f"in memory, shared by {users}" if workers > 1 else "in memory")
 
 
-def _memory(session: Session, sample: SampledRuntime, before: int) -> list[MemoryPart]:
-    """Return the parts of a run's memory at its peak."""
+def _memory(session: Session, sample: SampledRuntime, before: int, share: float) -> list[MemoryPart]:
+    """Return the parts of a run's memory at its peak, where a share of the cohort was asked."""
     whole, n = _clients(session), session.server.n
     public = 0 if whole.public is None else whole.public.nbytes
     data = (whole.inputs.nbytes if whole.file is None else 0) + whole.labels.nbytes + public
@@ -278,7 +309,11 @@ def _memory(session: Session, sample: SampledRuntime, before: int) -> list[Memor
         MemoryPart("Python and libraries", before),
         MemoryPart("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),
         MemoryPart("models sent", peak.sent, "in the largest exchange, each once"),
-        MemoryPart("answers", peak.answers, f"in the largest exchange, of {peak.clients:,} clients"),
+        MemoryPart(
+            "answers",
+            round(peak.answers / share),
+            f"in the largest exchange, of {round(peak.clients / share):,} clients",
+        ),
     ]
     if scalars := sample.largest_state:
         # What is replaced stays until the round is whole.

@@ -21,7 +21,7 @@ class Training(Section):
     """
 
     title = "training"
-    epochs: Annotated[int, Field(ge=0, description="passes over the client's data in a round (E)")] = 1
+    epochs: Annotated[int, Field(ge=0, le=10_000, description="passes over the client's data in a round (E)")] = 1
     batch_size: Annotated[int, Field(ge=1, description="samples in a minibatch (B)")] = 32
     lr: Annotated[
         float, Field(ge=0, description="learning rate in the first round"), Grid(0.001, 0.005, 0.01, 0.05, 0.1, 0.5)
