@@ -9,6 +9,7 @@ from typing import Any
 
 import altair as alt
 
+from coterie.errors import escape_lines
 from coterie.report.drawing.figure import Chart
 from coterie.runs.folder.files import write_whole
 
@@ -41,10 +42,19 @@ def render_png(chart: Chart) -> bytes:
 
 
 def specification(chart: Chart) -> dict[str, Any]:
-    """Return the chart in Vega-Lite, without the address of its schema."""
-    spec: dict[str, Any] = chart.to_dict(validate=False)  # the tests check every chart
+    """Return the chart in Vega-Lite, without the address of its schema; names of others are escaped."""
+    spec: dict[str, Any] = _escaped(chart.to_dict(validate=False))  # the tests check every chart
     spec.pop("$schema", None)
     return spec
+
+
+def _escaped(value: Any) -> Any:
+    """Return a value in which all that does not print, and that no drawing may hold, is written as in a literal."""
+    if isinstance(value, str):
+        return escape_lines(value)
+    if isinstance(value, Mapping):
+        return {key: _escaped(inner) for key, inner in value.items()}
+    return [_escaped(inner) for inner in value] if isinstance(value, list) else value
 
 
 def language_version() -> str:

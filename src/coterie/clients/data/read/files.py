@@ -325,7 +325,10 @@ def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named
             )
         if held[key].dtype.kind not in "biufUS":
             raise BadInput(f"{path}: {key} is of type {held[key].dtype}; its columns must hold numbers or text")
-        features = pl.DataFrame(held[key], schema=[str(name) for name in names])
+        called = [str(name) for name in names]
+        if any("\ud800" <= sign <= "\udfff" for name in called for sign in name):  # half a pair is no text
+            raise BadInput(f"{path}: {roles['columns']} holds a name that is no text; write it in Unicode")
+        features = pl.DataFrame(held[key], schema=called)
     return Columns(
         str(path),
         features,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -120,7 +121,11 @@ def _open(file: Path, look: Callable[[Any], Any]) -> Any:
     from PIL import Image
 
     try:
-        with Image.open(file) as image:
-            return look(image)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as image:
+                return look(image)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise BadInput(f"{file} unfolds to more pixels than an image may have; make it smaller") from None
     except OSError as error:
         raise BadInput(f"{file} is no image that can be read ({type(error).__name__}); replace it") from None

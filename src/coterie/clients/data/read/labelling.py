@@ -23,6 +23,8 @@ def choose_task(labels: NDArray[Any], notes: list[str]) -> Task:
     Classification for texts and for numbers of at most 20 values or without a gap from 0 or 1 on; regression for
     other numbers. Named datasets have their own; clients who hold their data have classification.
     """
+    if labels.ndim == 1 and labels.dtype.kind in "OSU":
+        _refuse_names(labels)
     if labels.dtype.kind not in "if" or labels.ndim != 1:
         return CLASSIFICATION
     values = np.unique(labels[~is_unlabelled(labels, are_classes=True)])
@@ -41,6 +43,24 @@ def choose_task(labels: NDArray[Any], notes: list[str]) -> Task:
         "amounts, so that this is a regression; --set task.name=classification takes each for a class"
     )
     return Regression()
+
+
+MOST_TEXTS = 1000
+"""Different texts that are taken for classes whatever they are; of more, a class must have two samples or more."""
+
+
+def _refuse_names(labels: NDArray[Any]) -> None:
+    """Let texts `[N]` pass that classes may be called by, and not samples.
+
+    Raises:
+        BadInput: there are about as many texts as samples.
+    """
+    count = len(set(labels.tolist()))
+    if count > MOST_TEXTS and 2 * count > len(labels):
+        raise BadInput(
+            f"the labels are {count:,} different texts for {len(labels):,} samples, as names of samples are; name "
+            "the column of the outcome by data.label, or write task.name = 'classification' if these are classes"
+        )
 
 
 RARE = 0.2

@@ -95,8 +95,8 @@ def find_columns(
     found: list[Column] = []
     if isinstance(table, pl.DataFrame):
         training = table if columns.given_split is None else table.filter(columns.given_split != 2)
-        for name in table.columns:
-            if table.schema[name] not in (pl.String, pl.Categorical, pl.Enum):
+        for name, kind in table.schema.items():
+            if kind not in (pl.String, pl.Categorical, pl.Enum):
                 found.append(Column(name))
                 continue
             values = training[name].cast(pl.String)
@@ -190,12 +190,14 @@ def make_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArr
     if not known.columns:
         notes.append("the model knows no columns by name; the features were taken in the order of the file")
         known = Preparation(tuple(Column(name) for name in table.columns))
-    names = [column.name for column in known.columns]
-    missing = [name for name in names if name not in table.columns]
+    names, there = dict.fromkeys(column.name for column in known.columns), set(table.columns)
+    missing = [name for name in names if name not in there]
     extra = [n for n in table.columns if n not in names and n not in known.ignored and not is_id(n)]
     problems = []
     if missing:
-        problems.append(f"{columns.where} has no {list_columns(missing)}; it needs the columns {shorten(names)}")
+        problems.append(
+            f"{columns.where} has no {list_columns(missing)}; it needs the columns {shorten(list(names))}"
+        )
     if extra:
         problems.append(
             f"{columns.where} has {list_columns(extra)} that training had not; leave it out, or train with it"

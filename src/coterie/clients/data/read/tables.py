@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ from coterie.clients.data.read.columns import (
     read_split,
 )
 from coterie.errors import BadInput
+from coterie.room import require
 
 SEPARATORS = ",;\t|"
 """What may stand between the values of a `.csv` file; the one that its first line has most often does."""
@@ -133,7 +135,8 @@ def without_counters(files: list[Columns]) -> list[Columns]:
     tables = [file.features for file in files if isinstance(file.features, pl.DataFrame)]
     if len(tables) < len(files):
         return files
-    names = [n for n in tables[0].columns if all(n in table.columns and _counts_rows(table[n]) for table in tables)]
+    counting = [{column.name for column in table.get_columns() if _counts_rows(column)} for table in tables]
+    names = [name for name in tables[0].columns if all(name in own for own in counting)]
     if not names or len(names) == len(tables[0].columns):
         return files
     why = dict.fromkeys(names, "it numbers the rows")
@@ -157,6 +160,10 @@ def read_parquet(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
         BadInput: it is damaged, or its columns cannot be used.
     """
     try:
+        columns = len(pl.read_parquet_schema(path))
+        _refuse_many(path, columns)
+        rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+        require(rows * columns * BYTES_PER_VALUE, f"{path}, with {rows:,} rows of {columns:,}", "take fewer rows")
         table = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise BadInput(
@@ -164,6 +171,11 @@ def read_parquet(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
         ) from None
     return read_table(table, str(path), labelled, named)
 
+
+MOST_COLUMNS = 50_000
+"""Columns of a table at most; each is looked at by itself."""
+BYTES_PER_VALUE = 8
+"""What a value of a table takes as it is read, before it becomes an input."""
 
 FIRST_LINE = 2
 """Where the first sample of a `.csv` file is, as a spreadsheet counts."""
@@ -177,6 +189,19 @@ def read_csv(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
     """
     columns = read_table(read_csv_table(path), str(path), labelled, named, FIRST_LINE)
     return replace(columns, lines=np.arange(len(columns.features)) + FIRST_LINE)
+
+
+def _refuse_many(path: Path, columns: int) -> None:
+    """Let a table pass that has no more columns than can be looked at one by one.
+
+    Raises:
+        BadInput: it has more.
+    """
+    if columns > MOST_COLUMNS:
+        raise BadInput(
+            f"{path} has {columns:,} columns, and a table may have {MOST_COLUMNS:,}; save so many features as one "
+            "array in a .npz file"
+        )
 
 
 def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
@@ -194,7 +219,8 @@ def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
             first = file.readline().strip("\r\n")
         separator = max(SEPARATORS, key=first.count)
         names = [name.strip().strip('"') for name in first.split(separator)]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        _refuse_many(path, len(names))
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice and '"' not in first:
             raise BadInput(f"{path} has column {twice[0]!r} twice; give every column a name of its own")
         read = partial(
@@ -218,8 +244,10 @@ def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
             f"{path} cannot be read as a table ({type(error).__name__}: {reason}); mend it",
             told=f"{path} cannot be read as a table ({type(error).__name__}); mend it",
         ) from None
-    empty = [name for name in table.columns if table[name].is_null().all()]  # of no type, whatever was inferred
-    return table.with_columns(pl.col(empty).cast(pl.Null))
+    empty = [
+        column.name for column in table.get_columns() if column.is_null().all()
+    ]  # of no type, whatever was inferred
+    return table.with_columns(pl.col(empty).cast(pl.Null)) if empty else table
 
 
 def _list_column(column: pl.Series, where: str) -> NDArray[Any]:
