@@ -94,7 +94,7 @@ def test_fedcps_3_8_2_an_infinite_pull_holds_every_model() -> None:
         (FedCPS(4, **PLAIN, init="redraw"), IFCA(clusters=4)),
         (FedCPS(2, **PLAIN, weights="samples", init="plain"), IFCA(clusters=2, weights="samples", init="plain")),
         (FedCPS(3, **PLAIN, init="plain"), IFCA(clusters=3, init="plain")),
-        (FedCPS(4, **PLAIN, init="kmeans", freeze=False), IFCA(clusters=4, init="kmeans")),
+        (FedCPS(4, **PLAIN, init="kmeans", warm_up=0, freeze=False), IFCA(clusters=4, init="kmeans")),
         (
             FedCPS(4, 2, lambda_mode="fixed", lambda_0=0.0, init="redraw"),
             IFCA(clusters=4),

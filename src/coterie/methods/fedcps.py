@@ -134,6 +134,8 @@ class FedCPS(Method[FedCPSState]):
     The mean of updates is the mean of models less their common start. So models are uploaded, which makes Eq. 5
     exact, and FedCPS without pull and shared layers the same as IFCA to the last bit.
 
+    The warm-up lets a round show groups also where one epoch teaches little (docs/methods/fedcps.md, D6).
+
     Per round: down `m (P_G + K P_H) b` bytes, frozen `m P b`; up `m (P b + 8)`. What lambda is computed from (mean
     samples, tau^2, the median) are settings and not counted. Modes without noise send 4 bytes less.
     """
@@ -171,6 +173,9 @@ class FedCPS(Method[FedCPSState]):
             "average linkage, or by K-means; redrawn until all are picked; or drawn once"
         ),
     ] = "silhouette"
+    warm_up: Annotated[
+        int, Field(ge=0, description="passes over own data before heads come from groups; 0 for those of any round")
+    ] = 20
     last_update: Annotated[
         Literal["all", "head", "none"],
         Field(
@@ -201,7 +206,8 @@ class FedCPS(Method[FedCPSState]):
         if self.lambda_0 > 0 or self.lambda_mode not in ("eq3_calibrated", "fixed"):
             return ""
         is_apart = self.personal_layers == "all" or self.personal_layers >= len(layout.layers)
-        return "FedAvg" if self.clusters == 1 else "IFCA" if is_apart else ""
+        is_warmed = self.warm_up > 0 and self.init in ("silhouette", "kmeans")
+        return "FedAvg" if self.clusters == 1 else "IFCA" if is_apart and not is_warmed else ""
 
     def final_warnings(self, state: FedCPSState, server: ServerView, rounds: int) -> list[str]:
         """Say so if one cluster suits everybody best, which leaves one group."""
@@ -220,7 +226,9 @@ class FedCPS(Method[FedCPSState]):
         server, clients, layout = cohort.server, cohort.clients, cohort.server.layout
         if cohort.round == 1 and self.clusters > 1:
             if self.init in ("silhouette", "kmeans"):
-                replies, labels = yield from cluster_first_models(state.models[0], self.clusters, cohort, self.init)
+                replies, labels = yield from cluster_first_models(
+                    state.models[0], self.clusters, cohort, self.init, self.warm_up or None
+                )
                 begun = begin_from_first(state.models, labels)
                 return replace(state, models=self._average(begun, replies, labels, cohort.server))
             if self.init == "redraw":

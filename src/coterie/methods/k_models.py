@@ -87,9 +87,9 @@ def redraw_until_all_picked(
 
 
 def cluster_first_models(
-    start: Tensor, clusters: int, cohort: Cohort, init: Init = "kmeans"
+    start: Tensor, clusters: int, cohort: Cohort, init: Init = "kmeans", epochs: int | None = None
 ) -> Exchanges[tuple[Replies, NDArray[np.int64]]]:
-    """Let all clients train for one round from the model `start` `[P]`, and cluster the results.
+    """Let all clients train from the model `start` `[P]`, for `epochs` or as in any round, and cluster the results.
 
     That is by K-means, or with `init = "silhouette"` by the better separated of what K-means and average linkage
     find. K-means halves a large group sooner than to leave a small one alone, and average linkage leaves an outlier
@@ -100,7 +100,7 @@ def cluster_first_models(
         The replies, with the trained models, and the cluster of each of them.
     """
     server, everyone = cohort.server, cohort.server.everyone
-    replies: Replies = yield Exchange(everyone, LocalUpdate(), {"model": Send.same(start, everyone)})
+    replies: Replies = yield Exchange(everyone, LocalUpdate(epochs), {"model": Send.same(start, everyone)})
     if not len(replies):
         return replies, np.empty(0, np.int64)
     seen, rng = server.layout.trainable.take(replies.models), server.stream("kmeans", cohort.round)
