@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.second_stage import plant, shares_divided
-from coterie.grouping.gaps import find_groups, without_mean_direction
+from coterie.grouping.gaps import find_groups, in_mean_squares, without_mean_direction
 
 
 @pytest.mark.medium
@@ -52,6 +52,13 @@ def test_steps_along_the_mean_direction_are_no_groups() -> None:
     rng = np.random.default_rng(0)
     updates = rng.standard_normal((20, 300)) / 10 + np.repeat([1.0, 3.0], 10)[:, None] * rng.standard_normal(300)
     assert not find_groups(without_mean_direction(updates @ updates.T), rng).any()
+
+
+def test_mean_squares_have_no_units() -> None:
+    products = np.array([[1.0, 0.5], [0.5, 3.0]])
+    assert np.allclose(in_mean_squares(products), in_mean_squares(1e-9 * products))
+    assert in_mean_squares(products).trace() == 2
+    assert not in_mean_squares(np.zeros((2, 2))).any()
 
 
 ALIKE = {

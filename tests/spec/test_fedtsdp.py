@@ -422,6 +422,16 @@ def test_fedtsdp_d4_a_test_finds_groups_whatever_predictions_do(kind: str) -> No
     assert run.state.depth == 2.0
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize(("kind", "rounds"), [("iid", 5), ("feature", 4)])
+def test_fedtsdp_d4_updates_of_a_group_are_summed_since_it_came_about(kind: str, rounds: int) -> None:
+    """Of clients who are together; four groups are found in the first of five rounds, one population in none."""
+    state = train(FedTSDP(h=1.0), planted(kind, 4), 5).state
+    together = state.groups[:, None] == state.groups
+    assert (state.together[together] == rounds).all()
+    assert kind == "iid" or not state.products[~together].any()
+
+
 def test_fedtsdp_d4_too_few_clients_or_samples_are_said_before_the_start() -> None:
     def warned(method: FedTSDP, **federation: Any) -> list[str]:
         server = train(method, planted("iid", **federation), 0).server

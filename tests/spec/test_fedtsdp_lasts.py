@@ -303,10 +303,12 @@ def test_fedtsdp_says_why_there_is_one_group() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("split", ["permuted-labels(4)", "rotated(2)"])
-def test_fedtsdp_finds_planted_groups_of_digits(split: str) -> None:
-    """20 clients, two steps a round, 20 rounds: by the defaults alone."""
-    federation = build("digits", split, 20, 0, validation=0.0, test=0.2, public=200)
+@pytest.mark.parametrize(
+    ("split", "clients", "seed"), [("permuted-labels(4)", 20, 0), ("rotated(2)", 20, 0), ("rotated(4)", 48, 1)]
+)
+def test_fedtsdp_finds_planted_groups_of_digits(split: str, clients: int, seed: int) -> None:
+    """20 rounds of two steps, or of one where 48 clients share the images: by the defaults alone."""
+    federation = build("digits", split, clients, seed, validation=0.0, test=0.2, public=200)
     how: dict[str, Any] = {"training": Training(batch_size=32, lr=0.05), "network": "mlp", "engine": "batched"}
     run, one = (train(method, federation, 20, **how) for method in (FedTSDP(), FedAvg()))
     assert run.ari() == 1.0

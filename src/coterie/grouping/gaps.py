@@ -43,6 +43,12 @@ def without_mean_direction(products: Floats) -> Floats:
     return products - np.outer(along, along) / total if total > 0 else products
 
 
+def in_mean_squares(products: Floats) -> Floats:
+    """Return inner products `[n, n]` of vectors in units of their mean square; if all are 0 they stay 0."""
+    mean = products.diagonal().mean()
+    return products / mean if mean > 0 else products
+
+
 def is_look(round: int) -> bool:
     """Whether groups are looked for in a round: in 1, 2, 4, 8, ... for one population is cut once in many looks."""
     return round & (round - 1) == 0

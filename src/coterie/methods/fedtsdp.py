@@ -38,7 +38,7 @@ from coterie.grouping.cluster import (
     refine_groups,
 )
 from coterie.grouping.divergence import js_divergences
-from coterie.grouping.gaps import find_groups, is_look, without_mean_direction
+from coterie.grouping.gaps import find_groups, in_mean_squares, is_look, without_mean_direction
 from coterie.grouping.labels import relabel
 from coterie.grouping.trigger import Rho, hopkins, reweight_batch
 from coterie.methods.aggregation import Aggregator
@@ -75,7 +75,7 @@ class FedTSDPState:
     compared: Ids  # [r], who was there at the last regrouping
     divergences: NDArray[np.float64]  # [r, r], between what they predicted then
     second: Ids  # [n], the groups that tests of stage 2 have found
-    products: NDArray[np.float64]  # [n, n], of updates from a common start, since the last look; else [0, 0]
+    products: NDArray[np.float64]  # [n, n], of updates from a common start, since groups came about; else [0, 0]
     together: Ids  # [n, n], over how many rounds
     highest: float = 0.0  # of all values of the statistic so far
 
@@ -110,8 +110,11 @@ class FedTSDPState:
         uploads[torch.from_numpy(np.isin(np.flatnonzero(known), replies.clients))] = replies.models
         return replace(self, known=known, uploads=uploads)
 
-    def note_updates(self, replies: Replies, part: Part, trainable: Part) -> FedTSDPState:
-        """Add the products of updates of clients who trained from one group's model: its `part`, over their own."""
+    def note_updates(self, replies: Replies, part: Part, layout: Layout) -> FedTSDPState:
+        """Add the products of updates of clients who trained from one group's model: its `part`, over their own.
+
+        A scalar of one layer counts as much as one of any other (docs/methods/fedtsdp.md, D4).
+        """
         products, together = self.products.copy(), self.together.copy()
         groups = self.groups[replies.clients]
         for group in np.unique(groups):
@@ -122,27 +125,34 @@ class FedTSDPState:
             starts[known] = part.copy(own, starts[known])
             ends = replies.models[torch.from_numpy(groups == group)]
             at = np.ix_(clients, clients)
-            updates = trainable.take(ends) - trainable.take(starts)
-            products[at] += without_mean_direction(inner_products(updates))
+            updates = ends - starts
+            for layer in range(len(layout.layers)):
+                scalars = layout.of_layers([layer]) & layout.trainable
+                apart = without_mean_direction(inner_products(scalars.take(updates)))
+                products[at] += scalars.size * in_mean_squares(apart)
             together[at] += 1
         return replace(self, products=products, together=together)
 
     def divide_groups(self, rng: np.random.Generator) -> tuple[FedTSDPState, int]:
-        """Divide the groups in which updates since the last look show groups, and say how many (stage 2 by test).
+        """Divide the groups in which updates since they came about show groups, and say how many (stage 2 by test).
 
         Clients who were never there in one round count as strangers (docs/methods/fedtsdp.md, D4).
         """
-        mean = self.products / np.maximum(self.together, 1)
+        products, together = self.products.copy(), self.together.copy()
         second, divided = self.second.copy(), 0
         for group in np.unique(self.second):
             members = np.flatnonzero((self.second == group) & self.known)
-            pieces = find_groups(mean[np.ix_(members, members)], rng)
+            at = np.ix_(members, members)
+            mean = products[at] / np.maximum(together[at], 1)
+            pieces = find_groups(mean, rng)
             second[members] = np.where(pieces > 0, second.max() + pieces, group)
-            divided += bool(pieces.any())
+            if pieces.any():
+                divided += 1
+                products[at], together[at] = 0.0, 0
         groups = relabel(second) if second.any() else self.groups
         parents = self.groups[np.unique(groups, return_index=True)[1]]
         state = replace(self, models=self.models[torch.from_numpy(parents)], groups=groups, second=relabel(second))
-        return replace(state, products=np.zeros_like(mean), together=np.zeros_like(self.together)), divided
+        return replace(state, products=products, together=together), divided
 
     def average_groups(self, replies: Replies, part: Part, aggregation: Aggregator) -> FedTSDPState:
         """Set `part` of each cluster's model to the mean of its members, weighted by samples."""
@@ -246,7 +256,7 @@ class FedTSDP(Method[FedTSDPState]):
         yield Log("shared layers", state.depth)
         yield Log("shared tensors", state.count_tensors(layout, self.rounding))
         if self.tests:
-            state = state.note_updates(replies, part, layout.trainable)
+            state = state.note_updates(replies, part, layout)
         state, batch = state.store_models(replies), state.draw_batch(self.public_batch, server, cohort.round)
         q: Tensor = yield Outputs(replies.models, server.public_inputs(batch))  # step 2
         js, points = js_divergences(q, kernel=server.scale.js), q.flatten(1).double().numpy()
