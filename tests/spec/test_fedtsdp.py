@@ -439,7 +439,7 @@ def test_fedtsdp_d4_too_few_clients_or_samples_are_said_before_the_start() -> No
 
     assert warned(FedTSDP()) == warned(FedTSDP(eps2=3.5), clients=5) == []
     assert "5 clients" in warned(FedTSDP(), clients=5)[0]
-    assert "24 training samples" in warned(FedTSDP(), samples=24)[0]
+    assert "20 training samples" in warned(FedTSDP(), samples=20)[0]
 
 
 def test_fedtsdp_two_clients_never_fire() -> None:

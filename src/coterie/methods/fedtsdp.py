@@ -53,7 +53,7 @@ from coterie.randomness import NOBODY
 Rounding = Literal["floor", "round", "ceil"]
 """How a shared depth of parts of layers becomes a number of tensors."""
 
-FEW_CLIENTS, FEW_SAMPLES = 12, 50
+FEW_CLIENTS, FEW_SAMPLES = 12, 24
 """Clients, and training samples of half of them, below which the test of stage 2 may miss groups."""
 
 LITTLE = 0.02
@@ -323,9 +323,9 @@ class FedTSDP(Method[FedTSDPState]):
             return []
         few = f"{n} clients" if n < FEW_CLIENTS else f"a median of {samples} training samples a client"
         return [
-            f"{few} may be too few for method.eps2 = 'auto' to find groups by updates; in trials it found four "
-            f"groups of five clients with {FEW_SAMPLES} samples each, in two steps a round, and with 24 samples it "
-            "missed some (docs/methods/fedtsdp.md, planted groups)"
+            f"{few} may be too few for method.eps2 = 'auto' to find groups by updates; it was tried with groups of "
+            f"five clients, and with {FEW_SAMPLES} samples a client where groups have twelve "
+            "(docs/methods/fedtsdp.md, planted groups)"
         ]
 
     def final_warnings(self, state: FedTSDPState, server: ServerView, rounds: int) -> list[str]:
