@@ -13,8 +13,10 @@ from torch import Tensor
 
 from coterie.catalogue import Section
 from coterie.grouping import aggregate
+from coterie.grouping.exact_sums import MOST_WEIGHT, ExactSums, Reduce, exact_means
 from coterie.grouping.robust import clip_updates, robust_centres
 from coterie.grouping.server_step import Optimizer, ServerStep
+from coterie.methods.exchange import Replies
 from coterie.models.layout import Part
 
 HOSTILE = 0.2
@@ -59,6 +61,28 @@ class Aggregator(ABC):
             part: the columns of a model that count, for a server optimizer; these are alone there, or all.
             step: whether a server optimizer may step; not from what is no model, such as gradients.
         """
+
+    def centres(
+        self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None
+    ) -> Tensor:
+        """Return the centre of each group's uploads `[K, P]`, whether they came as rows or as sums.
+
+        Args:
+            replies: to an exchange that asked for `reduce`.
+            name: of the upload.
+            reduce: who is in which group, and counts how much.
+            previous: `[K, P]`; a group of which nobody answered keeps its row.
+            part: see `average_groups`.
+        """
+        groups = reduce.groups_of(replies.clients, replies.numbers)
+        return self.average_groups(
+            replies.uploads[name], groups, previous, reduce.weights_of(replies.clients), part
+        )
+
+    @property
+    def takes_sums(self) -> bool:
+        """Whether `centres` can do without rows."""
+        return False
 
     @abstractmethod
     def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
@@ -178,6 +202,21 @@ class Aggregation(Aggregator, Section):
     def is_mean(self) -> bool:
         """Whether models are averaged as they came."""
         return self.rule == "mean" and self.clip_norm is None
+
+    @property
+    def takes_sums(self) -> bool:
+        return self.is_mean
+
+    def centres(
+        self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None
+    ) -> Tensor:
+        if not self.is_mean or reduce.grid.total > MOST_WEIGHT:
+            return super().centres(replies, name, reduce, previous, part)
+        groups, weights = reduce.groups_of(replies.clients, replies.numbers), reduce.weights_of(replies.clients)
+        if (summed := replies.sums.get(name)) is not None:
+            return exact_means(summed.models, groups[summed.rows], weights[summed.rows], previous, summed.sums)
+        empty = ExactSums.empty(previous.shape[1], reduce)
+        return exact_means(replies.uploads[name], groups, weights, previous, empty)
 
     def cap_samples(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what clients count as, from the samples that they say they have `[n]`."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.rules.rule import Item, Order, Rule
+from coterie.grouping.exact_sums import ExactSums, Reduce
 from coterie.models.layout import Part
 
 S = TypeVar("S")
@@ -113,9 +114,12 @@ class Exchange:
         settings: numbers that steer the rule, one a client `[m]`, by name; like the rule's own settings they are
             part of the order and not counted as traffic.
         upload_part: which part of each uploaded vector crosses, by name; without it, all of it.
+        reduce: of which uploads only means are wanted, by name. A runtime may bring sums or rows, to the same bits
+            (see `Aggregator.centres`).
 
     Raises:
-        ValueError: something is not there once for each client, or `upload_part` names no upload of the rule.
+        ValueError: something is not there once for each client, or `upload_part` or `reduce` names no upload of the
+            rule.
     """
 
     clients: Ids
@@ -123,6 +127,7 @@ class Exchange:
     send: Mapping[str, Send] = field(default_factory=dict)
     settings: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     upload_part: Mapping[str, Parts] = field(default_factory=dict)
+    reduce: Mapping[str, Reduce] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         lengths = {f"send[{name!r}].rows": len(send.rows) for name, send in self.send.items()}
@@ -133,11 +138,12 @@ class Exchange:
         for what, length in lengths.items():
             if length != len(self.clients):
                 raise ValueError(f"{what} has the length {length}; it must be that of clients, {len(self.clients)}")
-        for name in self.upload_part:
-            if name not in self.rule.uploads:
-                raise ValueError(
-                    f"upload_part names {name!r}; it must be one of the rule's uploads, {self.rule.uploads}"
-                )
+        for key, names in (("upload_part", self.upload_part), ("reduce", self.reduce)):
+            for name in names:
+                if name not in self.rule.uploads:
+                    raise ValueError(
+                        f"{key} names {name!r}; it must be one of the rule's uploads, {self.rule.uploads}"
+                    )
 
     def orders(self, round: int) -> list[Order]:
         """Return the order for each client. Equal items of several orders are one item, once in memory."""
@@ -152,9 +158,25 @@ class Exchange:
                 {name: item for name, each in items.items() if (item := each[position]) is not None},
                 {name: values[position] for name, values in settings.items()},
                 {n: part for n, some in self.upload_part.items() if (part := _part(some, position)) is not None},
+                reduce=self.reduce,
             )
             for position, client in enumerate(self.clients.tolist())
         ]
+
+
+@dataclass(frozen=True, eq=False)
+class Summed:
+    """An upload that was added up near the clients.
+
+    Attributes:
+        sums: of each group, without the rows.
+        rows: the positions among the replies of those whose upload came by itself `[c]`.
+        models: their uploads `[c, P]`.
+    """
+
+    sums: ExactSums
+    rows: NDArray[np.int64]
+    models: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +188,7 @@ class Replies:
         samples: their numbers of training samples `[r]`.
         uploads: vectors by name, `[r, P]`, or `[r, *shape]` where the rule gives an upload another shape.
             Columns outside the part that crossed are NaN, so that using one by mistake shows at once.
+            One that was added up is not here.
         numbers: scalars by name, `[r]`; NaN where a client did not give one.
         report: measurements by name, one entry a client.
         missing: why the others did not answer, by client id.
@@ -173,6 +196,7 @@ class Replies:
             cross (see `models.sketch.Sketch`); of the model that it keeps where it sends none. None where the
             rule neither sends nor keeps a model.
         update_lengths: of each upload `[r]`, of a model less the one that the client was sent, by name.
+        sums: the uploads that were added up near the clients, by name.
     """
 
     clients: Ids
@@ -183,6 +207,7 @@ class Replies:
     missing: Mapping[int, str]
     sketches: Tensor | None = None
     update_lengths: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    sums: Mapping[str, Summed] = field(default_factory=dict)
 
     @property
     def models(self) -> Tensor:

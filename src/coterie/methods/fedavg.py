@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
@@ -43,7 +44,8 @@ class FedAvg(OneModel):
         return AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        clients = cohort.clients
-        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
-        weights = replies.samples if self.weights == "samples" else None
-        return GlobalState(cohort.server.aggregation.average(replies.models, state.model, weights))
+        clients, server = cohort.clients, cohort.server
+        mean = Reduce.mean(clients, server.samples[clients] if self.weights == "samples" else None)
+        sends = {"model": Send.same(state.model[0], clients)}
+        replies: Replies = yield Exchange(clients, LocalUpdate(), sends, reduce={"model": mean})
+        return GlobalState(server.aggregation.centres(replies, "model", mean, state.model))

@@ -22,13 +22,13 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose, ChooseThenTrain
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import (
     Init,
     begin_from_first,
     cluster_first_models,
     draw_models,
-    read_choices,
     redraw_until_all_picked,
     serve_picked,
     warn_of_one_choice,
@@ -108,11 +108,16 @@ class IFCA(Method[IFCAState]):
         if cohort.round == 1 and self.clusters > 1:
             if self.init in ("silhouette", "kmeans"):
                 replies, labels = yield from cluster_first_models(models[0], self.clusters, cohort, self.init)
-                return self._average(begin_from_first(models, labels), replies, labels, cohort.server)
+                begun, own = begin_from_first(models, labels), replies.clients
+                return self._average(
+                    begun, replies, Reduce(own, self._weights(own, cohort), labels, self.clusters), cohort
+                )
             if self.init == "redraw":
                 models = yield from self._redraw(cohort)
-        replies = yield Exchange(clients, ChooseThenTrain(), {"models": Send.all(models, clients)})  # steps 1-3
-        return self._average(models, replies, read_choices(replies), cohort.server)  # step 4
+        chosen = Reduce.by_choice(clients, self.clusters, self._weights(clients, cohort))
+        sends = {"models": Send.all(models, clients)}
+        replies = yield Exchange(clients, ChooseThenTrain(), sends, reduce={"model": chosen})  # steps 1-3
+        return self._average(models, replies, chosen, cohort)  # step 4
 
     def assignment(self, state: IFCAState, server: ServerView) -> Assignment:
         return Assignment(state.models, state.groups)
@@ -133,11 +138,11 @@ class IFCA(Method[IFCAState]):
             )
         )
 
-    def _average(
-        self, models: Tensor, replies: Replies, picked: NDArray[np.int64], server: ServerView
-    ) -> IFCAState:
+    def _weights(self, clients: Ids, cohort: Cohort) -> NDArray[np.int64]:
+        return cohort.server.samples[clients] if self.weights == "samples" else np.ones(len(clients), np.int64)
+
+    def _average(self, models: Tensor, replies: Replies, picked: Reduce, cohort: Cohort) -> IFCAState:
         """Set every model to the mean of those that were trained from it."""
-        groups = np.full(server.n, UNKNOWN, np.int64)
-        groups[replies.clients] = picked
-        weights = replies.samples if self.weights == "samples" else None
-        return IFCAState(server.aggregation.average_groups(replies.models, picked, models, weights), groups)
+        groups = np.full(cohort.server.n, UNKNOWN, np.int64)
+        groups[replies.clients] = picked.groups_of(replies.clients, replies.numbers)
+        return IFCAState(cohort.server.aggregation.centres(replies, "model", picked, models), groups)

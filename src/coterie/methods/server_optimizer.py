@@ -14,8 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from coterie.catalogue import state
+from coterie.grouping.exact_sums import Reduce
 from coterie.grouping.server_step import ServerStep
 from coterie.methods.aggregation import Aggregator
+from coterie.methods.exchange import Replies
 from coterie.models.layout import Layout, Part
 
 
@@ -81,8 +83,20 @@ class SteppingAggregation(Aggregator):
     ) -> Tensor:
         """Return each group's model after its step `[K, P]`; see `Aggregator.average_groups`."""
         means = self.inner.average_groups(models, groups, previous, weights)
-        if not step:
-            return means
+        return self._step(means, groups, previous, part) if step else means
+
+    @property
+    def takes_sums(self) -> bool:
+        return self.inner.takes_sums
+
+    def centres(
+        self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None
+    ) -> Tensor:
+        means = self.inner.centres(replies, name, reduce, previous, part)
+        return self._step(means, reduce.groups_of(replies.clients, replies.numbers), previous, part)
+
+    def _step(self, means: Tensor, groups: NDArray[np.int64], previous: Tensor, part: Part | None) -> Tensor:
+        """Move each group's model `[K, P]` towards the mean of its models, in place of the means."""
         part = self.layout.everything if part is None else part
         inside = part if previous.shape[1] == self.layout.size else Part.of([(0, part.size)])
         known = self._groups[:]

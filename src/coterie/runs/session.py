@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import ceil, fsum
+from math import ceil, fsum, inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -290,7 +290,9 @@ class Session:
             cohort = hook.server_view(cohort)
 
         def answer(ask: Ask) -> Replies | Tensor | None:
-            return self._exchange(ask, result) if isinstance(ask, Exchange) else self.runtime.answer(ask)
+            if not isinstance(ask, Exchange):
+                return self.runtime.answer(ask)
+            return self._exchange(self._limit_sums(ask, cohort), result)
 
         with one_thread(blas=True):
             result.state = drive(self.method.round(self.state, cohort), answer)
@@ -310,6 +312,14 @@ class Session:
         n, run = self.server.n, self.experiment.run
         rng = stream(run.seed, "participation", round=number)
         return np.sort(rng.permutation(n)[: cohort_size(n, run.participation)])
+
+    def _limit_sums(self, exchange: Exchange, cohort: Cohort) -> Exchange:
+        """Return an exchange that brings rows wherever somebody must see them, though the method does not."""
+        if not exchange.reduce:
+            return exchange
+        limit = min((hook.row_limit(exchange, cohort.round) for hook in self.hooks), default=inf)
+        limit = limit if cohort.server.aggregation.takes_sums else 0.0
+        return replace(exchange, reduce={n: replace(r, row_limit=limit) for n, r in exchange.reduce.items()})
 
     def _exchange(self, exchange: Exchange, result: RoundResult) -> Replies:
         """Have an exchange answered; whom a hook leaves out of the replies has failed."""

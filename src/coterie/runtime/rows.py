@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.clients.rules.rule import Answer, Order, Rule
+from coterie.grouping.exact_sums import BOUND, MOST_WEIGHT, ExactSums, Reduce
 from coterie.models.layout import Layout, Part
 from coterie.models.sketch import Sketch
 
 MODEL = "model"
 """The name under which a rule sends or keeps the model whose sketch is made."""
+
+TABLE_ROWS = 4
+"""Rows that take as much memory as the sum of one group: two numbers of twice the bytes."""
 
 V = TypeVar("V")
 W = TypeVar("W")
@@ -65,22 +70,21 @@ class Rows(Generic[V]):
         uploads: what they sent, `[m, *shape]` by name; NaN where nothing crossed.
         upload_sketches: sketches `[m, width]` of the models that they sent, 0 counting for what did not cross.
         state_sketches: sketches `[m, width]` of the models that they keep.
+        sums: what is added up of uploads, by name; of such a one only those have a row that are too long.
     """
 
     uploads: Mapping[str, V]
     upload_sketches: V | None = None
     state_sketches: V | None = None
+    sums: Mapping[str, ExactSums] = field(default_factory=dict)
 
     def map(self, change: Callable[[V], W]) -> Rows[W]:
         """Apply `change` to every matrix."""
-        sketches = (self.upload_sketches, self.state_sketches)
-        return Rows(
-            {name: change(matrix) for name, matrix in self.uploads.items()},
-            *(None if matrix is None else change(matrix) for matrix in sketches),
-        )
+        sent, kept = (None if m is None else change(m) for m in (self.upload_sketches, self.state_sketches))
+        return Rows({name: change(matrix) for name, matrix in self.uploads.items()}, sent, kept, self.sums)
 
     def write(self: Rows[Tensor], answers: Sequence[Answered], sketcher: Sketcher) -> None:
-        """Write what clients sent into their rows, and the sketches of their models beside it.
+        """Write what clients sent into their rows or add it up, and write the sketches of their models beside it.
 
         Sketches of whole models in rows that follow one another are made together, which takes half the time.
         """
@@ -91,14 +95,20 @@ class Rows(Generic[V]):
             self._write_uploads(one)
             if not together:
                 self._write_sketches(one, sketcher)
+        for name, sums in self.sums.items():
+            _add_up([one for one in answers if is_added(name, sums, one.answer)], name, sums)
         if together and self.upload_sketches is not None:
             rows = slice(answers[0].row, answers[-1].row + 1)
-            self.upload_sketches[rows] = sketcher.each(self.uploads[MODEL][rows])
+            apart = MODEL in self.sums
+            models = torch.stack([a.answer.uploads[MODEL] for a in answers]) if apart else self.uploads[MODEL][rows]
+            self.upload_sketches[rows] = sketcher.each(models)
 
     def _write_uploads(self: Rows[Tensor], one: Answered) -> None:
         for name, matrix in self.uploads.items():
             place, part = matrix[one.row], one.order.upload_part.get(name)
             values = one.answer.uploads.get(name)
+            if name in self.sums and is_added(name, self.sums[name], one.answer):
+                continue
             if values is None:
                 place.fill_(float("nan"))
             elif part is None:
@@ -116,6 +126,50 @@ class Rows(Generic[V]):
                 self.state_sketches[one.row] = self.upload_sketches[one.row]
             else:
                 self.state_sketches[one.row] = 0.0 if kept is None else sketcher(kept)
+
+
+def is_added(name: str, sums: ExactSums, answer: Answer | StoredAnswer) -> bool:
+    """Whether an upload of which sums are made is added to one: not where it is so long that it has its row."""
+    return name in answer.uploads and answer.update_lengths[name] <= sums.reduce.row_limit
+
+
+def _add_up(answers: Sequence[Answered], name: str, sums: ExactSums) -> None:
+    """Add an upload of all these answers to the sums of their groups."""
+    clients, reduce = np.array([one.order.client for one in answers], np.int64), sums.reduce
+    numbers = {}
+    if answers and isinstance(reduce.groups, str):
+        numbers[reduce.groups] = np.array([one.answer.numbers[reduce.groups] for one in answers])
+    groups, weights = reduce.groups_of(clients, numbers), reduce.weights_of(clients)
+    for group in np.unique(groups).tolist():
+        members = np.flatnonzero(groups == group).tolist()
+        sums.add(group, [answers[i].answer.uploads[name] for i in members], weights[members].tolist())
+
+
+def find_sums(orders: Sequence[Order], layout: Layout, tables: int) -> dict[str, Reduce]:
+    """Return of which uploads to make sums, by name: where that takes less memory than rows.
+
+    Updates are so short there that no value exceeds what sums take.
+
+    Args:
+        orders: of one exchange, at least one.
+        layout: of the network.
+        tables: how many tables of sums there are at a time.
+    """
+    rule, reduces, room = orders[0].rule, orders[0].reduce, BOUND / 4
+    if not reduces or rule.client_state or any(order.upload_part for order in orders):
+        return {}
+    starts = {id(item): item.values for order in orders for sent in order.sent for item in sent.values()}
+    if not all(float(values.abs().max()) <= 2 * room for values in starts.values() if values.numel()):
+        return {}
+    limits = {name: replace(reduce, row_limit=min(reduce.row_limit, room)) for name, reduce in reduces.items()}
+    return {
+        name: reduce
+        for name, reduce in limits.items()
+        if name not in rule.shapes(layout)
+        and reduce.row_limit > 0
+        and reduce.grid.total <= MOST_WEIGHT
+        and TABLE_ROWS * reduce.count * tables < len(orders)
+    }
 
 
 class Sketcher:

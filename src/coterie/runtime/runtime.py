@@ -24,13 +24,13 @@ from coterie.clients.rules.requests import Request
 from coterie.clients.rules.rule import Answer, Item, Order
 from coterie.clients.rules.starting_point import TRAINED, measure_update
 from coterie.errors import escape
-from coterie.methods.exchange import Ask, Exchange, Ids, Log, LogGap, Outputs, Replies
+from coterie.methods.exchange import Ask, Exchange, Ids, Log, LogGap, Outputs, Replies, Summed
 from coterie.models.layout import Layout
 from coterie.randomness import stream
 from coterie.runtime.dispatch import ranges
 from coterie.runtime.ledger import Ledger
 from coterie.runtime.quarantine import Quarantine
-from coterie.runtime.rows import Rows, Sketcher, StoredAnswer, allocate_rows, close_gaps, vector_shapes
+from coterie.runtime.rows import Rows, Sketcher, StoredAnswer, allocate_rows, close_gaps, is_added, vector_shapes
 from coterie.runtime.threads import one_thread
 
 S = TypeVar("S")
@@ -145,10 +145,15 @@ class Runtime(ABC):
             return None
         return self._exchange(ask)
 
-    def measure(self, exchange: Exchange) -> Replies:
-        """Answer an exchange that belongs to the evaluation: nothing is counted, kept or lost."""
+    def measure(self, exchange: Exchange, clients: Ids | None = None) -> Replies:
+        """Answer an exchange that belongs to the evaluation: nothing is counted, kept or lost.
+
+        With `clients` only these are asked.
+        """
         orders, missing = [], {}
         for order in self._orders(exchange):
+            if clients is not None and order.client not in clients:
+                continue
             if (reason := self.quarantine.reason(order.client)) is not None:
                 missing[order.client] = reason
             else:
@@ -231,7 +236,7 @@ class Runtime(ABC):
         good = [(o.client, a) for o, a in zip(orders, outcomes, strict=True) if isinstance(a, StoredAnswer)]
         good.sort(key=lambda pair: pair[0])
         clients, answers = np.array([client for client, _ in good], np.int64), [a for _, a in good]
-        rows = self._answered(rows, answers)
+        rows, sums = self._answered(rows, answers)
         models = rows.upload_sketches if rows.state_sketches is None else rows.state_sketches
         if models is not None and len(models):
             self.model_sketches.append((clients, models))
@@ -245,13 +250,22 @@ class Runtime(ABC):
             report,
             dict(sorted(missing.items())),
             rows.state_sketches if rows.upload_sketches is None else rows.upload_sketches,
-            {name: np.array([a.update_lengths.get(name, 0.0) for a in answers]) for name in rows.uploads},
+            {n: np.array([a.update_lengths.get(n, 0.0) for a in answers]) for n in (*rows.uploads, *sums)},
+            sums,
         )
 
-    def _answered(self, rows: Rows[Tensor], answers: Sequence[StoredAnswer]) -> Rows[Tensor]:
-        """The rows of these answers alone."""
+    def _answered(
+        self, rows: Rows[Tensor], answers: Sequence[StoredAnswer]
+    ) -> tuple[Rows[Tensor], dict[str, Summed]]:
+        """The rows of these answers alone, and what was added up of them."""
+        sums = {}
+        for name, exact in rows.sums.items():
+            apart = [i for i, answer in enumerate(answers) if not is_added(name, exact, answer)]
+            models = rows.uploads[name][[answers[i].row for i in apart]]
+            sums[name] = Summed(exact, np.array(apart, np.int64), models)
+        uploads = {name: matrix for name, matrix in rows.uploads.items() if name not in sums}
         numbers = [answer.row for answer in answers]
-        return rows.map(lambda matrix: close_gaps(matrix, numbers))
+        return replace(rows, uploads=uploads).map(lambda matrix: close_gaps(matrix, numbers)), sums
 
 
 def drive(work: Generator[Ask, Any, S], answer: Callable[[Ask], Replies | Tensor | None]) -> S:

@@ -8,13 +8,14 @@ where.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rules.rule import Item, Order, Rule
+from coterie.grouping.exact_sums import Reduce
 from coterie.models.layout import Part
 from coterie.runtime.rows import Answered, Rows, Sketcher, StoredAnswer
 from coterie.runtime.runtime import Failure, answer_orders
@@ -62,6 +63,7 @@ class Batch:
         keep: whether clients keep what they answer.
         items: what clients are sent, each once, however many are sent it.
         parts: the parts of vectors that they send back, each once.
+        reduce: of which of them sums are made, by name.
     """
 
     round: int
@@ -69,6 +71,7 @@ class Batch:
     keep: bool
     items: Mapping[int, tuple[Vector, Part | None]]
     parts: Mapping[int, Part]
+    reduce: Mapping[str, Reduce] = field(default_factory=dict)
 
 
 def write_tasks(

@@ -1,4 +1,4 @@
-"""Memory of a stateless method grows with the cohort, not with the number of clients."""
+"""Memory of a stateless method does not grow with the clients, and with the cohort only for single models."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 MEASURED = """
 import multiprocessing, resource, sys
+from dataclasses import replace
 import numpy as np, torch
 from coterie.clients.rules import Training
 from coterie.clients.data.federation import Federation
@@ -22,7 +23,7 @@ from coterie.models.origin import initialise
 from coterie.runtime.runtime import drive
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 
-n, m, workers = map(int, sys.argv[1:])
+n, m, workers, sums = map(int, sys.argv[1:])
 torch.set_num_threads(1)
 edges = np.arange(n) * 3 % 3000
 bounds = np.stack([edges, edges + 2, edges + 2, edges + 3], axis=1)
@@ -46,7 +47,7 @@ for number in range(1, 4):
     runtime.begin_round(number)
     def answer(ask):
         global peak
-        reply = runtime.answer(ask)
+        reply = runtime.answer(ask if sums else replace(ask, reduce={}))
         peak = max(peak, memory())
         return reply
     clients = np.sort(np.random.default_rng(number).permutation(n)[:m])
@@ -57,10 +58,10 @@ print(peak - before, runtime.layout.size * 4 / 2**20)
 """
 
 
-def grown(clients: int, cohort: int) -> tuple[float, float]:
+def grown(clients: int, cohort: int, sums: bool = False) -> tuple[float, float]:
     """By how many MB rounds make all processes grow, and how many one model has."""
     done = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(clients), str(cohort), "2"],
+        [sys.executable, "-c", MEASURED, str(clients), str(cohort), "2", str(int(sums))],
         capture_output=True,
         text=True,
         check=True,
@@ -80,3 +81,11 @@ def test_a_stateless_method_needs_memory_for_its_cohort() -> None:
     assert model == pytest.approx(0.76, abs=0.05)
     assert abs(many - few) < 15  # a hundred times the clients: 100 bytes each, and what a process happens to take
     assert 0.7 * 150 * model < more - few < 1.5 * 150 * model  # one matrix of answers, not two
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is looked up in /proc")
+def test_sums_need_as_much_memory_for_any_cohort() -> None:
+    few, model = grown(200, 50, sums=True)
+    more, _ = grown(200, 200, sums=True)
+    assert abs(more - few) < 0.2 * 150 * model

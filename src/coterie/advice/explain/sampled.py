@@ -104,7 +104,7 @@ class SampledRuntime(LocalRuntime):
             form = client, shapes, frozenset(order.upload_part.items())
             if form not in few:
                 few[form] = len(asked)
-                asked.append(replace(order, client=client))
+                asked.append(replace(order, client=client, reduce={}))
             places.append(few[form])
         begun = time.perf_counter()
         answers, rows = super().deliver(asked, keep)

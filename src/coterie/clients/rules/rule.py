@@ -13,6 +13,7 @@ from coterie.catalogue import Catalog
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.objective import OBJECTIVES, Objective
 from coterie.clients.rules.requests import Request
+from coterie.grouping.exact_sums import Reduce
 from coterie.models.layout import Layout, Part
 
 RULES = Catalog("rule")
@@ -59,6 +60,8 @@ class Order:
     """Which part of an upload crosses, by the upload's name; without it, all."""
     earlier: tuple[Mapping[str, Item], ...] = ()
     """What the client was sent in the exchanges of the round before this one. It does not cross again."""
+    reduce: Mapping[str, Reduce] = field(default_factory=dict)
+    """Of which uploads the server wants means alone. It does not cross."""
 
     @property
     def sent(self) -> tuple[Mapping[str, Item], ...]:

@@ -7,7 +7,7 @@ it knows from the models that they have sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,6 +71,11 @@ class DescribeGroups(Hook):
 
     def _is_last(self, result: RoundResult) -> bool:
         return result.number == self.run.planned and self.run.folder is not None
+
+    def row_limit(self, exchange: Exchange, number: int) -> float:
+        last = number == self.run.planned or self.run.experiment.run.passes is not None
+        kept = last and self.run.folder is not None  # of one group nothing is told apart
+        return 0.0 if kept and any(r.count > 1 for r in exchange.reduce.values()) else inf
 
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
         if (

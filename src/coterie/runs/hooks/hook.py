@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from coterie.methods import Cohort
@@ -41,6 +42,14 @@ class Hook:
         Raises:
             RuntimeError: the method must not ask for it.
         """
+
+    def row_limit(self, exchange: Exchange, number: int) -> float:
+        """Return the length of an update above which the hook must see the upload itself; 0 where it must see all.
+
+        It is asked where the method would do with sums. `number` is the round's. Whoever changes replies is taken
+        to need all, and else nobody.
+        """
+        return inf if type(self).reply is Hook.reply else 0.0
 
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
         """Return what the method hears after an exchange. A client that is left out has failed in this round."""

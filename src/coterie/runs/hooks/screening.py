@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from math import inf
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -12,25 +13,73 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.rules.starting_point import find_start
-from coterie.methods.exchange import Exchange, Ids, Replies
+from coterie.methods.exchange import Exchange, Ids, Replies, Summed
 from coterie.runs.hooks.hook import Hook
 from coterie.runs.record import RoundResult
+
+if TYPE_CHECKING:
+    from coterie.runs.session import Session
 
 LEAST = 3
 """Answers below which nobody can say whose update is out of proportion."""
 
 
+NEAR = 0.1
+"""The share of the bound above which an update is looked at by itself, by the median of the round before."""
+
+
 class Screening(Hook):
-    """Leaves out what is out of proportion, weighs by trust, and caps what a client counts (`[aggregation]`)."""
+    """Leaves out what is out of proportion, weighs by trust, and caps what a client counts (`[aggregation]`).
+
+    Whose update might be out of proportion, by the last round's median, does not go into sums. So sums seldom hold
+    one that is to be left out; where one does, the clients are asked again, and give the same bits.
+    """
+
+    def __init__(self, run: Session) -> None:
+        super().__init__(run)
+        # Whether it is allowed to sum changes no bit, so that no checkpoint needs to hold this.
+        self._usual = inf
+
+    @property
+    def _bound(self) -> float | Literal["off"]:
+        # Whether one client counts may not depend on how long the others' updates are; theirs are clipped anyway.
+        return "off" if self.run.adds_noise else self.run.experiment.aggregation.norm_bound
+
+    def row_limit(self, exchange: Exchange, number: int) -> float:
+        if self.run.trusted is not None:
+            return 0.0
+        return inf if self._bound == "off" else max(1.0, NEAR * self._bound) * self._usual
 
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
-        run, earlier = self.run, result.exchanges
-        # Whether one client counts may not depend on how long the others' updates are; theirs are clipped anyway.
-        bound = "off" if run.adds_noise else run.experiment.aggregation.norm_bound
+        run, earlier, bound = self.run, result.exchanges, self._bound
+        if exchange.reduce and len(replies):
+            self._usual = min(float(np.median(replies.update_lengths[name])) for name in exchange.reduce)
+        if replies.sums and bound != "off" and has_added_too_long(replies, bound):
+            replies = self._ask_for_rows(exchange, replies)
         kept = screen_updates(exchange, replies, bound, earlier)
         if run.trusted is not None:
             kept = weigh_by_trust(exchange, kept, run.trusted, earlier)
         return replace(kept, samples=run.server.samples[kept.clients])
+
+    def _ask_for_rows(self, exchange: Exchange, replies: Replies) -> Replies:
+        """Return the replies with rows in place of sums, from the same clients asked once more."""
+        again = self.run.runtime.measure(replace(exchange, reduce={}), replies.clients)
+        gone = {i: again.missing[c] for i, c in enumerate(replies.clients.tolist()) if c in again.missing}
+        rows = {name: again.uploads[name] for name in replies.sums}
+        kept = leave_out(replace(replies, sums={}), gone)
+        return replace(kept, uploads={**kept.uploads, **rows})
+
+
+def has_added_too_long(replies: Replies, bound: float) -> bool:
+    """Return whether sums may hold an update that is to be left out."""
+    if len(replies) < LEAST:
+        return True
+    for name, summed in replies.sums.items():
+        lengths = replies.update_lengths[name]
+        added = np.delete(lengths, summed.rows)
+        if (added > bound * float(np.median(lengths))).any():
+            return True
+    return False
 
 
 def find_starts(
@@ -175,4 +224,17 @@ def leave_out(replies: Replies, reasons: dict[int, str]) -> Replies:
         missing=dict(sorted({**replies.missing, **missing}.items())),
         sketches=None if replies.sketches is None else replies.sketches[rows],
         update_lengths={name: values[kept] for name, values in replies.update_lengths.items()},
+        sums={name: _only(summed, kept, len(replies)) for name, summed in replies.sums.items()},
     )
+
+
+def _only(summed: Summed, kept: NDArray[np.int64], count: int) -> Summed:
+    """Return an upload that was added up, for some of the replies.
+
+    Raises:
+        RuntimeError: one of the others is in the sums.
+    """
+    here = np.isin(summed.rows, kept)
+    if len(kept) - here.sum() < count - len(summed.rows):
+        raise RuntimeError("a client was left out whose upload has been added up; its hook must ask for rows")
+    return Summed(summed.sums, np.searchsorted(kept, summed.rows[here]), summed.models[torch.from_numpy(here)])

@@ -20,13 +20,14 @@ from coterie.clients.rules.rule import Answer, Order
 from coterie.clients.rules.training import Training
 from coterie.clients.tasks import Measure
 from coterie.errors import BadInput
+from coterie.grouping.exact_sums import ExactSums
 from coterie.methods.exchange import Outputs
 from coterie.models.networks import NETWORKS, Built, build_network, is_own
 from coterie.models.origin import PLAIN, Origin
 from coterie.plugins import give, import_modules
 from coterie.runtime.dispatch import divide, divide_by_samples, ranges
 from coterie.runtime.local.workers import Pool
-from coterie.runtime.rows import Answered, Rows, StoredAnswer, allocate_rows
+from coterie.runtime.rows import Answered, Rows, StoredAnswer, allocate_rows, find_sums
 from coterie.runtime.runtime import Failure, Runtime, answer_orders, compute_outputs
 from coterie.runtime.shared_memory import Arena
 from coterie.runtime.states import ClientStates
@@ -204,6 +205,8 @@ class LocalRuntime(Runtime):
     ) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         """Carry out orders in this process."""
         rows = allocate_rows(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep)
+        wanted = find_sums(orders, self.layout, 1)
+        rows = replace(rows, sums={name: ExactSums.empty(self.layout.size, wanted[name]) for name in wanted})
         outcomes: list[StoredAnswer | Failure] = []
         for chunk in chunks:
             some = [orders[i] for i in chunk]

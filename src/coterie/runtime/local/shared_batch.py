@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from coterie.clients.open_files import remove_when_unmapped
 from coterie.clients.rules.rule import Order
+from coterie.grouping.exact_sums import ExactSums, Reduce
 from coterie.methods.exchange import Outputs
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
-from coterie.runtime.rows import Rows, StoredAnswer, allocate_rows, vector_shapes
+from coterie.runtime.rows import Rows, StoredAnswer, allocate_rows, find_sums, vector_shapes
 from coterie.runtime.runtime import Failure
 from coterie.runtime.shared_memory import Arena, Paths, Place, map_file
 from coterie.runtime.states import ClientStates
@@ -23,6 +24,9 @@ from coterie.runtime.tasks import Batch, Task, TaskRunner, write_tasks
 
 LARGE_MATRIX_BYTES = 1 << 20
 """A matrix of answers of at least this size is not copied for the method, but lies in memory of its own."""
+
+Slot = Mapping[str, Place]
+"""Where a message's sums are made, by name; empty where none are."""
 
 Room = Mapping[str, dict[int, Tensor]]
 """Memory for each client's new state, by name and by the number of its order."""
@@ -60,8 +64,10 @@ class Question(ABC):
     paths: Paths
 
     @abstractmethod
-    def work(self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[Any]) -> list[StoredAnswer | Failure]:
-        """Do one job in a worker."""
+    def work(
+        self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[Any], slot: Slot
+    ) -> list[StoredAnswer | Failure]:
+        """Do one job of a message in a worker."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +77,18 @@ class SharedBatch(Question):
     batch: Batch
     rows: Rows[Place]
 
-    def work(self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[Task]) -> list[StoredAnswer | Failure]:
-        """Carry out tasks together; what is sent and kept is written to its place."""
+    def work(
+        self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[Task], slot: Slot
+    ) -> list[StoredAnswer | Failure]:
+        """Carry out tasks together; what is sent and kept is written to its place, or added to the sums there."""
 
         def keep(task: Task, name: str, values: Tensor) -> Place:
             place: Place = task.room[name]
             pieces.view(place).copy_(values)
             return place
 
-        rows = self.rows.map(pieces.view)
+        sums = {name: _sums_at(pieces.view(place), self.batch.reduce[name]) for name, place in slot.items()}
+        rows = replace(self.rows.map(pieces.view), sums=sums)
         return runner.run_tasks(self.batch, tasks, rows, [task.row for task in tasks], pieces.view, keep)
 
 
@@ -95,7 +104,7 @@ class SharedModels(Question):
     """Whether the inputs are tokens, which this memory holds as float32 (exact below 2^24)."""
 
     def work(
-        self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[tuple[int, int]]
+        self, runner: TaskRunner, pieces: MappedPieces, tasks: Sequence[tuple[int, int]], slot: Slot
     ) -> list[StoredAnswer | Failure]:
         """Write the outputs of some models to their places."""
         for start, end in tasks:
@@ -103,6 +112,63 @@ class SharedModels(Question):
             inputs = inputs.long() if self.tokens else inputs
             pieces.view(self.outputs)[start:end] = runner.engine.outputs(models, inputs, self.temperature)
         return []
+
+
+def _sums_at(memory: Tensor, reduce: Reduce) -> ExactSums:
+    """The sums that lie in memory `[K, 2, 2 (P + 1)]` of float32, two of which hold a number."""
+    return ExactSums(memory.view(torch.float64), reduce)
+
+
+class SumSlots:
+    """Memory for the sums that workers make: a slot for each message that is on its way.
+
+    What a message brings counts once it is done, and whole. A slot of a worker that died is written anew.
+
+    Args:
+        tables: for each slot a table of sums by name; see `_sums_at`.
+        reduce: what is added up, by name.
+        place: says where a table lies.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Mapping[str, Tensor]],
+        reduce: Mapping[str, Reduce],
+        place: Callable[[Tensor], Place],
+    ) -> None:
+        self._free = list(tables)
+        self._done: list[Mapping[str, Tensor]] = []
+        self.reduce = reduce
+        self._place = place
+        self._taken: dict[int, Mapping[str, Tensor]] = {}
+        self.total = {name: ExactSums.empty(t.shape[2] // 2 - 1, reduce[name]) for name, t in tables[0].items()}
+
+    def has_room(self) -> bool:
+        """Whether another message may be on its way."""
+        return bool(self._free or self._done)
+
+    def take(self) -> Slot:
+        """Take a free slot, empty its sums, and say where they lie."""
+        if not self._free:
+            self.add_up()
+        tables = self._free.pop()
+        for table in tables.values():
+            table.zero_()
+        slot = {name: self._place(table) for name, table in tables.items()}
+        self._taken[id(slot)] = tables
+        return slot
+
+    def give_back(self, slot: Slot, is_done: bool) -> None:
+        """Take back a slot, and what it holds where its message is done."""
+        (self._done if is_done else self._free).append(self._taken.pop(id(slot)))
+
+    def add_up(self) -> None:
+        """Add what the messages have brought that are done."""
+        for tables in self._done:
+            for name, table in tables.items():
+                self.total[name].add_sums(_sums_at(table, self.reduce[name]))
+        self._free += self._done
+        self._done.clear()
 
 
 class QuestionWriter:
@@ -123,9 +189,9 @@ class QuestionWriter:
         self._inbox = self._small = torch.empty(0)
 
     def write_orders(
-        self, orders: Sequence[Order], states: ClientStates, room: Room, keep: bool
-    ) -> tuple[list[Task], SharedBatch, Rows[Tensor]]:
-        """Write orders of one exchange: a task each, what they share, and the rows for their answers.
+        self, orders: Sequence[Order], states: ClientStates, room: Room, keep: bool, workers: int
+    ) -> tuple[list[Task], SharedBatch, Rows[Tensor], SumSlots | None]:
+        """Write orders of one exchange: a task each, what they share, the rows for their answers, slots for sums.
 
         No worker may be busy: what the last question carried is overwritten.
 
@@ -138,7 +204,20 @@ class QuestionWriter:
         rooms = [{name: self._place(given[row]) for name, given in room.items()} for row in range(len(orders))]
         own = [states.of(order.client) for order in orders]
         tasks, batch = write_tasks(orders, own, rooms, keep, self._write)
-        return tasks, SharedBatch(self._arena.paths(), batch, rows.map(self._place)), rows
+        slots = self._make_slots(find_sums(orders, self._layout, workers + 2), workers + 1)
+        batch = replace(batch, reduce={} if slots is None else slots.reduce)
+        return tasks, SharedBatch(self._arena.paths(), batch, rows.map(self._place)), rows, slots
+
+    def _make_slots(self, wanted: Mapping[str, Reduce], count: int) -> SumSlots | None:
+        """Return as many slots for the sums that are wanted; None where none are."""
+        if not wanted:
+            return None
+        shapes = {name: (reduce.count, 2, 2 * (self._layout.size + 1)) for name, reduce in wanted.items()}
+        tables = [
+            {name: self._arena.lease(torch.Size(shape).numel()).view(shape) for name, shape in shapes.items()}
+            for _ in range(count)
+        ]
+        return SumSlots(tables, wanted, self._place)
 
     def write_models(self, ask: Outputs) -> tuple[SharedModels, Tensor]:
         """Write models whose outputs are wanted; also return the tensor that will hold the outputs.

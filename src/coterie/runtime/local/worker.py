@@ -50,7 +50,7 @@ def _work(equip: Callable[[], TaskRunner], pipe: Connection, pieces: MappedPiece
     question: Question | str = "there is no question yet"
     while True:
         try:
-            fresh, jobs = pipe.recv()
+            fresh, jobs, slot = pipe.recv()
         except (EOFError, OSError):
             return
         if fresh is not None:
@@ -63,7 +63,9 @@ def _work(equip: Callable[[], TaskRunner], pipe: Connection, pieces: MappedPiece
                 pieces.update(question.paths)
         try:
             pipe.send(
-                question if isinstance(question, str) else [question.work(runner, pieces, job) for job in jobs]
+                question
+                if isinstance(question, str)
+                else [question.work(runner, pieces, job, slot) for job in jobs]
             )
         except BaseException as error:  # noqa: BLE001  # whatever a rule does or answers, the round goes on
             pipe.send(_described(error))

@@ -14,12 +14,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -29,7 +29,14 @@ from coterie.errors import BadInput
 from coterie.methods.exchange import Outputs
 from coterie.runtime.dispatch import Dispatcher, Job, Setback
 from coterie.runtime.local.processes import end, is_stopped, start
-from coterie.runtime.local.shared_batch import LARGE_MATRIX_BYTES, Question, QuestionWriter, copy_small
+from coterie.runtime.local.shared_batch import (
+    LARGE_MATRIX_BYTES,
+    Question,
+    QuestionWriter,
+    Slot,
+    SumSlots,
+    copy_small,
+)
 from coterie.runtime.local.worker import READY
 from coterie.runtime.rows import Rows, StoredAnswer
 from coterie.runtime.runtime import Failure
@@ -62,6 +69,13 @@ Reply = list[list[Any]] | Setback
 """What came of each job of a message, or why nothing did."""
 
 
+class _Message(NamedTuple):
+    """What a worker was handed at a time."""
+
+    jobs: list[Job]
+    slot: Slot
+
+
 @dataclass(eq=False)
 class _Worker:
     process: BaseProcess
@@ -71,8 +85,8 @@ class _Worker:
     ready: bool = False
     question: bytes | None = None
     """The last that it was sent."""
-    messages: deque[list[Job]] = field(default_factory=deque)
-    """The jobs that it was handed: those of the message it works at, and of one that waits."""
+    messages: deque[_Message] = field(default_factory=deque)
+    """The message it works at, and one that waits."""
 
 
 class Pool:
@@ -98,6 +112,8 @@ class Pool:
         self._timeout = timeout
         self._failed_starts = 0
         self._is_open = True
+        self._slots: SumSlots | None = None
+        """Of the question that is worked at."""
         self._workers: list[_Worker] = []
         weakref.finalize(self, _end_all, self._workers, os.getpid())  # also of a pool that was never finished
         self._start()
@@ -130,10 +146,10 @@ class Pool:
         """
         room = self._writer.make_room(orders, states) if keep else {}
         try:
-            tasks, question, rows = self._writer.write_orders(orders, states, room, keep)
+            tasks, question, rows, slots = self._writer.write_orders(orders, states, room, keep, self._count)
             jobs = [Job([tasks[i] for i in c], weight) for c, weight in zip(chunks, weights, strict=True)]
             outcomes: list[StoredAnswer | Failure] = [Failure("was not asked")] * len(orders)
-            for job, reply in self._ask(question, jobs):
+            for job, reply in self._ask(question, jobs, slots):
                 each = [Failure(reply.reason)] * len(job.tasks) if isinstance(reply, Setback) else reply
                 for task, outcome in zip(job.tasks, each, strict=True):
                     outcomes[task.row] = outcome
@@ -142,7 +158,7 @@ class Pool:
                     places = outcome.client_state.items()
                     new = {name: None if place is None else room[name].pop(outcome.row) for name, place in places}
                     states.update(order.client, new, own=states.shared)
-            return outcomes, copy_small(rows)
+            return outcomes, replace(copy_small(rows), sums={} if slots is None else slots.total)
         finally:
             for name, left in room.items() if states.shared else ():
                 states.release(name, left.values())
@@ -160,7 +176,9 @@ class Pool:
                 raise RuntimeError(f"the outputs of models cannot be computed: {reply.reason}")
         return outputs if outputs.nbytes >= LARGE_MATRIX_BYTES else outputs.clone()
 
-    def _ask(self, question: Question, jobs: Sequence[Job]) -> list[tuple[Job, list[Any] | Setback]]:
+    def _ask(
+        self, question: Question, jobs: Sequence[Job], slots: SumSlots | None = None
+    ) -> list[tuple[Job, list[Any] | Setback]]:
         """Have all jobs done: each, or each of the parts it was split into, and what came of it, or why nothing."""
         if not self._is_open:
             raise RuntimeError("the worker processes have ended; a runtime that is closed cannot be asked")
@@ -169,11 +187,14 @@ class Pool:
         try:
             if not self._workers:
                 self._start()
+            self._slots = slots
             return self._work_off(bytes(ForkingPickler.dumps(question)), Dispatcher(jobs, MESSAGE_SHARE, most))
         except BaseException:
             # What busy workers still have to say would be taken for answers to the next question.
             _end_all(self._workers, os.getpid())
             raise
+        finally:
+            self._slots = None
 
     def _work_off(self, question: bytes, queue: Dispatcher) -> list[tuple[Job, list[Any] | Setback]]:
         done: list[tuple[Job, list[Any] | Setback]] = []
@@ -181,10 +202,14 @@ class Pool:
             for worker in self._workers:
                 while self._wants_more(worker, queue) and self._hand_over(worker, queue, question):
                     pass
+            if self._slots is not None:
+                self._slots.add_up()
             for worker in self._wait():
                 if worker.ready:
-                    jobs = worker.messages.popleft()
+                    jobs, slot = worker.messages.popleft()
                     reply, is_sound = self._receive(worker)
+                    if self._slots is not None:
+                        self._slots.give_back(slot, is_done=not isinstance(reply, Setback))
                     if isinstance(reply, Setback):
                         done += [(job, reply) for job in queue.retry(jobs, reply)]
                     else:
@@ -195,11 +220,13 @@ class Pool:
                 if not is_sound:
                     self._start_anew(queue)
                     break
+        if self._slots is not None:
+            self._slots.add_up()
         return done
 
     def _wants_more(self, worker: _Worker, queue: Dispatcher) -> bool:
         """Whether a worker shall be handed more: if it has nothing, or so that it will not have to wait."""
-        if not queue or not worker.ready:
+        if not queue or not worker.ready or (self._slots is not None and not self._slots.has_room()):
             return False
         return not worker.messages or (len(worker.messages) == 1 and len(queue) >= 2 * len(self._workers))
 
@@ -208,11 +235,12 @@ class Pool:
         jobs = queue.take(len(self._workers))
         known = worker.question == question
         # In one message: each wakes the worker, and a core may be taken from another for it.
-        message = ForkingPickler.dumps((None if known else question, [job.tasks for job in jobs]))
+        slot = {} if self._slots is None else self._slots.take()
+        message = ForkingPickler.dumps((None if known else question, [job.tasks for job in jobs], slot))
         if worker.messages and len(message) > MAX_WAITING_BYTES:
-            queue.put_back(jobs)
+            self._put_back(_Message(jobs, slot), queue)
             return False
-        worker.messages.append(jobs)
+        worker.messages.append(_Message(jobs, slot))
         worker.question = question
         if len(worker.messages) == 1:
             worker.deadline = self._deadline(worker)
@@ -226,7 +254,7 @@ class Pool:
         """When the message that a worker now works at must be done."""
         if self._timeout is None or not worker.messages:
             return None
-        return time.monotonic() + self._timeout * sum(len(job.tasks) for job in worker.messages[0])
+        return time.monotonic() + self._timeout * sum(len(job.tasks) for job in worker.messages[0].jobs)
 
     def _wait(self) -> list[_Worker]:
         """Wait for workers, busy or starting, that have something to say, have died or are late; who they are."""
@@ -285,10 +313,15 @@ class Pool:
     def _start_anew(self, queue: Dispatcher) -> None:
         """Start all workers anew; what they had in hand is queued again."""
         for worker in self._workers:
-            for jobs in reversed(worker.messages):
-                queue.put_back(jobs)
+            for message in reversed(worker.messages):
+                self._put_back(message, queue)
         _end_all(self._workers, os.getpid())
         self._start()
+
+    def _put_back(self, message: _Message, queue: Dispatcher) -> None:
+        queue.put_back(message.jobs)
+        if self._slots is not None:
+            self._slots.give_back(message.slot, is_done=False)
 
 
 def _end_all(workers: list[_Worker], owner: int) -> None:

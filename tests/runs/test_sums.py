@@ -1,0 +1,171 @@
+"""A run gives the same bits by sums and by rows, and brings rows where somebody must see them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import coterie
+from coterie.methods.exchange import Exchange, Replies
+from coterie.runs.hooks import order
+from coterie.runs.hooks.hook import Hook
+from coterie.runs.loop import train
+from coterie.runs.record import RoundResult
+from coterie.runs.session import Session
+from tests.interrupted import Stopping
+
+ROUNDS = 3
+
+
+class Watching(Hook):
+    """Notes who came as a row and who in a sum; it changes nothing."""
+
+    def __init__(self, run: Session) -> None:
+        super().__init__(run)
+        self.summed: list[bool] = []
+        self.rows = 0
+
+    def row_limit(self, exchange: Exchange, number: int) -> float:
+        return float("inf")
+
+    def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
+        self.summed.append(bool(replies.sums))
+        self.rows += sum(len(summed.rows) for summed in replies.sums.values())
+        return replies
+
+
+class Seeing(Hook):
+    """Changes nothing, but does not say so: then it is shown every model."""
+
+    def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
+        assert not replies.sums
+        return replies
+
+
+@dataclass
+class Outcome:
+    state: Any
+    rounds: Any
+    failures: list[Any]
+    watching: Watching
+    asked_again: int
+
+
+@dataclass
+class Player:
+    """Plays runs, by sums or by rows."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    played: int = field(default=0)
+
+    def play(self, *, rows: bool = False, **keys: Any) -> Outcome:
+        self.monkeypatch.setattr(order, "ORDER", (*KEPT, Watching, *[Seeing] * rows))
+        self.played += 1
+        experiment = coterie.Experiment.model_validate(
+            {
+                "method": {"name": "fedavg"},
+                "data": {"name": "digits", "clients": 40, "samples_per_client": 30},
+                "network": {"name": "mlp", "hidden": [4]},
+                **keys,
+                "run": {"rounds": ROUNDS, "workers": 1, "folder": str(self.folder), "name": f"run{self.played}"}
+                | keys.get("run", {}),
+            }
+        )
+        again = []
+        with closing(Session(experiment)) as session:
+            measure = session.runtime.measure
+
+            def counted(exchange: Exchange, clients: Any = None) -> Replies:
+                again.append(clients is not None)
+                return measure(exchange, clients)
+
+            session.runtime.measure = counted  # type: ignore[method-assign]
+            events = list(train(session))
+            rounds = [{k: v for k, v in event.metrics.items() if "seconds" not in k} for event in events]
+            failures = [failure for event in events for failure in event.failures]
+            return Outcome(session.state, rounds, failures, session.find(Watching), sum(again))
+
+
+KEPT = order.ORDER
+
+
+@pytest.fixture
+def player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Player:
+    return Player(tmp_path, monkeypatch)
+
+
+def tensors(state: Any) -> list[torch.Tensor]:
+    return [value for value in vars(state).values() if isinstance(value, torch.Tensor)]
+
+
+def assert_equal(one: Outcome, other: Outcome) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(tensors(one.state), tensors(other.state), strict=True))
+    assert str(one.rounds) == str(other.rounds)  # NaN equals NaN there
+    assert one.failures == other.failures
+
+
+RUNS: dict[str, tuple[dict[str, Any], list[bool]]] = {
+    "fedavg": ({}, [True] * ROUNDS),
+    "uniform weights": ({"method": {"name": "fedavg", "weights": "uniform"}}, [True] * ROUNDS),
+    "ifca": ({"method": {"name": "ifca", "clusters": 2, "init": "plain"}}, [True] * ROUNDS),
+    "a server optimizer": ({"aggregation": {"optimizer": "adam"}}, [True] * ROUNDS),
+    "clients that vanish": ({"run": {"client_dropout": 0.3}}, [True] * ROUNDS),
+    "no screening": ({"aggregation": {"norm_bound": "off"}}, [True] * ROUNDS),
+    "a median": ({"aggregation": {"rule": "median"}}, [False] * ROUNDS),
+    "clipped": ({"aggregation": {"clip_norm": 0.5}}, [False] * ROUNDS),
+    "local evaluation": ({"evaluation": {"evaluated": "local"}}, [False] * ROUNDS),
+    "an attack": ({"attack": {"share": 0.2, "kind": "scale"}}, [False] * ROUNDS),
+    "noise": ({"privacy": {"unit": "client", "noise_multiplier": 1.0, "noise_seed": 1}}, [False] * ROUNDS),
+    "few clients": ({"run": {"participation": 0.1}}, [False] * ROUNDS),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_sums_give_the_bits_of_rows(name: str, player: Player) -> None:
+    keys, expected = RUNS[name]
+    sums = player.play(**keys)
+    assert sums.watching.summed == expected
+    assert_equal(sums, player.play(rows=True, **keys))
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_workers_give_the_bits_of_one_process(workers: int, player: Player) -> None:
+    alone = player.play()
+    many = player.play(run={"workers": workers})
+    assert many.watching.summed == [True] * ROUNDS
+    assert_equal(alone, many)
+
+
+def test_who_is_out_of_proportion_is_left_out_of_sums(player: Player) -> None:
+    keys: dict[str, Any] = {"aggregation": {"norm_bound": 1.0}}  # all above the median
+    sums, rows = player.play(**keys), player.play(rows=True, **keys)
+    assert sums.failures
+    assert sums.asked_again  # the first round knows no median, and adds too much
+    assert sums.asked_again < ROUNDS or sums.watching.rows == 0
+    assert_equal(sums, rows)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ifca"])
+def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method: str, tmp_path: Path) -> None:
+    def experiment(name: str) -> coterie.Experiment:
+        return coterie.Experiment(
+            method=method,
+            data={"name": "digits", "clients": 40, "samples_per_client": 30},
+            network={"name": "mlp", "hidden": [4]},
+            aggregation={"norm_bound": 1.2},
+            run={"rounds": 4, "workers": 2, "folder": str(tmp_path), "name": name},
+        )
+
+    whole = coterie.run(experiment("whole"))
+    cut = coterie.run(experiment("cut"), observers=[Stopping(2)])
+    assert cut.status == "interrupted"
+    resumed = coterie.resume(cut.folder)
+    columns = [column for column in whole.rounds.columns if "seconds" not in column]
+    assert whole.rounds[columns].equals(resumed.rounds[columns])
+    assert whole.clients.equals(resumed.clients)

@@ -1,0 +1,167 @@
+"""Where a method wants means alone, runtimes bring sums, and the means have the bits that rows give."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.clients.rules import Answer, ChooseThenTrain, Client, LocalUpdate, Order, Rule, Work, rule
+from coterie.grouping.exact_sums import Reduce
+from coterie.methods.aggregation import Aggregation
+from coterie.methods.exchange import Exchange, Replies, Send
+from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
+from coterie.runtime.runtime import Runtime
+from tests.federated import TRAINING, planted
+from tests.loopback import LoopbackRuntime
+
+CLIENTS = 60
+EVERYONE = np.arange(CLIENTS)
+KINDS = {
+    "alone": ("sequential", 1),
+    "workers": ("sequential", 2),
+    "batched": ("batched", 1),
+    "batched workers": ("batched", 2),
+    "three batched workers": ("batched", 3),
+}
+WEIGHTS = np.random.default_rng(0).integers(1, 90, CLIENTS)
+
+
+def runtime_of(kind: str) -> LocalRuntime:
+    engine, workers = KINDS[kind]
+    federation = planted(clients=CLIENTS, samples=20)
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, engine)
+    return LocalRuntime(spec, federation.samples, workers=workers)
+
+
+@pytest.fixture(params=KINDS)
+def runtime(request: pytest.FixtureRequest) -> Iterator[LocalRuntime]:
+    runtime = runtime_of(request.param)
+    yield runtime
+    runtime.close()
+
+
+def starts(runtime: Runtime, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return 0.1 * torch.randn(count, runtime.layout.size, generator=generator)
+
+
+def answer(runtime: Runtime, exchange: Exchange) -> Replies:
+    runtime.begin_round(1)
+    replies = runtime.answer(exchange)
+    assert isinstance(replies, Replies)
+    return replies
+
+
+def one_mean(runtime: Runtime, rule: Rule) -> Exchange:
+    send = Send.same(starts(runtime, 1)[0], EVERYONE)
+    return Exchange(EVERYONE, rule, {"model": send}, reduce={"model": Reduce.mean(EVERYONE, WEIGHTS)})
+
+
+def centres(replies: Replies, exchange: Exchange, previous: Tensor) -> Tensor:
+    return Aggregation().centres(replies, "model", exchange.reduce["model"], previous)
+
+
+def test_one_mean_has_the_bits_of_rows(runtime: LocalRuntime) -> None:
+    exchange, previous = one_mean(runtime, LocalUpdate()), starts(runtime, 1)
+    sums = answer(runtime, exchange)
+    counted = runtime.ledger.rows[:]
+    rows = answer(runtime, replace(exchange, reduce={}))
+    assert "model" in sums.sums
+    assert "model" not in sums.uploads
+    assert torch.equal(centres(sums, exchange, previous), centres(rows, exchange, previous))
+    assert sums.sketches is not None
+    assert rows.sketches is not None
+    assert torch.equal(sums.sketches, rows.sketches)
+    assert np.array_equal(sums.update_lengths["model"], rows.update_lengths["model"])
+    assert counted == runtime.ledger.rows  # what crosses is each client's model
+
+
+def test_means_by_choice_have_the_bits_of_rows(runtime: LocalRuntime) -> None:
+    previous = starts(runtime, 2)
+    reduce = {"model": Reduce.by_choice(EVERYONE, 2, WEIGHTS)}
+    exchange = Exchange(EVERYONE, ChooseThenTrain(), {"models": Send.all(previous, EVERYONE)}, reduce=reduce)
+    sums, rows = answer(runtime, exchange), answer(runtime, replace(exchange, reduce={}))
+    assert len(np.unique(rows.numbers["choice"])) == 2
+    assert "model" in sums.sums
+    assert torch.equal(centres(sums, exchange, previous), centres(rows, exchange, previous))
+
+
+def test_every_number_of_workers_gives_the_same_bits() -> None:
+    found = []
+    for kind in ("batched", "batched workers", "three batched workers"):
+        runtime = runtime_of(kind)
+        exchange = one_mean(runtime, LocalUpdate())
+        found.append(centres(answer(runtime, exchange), exchange, starts(runtime, 1)))
+        runtime.close()
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_long_updates_come_as_rows_and_count_all_the_same(runtime: LocalRuntime) -> None:
+    exchange, previous = one_mean(runtime, LocalUpdate()), starts(runtime, 1)
+    rows = answer(runtime, replace(exchange, reduce={}))
+    limit = float(np.median(rows.update_lengths["model"]))
+    limited = replace(exchange, reduce={"model": replace(exchange.reduce["model"], row_limit=limit)})
+    sums = answer(runtime, limited)
+    assert np.array_equal(sums.sums["model"].rows, np.flatnonzero(rows.update_lengths["model"] > limit))
+    assert torch.equal(centres(sums, exchange, previous), centres(rows, exchange, previous))
+
+
+def test_a_start_too_large_for_sums_brings_rows(runtime: LocalRuntime) -> None:
+    send = Send.same(torch.full((runtime.layout.size,), 600.0), EVERYONE)
+    replies = answer(runtime, replace(one_mean(runtime, LocalUpdate()), send={"model": send}))
+    assert not replies.sums
+    assert "model" in replies.uploads
+
+
+def test_few_clients_send_rows_where_sums_would_take_more_memory(runtime: LocalRuntime) -> None:
+    few = np.arange(4)
+    send = {"model": Send.same(starts(runtime, 1)[0], few)}
+    assert not answer(runtime, Exchange(few, LocalUpdate(), send, reduce={"model": Reduce.mean(few)})).sums
+
+
+def test_real_clients_send_rows() -> None:
+    federation = planted(clients=CLIENTS, samples=20)
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "batched")
+    remote, local = LoopbackRuntime(spec.build(), federation.bounds), runtime_of("batched")
+    exchange, previous = one_mean(remote, LocalUpdate()), starts(remote, 1)
+    rows, sums = answer(remote, exchange), answer(local, exchange)
+    assert not rows.sums
+    assert torch.equal(centres(sums, exchange, previous), centres(rows, exchange, previous))
+
+
+@rule("sent-or-killed")
+@dataclass(frozen=True)
+class SentOrKilled(Rule):
+    """Send the model back, moved by the client's number; one client kills its worker the first time."""
+
+    uploads = ("model",)
+    mark: str = ""
+
+    def run(self, client: Client, order: Order) -> Work:
+        yield from ()
+        if order.client == 31 and self.mark and not Path(self.mark).exists():
+            Path(self.mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Answer({"model": order.items["model"].values + 0.001 * order.client})
+
+
+@pytest.mark.parametrize("kind", ["workers", "three batched workers"])
+def test_a_worker_that_dies_changes_no_bit(kind: str, tmp_path: Path) -> None:
+    runtime = runtime_of(kind)
+    exchange, previous = one_mean(runtime, SentOrKilled()), starts(runtime, 1)
+    whole = answer(runtime, exchange)
+    killed = answer(runtime, replace(exchange, rule=SentOrKilled(str(tmp_path / "mark"))))
+    assert runtime.notes
+    assert len(killed) == CLIENTS
+    assert whole.sums
+    assert killed.sums
+    assert torch.equal(centres(killed, exchange, previous), centres(whole, exchange, previous))
+    runtime.close()
