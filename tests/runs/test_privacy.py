@@ -217,6 +217,10 @@ def test_every_refusal_has_a_reason_of_the_method() -> None:
 class Silent(Aggregation):
     """Centres that nobody moves: whatever else reaches the state of a method has gone past the noise."""
 
+    @property
+    def is_mean(self) -> bool:
+        return False
+
     def average_groups(
         self,
         models: Tensor,

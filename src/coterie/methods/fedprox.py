@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
@@ -44,7 +45,8 @@ class FedProx(OneModel):
         return AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        clients = cohort.clients
-        send = {"model": Send.same(state.model[0], clients)}
-        replies: Replies = yield Exchange(clients, LocalUpdate(), send, {"mu": np.full(len(clients), self.mu)})
-        return GlobalState(cohort.server.aggregation.average(replies.models, state.model, replies.samples))
+        clients, server = cohort.clients, cohort.server
+        mean = Reduce.mean(clients, server.samples[clients])
+        send, mu = {"model": Send.same(state.model[0], clients)}, {"mu": np.full(len(clients), self.mu)}
+        replies: Replies = yield Exchange(clients, LocalUpdate(), send, mu, reduce={"model": mean})
+        return GlobalState(server.aggregation.centres(replies, "model", mean, state.model))

@@ -27,6 +27,7 @@ from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import cosines, model_distances, pairwise_distances, quartiles
 from coterie.grouping.cluster import Linkage, cut_dendrogram, dendrogram
+from coterie.grouping.exact_sums import Reduce
 from coterie.grouping.gaps import find_groups
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
 from coterie.methods.k_models import place_by_loss, serve_picked
@@ -86,10 +87,9 @@ class FLHC(Method[FLHCState]):
         groups = yield from place_by_loss(state.models, state.groups, clients)
         placed = clients[groups[clients] != UNKNOWN]
         send = {"model": Send(state.models, groups[placed])}
-        replies: Replies = yield Exchange(placed, LocalUpdate(), send)  # steps 1 and 4
-        models = server.aggregation.average_groups(
-            replies.models, groups[replies.clients], state.models, replies.samples
-        )
+        means = Reduce(placed, server.samples[placed], groups[placed], len(state.models))
+        replies: Replies = yield Exchange(placed, LocalUpdate(), send, reduce={"model": means})  # steps 1 and 4
+        models = server.aggregation.centres(replies, "model", means, state.models)
         return replace(state, models=models, groups=groups)
 
     def _cluster(self, state: FLHCState, cohort: Cohort) -> Exchanges[FLHCState]:

@@ -27,6 +27,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
+from coterie.grouping.exact_sums import Reduce
 from coterie.grouping.halves import LEAST, common_half, find_groups
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import place_by_loss, serve_picked
@@ -88,11 +89,9 @@ class Halves(Method[HalvesState]):
         groups = state.groups if len(state.models) > 1 else np.zeros(server.n, np.int64)
         placed = clients[groups[clients] != UNKNOWN]
         send = {"model": Send(state.models, groups[placed])}
-        replies: Replies = yield Exchange(placed, LocalUpdate(), send)  # step 3
-        models = server.aggregation.average_groups(  # step 4
-            replies.models, groups[replies.clients], state.models, replies.samples
-        )
-        return replace(state, models=models)
+        means = Reduce(placed, server.samples[placed], groups[placed], len(state.models))
+        replies: Replies = yield Exchange(placed, LocalUpdate(), send, reduce={"model": means})  # step 3
+        return replace(state, models=server.aggregation.centres(replies, "model", means, state.models))  # step 4
 
     def _find_groups(self, state: HalvesState, cohort: Cohort) -> Exchanges[HalvesState]:
         """Test all clients and divide them (steps 1 and 2); too few answers leave that to the next round."""

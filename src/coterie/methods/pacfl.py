@@ -27,6 +27,7 @@ from coterie.clients.rules.class_bases import ClassBases
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import quartiles
 from coterie.grouping.cluster import cut_dendrogram, dendrogram, nearest_group
+from coterie.grouping.exact_sums import Reduce
 from coterie.grouping.gaps import find_groups
 from coterie.grouping.subspaces import paired_angles, smallest_angles
 from coterie.methods.client_rows import replace_rows
@@ -90,11 +91,9 @@ class PACFL(Method[PACFLState]):
             state = yield from self._join(state, clients[state.groups[clients] == UNKNOWN], server)
         placed = clients[state.groups[clients] != UNKNOWN]
         send = {"model": Send(state.models, state.groups[placed])}
-        replies: Replies = yield Exchange(placed, LocalUpdate(), send)  # step 3
-        models = server.aggregation.average_groups(  # step 4
-            replies.models, state.groups[replies.clients], state.models, replies.samples
-        )
-        return replace(state, models=models)
+        means = Reduce(placed, server.samples[placed], state.groups[placed], len(state.models))
+        replies: Replies = yield Exchange(placed, LocalUpdate(), send, reduce={"model": means})  # step 3
+        return replace(state, models=server.aggregation.centres(replies, "model", means, state.models))  # step 4
 
     def _cluster(self, state: PACFLState, cohort: Cohort) -> Exchanges[PACFLState]:
         """Cluster all clients that answer (steps 1 and 2); where nobody does, the next round asks again."""

@@ -23,6 +23,7 @@ from pydantic import Field
 
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.meta import MetaUpdate
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import Cohort, ServerView, Split, serve
 from coterie.methods.one_model import GlobalState, OneModel
@@ -78,9 +79,10 @@ class PerFedAvg(OneModel):
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients = cohort.clients
-        rule = MetaUpdate(self.alpha, self.beta, self.order, self.delta)
-        replies: Replies = yield Exchange(clients, rule, {"model": Send.same(state.model[0], clients)})
-        return GlobalState(cohort.server.aggregation.average(replies.models, state.model))
+        rule, mean = MetaUpdate(self.alpha, self.beta, self.order, self.delta), Reduce.mean(clients)
+        send = {"model": Send.same(state.model[0], clients)}
+        replies: Replies = yield Exchange(clients, rule, send, reduce={"model": mean})
+        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

@@ -96,7 +96,7 @@ class Rows(Generic[V]):
             if not together:
                 self._write_sketches(one, sketcher)
         for name, sums in self.sums.items():
-            _add_up([one for one in answers if is_added(name, sums, one.answer)], name, sums)
+            add_up([one for one in answers if is_added(name, sums, one.answer)], name, sums)
         if together and self.upload_sketches is not None:
             rows = slice(answers[0].row, answers[-1].row + 1)
             apart = MODEL in self.sums
@@ -133,7 +133,12 @@ def is_added(name: str, sums: ExactSums, answer: Answer | StoredAnswer) -> bool:
     return name in answer.uploads and answer.update_lengths[name] <= sums.reduce.row_limit
 
 
-def _add_up(answers: Sequence[Answered], name: str, sums: ExactSums) -> None:
+def find_apart(outcomes: Sequence[object], name: str, sums: ExactSums) -> list[int]:
+    """Return the positions of the answers that have a row of an upload of which sums are made."""
+    return [i for i, one in enumerate(outcomes) if isinstance(one, StoredAnswer) and not is_added(name, sums, one)]
+
+
+def add_up(answers: Sequence[Answered], name: str, sums: ExactSums) -> None:
     """Add an upload of all these answers to the sums of their groups."""
     clients, reduce = np.array([one.order.client for one in answers], np.int64), sums.reduce
     numbers = {}

@@ -30,7 +30,7 @@ from coterie.randomness import stream
 from coterie.runtime.dispatch import ranges
 from coterie.runtime.ledger import Ledger
 from coterie.runtime.quarantine import Quarantine
-from coterie.runtime.rows import Rows, Sketcher, StoredAnswer, allocate_rows, close_gaps, is_added, vector_shapes
+from coterie.runtime.rows import Rows, Sketcher, StoredAnswer, allocate_rows, close_gaps, find_apart, vector_shapes
 from coterie.runtime.threads import one_thread
 
 S = TypeVar("S")
@@ -260,7 +260,7 @@ class Runtime(ABC):
         """The rows of these answers alone, and what was added up of them."""
         sums = {}
         for name, exact in rows.sums.items():
-            apart = [i for i, answer in enumerate(answers) if not is_added(name, exact, answer)]
+            apart = find_apart(answers, name, exact)
             models = rows.uploads[name][[answers[i].row for i in apart]]
             sums[name] = Summed(exact, np.array(apart, np.int64), models)
         uploads = {name: matrix for name, matrix in rows.uploads.items() if name not in sums}

@@ -11,6 +11,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.clients.rules import ChooseThenTrain
 from coterie.errors import BadInput
+from coterie.grouping.exact_sums import Reduce
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Ids, Outputs, Replies, Send
 from coterie.runs.hooks.picture import ModelSketches
 from coterie.runs.schema.experiment import Experiment
@@ -178,6 +182,31 @@ def test_a_method_gets_the_bits_of_the_local_runtime(ray: Any, method: str) -> N
         assert any(reason == "vanished in mid-round" for _, reason in [*expected[2], *expected[6], *expected[10]])
     if method == "fedper":
         assert found[-2]["kept"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [1, 20])
+def test_sums_have_the_bits_of_rows(ray: Any, together: int) -> None:
+    everyone = np.arange(60)
+    federation = planted(clients=60, samples=40)
+    asked = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "batched")
+    local, far = LocalRuntime(asked, federation.samples, workers=1), type(ray)(asked, federation.samples)
+    far.together = together  # of one client a task brings a row, of many the sums
+    start = torch.stack([torch.linspace(-0.1, end, local.layout.size) for end in (0.1, 0.2)])
+    chosen = Reduce.by_choice(everyone, 2, np.random.default_rng(0).integers(1, 90, 60))
+    send = {"models": Send.all(start, everyone)}
+    try:
+        rows = local.answer(Exchange(everyone, ChooseThenTrain(), send))
+        assert isinstance(rows, Replies)
+        limit = float(np.quantile(rows.update_lengths["model"], 0.9))
+        for reduce in (chosen, replace(chosen, row_limit=limit)):
+            sums = far.answer(Exchange(everyone, ChooseThenTrain(), send, reduce={"model": reduce}))
+            assert len(sums.sums["model"].rows) == int((rows.update_lengths["model"] > reduce.row_limit).sum())
+            found = [Aggregation().centres(replies, "model", reduce, start) for replies in (sums, rows)]
+            assert torch.equal(*found)
+    finally:
+        far.close()
+        local.close()
 
 
 def test_the_comparison_sees_a_bit() -> None:

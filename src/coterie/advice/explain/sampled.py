@@ -18,7 +18,7 @@ from coterie.clients.rules.rule import Order
 from coterie.methods.exchange import Exchange
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runtime.local.runtime import LocalRuntime
-from coterie.runtime.rows import Rows, StoredAnswer, vector_shapes
+from coterie.runtime.rows import TABLE_ROWS, Rows, StoredAnswer, find_sums, vector_shapes
 from coterie.runtime.runtime import Failure
 
 REPRESENTATIVES = 32
@@ -39,9 +39,11 @@ class Peak:
     sent: int = 0
     """Bytes that the server sends, each model once."""
     answers: int = 0
-    """Bytes of the matrices of what comes back, a row for each client."""
+    """Bytes of the matrices of what comes back: a row for each client, or sums."""
     clients: int = 0
     """Clients that are asked for a vector, or to keep one."""
+    added: bool = False
+    """Whether what comes back is added up near the clients."""
 
 
 class SampledRuntime(LocalRuntime):
@@ -127,9 +129,14 @@ class SampledRuntime(LocalRuntime):
         shapes = {name: torch.Size(s).numel() for name, s in vector_shapes(exchange.rule, self.layout).items()}
         items = {id(i.values) if i.key is None else i.key: i for order in orders for i in order.items.values()}
         sent = sum(item.values.numel() for item in items.values()) * BYTES_PER_SCALAR
-        answers = len(orders) * sum(shapes[name] for name in exchange.rule.uploads) * BYTES_PER_SCALAR
+        sums = find_sums(orders, self.layout, self.tables) if orders else {}
+        rows = {
+            n: sums[n].count * TABLE_ROWS * self.tables if n in sums else len(orders) for n in exchange.rule.uploads
+        }
+        answers = sum(count * shapes[name] for name, count in rows.items()) * BYTES_PER_SCALAR
         asked, before = len(orders) if shapes else 0, self.peak
-        self.peak = Peak(max(before.sent, sent), max(before.answers, answers), max(before.clients, asked))
+        added = bool(sums) if answers > before.answers else before.added
+        self.peak = Peak(max(before.sent, sent), max(before.answers, answers), max(before.clients, asked), added)
         if self._room is not None and sent + answers > self._room:
             raise OutOfMemory
         return orders

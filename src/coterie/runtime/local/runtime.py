@@ -159,6 +159,8 @@ class LocalRuntime(Runtime):
         count = cores() if workers is None else workers
         alone = count == 1 and timeout is None
         self._worker_count = count
+        self.tables = 1 if alone else count + 2
+        """Tables of sums at a time, where sums are made: one a worker, one on its way, and the total."""
         # A client that takes too long costs its whole chunk the round's time: then chunks stay small.
         self._alike = self.engine.independent and self.together > 1 and timeout is None
         self.most = min(LARGEST_CHUNK, max(self.together, CHUNK_SCALARS // self.engine.layout.size))
@@ -205,7 +207,7 @@ class LocalRuntime(Runtime):
     ) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         """Carry out orders in this process."""
         rows = allocate_rows(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep)
-        wanted = find_sums(orders, self.layout, 1)
+        wanted = find_sums(orders, self.layout, self.tables)
         rows = replace(rows, sums={name: ExactSums.empty(self.layout.size, wanted[name]) for name in wanted})
         outcomes: list[StoredAnswer | Failure] = []
         for chunk in chunks:

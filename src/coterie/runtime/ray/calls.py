@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.clients.engine.engine import Engine
+from coterie.grouping.exact_sums import ExactSums
 from coterie.models.layout import Part
 from coterie.models.networks import NETWORKS
 from coterie.runtime.local.runtime import EngineSpec
-from coterie.runtime.rows import Rows, StoredAnswer, allocate_rows
+from coterie.runtime.rows import TABLE_ROWS, Rows, StoredAnswer, allocate_rows, find_apart
 from coterie.runtime.runtime import Failure
 from coterie.runtime.tasks import Batch, Task, TaskRunner
 from coterie.runtime.threads import one_thread
@@ -73,7 +74,7 @@ def runner_of(key: str, shipped: Shipped) -> TaskRunner:
 
 
 JobAnswer = tuple[list[StoredAnswer | Failure], Rows[Array]]
-"""What came of the tasks of one job, and rows that hold one row for each of them."""
+"""What came of the tasks of one job, and rows that hold one row for each of them, or for those not in its sums."""
 
 
 def run_jobs(
@@ -94,12 +95,16 @@ def run_jobs(
     answers = []
     with one_thread(blas=True):
         for tasks in jobs:
-            rows = allocate_rows(batch.rule, runner.engine.layout, len(tasks), runner.sketcher.width, batch.keep)
+            layout, wanted = runner.engine.layout, batch.reduce.items()
+            rows = allocate_rows(batch.rule, layout, len(tasks), runner.sketcher.width, batch.keep)
+            few = {name: reduce for name, reduce in wanted if TABLE_ROWS * reduce.count < len(tasks)}
+            rows = replace(rows, sums={name: ExactSums.empty(layout.size, few[name]) for name in few})
             at = range(len(tasks))
             outcomes = runner.run_tasks(
                 batch, tasks, rows, at, as_tensor, lambda task, name, values: as_array(values)
             )
-            answers.append((outcomes, rows.map(as_array)))
+            apart = {name: rows.uploads[name][find_apart(outcomes, name, sums)] for name, sums in rows.sums.items()}
+            answers.append((outcomes, replace(rows, uploads={**rows.uploads, **apart}).map(as_array)))
     return answers
 
 

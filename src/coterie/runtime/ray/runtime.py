@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clients.rules.rule import Order
+from coterie.clients.rules.rule import Answer, Order
 from coterie.errors import BadInput
+from coterie.grouping.exact_sums import ExactSums
 from coterie.methods.exchange import Outputs
 from coterie.runtime.dispatch import Job, Setback, divide, ranges
 from coterie.runtime.local.runtime import EngineSpec
@@ -25,7 +26,16 @@ from coterie.runtime.ray import calls
 from coterie.runtime.ray.calls import Array, Shipped, Thing, as_array, as_tensor
 from coterie.runtime.ray.cluster import Cluster
 from coterie.runtime.ray.queue import Queue
-from coterie.runtime.rows import Rows, StoredAnswer, allocate_rows
+from coterie.runtime.rows import (
+    Answered,
+    Rows,
+    StoredAnswer,
+    add_up,
+    allocate_rows,
+    find_apart,
+    find_sums,
+    is_added,
+)
 from coterie.runtime.runtime import Failure, Runtime
 from coterie.runtime.states import ClientStates
 from coterie.runtime.tasks import Batch, Task, write_tasks
@@ -109,12 +119,14 @@ class RayRuntime(Runtime):
 
     def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         rows = allocate_rows(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep)
+        wanted = find_sums(orders, self.layout, 1)
+        rows = replace(rows, sums={name: ExactSums.empty(self.layout.size, wanted[name]) for name in wanted})
         outcomes: list[StoredAnswer | Failure] = [Failure("was not asked")] * len(orders)
         states = [self.states.of(order.client) for order in orders]
         tasks, batch = write_tasks(
             orders, states, [{}] * len(orders), keep, lambda some: [as_array(v) for v in some]
         )
-        things, batch = _share(tasks, batch), replace(batch, items={})
+        things, batch = _share(tasks, batch), replace(batch, items={}, reduce=wanted)
 
         def submit(jobs: Sequence[Job]) -> Any:
             some = [job.tasks for job in jobs]
@@ -133,7 +145,7 @@ class RayRuntime(Runtime):
                 some: list[StoredAnswer | Failure] = [Failure(result.reason)] * len(numbers)
             else:
                 some, filled = result
-                _copy_rows(filled, rows, numbers)
+                _take_in(filled, rows, some, [orders[number] for number in numbers], numbers)
             for number, outcome in zip(numbers, some, strict=True):
                 outcomes[number] = outcome
                 if isinstance(outcome, StoredAnswer):
@@ -158,11 +170,33 @@ def _share(tasks: Sequence[Task], batch: Batch) -> dict[int, Thing]:
     return {number: ray.put(item) if uses[number] > 1 else item for number, item in batch.items.items()}
 
 
-def _copy_rows(source: Rows[Array], to: Rows[Tensor], numbers: Sequence[int]) -> None:
-    """Copy matrices into the rows of these numbers."""
+def _take_in(
+    source: Rows[Array],
+    to: Rows[Tensor],
+    outcomes: Sequence[StoredAnswer | Failure],
+    orders: Sequence[Order],
+    numbers: Sequence[int],
+) -> None:
+    """Copy matrices into the rows of these numbers, or add them to the sums."""
     at = np.asarray(numbers)
     for name, matrix in source.uploads.items():
-        to.uploads[name].numpy()[at] = matrix
+        if (sums := to.sums.get(name)) is None:
+            to.uploads[name].numpy()[at] = matrix
+            continue
+        apart = find_apart(outcomes, name, sums)
+        if name in source.sums:
+            sums.add_sums(source.sums[name])
+        else:
+            each = zip(numbers, orders, outcomes, matrix, strict=True)
+            models = [(n, o, a, as_tensor(row)) for n, o, a, row in each if isinstance(a, StoredAnswer)]
+            answers = [
+                Answered(n, o, Answer({name: row}, a.numbers), {})
+                for n, o, a, row in models
+                if is_added(name, sums, a)
+            ]
+            add_up(answers, name, sums)
+            matrix = matrix[apart]
+        to.uploads[name].numpy()[at[apart]] = matrix
     for array, sketches in (
         (source.upload_sketches, to.upload_sketches),
         (source.state_sketches, to.state_sketches),
