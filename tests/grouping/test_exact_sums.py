@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.grouping.aggregate import group_means
-from coterie.grouping.exact_sums import BOUND, ExactSums, Reduce, exact_means
+from coterie.grouping.exact_sums import BOUND, ExactSums, Reduce, as_matrix, exact_means
 
 CLIENTS, COLUMNS = 23, 61
 EVERYONE = np.arange(CLIENTS)
@@ -83,6 +83,23 @@ def test_a_mean_of_one_model_is_that_model() -> None:
     part.add(0, [model], [37])
     total.add_sums(part)
     assert torch.equal(total.mean(0), model)
+
+
+@pytest.mark.parametrize(
+    "rows", [slice(None), slice(3, 9), slice(1, None, 4), slice(5, 6)], ids=["all", "some", "every fourth", "one"]
+)
+def test_rows_of_one_matrix_are_taken_as_they_lie(rows: slice) -> None:
+    models, _ = made(1.0)
+    found = as_matrix(list(models[rows]))
+    assert torch.equal(found, models[rows])
+    assert found.data_ptr() == models[rows].data_ptr()
+
+
+def test_rows_that_do_not_lie_evenly_are_copied() -> None:
+    models, _ = made(1.0)
+    for order in ([0, 1, 5], [2, 1, 0], [4, 4]):
+        assert torch.equal(as_matrix([models[i] for i in order]), models[torch.tensor(order)])
+    assert torch.equal(as_matrix(list(models.T)), models.T)
 
 
 def test_values_too_large_for_a_sum_are_in_the_mean() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import coterie
+from coterie.grouping import exact_sums
 from coterie.methods.exchange import Exchange, Replies
 from coterie.runs.hooks import order
 from coterie.runs.hooks.hook import Hook
@@ -93,6 +94,11 @@ class Player:
 
 
 KEPT = order.ORDER
+
+
+@pytest.fixture(autouse=True)
+def any_cohort_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_sums, "LARGE_COHORT_BYTES", 0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.catalogue import Section
 from coterie.grouping import aggregate
-from coterie.grouping.exact_sums import MOST_WEIGHT, ExactSums, Reduce, exact_means
+from coterie.grouping.exact_sums import ExactSums, Reduce, exact_means
 from coterie.grouping.robust import clip_updates, robust_centres
 from coterie.grouping.server_step import Optimizer, ServerStep
 from coterie.methods.exchange import Replies
@@ -210,7 +210,7 @@ class Aggregation(Aggregator, Section):
     def centres(
         self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None
     ) -> Tensor:
-        if not self.is_mean or reduce.grid.total > MOST_WEIGHT:
+        if not self.is_mean or not reduce.is_exact(previous.shape[1]):
             return super().centres(replies, name, reduce, previous, part)
         groups, weights = reduce.groups_of(replies.clients, replies.numbers), reduce.weights_of(replies.clients)
         if (summed := replies.sums.get(name)) is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.clients.rules.rule import Answer, Order, Rule
-from coterie.grouping.exact_sums import BOUND, MOST_WEIGHT, ExactSums, Reduce
+from coterie.grouping.exact_sums import BOUND, ExactSums, Reduce, as_matrix
 from coterie.models.layout import Layout, Part
 from coterie.models.sketch import Sketch
 
@@ -100,7 +100,9 @@ class Rows(Generic[V]):
         if together and self.upload_sketches is not None:
             rows = slice(answers[0].row, answers[-1].row + 1)
             apart = MODEL in self.sums
-            models = torch.stack([a.answer.uploads[MODEL] for a in answers]) if apart else self.uploads[MODEL][rows]
+            models = (
+                as_matrix([one.answer.uploads[MODEL] for one in answers]) if apart else self.uploads[MODEL][rows]
+            )
             self.upload_sketches[rows] = sketcher.each(models)
 
     def _write_uploads(self: Rows[Tensor], one: Answered) -> None:
@@ -172,7 +174,7 @@ def find_sums(orders: Sequence[Order], layout: Layout, tables: int) -> dict[str,
         for name, reduce in limits.items()
         if name not in rule.shapes(layout)
         and reduce.row_limit > 0
-        and reduce.grid.total <= MOST_WEIGHT
+        and reduce.is_exact(layout.size)
         and TABLE_ROWS * reduce.count * tables < len(orders)
     }
 

@@ -177,12 +177,12 @@ def test_a_method_without_client_states_has_none() -> None:
 
 @pytest.mark.medium
 def test_what_has_no_room_is_said_before_it_is_tried(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
-    monkeypatch.setattr("coterie.advice.explain.explain.available_bytes", lambda: 4 * 4 * 15_010)
+    monkeypatch.setattr("coterie.advice.explain.explain.available_bytes", lambda: CLIENTS * 4 * 15_010)
     found = explain(experiment())
     assert found.fits is False
     assert found.first is None
     assert found.seconds is None
-    assert part(found, "answers") == 4 * 4 * 15_010  # a sum of one group, in place of a row for each of 12 clients
+    assert part(found, "answers") == CLIENTS * 4 * 15_010
     assert any("no round was tried" in note for note in found.notes)
     code, out, err = terminal("explain", "fedavg", "--clients", "12")
     assert (code, err) == (0, "")

@@ -86,6 +86,6 @@ def test_a_stateless_method_needs_memory_for_its_cohort() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is looked up in /proc")
 def test_sums_need_as_much_memory_for_any_cohort() -> None:
-    few, model = grown(200, 50, sums=True)
-    more, _ = grown(200, 200, sums=True)
-    assert abs(more - few) < 0.2 * 150 * model
+    few, model = grown(400, 100, sums=True)
+    more, _ = grown(400, 300, sums=True)
+    assert abs(more - few) < 0.2 * 200 * model
