@@ -110,7 +110,7 @@ def test_a_file_of_clients_is_diagnosed(terminal: Terminal, tmp_path: Path) -> N
         (["digits", "--page", "x.txt"], "--page 'x.txt' is not possible; its name must end in .html"),
         (["no/x"], "data = 'no/x' does not exist"),
         (["digits", "--alpha", "0"], "alpha = 0 is not possible; it must be from 0.001 up to below 1"),
-        (["digits", "--starts", "0"], "starts = 0 is not possible; it must be at least 1"),
+        (["digits", "--starts", "0"], "starts = 0 is not possible; it must be from 1 to 1000"),
         (["digits", "--split", "rotatd(4)"], "split 'rotatd' is unknown; did you mean rotated?"),
         (["digits", "--page", "no/x.html"], "--page 'no/x.html' is not possible: there is no folder 'no'"),
         (["digits", "--write", "x.json"], "--write 'x.json' is not possible; its name must end in .toml"),

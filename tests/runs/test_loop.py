@@ -369,7 +369,7 @@ def test_a_client_that_cannot_be_evaluated_is_named_and_weighs_nothing() -> None
     with closing(Session(small("fedavg", 1, run={"participation": 1.0}))) as session:
         measure = session.runtime.measure
 
-        def torn(exchange: Exchange) -> Replies:
+        def torn(exchange: Exchange, rows: object = None) -> Replies:
             return leave_out(measure(exchange), {BAD: "OSError: the disk is gone"})
 
         session.runtime.measure = torn  # type: ignore[method-assign]  # a client that fails in evaluations alone

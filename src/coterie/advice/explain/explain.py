@@ -305,7 +305,8 @@ def _memory(session: Session, sample: SampledRuntime, before: int, share: float)
     data = (whole.inputs.nbytes if whole.file is None else 0) + whole.labels.nbytes + public
     mapped = "" if whole.file is None else ", without the inputs, which are mapped"
     peak, seen, width = sample.peak, min(n, MAX_SKETCHED), sample.sketcher.width
-    how = f"in the largest exchange, of {round(peak.clients / share):,} clients" + ", added up near them" * peak.added
+    asked = round(peak.clients / share)
+    how = f"in the largest exchange, of {asked:,} clients" + ", added up near them" * peak.added
     parts = [
         MemoryPart("Python and libraries", before),
         MemoryPart("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),
