@@ -29,7 +29,7 @@ ORDER = [
     "models",
 ]
 
-LEADING = {"errors", "randomness", "catalogue", "plugins"}
+LEADING = {"errors", "randomness", "catalogue", "plugins", "room"}
 """Small modules that every package may import; they import each other alone."""
 
 MACHINERY = (

@@ -370,7 +370,7 @@ def test_a_client_that_cannot_be_evaluated_is_named_and_weighs_nothing() -> None
     with closing(Session(small("fedavg", 1, run={"participation": 1.0}))) as session:
         measure = session.runtime.measure
 
-        def torn(exchange: Exchange, few: NDArray[np.int64] | None = None) -> Replies:
+        def torn(exchange: Exchange, clients: NDArray[np.int64] | None = None) -> Replies:
             return leave_out(measure(exchange), {BAD: "OSError: the disk is gone"})
 
         session.runtime.measure = torn  # type: ignore[method-assign]  # a client that fails in evaluations alone
