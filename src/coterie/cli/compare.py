@@ -46,6 +46,7 @@ Examples:
 
   coterie compare fedavg ifca 'fesem(clusters=4)' --seeds 5
   coterie compare fedavg fedprox --data fashion-mnist --split 'dirichlet(0.2)' --tune 6
+  coterie compare 'fesem@two(clusters=2)' 'fesem@four(clusters=4)'
   coterie compare fedavg ditto --tune 12 --sampler tpe --prune
   coterie compare comparison.toml               settings, grids, methods with labels
   coterie compare comparisons/NAME              go on with one, or print it again
@@ -218,7 +219,7 @@ def _read_tables(what: Sequence[str], folder: str | None, imports: list[str]) ->
     """
     from coterie.runs.schema.names import catalog
     from coterie.studies.compare.folder import ComparisonFolder
-    from coterie.studies.compare.spec import Comparison
+    from coterie.studies.compare.spec import Comparison, split_label
 
     import_modules(imports)
     path, parent = Path(what[0]), Path(FOLDER if folder is None else folder)
@@ -234,7 +235,7 @@ def _read_tables(what: Sequence[str], folder: str | None, imports: list[str]) ->
     if len(what) == 1 and path.suffix == ".toml":
         return _with_imports(Comparison.from_toml(path).tables(), imports), parent
     for method in what:
-        give_typed({"method": method})
+        give_typed({"method": split_label(method)[1]})
     return _with_imports({"methods": list(what)}, imports), parent
 
 

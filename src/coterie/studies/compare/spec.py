@@ -49,6 +49,7 @@ EVEN = {"data": "have the same data", "evaluation": "are evaluated alike"}
 """Sections that no method may have for itself, and why."""
 
 _METHOD = re.compile(r"(?P<name>[A-Za-z_][\w.:-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
+_LABELLED = re.compile(r"(?P<name>[^@(]+)@(?P<label>[^(]*)(?P<arguments>\(.*)?", re.DOTALL)
 
 
 def _check_name(name: str) -> str:
@@ -432,7 +433,7 @@ def find_paths(tables: Mapping[str, Any]) -> dict[str, str]:
     methods, grid = tables.get("methods"), tables.get("grid")
     parts = [tables.get("experiment"), grid, *_values(methods), *_values(tables.get("settings"))]
     parts += [part for some in _values(tables.get("tuned")) for part in _values(some)]
-    parts += methods if isinstance(methods, list | tuple) else ()
+    parts += [split_label(text)[1] for text in methods] if isinstance(methods, list | tuple) else ()
     found: dict[str, str] = {}
     for part in parts:
         part = {"method": part} if isinstance(part, str) else part
@@ -485,6 +486,16 @@ def _unique(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def split_label(text: str) -> tuple[str, str]:
+    """Return the label of a method in short form and the form without it; without a label, the text is both.
+
+    `fesem@K4(clusters=4)` has the label `K4` and is the method `fesem(clusters=4)`.
+    """
+    if (match := _LABELLED.fullmatch(text.strip())) is None:
+        return text, text
+    return match["label"].strip(), f"{match['name'].strip()}{match['arguments'] or ''}"
+
+
 def parse_method(text: str) -> PartialTables:
     """Return the part of an experiment that a short form like `fesem(clusters=2)` means.
 
@@ -523,13 +534,23 @@ def _read_methods(
 ) -> dict[str, PartialTables]:
     """Return the methods by label; this and all below add what is wrong to `problems`."""
     if isinstance(given, list):
+        labelled = [split_label(text) for text in given]
+        labels = [label for label, _ in labelled]
         problems += [
-            f"methods has {text!r} {given.count(text)} times; name each once"
-            for text in given
-            if given.count(text) > 1
+            f"methods has {label!r} {labels.count(label)} times; name each once, or give each a label, as in "
+            "fesem@K4(clusters=4)"
+            for label in labels
+            if labels.count(label) > 1
         ]
+        for (label, _), text in zip(labelled, given, strict=True):
+            try:
+                _check_label(label)
+            except ValueError as error:
+                problems.append(f"methods has {text!r}; {error}, as in fesem@K4(clusters=4)")
+    else:
+        labelled = list(given.items())
     methods: dict[str, PartialTables] = {}
-    for label, part in given.items() if isinstance(given, dict) else zip(given, given, strict=True):
+    for label, part in labelled:
         try:
             read = parse_method(part) if isinstance(part, str) else part
         except BadInput as error:
