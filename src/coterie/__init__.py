@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from coterie.runs.loop import run as run
     from coterie.runs.schema.experiment import Experiment as Experiment
     from coterie.runs.schema.experiment import check as check
+    from coterie.shipping.model.finished import load as load
 
 __version__ = version("coterie")
 
@@ -45,6 +46,7 @@ _HOMES = {
     "diagnose": "coterie.advice.diagnose.diagnose",
     "draw": "coterie.report.figures",
     "explain": "coterie.advice.explain.explain",
+    "load": "coterie.shipping.model.finished",
     "resume": "coterie.runs.loop",
     "rounds": "coterie.runs.loop",
     "run": "coterie.runs.loop",
@@ -65,6 +67,7 @@ __all__ = [
     "diagnose",
     "draw",
     "explain",
+    "load",
     "resume",
     "rounds",
     "run",

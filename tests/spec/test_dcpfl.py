@@ -538,7 +538,8 @@ def test_dcpfl_says_why_nothing_was_split() -> None:
     assert remark.endswith("(method.window = 5, method.t_obv = 3)")
     ended = replace(calm.state, losses=LOSSES)
     (remark,) = calm.method.final_warnings(ended, calm.server, 20)
-    assert remark.startswith("the rapid decrease of the loss ended within 20 rounds, but no trial was heard: ")
+    assert "trial" in remark
+    assert "20 rounds" in remark
     alike = replace(ended, tree=dendrogram(np.zeros((2, 2))))
     (remark,) = calm.method.final_warnings(alike, calm.server, 20)
     assert remark.startswith("no groups came about: no lower cut")

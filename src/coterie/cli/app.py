@@ -57,7 +57,7 @@ Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden gro
   coterie list methods             what there is; with a name, its settings
   coterie run fesem --name first   train; the run gets a folder, runs/first
   coterie show first               its rounds as a table, or runs compared
-  coterie report first             its page again, --against RUN, --charts DIR
+  coterie report first             rebuild its page; --against RUN, --charts DIR
   coterie watch                    every run on a live page
   coterie new experiment.toml      every setting in a file to edit, and then
   coterie schema                   what a file may hold, for editors

@@ -128,6 +128,10 @@ class PlainLines:
     def note(self, text: str) -> None:
         self._print(f"note: {text}", "yellow")
 
+    def phase(self, text: str) -> None:
+        """Say what takes time after the last round."""
+        self._print(f"{text} …")
+
     def finished(self, result: Result) -> None:
         pass
 
@@ -144,6 +148,7 @@ class LiveTable(PlainLines):
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._last_failure = ""
         self._numbers: dict[str, str] = {}
+        self._picture = Group()
 
     def started(self, experiment: Experiment, description_lines: Sequence[str]) -> None:
         super().started(experiment, description_lines)
@@ -166,9 +171,14 @@ class LiveTable(PlainLines):
         if self._left_out:
             text = f"{self._left_out} in all; {self._last_failure}"
             rows.add_row(Text("  left out", style="dim"), Text(text, style="yellow"))
-        self._live.update(Group(head, rows), refresh=True)
+        self._picture = Group(head, rows)
+        self._live.update(self._picture, refresh=True)
+
+    def phase(self, text: str) -> None:
+        self._live.update(Group(self._picture, Text(f"{text} …")), refresh=True)
 
     def finished(self, result: Result) -> None:
+        self._live.update(self._picture, refresh=True)
         self.stop()
 
     def stop(self) -> None:

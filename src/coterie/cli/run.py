@@ -138,7 +138,7 @@ def train(
     again = f"interrupted; the run is finished, and the rest comes with: {resume_command(folder.path)}"
     ended = before is not None and before.state == "finished"  # and to be left as it is, unless something is open
     usual = "none" if quiet or (ended and not (folder.path / BESIDE).exists()) else "cheap"
-    if added := _run_baselines(folder, baselines or usual, again):
+    if added := _run_baselines(folder, baselines or usual, again, quiet):
         if not quiet:
             say(f"beside  {added}")
         page.unlink(missing_ok=True)
@@ -147,6 +147,8 @@ def train(
         with exit_on_interrupt(
             f"interrupted; the run is finished, and its page comes with: coterie report {run_argument(folder.path)}"
         ):
+            if not quiet:
+                say("writing the page …")
             written = write_page_or_say(folder, others)
     if quiet:
         print_escaped(result.folder)
@@ -160,7 +162,7 @@ def train(
         raise typer.Exit(DIVERGED)
 
 
-def _run_baselines(folder: RunFolder, which: str, interrupted: str) -> str:
+def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool) -> str:
     """Run the baselines of a finished run that are wanted and not there yet; return what is to be said of them.
 
     A run that diverged or was never evaluated has none.
@@ -168,11 +170,14 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str) -> str:
     if which == "none" or folder.diverged_for_all():
         return ""
     from coterie.cli.live import exit_on_interrupt
+    from coterie.cli.printing import say
     from coterie.report.numbers import measured
     from coterie.runs.baselines import run_baselines
     from coterie.runs.folder.baselines import TITLES, read_baselines
 
     before = {run.label for run in read_baselines(folder)}
+    if not quiet:
+        say("training baselines to compare with …")
     with exit_on_interrupt(interrupted):
         plan = run_baselines(folder, always=which == "all")
     runs, metrics = read_baselines(folder), folder.metrics

@@ -317,8 +317,8 @@ class DCPFL(Method[DCPFLState]):
         if next_cut(state.tree, state.tried, self.step) is None:
             return ["no groups came about: no lower cut of the dendrogram has others than the one group of all"]
         return [
-            f"the rapid decrease of the loss ended within {rounds} rounds, but no trial was heard: one takes the "
-            "round after, and clients that answer and have samples to tell its losses on"
+            f"the rapid decrease of the loss ended within {rounds} rounds, but no trial was completed. A trial "
+            "needs one more round, and clients that answer and have samples to measure its loss on"
         ]
 
     @property

@@ -99,6 +99,10 @@ class Observer(Protocol):
         """A remark that needs no answer, such as a checkpoint that had to be passed over."""
         return
 
+    def phase(self, text: str) -> None:
+        """After the last round, before each further thing that takes time; `text` says what. It may be missing."""
+        return
+
     def finished(self, result: Result) -> None:
         """After the last round, or after an interruption once its state is on disk."""
         return

@@ -170,14 +170,28 @@ def _has_ended(folder: RunFolder, rounds: int, experiment: Experiment) -> bool:
 def _read_result(
     folder: RunFolder, experiment: Experiment, status: Status, observers: Sequence[Observer]
 ) -> Result:
-    table = folder.rounds()
-    measured = folder.metrics
-    missing = rounds_without_all(folder.failures())
-    summary = metrics.summary(table, measured, experiment.evaluation.last, missing) if table.height else {}
-    result = Result(folder.path, experiment, table, folder.clients(), folder.ledger(), summary, status, measured)
+    summary, measured = _summarise(folder, experiment.evaluation.last), folder.metrics
+    tables = folder.rounds(), folder.clients(), folder.ledger()
+    result = Result(folder.path, experiment, *tables, summary, status, measured)
     for observer in observers:
         observer.finished(result)
     return result
+
+
+def summarise(folder: RunFolder) -> dict[str, Any]:
+    """Return the final metrics of the run in a folder, whatever has ended it; empty before its first round.
+
+    Raises:
+        BadInput: a file is damaged or missing.
+    """
+    return _summarise(folder, folder.experiment()["evaluation"]["last"])
+
+
+def _summarise(folder: RunFolder, last: int) -> dict[str, Any]:
+    table = folder.rounds()
+    if not table.height:
+        return {}
+    return metrics.summary(table, folder.metrics, last, rounds_without_all(folder.failures()))
 
 
 def _make_name(experiment: Experiment) -> str:

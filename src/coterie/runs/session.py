@@ -254,6 +254,14 @@ class Session:
             for observer in self.observers:
                 observer.note(note)
 
+    def _tell_phase(self, text: str) -> None:
+        """Tell the observers what is done next, where there is something to say."""
+        for observer in self.observers if text else ():
+            if (
+                tell := getattr(observer, "phase", None)
+            ) is not None:  # those written for earlier versions have none
+                tell(text)
+
     def find_warnings(self) -> list[str]:
         """Return what is to be known of the data, and of these clients with this method."""
         found = [*self.population.notes, *self.method.warnings(self.server, self.experiment.run.rounds)]
@@ -468,6 +476,7 @@ class Session:
                 "trained alone, as with local-only; share a part of the network that is trained"
             )
         for hook in self.hooks:
+            self._tell_phase(hook.describe_end())
             warnings = [*warnings, *hook.run_ended()]
         self.tell([*self._write_warnings(warnings), *warnings])
 

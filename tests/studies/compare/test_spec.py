@@ -250,7 +250,7 @@ def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
         "section 'trainin' is unknown in experiment; did you mean training?",
         "experiment.network = 3 is not possible; it must be a table of name, initial, start, output, head",
         "experiment.run.seed is set by the comparison itself; write seeds = [0, 1, 2] at the top of the comparison",
-        "methods has 'fedavg' 2 times; name each once",
+        "methods has 'fedavg' 2 times; name each once, or give each a label, as in fesem@K4(clusters=4)",
         "method 'fesme' is unknown; did you mean fesem?",
         "muu is not a setting of fesem or of any section; did you mean mu?",
         "method 'ifca(' cannot be read; write a method as in fedavg or fesem(clusters=2)",
@@ -366,3 +366,12 @@ def test_data_given_in_python_are_refused(how: str) -> None:
     experiment = {how: (np.zeros((20, 3)), np.arange(20) % 2)}
     with pytest.raises(BadInput, match=r"experiment\.data was given in Python, and the runs of a comparison are"):
         Comparison.from_tables({"methods": ["fedavg"], "experiment": experiment})
+
+
+def test_a_label_stands_behind_the_name() -> None:
+    found = Comparison.from_tables({"methods": ["fedavg", "fesem@K2(clusters=2)", "fesem@K4(clusters=4)"]})
+    assert [variant.name for variant in found.methods] == ["fedavg", "K2", "K4"]
+    assert [variant.tables["method"].get("clusters") for variant in found.methods] == [None, 2, 4]
+    for wrong in (["fesem@K(clusters=2)", "ifca@K"], ["fesem@(clusters=2)"]):
+        with pytest.raises(BadInput):
+            Comparison.from_tables({"methods": wrong})

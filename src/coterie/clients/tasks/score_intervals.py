@@ -25,6 +25,12 @@ DRAWS = 1000
 DRAWN_NUMBERS = 4_000_000
 """Numbers that a bootstrap draws at most; with many samples it has fewer draws."""
 
+ADDED_NUMBERS = 2_000_000_000
+"""Numbers that a bootstrap adds up at most; with many samples of many classes or tokens it has fewer draws."""
+
+FEWEST_DRAWS = 100
+"""Draws of a bootstrap at least, whatever they cost."""
+
 NONE = (float("nan"), float("nan"))
 
 
@@ -50,7 +56,8 @@ class Bootstrap:
         samples, value = len(parts), self.of_mean(parts)
         if self.is_share and value in (0.0, 1.0):
             return _bound_extreme(value, int(parts.reshape(samples, -1).any(1).sum()))
-        draws = int(np.clip(DRAWN_NUMBERS // samples, 100, DRAWS))
+        affordable = min(DRAWN_NUMBERS // samples, ADDED_NUMBERS // max(parts.size, 1))
+        draws = int(np.clip(affordable, FEWEST_DRAWS, DRAWS))
         weights = rng.multinomial(samples, np.full(samples, 1 / samples), draws) / samples
         drawn = self.value((weights @ parts.reshape(samples, -1)).reshape(draws, *parts.shape[1:]))
         known = drawn[~np.isnan(drawn)]

@@ -61,6 +61,10 @@ class Hook:
     def round_ended(self, result: RoundResult) -> None:
         """Remember a round, which is in the run's tables now. What happened before this may have been cut off."""
 
+    def describe_end(self) -> str:
+        """Say what `run_ended` does where it takes time, for those who wait for it; empty where it takes none."""
+        return ""
+
     def run_ended(self) -> Sequence[str]:
         """Write what is to be kept of the run; return one sentence for each thing that did not come about."""
         return ()

@@ -42,6 +42,9 @@ class Intervals(Hook):
         metric, task = run.metrics.deciding.name, run.population.task
         return metric in BOUNDED and not (metric == "accuracy" and task.one_class)
 
+    def describe_end(self) -> str:
+        return f"computing how sure the scores are of {self.run.server.n:,} clients"
+
     def run_ended(self) -> Sequence[str]:
         if self.run.folder is not None and self.run.groups is not None:
             self.run.folder.write_intervals(self.measure())

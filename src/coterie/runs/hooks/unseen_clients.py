@@ -32,6 +32,9 @@ class UnseenClients(Hook):
         """Whether there are such clients, and test data are not left aside."""
         return len(run.newcomers) > 0 and run.experiment.evaluation.on == "test"
 
+    def describe_end(self) -> str:
+        return f"scoring the clients who join after training: {len(self.run.newcomers):,}"
+
     def run_ended(self) -> Sequence[str]:
         if self.run.folder is not None and (table := self.receive()) is not None:
             self.run.folder.write_newcomers(table)

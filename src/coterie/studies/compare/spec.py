@@ -533,6 +533,7 @@ def _read_methods(
     given: list[str] | dict[str, str | _Table], experiment: PartialTables, problems: list[str]
 ) -> dict[str, PartialTables]:
     """Return the methods by label; this and all below add what is wrong to `problems`."""
+    labelled: list[tuple[str, str | _Table]]
     if isinstance(given, list):
         labelled = [split_label(text) for text in given]
         labels = [label for label, _ in labelled]
@@ -548,7 +549,7 @@ def _read_methods(
             except ValueError as error:
                 problems.append(f"methods has {text!r}; {error}, as in fesem@K4(clusters=4)")
     else:
-        labelled = list(given.items())
+        labelled = [*given.items()]
     methods: dict[str, PartialTables] = {}
     for label, part in labelled:
         try:
