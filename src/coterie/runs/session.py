@@ -257,9 +257,7 @@ class Session:
     def _tell_phase(self, text: str) -> None:
         """Tell the observers what is done next, where there is something to say."""
         for observer in self.observers if text else ():
-            if (
-                tell := getattr(observer, "phase", None)
-            ) is not None:  # those written for earlier versions have none
+            if (tell := getattr(observer, "phase", None)) is not None:  # an observer of an earlier version has none
                 tell(text)
 
     def find_warnings(self) -> list[str]:
