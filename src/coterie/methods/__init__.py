@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coterie.methods.clusterfl import ClusterFL as ClusterFL
     from coterie.methods.dcpfl import DCPFL as DCPFL
     from coterie.methods.ditto import Ditto as Ditto
+    from coterie.methods.em_groups import EMGroups as EMGroups
     from coterie.methods.fedala import FedALA as FedALA
     from coterie.methods.fedamp import FedAMP as FedAMP
     from coterie.methods.fedavg import FedAvg as FedAvg
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from coterie.methods.partial_pooling import PartialPooling as PartialPooling
     from coterie.methods.per_fedavg import PerFedAvg as PerFedAvg
     from coterie.methods.pfedme import PFedMe as PFedMe
+    from coterie.methods.pooled_groups import PooledGroups as PooledGroups
     from coterie.methods.registry import METHODS as METHODS
     from coterie.methods.robust_tkm import RobustTKM as RobustTKM
     from coterie.methods.scaffold import Scaffold as Scaffold

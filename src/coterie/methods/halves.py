@@ -83,7 +83,7 @@ class Halves(Method[HalvesState]):
     def round(self, state: HalvesState, cohort: Cohort) -> Exchanges[HalvesState]:
         clients, server = cohort.clients, cohort.server
         if state.p is None:
-            state = yield from self._find_groups(state, cohort)
+            state = yield from self.find_groups_of(state, cohort)
         else:
             state = replace(state, groups=(yield from place_by_loss(state.models, state.groups, clients)))
         groups = state.groups if len(state.models) > 1 else np.zeros(server.n, np.int64)
@@ -93,7 +93,7 @@ class Halves(Method[HalvesState]):
         replies: Replies = yield Exchange(placed, LocalUpdate(), send, reduce={"model": means})  # step 3
         return replace(state, models=server.aggregation.centres(replies, "model", means, state.models))  # step 4
 
-    def _find_groups(self, state: HalvesState, cohort: Cohort) -> Exchanges[HalvesState]:
+    def find_groups_of(self, state: HalvesState, cohort: Cohort) -> Exchanges[HalvesState]:
         """Test all clients and divide them (steps 1 and 2); too few answers leave that to the next round."""
         server = cohort.server
         gathered = yield from gather_halves(server.everyone, server, self.starts)
@@ -107,7 +107,8 @@ class Halves(Method[HalvesState]):
             return replace(state, groups=np.zeros(server.n, np.int64), p=p, all_differ=found.all_differ)
         groups = np.full(server.n, UNKNOWN, np.int64)
         groups[gathered.clients] = found.labels
-        return HalvesState(state.models.repeat(found.count, 1), groups, p, found.all_differ)
+        models = state.models.repeat(found.count, 1)
+        return replace(state, models=models, groups=groups, p=p, all_differ=found.all_differ)
 
     def assignment(self, state: HalvesState, server: ServerView) -> Assignment:
         return Assignment(state.models, state.groups)

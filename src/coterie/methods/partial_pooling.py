@@ -21,6 +21,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -68,26 +69,43 @@ class PartialPooling(ServesOneModel[PoolingState]):
         return PoolingState(model, torch.zeros_like(model), torch.empty(0, 2 * len(server.layout.layers)))
 
     def round(self, state: PoolingState, cohort: Cohort) -> Exchanges[PoolingState]:
-        clients, layout = cohort.clients, cohort.server.layout
+        clients = cohort.clients
         send = {"model": Send.same(state.model[0], clients)}  # step 1
         if len(state.variances):
             send |= {"mean": Send.same(state.mean[0], clients), "variances": Send.same(state.variances[0], clients)}
         replies: Replies = yield Exchange(clients, PooledUpdate(self.passes), send)  # steps 2 and 3
         model = cohort.server.aggregation.average(replies.models, state.model, replies.samples)  # step 4
-        told = replies.samples > 1
-        if not told.any():
+        if not (replies.samples > 1).any():
             return PoolingState(model, state.mean, state.variances)
-        aggregation = cohort.server.aggregation
-        mean = aggregation.average(replies.models, state.model, replies.samples, step=False) - state.model
-        share = replies.samples[told] / replies.samples[told].sum()
-        found = np.einsum("r,rkl->kl", share, replies.uploads["moments"].double().numpy()[told])
-        for layer in range(len(layout.layers)):
-            part = layout.of_layers([layer]) & layout.trainable
-            found[0, layer] -= float(part.take(mean).double().square().sum())
-        variances = np.maximum(found, 0.0)
-        kept = find_shares(variances, int(np.median(replies.samples[told])))
-        yield Log("kept of a departure", dict(zip(layout.layers, kept.tolist(), strict=True)))
-        return PoolingState(model, mean, torch.from_numpy(variances).float().view(1, -1))
+        groups = np.zeros(len(replies), np.int64)
+        mean, variances = yield from estimate_departures(replies, groups, state.model, cohort.server)
+        return PoolingState(model, mean, variances)
 
     def assignment(self, state: PoolingState, server: ServerView) -> Assignment:
         return Assignment(state.model, np.zeros(server.n, np.int64), own="personal")
+
+
+def estimate_departures(
+    replies: Replies, groups: NDArray[np.int64], models: Tensor, server: ServerView
+) -> Exchanges[tuple[Tensor, Tensor]]:
+    """Return what the clients of each group depart by on average `[K, P]`, and the variances `[1, 2 L]` (step 4).
+
+    Args:
+        replies: of `PooledUpdate`; at least one client has more than one sample.
+        groups: of each of them `[r]`.
+        models: that they were sent `[K, P]`.
+        server: that asked them.
+    """
+    layout, samples = server.layout, replies.samples
+    mean = server.aggregation.average_groups(replies.models, groups, models, samples, step=False) - models
+    told = samples > 1
+    share = samples[told] / samples[told].sum()
+    found = np.einsum("r,rkl->kl", share, replies.uploads["moments"].double().numpy()[told])
+    of_groups = np.bincount(groups[told], samples[told], len(models)) / samples[told].sum()
+    for layer in range(len(layout.layers)):
+        part = layout.of_layers([layer]) & layout.trainable
+        found[0, layer] -= float(of_groups @ part.take(mean).double().square().sum(1).numpy())
+    variances = np.maximum(found, 0.0)
+    kept = find_shares(variances, int(np.median(samples[told])))
+    yield Log("kept of a departure", dict(zip(layout.layers, kept.tolist(), strict=True)))
+    return mean, torch.from_numpy(variances).float().view(1, -1)

@@ -94,6 +94,17 @@ CANDIDATES = (
         "one model, and for each client a shrunk departure from it",
         {"method": {"name": "partial-pooling"}},
     ),
+    Candidate(
+        "pooled-groups",
+        "a model for each group, and for each client a shrunk departure from it",
+        {"method": {"name": "pooled-groups"}},
+    ),
+    Candidate(
+        "em-groups",
+        "models of groups, which each client mixes by its doubts of whose it is",
+        {"method": {"name": "em-groups"}},
+        ("training.lr", "method.clusters"),
+    ),
     Candidate("fedrep", "a common body, and a head for each client", {"method": {"name": "fedrep"}}),
     Candidate("ditto", "a model for each client, drawn to a common one", {"method": {"name": "ditto"}}),
 )

@@ -13,6 +13,7 @@ from coterie.clients.rules.class_bases import ClassBases
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.cluster_pull import ClusterAndCommon
 from coterie.clients.rules.control_variate import ControlVariateUpdate
+from coterie.clients.rules.drawn import DrawnUpdate, GroupShares
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.rules.fold import FoldScores, FoldUpdate
@@ -75,6 +76,7 @@ __all__ = [
     "ConceptUpdate",
     "ControlVariateUpdate",
     "CorrectedUpdate",
+    "DrawnUpdate",
     "Evaluate",
     "EvaluateDraws",
     "EvaluateHead",
@@ -86,6 +88,7 @@ __all__ = [
     "FullGradient",
     "GaussianUpdate",
     "Gradients",
+    "GroupShares",
     "HalfDirections",
     "HalfProfiles",
     "HandOver",
