@@ -51,7 +51,7 @@ class EMGroups(MixtureMethod[EMGroupsState]):
     `m (P b + 4 K + 4)` bytes; the first round with `kmeans` `n P b` each way.
     """
 
-    clusters: Annotated[int, Field(ge=1, description="number of groups K"), Grid(2, 5)] = 3
+    clusters: Annotated[int, Field(ge=1, description="number of groups K"), Grid(2, 5)] = 5
     heat: Annotated[
         float, Field(ge=1, description="what log-likelihoods are divided by in draws at first; 1 does not anneal")
     ] = 2.0
