@@ -15,7 +15,7 @@ from tests.federated import planted, train
 
 def test_pooled_groups_6_20_is_partial_pooling_where_there_is_one_group() -> None:
     ours = train(PooledGroups(passes=1), planted("iid", clients=8), 4)
-    other = train(PartialPooling(passes=1), planted("iid", clients=8), 4)
+    other = train(PartialPooling(passes=1, shrink="tensor"), planted("iid", clients=8), 4)
     assert len(ours.state.models) == 1
     for one, two in zip(ours.states, other.states, strict=True):
         assert torch.equal(one.models, two.model)
@@ -31,7 +31,7 @@ def test_pooled_groups_6_20_finds_the_groups_of_halves() -> None:
 
 def test_pooled_groups_6_20_costs() -> None:
     run = train(PooledGroups(passes=1, starts=2), planted("incongruent", 2, clients=8), 3)
-    size, told = run.server.layout.size, 2 * len(run.server.layout.layers)
+    size, told = run.server.layout.size, 2 * len(run.server.layout.entries)
     assert run.bytes("down", 1) == 8 * (2 + 1) * size * 4
     assert run.bytes("up", 1) == 8 * (4 * size + size + told) * 4
     assert {run.bytes("down", number) for number in (2, 3)} == {8 * (2 * size + told) * 4}
@@ -63,3 +63,28 @@ def test_pooled_groups_6_20_beat_one_mean_and_groups_alone(tmp_path: Path) -> No
         ).summary["macro_rmse"]
     best = errors.pop("pooled-groups")
     assert best < min(errors.values())
+
+
+def test_pooled_groups_6_20_clients_who_differ_in_constants_keep_these_and_share_slopes(tmp_path: Path) -> None:
+    """A random intercept: constants and slopes have shares of their own."""
+    rng, lines = np.random.default_rng(1), ["client,a,b,c,d,label"]
+    for client in range(20):
+        constant = 2 * rng.normal()
+        for _ in range(20):
+            x = rng.normal(size=4)
+            lines.append(f"c{client}," + ",".join(f"{v:.4f}" for v in (*x, x[0] + constant + rng.normal())))
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    errors = {}
+    for shrink in ("tensor", "layer"):
+        errors[shrink] = coterie.run(
+            coterie.Experiment(
+                data={"name": str(tmp_path / "a.csv"), "validation": 0.0, "test": 0.5},
+                task="regression",
+                network="linear",
+                method={"name": "partial-pooling", "shrink": shrink},
+                training={"lr": 0.1, "batch_size": 5},
+                evaluation={"every": 15},
+                run={"rounds": 15, "workers": 1, "folder": str(tmp_path / "runs"), "name": shrink},
+            )
+        ).summary["macro_rmse"]
+    assert errors["tensor"] < errors["layer"]

@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.pooled import PooledUpdate, find_shares
+from coterie.clients.rules.pooled import PooledUpdate, Shrunk, find_shares, list_parts
 from coterie.methods.exchange import Exchange, Exchanges, Log, Replies, Send
 from coterie.methods.method import Assignment, Cohort, ServerView
 from coterie.methods.one_model import ServesOneModel
@@ -58,6 +58,9 @@ class PartialPooling(ServesOneModel[PoolingState]):
     passes: Annotated[
         int, Field(ge=1, description="passes over a client's samples, and over either half"), Grid(1, 5, 20)
     ] = 5
+    shrink: Annotated[
+        Shrunk, Field(description="what has a share of its own: a layer, or its weights and its constants each")
+    ] = "layer"
 
     @property
     def privacy_support(self) -> PrivacySupport:
@@ -66,19 +69,21 @@ class PartialPooling(ServesOneModel[PoolingState]):
 
     def start(self, server: ServerView) -> PoolingState:
         model = server.initial(0)[None]
-        return PoolingState(model, torch.zeros_like(model), torch.empty(0, 2 * len(server.layout.layers)))
+        return PoolingState(
+            model, torch.zeros_like(model), torch.empty(0, 2 * len(list_parts(server.layout, self.shrink)))
+        )
 
     def round(self, state: PoolingState, cohort: Cohort) -> Exchanges[PoolingState]:
         clients = cohort.clients
         send = {"model": Send.same(state.model[0], clients)}  # step 1
         if len(state.variances):
             send |= {"mean": Send.same(state.mean[0], clients), "variances": Send.same(state.variances[0], clients)}
-        replies: Replies = yield Exchange(clients, PooledUpdate(self.passes), send)  # steps 2 and 3
+        replies: Replies = yield Exchange(clients, PooledUpdate(self.passes, self.shrink), send)  # steps 2 and 3
         model = cohort.server.aggregation.average(replies.models, state.model, replies.samples)  # step 4
         if not (replies.samples > 1).any():
             return PoolingState(model, state.mean, state.variances)
         groups = np.zeros(len(replies), np.int64)
-        mean, variances = yield from estimate_departures(replies, groups, state.model, cohort.server)
+        mean, variances = yield from estimate_departures(replies, groups, state.model, cohort.server, self.shrink)
         return PoolingState(model, mean, variances)
 
     def assignment(self, state: PoolingState, server: ServerView) -> Assignment:
@@ -86,7 +91,7 @@ class PartialPooling(ServesOneModel[PoolingState]):
 
 
 def estimate_departures(
-    replies: Replies, groups: NDArray[np.int64], models: Tensor, server: ServerView
+    replies: Replies, groups: NDArray[np.int64], models: Tensor, server: ServerView, shrink: Shrunk
 ) -> Exchanges[tuple[Tensor, Tensor]]:
     """Return what the clients of each group depart by on average `[K, P]`, and the variances `[1, 2 L]` (step 4).
 
@@ -95,17 +100,17 @@ def estimate_departures(
         groups: of each of them `[r]`.
         models: that they were sent `[K, P]`.
         server: that asked them.
+        shrink: what has variances of its own.
     """
-    layout, samples = server.layout, replies.samples
+    parts, samples = list_parts(server.layout, shrink), replies.samples
     mean = server.aggregation.average_groups(replies.models, groups, models, samples, step=False) - models
     told = samples > 1
     share = samples[told] / samples[told].sum()
     found = np.einsum("r,rkl->kl", share, replies.uploads["moments"].double().numpy()[told])
     of_groups = np.bincount(groups[told], samples[told], len(models)) / samples[told].sum()
-    for layer in range(len(layout.layers)):
-        part = layout.of_layers([layer]) & layout.trainable
+    for layer, part in enumerate(parts.values()):
         found[0, layer] -= float(of_groups @ part.take(mean).double().square().sum(1).numpy())
     variances = np.maximum(found, 0.0)
     kept = find_shares(variances, int(np.median(samples[told])))
-    yield Log("kept of a departure", dict(zip(layout.layers, kept.tolist(), strict=True)))
+    yield Log("kept of a departure", dict(zip(parts, kept.tolist(), strict=True)))
     return mean, torch.from_numpy(variances).float().view(1, -1)

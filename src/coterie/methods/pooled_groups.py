@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.pooled import PooledUpdate
+from coterie.clients.rules.pooled import PooledUpdate, Shrunk, list_parts
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.halves import Halves, HalvesState
 from coterie.methods.k_models import place_by_loss
@@ -50,10 +50,13 @@ class PooledGroups(Halves):
     passes: Annotated[
         int, Field(ge=1, description="passes over a client's samples, and over either half"), Grid(1, 5, 20)
     ] = 5
+    shrink: Annotated[
+        Shrunk, Field(description="what has a share of its own: a layer, or its weights and its constants each")
+    ] = "tensor"
 
     def start(self, server: ServerView) -> PooledGroupsState:
         begun = super().start(server)
-        none = torch.empty(0, 2 * len(server.layout.layers))
+        none = torch.empty(0, 2 * len(list_parts(server.layout, self.shrink)))
         return PooledGroupsState(**vars(begun), mean=torch.zeros_like(begun.models), variances=none)
 
     def round(self, state: HalvesState, cohort: Cohort) -> Exchanges[HalvesState]:
@@ -70,12 +73,12 @@ class PooledGroups(Halves):
         send = {"model": Send(state.models, groups[placed])}  # step 1
         if len(state.variances):
             send |= {"mean": Send(state.mean, groups[placed]), "variances": Send.same(state.variances[0], placed)}
-        replies: Replies = yield Exchange(placed, PooledUpdate(self.passes), send)  # step 2
+        replies: Replies = yield Exchange(placed, PooledUpdate(self.passes, self.shrink), send)  # step 2
         there, aggregation = groups[replies.clients], server.aggregation
         models = aggregation.average_groups(replies.models, there, state.models, replies.samples)  # step 3
         if not (replies.samples > 1).any():
             return replace(state, models=models)
-        mean, variances = yield from estimate_departures(replies, there, state.models, server)
+        mean, variances = yield from estimate_departures(replies, there, state.models, server, self.shrink)
         return replace(state, models=models, mean=mean, variances=variances)
 
     def assignment(self, state: HalvesState, server: ServerView) -> Assignment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,10 @@ from torch import Tensor
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.requests import Train, Trained
 from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
-from coterie.models.layout import Layout
+from coterie.models.layout import Layout, Part
+
+Shrunk = Literal["layer", "tensor"]
+"""What has a share of its own: a layer, or its weights and its constants each."""
 
 
 @rule("pooled-update")
@@ -30,6 +33,7 @@ class PooledUpdate(Rule):
     """
 
     passes: Annotated[int, Field(ge=1, description="passes over the client's samples, and over either half")] = 5
+    by: Annotated[Shrunk, Field(description="what has a share of its own")] = "layer"
     uploads, client_state = ("model", "moments"), ("personal",)
 
     def run(self, client: Client, order: Order) -> Work:
@@ -48,8 +52,7 @@ class PooledUpdate(Rule):
         personal, told = model.clone(), "variances" in order.items
         mean = order.items["mean"].values if told else torch.zeros_like(model)
         shares = find_shares(order.items["variances"].values.double().view(2, -1).numpy(), count) if told else None
-        for layer in range(len(layout.layers)):
-            part = layout.of_layers([layer]) & layout.trainable
+        for layer, part in enumerate(list_parts(layout, self.by).values()):
             own, other = part.take(a), part.take(b)
             moments[0, layer] = float(own @ other)
             moments[1, layer] = count * float((own - other).square().sum()) / 4
@@ -59,7 +62,15 @@ class PooledUpdate(Rule):
         return Answer({"model": model, "moments": moments}, client_state={"personal": personal}, report=report)
 
     def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        return {"moments": (2, len(layout.layers))}
+        return {"moments": (2, len(list_parts(layout, self.by)))}
+
+
+def list_parts(layout: Layout, by: Shrunk) -> dict[str, Part]:
+    """Return what has a share of its own, by name: the trainable part of each layer, or each trainable tensor."""
+    if by == "tensor":
+        tensors = {entry.name: Part.of([(entry.start, entry.stop)]) & layout.trainable for entry in layout.entries}
+        return {name: part for name, part in tensors.items() if part}
+    return {name: layout.of_layers([layer]) & layout.trainable for layer, name in enumerate(layout.layers)}
 
 
 def find_shares(variances: NDArray[np.float64], samples: int) -> NDArray[np.float64]:
