@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from coterie.catalogue import Catalog
 from coterie.errors import BadInput, escape
@@ -99,10 +99,6 @@ class Observer(Protocol):
         """A remark that needs no answer, such as a checkpoint that had to be passed over."""
         return
 
-    def phase(self, text: str) -> None:
-        """After the last round, before each further thing that takes time; `text` says what. It may be missing."""
-        return
-
     def finished(self, result: Result) -> None:
         """After the last round, or after an interruption once its state is on disk."""
         return
@@ -156,3 +152,12 @@ def make_observers(texts: Sequence[str] | None) -> list[Observer]:
 
 
 _FUNCTIONS = ("started", "round", "note", "finished")
+
+
+@runtime_checkable
+class EndObserver(Protocol):
+    """What an observer may do beside: hear of what takes time after the last round."""
+
+    def phase(self, text: str) -> None:
+        """Before each such thing; `text` says what it is."""
+        return

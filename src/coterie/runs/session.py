@@ -26,7 +26,7 @@ from coterie.models.factory import digest_start
 from coterie.randomness import PrivateRandomness, make_secret, stream
 from coterie.runs import evaluation, provenance
 from coterie.runs.checkpoints import CheckpointSchedule, open_checkpoints
-from coterie.runs.events import Observer, Round
+from coterie.runs.events import EndObserver, Observer, Round
 from coterie.runs.folder import metrics
 from coterie.runs.folder.baselines import LOCAL
 from coterie.runs.folder.run_folder import SECRET, RunFolder
@@ -257,8 +257,8 @@ class Session:
     def _tell_phase(self, text: str) -> None:
         """Tell the observers what is done next, where there is something to say."""
         for observer in self.observers if text else ():
-            if (tell := getattr(observer, "phase", None)) is not None:  # an observer of an earlier version has none
-                tell(text)
+            if isinstance(observer, EndObserver):
+                observer.phase(text)
 
     def find_warnings(self) -> list[str]:
         """Return what is to be known of the data, and of these clients with this method."""
