@@ -317,7 +317,7 @@ def simple_models(parts: Sequence[Parts], truth: NDArray[np.int64], seed: int, *
     return {"oracle": oracle, "oracle_score": best[oracle], "simple": chosen, "simple_score": final}
 
 
-def ask(case: Case, path: Path, seed: int, folder: Path) -> Any:
+def ask(case: Case, path: Path, seed: int, folder: Path, rounds: int = ROUNDS) -> Any:
     """Return the experiment that `auto` and `diagnose` are given."""
     from coterie.runs.schema.experiment import Experiment
 
@@ -327,8 +327,8 @@ def ask(case: Case, path: Path, seed: int, folder: Path) -> Any:
         network="linear",
         method="fedavg",
         training={"batch_size": 10},
-        evaluation={"every": ROUNDS},
-        run={"rounds": ROUNDS, "seed": seed, "workers": 1, "folder": str(folder / "runs")},
+        evaluation={"every": rounds},
+        run={"rounds": rounds, "seed": seed, "workers": 1, "folder": str(folder / "runs")},
     )
 
 
@@ -341,7 +341,7 @@ def answer_of(found: Any) -> str:
     return kinds.get(best, "groups")
 
 
-def play(case: Case, seed: int) -> Row:
+def play(case: Case, seed: int, rounds: int = ROUNDS, tried: Sequence[str] = TRIED) -> Row:
     """Make a federation, ask everybody, and return the row."""
     import coterie
     from coterie.advice.diagnose.diagnose import diagnose
@@ -351,11 +351,11 @@ def play(case: Case, seed: int) -> Row:
     with tempfile.TemporaryDirectory() as place, one_thread(blas=True):
         folder = Path(place)
         write_table(clients, folder / "clients.csv", regression=case.regression)
-        asked = ask(case, folder / "clients.csv", seed, folder)
+        asked = ask(case, folder / "clients.csv", seed, folder, rounds)
         parts = read_parts(asked.updated({"data.validation": 0.2}))
         simple = simple_models(parts, truth, seed, regression=case.regression)
         start = time.perf_counter()
-        choice = coterie.auto(asked, only=TRIED, seeds=1, folder=folder / "search", jobs=1)
+        choice = coterie.auto(asked, only=tried, seeds=1, folder=folder / "search", jobs=1)
         took = time.perf_counter() - start
         summary = coterie.run(choice.experiment).summary
         name = "adapted_" * choice.chosen.candidate.is_adapted + (
@@ -461,7 +461,8 @@ def main() -> None:
         for case in () if given.kept else wanted:
             if case.title in rows:
                 continue
-            row = rows[case.title] = play(case, given.seed)
+            little: dict[str, Any] = {"rounds": 2, "tried": ["fedavg"]} if given.smoke else {}
+            row = rows[case.title] = play(case, given.seed, **little)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("a", encoding="utf-8") as file:
