@@ -401,6 +401,8 @@ def tabulate(rows: Mapping[str, Row]) -> Iterator[str]:
         f"Of {len(there)} federations `auto` is within {NEAR:g} point of accuracy, or {NEAR:g} % of RMSE, of the "
         f"oracle in {near}, and the statistician in {simple}. The kind of answer of `diagnose` is right in {right}."
     )
+    if left := [case.title for case in CASES if case.title not in rows]:
+        yield f"Not run yet: {'; '.join(left)}."
     head = ("federation", "oracle", "score", "auto", "regret", "statistician", "regret", "diagnose", "p", "seconds")
     lines = []
     for case, row in there:

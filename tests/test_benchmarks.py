@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import (
+    answers,
     attacks,
     diagnose,
     diagnose_signals,
@@ -58,6 +59,12 @@ def test_the_readme_has_the_speeds_of_the_committed_numbers() -> None:
         assert [float(number) for number in said.groups()] == [
             round(one.middle, 1) for one in kept if one is not None
         ]
+
+
+def test_the_page_on_answers_is_that_of_the_kept_rows() -> None:
+    page, rows = answers.PAGE.read_text("utf-8"), answers.read_rows(answers.KEPT, answers.SEED)
+    assert rows
+    assert answers.page(page, rows) == page
 
 
 def test_the_page_on_hostile_clients_is_that_of_the_kept_cells() -> None:
