@@ -98,10 +98,10 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fedsgd": ("fedsgd", {}, {}),
     "fedsr": ("fedsr", {"fine_tune": 1}, GAUSSIAN),
     "fedtsdp": ("fedtsdp", {"h": 0.5}, {}),
-    "fedtsdp in groups": ("fedtsdp", {"h": 0.0, "eps1": 0.05}, {}),
+    "fedtsdp in groups": ("fedtsdp", {"h": 0.0, "eps1": 0.005}, {}),
     "fedtsdp with options": (
         "fedtsdp",
-        {"h": 0.0, "psi": 0.5, "eps1": 0.05, "eps2": 1.0, "rho": "literal"},
+        {"h": 0.0, "psi": 0.5, "eps1": 0.005, "eps2": 1.0, "rho": "literal"},
         {},
     ),
     "fesem": ("fesem", {"clusters": 3}, {}),
