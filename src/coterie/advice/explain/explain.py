@@ -170,10 +170,11 @@ class Explanation:
 def explain(experiment: Experiment) -> Explanation:
     """Predict what a run will take, from the real work of a few clients in its first two rounds.
 
-    The data are loaded and the workers started as for a run. A few clients of different sizes work, and the others'
-    answers are copies of theirs, so that messages and the server's matrices have their true number and size.
-    Nothing is written. A method whose course depends on what clients learn, as in trial rounds, may take another
-    one in the run.
+    The data are loaded and the workers started as for a run. A few clients of different sizes work, and the
+    others' answers are copies of theirs, so that messages and the server's matrices have their true number and
+    size. Of more than `MOST_EPOCHS`, or of a cohort whose models take more than `MOST_BYTES`, a part is tried
+    and its costs are scaled. Nothing is written. A method whose course depends on what clients learn, as in
+    trial rounds, may take another one in the run.
 
     Raises:
         BadInput: the experiment cannot run.
