@@ -148,3 +148,31 @@ def test_the_client_is_asked_for_in_the_data_that_are_named_beside_the_file(term
     (asked,) = terminal("diagnose", "e.toml", "--set", "data.name=new data.csv").err.splitlines()
     assert asked.startswith("coterie: new data.csv: which column names the client?")
     assert asked.endswith("columns are ward, b, label")
+
+
+@pytest.mark.medium
+def test_a_folder_whose_files_have_a_column_of_places_asks_who_the_client_is(
+    tmp_path: Path, terminal: Terminal
+) -> None:
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for name in "ab":
+        rows = [f"h{row % 3},{row % 7},{row % 2}" for row in range(60)]
+        (folder / f"{name}.csv").write_text("\n".join(["Hospital,x,label", *rows]), "utf-8")
+    code, _, asked = terminal("diagnose", str(folder))
+    assert code == 2
+    assert "--set client=Hospital" in asked
+    assert "--split by-user" in asked
+    for answer in (("--split", "by-user"), ("--set", "client=Hospital")):
+        assert terminal("diagnose", str(folder), "--starts", "1", *answer).code == 0
+    (folder / "b.csv").unlink()
+    (folder / "a.csv").write_text("Hospital,x,label\n" + "h0,1,0\nh0,2,1\n" * 20, "utf-8")
+    assert "Hospital" not in terminal("diagnose", str(folder), "--starts", "1").err
+
+
+def test_several_files_are_to_be_put_into_a_folder(tmp_path: Path, terminal: Terminal) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("client,x,label\nc,1,0\n", "utf-8")
+    code, _, said = terminal("diagnose", str(tmp_path / "a.csv"), str(tmp_path / "b.csv"))
+    assert code == 2
+    assert "folder" in said

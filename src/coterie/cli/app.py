@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -195,6 +196,9 @@ def _rewrite_usage_error(error: Any, words: Sequence[str]) -> str:
     if context is not None and (match := re.match(r"No such command '(.*?)'", text)):
         return unknown("command", match[1], context.command.list_commands(context))
     text = text[:1].lower() + text[1:]
+    extra = re.match(r"got unexpected extra arguments? \(([^\s)]+)", text)
+    if extra and Path(extra[1]).exists():
+        return f"{text}; to take several files, put them into one folder, a file a client, and name the folder"
     if context is None or not (match := re.match(r"no such option: (--([\w-]+))", text)):
         return text
     option, key = match[1], match[2].replace("-", "_")

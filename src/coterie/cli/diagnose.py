@@ -188,14 +188,16 @@ def describe_experiment(diagnosis: Diagnosis, suggestion: Suggestion, experiment
 
 
 def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
-    """Return a question for the column that names the client, where a file has none and nobody says who holds what.
+    """Return a question for the column that names the client, where that is open and nobody says who holds what.
+
+    A file has none, or a folder's files have a column that might name them as well as the files do.
 
     Args:
         tables: an experiment's; data that are not a file, or cannot be read, are passed over.
         settings: texts like `clusters=3`; data that they name stand in the place of those of the tables.
     """
     from coterie.clients.data.read.columns import Named
-    from coterie.clients.data.read.files import ENDINGS, check_path, list_names, names_clients
+    from coterie.clients.data.read.files import ENDINGS, check_path, find_places, list_names, names_clients
     from coterie.runs.schema import toml
 
     data = tables.get("data")
@@ -205,8 +207,15 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
     path = None if name is None else Path(str(name))
     said = {key.removeprefix("data.") for key in given}
     said |= {key for key, value in data.items() if value != "auto"}
-    if path is None or path.suffix not in ENDINGS or said & {"split", "clients", "client"}:
+    is_folder = path is not None and path.is_dir()
+    if path is None or not (is_folder or path.suffix in ENDINGS) or said & {"split", "clients", "client"}:
         return []
+    if is_folder:
+        column = None if check_path(path, labelled=False) else find_places(path)
+        question = (
+            f"{path}: is each file a client, or does column {column!r} name them? give --split by-user for the "
+        )
+        return [] if column is None else [f"{question}files, or --set client={column}"]
     if check_path(path, labelled=False) or names_clients(path, Named()):
         return []
     return [

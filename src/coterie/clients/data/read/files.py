@@ -98,6 +98,27 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
     return images.names_clients(path, labelled, named)
 
 
+PLACES = (
+    *("hospital", "clinic", "ward", "site", "center", "centre", "school", "station", "store", "branch", "plant"),
+    *("device", "machine", "person", "patient", "participant", "region"),
+)
+"""What people call a column by whose values samples belong to somebody, beside the usual names."""
+
+
+def find_places(folder: Path) -> str | None:
+    """Return a column of a folder's tables that might name the clients, where files do not agree with it.
+
+    Of each file the first rows are looked at. None where there is no such column, or each file has one value of it.
+    """
+    tables = [file for file in _members(folder) if file.suffix != ".npz"] if folder.is_dir() else []
+    heads = [
+        read_csv_table(f, HEADER_ROWS) if f.suffix == ".csv" else pl.scan_parquet(f).head(HEADER_ROWS).collect()
+        for f in tables
+    ]
+    names = [name for name in heads[0].columns if name.lower() in PLACES] if heads else []
+    return next((n for n in names if any(n in head.columns and head[n].n_unique() > 1 for head in heads)), None)
+
+
 def _existing(path: Path) -> Path:
     """Return the path of a file that may be read.
 
