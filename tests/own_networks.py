@@ -61,6 +61,20 @@ class Language(nn.Module):
         return {"features": features, "logits": self.out(features)}
 
 
+class NextToken(nn.Module):
+    """A language model of a tokenizer's vocabulary, whatever the data use; what is masked is zero."""
+
+    def __init__(self, vocabulary: int = 50, width: int = 8) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.out = nn.Linear(width, vocabulary)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.embedding(input_ids)
+        logits: Tensor = self.out(x if attention_mask is None else x * attention_mask.unsqueeze(2))
+        return logits
+
+
 class Frozen(nn.Module):
     """A frozen body with a norm over the batch, and a head that is trained."""
 

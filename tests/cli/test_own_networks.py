@@ -1,12 +1,14 @@
-"""What is refused of a network of one's own, in one sentence, before any work."""
+"""Networks of one's own through the command line: what they may be, and what is refused before any work."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import coterie
 from tests.commandline import Terminal
 
 OWN = "network.name=tests.own_networks:"
@@ -48,3 +50,30 @@ def test_what_is_refused(
     assert sentence in " ".join(found.err.split()), found.err
     assert "Traceback" not in found.err
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+@pytest.mark.medium
+def test_a_network_may_know_more_tokens_than_the_data_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tokenizer's vocabulary is larger than the texts of a federation; a smaller one is refused."""
+    monkeypatch.chdir(tmp_path)
+    terminal = Terminal(capsys)
+    tokens = np.random.default_rng(0).integers(0, 9, (80, 7))
+    np.savez("texts.npz", tokens=tokens[:, :-1], y=tokens[:, 1:], client=np.repeat(list("abcd"), 20))
+    data = ("fedavg", "--data", "texts.npz", "--set", "task.name=language")
+    words = (*data, "--network", "tests.own_networks:NextToken", "--workers", "1")
+    assert terminal("explain", *words, "--set", "network.vocabulary=4000").code == 0
+    run = ("run", *words, "--rounds", "2", "-q", "--baselines", "none")
+    assert terminal(*run, "--name", "large", "--set", "network.vocabulary=4000").code == 0
+    # At first all tokens are about as likely.
+    assert 100 < coterie.load("large").summary["perplexity"] < 16_000
+    predict = ("predict", "large", "--data", "texts.npz", "--client", "a", "--out", "p.npz")
+    assert terminal(*predict, "--allow", "tests.own_networks:NextToken").code == 0
+    with np.load("p.npz") as held:
+        assert held["predicted"].shape == (80, 6)
+        assert 0 <= held["predicted"].min() <= held["predicted"].max() < 4000
+    code, _, said = terminal(*run, "--name", "small", "--set", "network.vocabulary=5")
+    assert code == 2
+    assert len(said.splitlines()) == 1
+    assert "9" in said

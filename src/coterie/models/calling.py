@@ -106,21 +106,38 @@ def prepare(network: nn.Module, name: str, features: tuple[int, ...], outputs: i
     Raises:
         BadInput: it cannot take such samples, or gives another number of outputs.
     """
+    call, given = _find_call(network, name, features)
+    if call != Call():
+        network.register_forward_pre_hook(call, with_kwargs=True)
+    if type(network) is not nn.Sequential or not isinstance(given, Tensor):
+        network.register_forward_hook(Pick(name, output))
+    elif output is not None:
+        raise BadInput(f"network.output = {output!r} is not possible: {name} gives one tensor; leave it out")
+    _check_outputs(Pick(name, output)(network, (), given), name, outputs)
+    return call
+
+
+def count_outputs(network: nn.Module, name: str, features: tuple[int, ...], output: str | None) -> int:
+    """Return how many numbers a module gives at each place of a sample: the last length of its output.
+
+    Raises:
+        BadInput: it cannot take such samples, or gives no tensor.
+    """
+    return int(Pick(name, output)(network, (), _find_call(network, name, features)[1]).shape[-1])
+
+
+def _find_call(network: nn.Module, name: str, features: tuple[int, ...]) -> tuple[Call, Any]:
+    """Return how a module can be called with a batch of zeros, and what it then gives.
+
+    Raises:
+        BadInput: it cannot take such samples.
+    """
     first: Exception | None = None
     for call in _possible_calls(network, features):
         try:
-            given = _try(network, call, features)
+            return call, _try(network, call, features)
         except Exception as error:  # noqa: BLE001  # whatever a module raises that gets what it cannot take
             first = first or error
-            continue
-        if call != Call():
-            network.register_forward_pre_hook(call, with_kwargs=True)
-        if type(network) is not nn.Sequential or not isinstance(given, Tensor):
-            network.register_forward_hook(Pick(name, output))
-        elif output is not None:
-            raise BadInput(f"network.output = {output!r} is not possible: {name} gives one tensor; leave it out")
-        _check_outputs(Pick(name, output)(network, (), given), name, outputs)
-        return call
     assert first is not None
     reason = str(first).strip().split("\n", 1)[0]
     raise BadInput(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from coterie.catalogue import Entry
 from coterie.errors import BadInput
 from coterie.models import cnn, deep, gaussian
-from coterie.models.calling import prepare
+from coterie.models.calling import count_outputs, prepare
 from coterie.models.factory import NetworkCatalog, OwnEntry
 from coterie.models.features import format_shape
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
@@ -204,6 +204,24 @@ def build_network(
     if layout.frozen:
         notes.append(f"{layout.frozen_size:,} frozen parameters are shared by all clients, who download them once")
     return Built(network, layout, vector.clone(), tuple(notes))
+
+
+def count_tokens(
+    name: str, settings: Mapping[str, Any], features: tuple[int, ...], used: int, output: str | None
+) -> int:
+    """Return how many tokens a network knows whose data use 0 to `used` - 1; it may know more than these.
+
+    A registered network is built for the data and knows as many. One's own is built to see.
+
+    Raises:
+        BadInput: it cannot be built, or cannot take such samples.
+    """
+    entry = NETWORKS[name]
+    if not isinstance(entry, OwnEntry):
+        return used
+    with torch.random.fork_rng(devices=[]):
+        network: nn.Module = entry.target(features, used, **entry.bind(settings, prefix="network"))
+    return max(used, count_outputs(network, entry.name, features, output))
 
 
 LARGE = 10_000

@@ -23,7 +23,7 @@ from coterie.clients.tasks import MEASURES
 from coterie.errors import BadInput, unknown
 from coterie.methods import ServerView
 from coterie.methods.exchange import Ids
-from coterie.models.networks import build_network, channels_first, default_network, is_own
+from coterie.models.networks import build_network, channels_first, count_tokens, default_network, is_own
 from coterie.models.origin import Origin, initialise
 from coterie.plugins import consent
 from coterie.runs.hooks.attack import Attackers, choose_attackers, poison_data
@@ -189,7 +189,10 @@ def load_federation(prepared: Prepared) -> Federation:
     if wrong := needs.find_wrong_task(experiment.method.name, task):
         raise BadInput(wrong)  # where the data alone say what the task is
     samples = found.to_numbers(found.slice(0, "train")[0][:2])
-    return replace(found, task=task, augment=make_augmentation(data, samples))
+    outputs, network = found.outputs, experiment.network
+    if task.tokens and network.name != AUTO:
+        outputs = count_tokens(network.name, network.settings, found.features, outputs, network.output)
+    return replace(found, task=task, augment=make_augmentation(data, samples), outputs=outputs)
 
 
 def make_augmentation(data: Data, inputs: Tensor) -> Augmentation | None:

@@ -13,63 +13,72 @@ from torch.utils.data import Dataset
 
 import coterie
 from coterie.clients.data import load
+from coterie.clients.tasks import TASKS
 from coterie.errors import BadInput
+from tests.commandline import Terminal
 
 RNG = np.random.default_rng(0)
 MASK = (np.arange(4) < RNG.integers(1, 5, 90)[:, None]).astype(np.int64)
 LABEL = RNG.integers(0, 3, 90)
 IDS = np.where(MASK == 1, LABEL[:, None], RNG.integers(0, 3, (90, 4)))  # what does not count is noise
 CLIENT = np.repeat(["a", "b", "c"], 30)
+NEXT = np.where(MASK == 1, LABEL[:, None], -1)  # a target at every place, as of a language model
 TABLE: dict[str, Any] = {"input_ids": IDS, "attention_mask": MASK, "label": LABEL, "client": CLIENT}
-FRAME = pl.DataFrame({**TABLE, "input_ids": IDS.tolist(), "attention_mask": MASK.tolist()})
+
+
+def frame(labels: np.ndarray[Any, Any]) -> pl.DataFrame:
+    """A table with a list, or one number, in each of its columns."""
+    return pl.DataFrame({name: values.tolist() for name, values in {**TABLE, "label": labels}.items()})
 
 
 class Tokens(Dataset[Any]):
     """Items that name their parts, and among them their target."""
 
-    def __init__(self, rows: slice) -> None:
+    def __init__(self, rows: slice, labels: np.ndarray[Any, Any]) -> None:
         self.rows = np.arange(90)[rows]
+        self.labels = labels
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         row = self.rows[place]
-        return {"input_ids": IDS[row], "attention_mask": MASK[row], "labels": LABEL[row]}
+        return {"input_ids": IDS[row], "attention_mask": MASK[row], "labels": self.labels[row]}
 
 
-def save_npz(folder: Path) -> str:
-    np.savez(folder / "tokens.npz", **TABLE)
+def save_npz(folder: Path, labels: np.ndarray[Any, Any]) -> str:
+    table: dict[str, Any] = {**TABLE, "label": labels}
+    np.savez(folder / "tokens.npz", **table)
     return str(folder / "tokens.npz")
 
 
-def save_arrays(folder: Path) -> str:
+def save_arrays(folder: Path, labels: np.ndarray[Any, Any]) -> str:
     (folder / "arrays").mkdir()
-    for name, values in TABLE.items():
+    for name, values in {**TABLE, "label": labels}.items():
         np.save(folder / "arrays" / f"{name}.npy", values)
     return str(folder / "arrays")
 
 
-def save_parquet(folder: Path) -> str:
-    FRAME.write_parquet(folder / "tokens.parquet")
+def save_parquet(folder: Path, labels: np.ndarray[Any, Any]) -> str:
+    frame(labels).write_parquet(folder / "tokens.parquet")
     return str(folder / "tokens.parquet")
 
 
-def save_dataset(folder: Path) -> str:
+def save_dataset(folder: Path, labels: np.ndarray[Any, Any]) -> str:
     datasets = pytest.importorskip("datasets")
-    types = FRAME.with_columns(token_type_ids=pl.col("attention_mask") * 0)
+    types = frame(labels).with_columns(token_type_ids=pl.col("attention_mask") * 0)
     datasets.Dataset.from_polars(types).save_to_disk(str(folder / "saved"))
     return str(folder / "saved")
 
 
-def give(folder: Path) -> str:
+def give(folder: Path, labels: np.ndarray[Any, Any]) -> str:
     parts = {"input_ids": IDS, "attention_mask": MASK}
-    data = {n: ({k: v[n == CLIENT] for k, v in parts.items()}, LABEL[n == CLIENT]) for n in "abc"}
+    data = {n: ({k: v[n == CLIENT] for k, v in parts.items()}, labels[n == CLIENT]) for n in "abc"}
     return coterie.Experiment(data=data).data.name
 
 
-def give_items(folder: Path) -> str:
-    data = {name: Tokens(slice(30 * i, 30 * i + 30)) for i, name in enumerate("abc")}
+def give_items(folder: Path, labels: np.ndarray[Any, Any]) -> str:
+    data = {name: Tokens(slice(30 * i, 30 * i + 30), labels) for i, name in enumerate("abc")}
     return coterie.Experiment(data=data).data.name
 
 
@@ -77,18 +86,21 @@ def give_items(folder: Path) -> str:
     "save",
     [save_npz, save_arrays, save_parquet, pytest.param(save_dataset, marks=pytest.mark.medium), give, give_items],
 )
-def test_both_are_the_inputs_in_every_form(save: Callable[[Path], str], tmp_path: Path) -> None:
-    dataset = load(save(tmp_path))
+@pytest.mark.parametrize(("task", "labels"), [("classification", LABEL), ("language", NEXT)])
+def test_both_are_the_inputs_in_every_form(
+    save: Callable[[Path, np.ndarray[Any, Any]], str], task: str, labels: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    dataset = load(save(tmp_path, labels), task=TASKS[task].target())
     assert dataset.inputs.dtype == np.int64
     np.testing.assert_array_equal(dataset.inputs, np.stack([IDS, MASK], 1))
-    np.testing.assert_array_equal(dataset.labels, LABEL)
+    np.testing.assert_array_equal(dataset.labels, labels)
     assert dataset.user_names == ("a", "b", "c")
 
 
 @pytest.mark.medium
 def test_a_network_that_asks_for_both_gets_both(tmp_path: Path) -> None:
     experiment = coterie.Experiment(
-        data={"name": save_npz(tmp_path), "validation": 0.0},
+        data={"name": save_npz(tmp_path, LABEL), "validation": 0.0},
         network={"name": "tests.own_networks:Language", "output": "logits"},
         method="fedavg",
         training={"epochs": 30, "lr": 0.5},
@@ -96,6 +108,42 @@ def test_a_network_that_asks_for_both_gets_both(tmp_path: Path) -> None:
     )
     # Every token that counts says the class; one in two or so of all tokens says a wrong one.
     assert coterie.run(experiment).summary["accuracy"] == 1.0
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("save", [save_npz, save_parquet])
+def test_a_language_model_gets_both(
+    save: Callable[[Path, np.ndarray[Any, Any]], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    terminal = Terminal(capsys)
+    path = save(tmp_path, NEXT)
+    words = ("--network", "tests.own_networks:NextToken", "--set", "task.name=language", "--set", "lr=0.5")
+    run = (
+        "run",
+        "fedavg",
+        "--data",
+        path,
+        *words,
+        "--rounds",
+        "8",
+        "--name",
+        "masked",
+        "-q",
+        "--baselines",
+        "none",
+    )
+    assert terminal(*run).code == 0
+    # A token that counts is the one that follows it.
+    assert coterie.load("masked").summary["accuracy"] > 0.95
+    predict = ("predict", "masked", "--data", path, "--group", "0", "--out", "p.npz")
+    code, _, said = terminal(*predict, "--allow", "tests.own_networks:NextToken")
+    assert (code, said) == (0, "")
+    with np.load("p.npz") as held:
+        assert (held["predicted"] == IDS)[MASK == 1].mean() > 0.95
 
 
 @pytest.mark.parametrize(

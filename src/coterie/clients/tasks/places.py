@@ -62,7 +62,8 @@ class Segmentation(WeightedTask):
 class Language(Task):
     """Each sample is a text of tokens, and the target at every place the next one; the loss is the mean over them.
 
-    A network takes `[B, T]` tokens and gives `[B, T, vocabulary]`; targets are `[N, T]`, and what is padded is -1.
+    A network takes `[B, T]` tokens, or `[B, 2, T]` with a mask, and gives `[B, T, vocabulary]`; targets are
+    `[N, T]`, and what is padded is -1.
     """
 
     padding: Annotated[
@@ -84,7 +85,7 @@ class Language(Task):
         return replace(found, values=np.where(found.values == self.padding, UNLABELLED, found.values))
 
     def shape(self, features: tuple[int, ...], outputs: int) -> tuple[int, ...]:
-        return (features[0], outputs)
+        return (features[-1], outputs)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return mean_over_places(outputs.transpose(1, 2), targets)

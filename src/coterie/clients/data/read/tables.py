@@ -55,8 +55,8 @@ def read_header(schema: Mapping[str, Any], where: str, labelled: bool, named: Na
         BadInput: a column is missing or of a type that cannot be used.
     """
     roles = pick_roles(schema, where, labelled, named)
-    for name in filter(None, roles.values()):
-        if schema[name].is_nested():
+    for role, name in roles.items():
+        if name is not None and role != "label" and schema[name].is_nested():
             raise BadInput(f"{where}: column {name} is of type {schema[name]}; it must hold one value per row")
     rest = {name: kind for name, kind in schema.items() if name not in roles.values()}
     lists = [name for name, kind in rest.items() if kind.is_nested()]
@@ -111,7 +111,7 @@ def read_table(
     return Columns(
         where,
         features,
-        None if label is None else _values(label),
+        None if label is None else _list_column(label, where) if label.dtype.is_nested() else _values(label),
         None if user is None else _values(user),
         "client" if user is None else user.name.lower(),
         feature_key=header.features[0].lower() if header.is_list else "features",
