@@ -59,7 +59,7 @@ def test_a_regression_is_predicted_and_exported(terminal: Terminal) -> None:
     assert "regression of 1 output" in out
     assert "accuracy" not in out
     table = pl.read_csv("p.csv")
-    assert table.columns == ["row", "predicted", "label"]
+    assert table.columns == ["row", "client", "model", "predicted", "label"]
     assert np.allclose(table["label"], y)
     rmse = float(np.sqrt(np.mean((table["predicted"].to_numpy() - y) ** 2)))
     (line,) = [line for line in out.splitlines() if "RMSE" in line]
@@ -68,16 +68,17 @@ def test_a_regression_is_predicted_and_exported(terminal: Terminal) -> None:
     assert "higher" in next(line for line in out.splitlines() if "R²" in line)
     assert terminal("export", "r", "--group", "0", "--to", "m.safetensors")[0] == 0
     model = read_model(Path("m.safetensors"))
-    assert model.about.task == {"name": "regression"}
+    assert model.about.task["name"] == "regression"
     with torch.inference_mode():
         x = torch.from_numpy(np.load("a.npz")["x"])
-        expected = model.network()(channels_first(x)).squeeze(1).numpy()
+        outputs = model.about.build_task().in_own_units(model.network()(channels_first(x)))
+    expected = outputs.squeeze(1).numpy()
     assert np.allclose(table["predicted"], expected, atol=1e-5)
     code, out, _ = terminal("predict", "m.safetensors", "--data", "unlabelled.npz", "--out", "q.npz")
     assert code == 0
     assert "RMSE" not in out
     with np.load("q.npz") as held:
-        assert held.files == ["predicted"]
+        assert held.files == ["model", "predicted"]
         assert np.allclose(held["predicted"][:, 0], expected, atol=1e-5)
     np.savez("wrong.npz", x=np.zeros((3, 5)), y=np.zeros((3, 2)))
     code, _, err = terminal("predict", "m.safetensors", "--data", "wrong.npz")
@@ -105,7 +106,15 @@ def test_two_classes_are_predicted_with_their_probability(terminal: Terminal) ->
     code, out, err = terminal("predict", "r", "--data", "a.npz", "--group", "0", "--out", "p.parquet")
     assert (code, err) == (0, "")
     table = pl.read_parquet("p.parquet")
-    assert table.columns == ["row", "predicted", "label", "probability_healthy", "probability_sick"]
+    assert table.columns == [
+        "row",
+        "client",
+        "model",
+        "predicted",
+        "label",
+        "probability_healthy",
+        "probability_sick",
+    ]
     assert table["label"].to_list() == y.tolist()
     assert terminal("export", "r", "--group", "0", "--to", "m.safetensors")[0] == 0
     with torch.inference_mode():
@@ -142,7 +151,7 @@ def test_several_outputs_have_a_column_each(task: str, columns: list[str], metri
     assert (code, err) == (0, "")
     assert metric in out
     table = pl.read_csv("p.csv")
-    assert table.columns == ["row", *columns]
+    assert table.columns == ["row", "client", "model", *columns]
     assert np.allclose(table.select("^label_.*$").to_numpy(), y)
     if task == "multilabel":
         likely = table.select("^probability_.*$").to_numpy() > 0.5

@@ -28,11 +28,13 @@ Examples:
   coterie predict first --data new.npz --group 2
   coterie predict first --data new.parquet --client 'writer 12' --out predicted.csv
   coterie predict model.safetensors --data new.npz
+  coterie predict first --data new.csv --keep patient --out predicted.csv
 
 The model is that of a run after its last checkpoint, of a client's state folder on a real federation, or of a
 file that [bold]coterie export[/] wrote. A client's is the one that it was evaluated with. Data need no labels; with
 them, the accuracy or the task's metrics are printed too. Where they say whose they are, each sample gets its
-client's own model.
+client's own model. What is written says which sample is which (its row, its client, the columns that
+[bold]--keep[/] names) and whose model answered.
 """
 
 ModelSource = Annotated[
@@ -63,6 +65,10 @@ def predict(
         Path | None,
         typer.Option(metavar="FILE", help="Write each row's prediction: .parquet, .csv or .npz."),
     ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column of the data to write beside the predictions; repeatable."),
+    ] = None,
     imports: Imports = None,
     allow: Allow = None,
     folder: RunsFolder = "runs",
@@ -77,6 +83,9 @@ def predict(
         number, problems = check_client_and_group(client, group)
         run = find_run(what, folder)
         wrong_out = [] if out is None else [*check_out(out), *check_written("--out", out)]
+        kept = keep or []
+        if kept and out is None:
+            wrong_out.append("--keep is not possible without --out; name the file that the predictions go to")
         if run is not None:
             loaded, named = None, predicting.named_in(run)
         elif problems or wrong_out:
@@ -85,7 +94,7 @@ def predict(
             loaded = load_model(what, folder, client, number, imports)
             named = predicting.named_for(loaded[0].about)
         problems += predicting.check_data(data, named) + wrong_out
-        if problems:
+        if problems or (problems := predicting.check_kept(data, kept)):
             raise BadInput(problems)
         seen = [] if run is None else predicting.warn_of_training_data(run, data)
         run = run if client is None and number is None else None
@@ -97,12 +106,12 @@ def predict(
             models, notes = client_models(run, clients)
             if out is not None:
                 predicting.check_table(models[0], out)
-            predicted, further = predicting.predict_each(models, data)
+            predicted, further = predicting.predict_each(models, data, kept)
         else:
             trained, notes = loaded or load_model(what, folder, client, number, imports)
             if out is not None:
                 predicting.check_table(trained, out)
-            samples = predicting.load_samples(data, trained.about)
+            samples = predicting.load_samples(data, trained.about, kept)
             predicted, further = predicting.predict(trained, samples), samples.notes
         if out is not None:
             predicted.write(out)

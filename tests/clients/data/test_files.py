@@ -62,7 +62,7 @@ def test_users(tmp_path: Path, key: str) -> None:
         (np.array([b"b", b"a"] * 4), [1, 0] * 4, "a is 0, b is 1"),
         (Y + 1, Y.tolist(), "1 is 0, 2 is 1, 3 is 2"),
         (Y * -5.0, (2 - Y).tolist(), "-10 is 0, -5 is 1, 0 is 2"),
-        (np.arange(8) % 2 == 0, [1, 0] * 4, None),
+        (np.arange(8) % 2 == 0, [1, 0] * 4, "False is 0, True is 1"),
     ],
 )
 def test_labels_are_numbered_in_sorted_order(
@@ -244,7 +244,7 @@ def test_parquet_with_a_list_column(tmp_path: Path, kind: pl.DataType) -> None:
         ({"y": [0, 1], "x": [[1.0], [None]]}, "row 1, column 0 of the features is nan"),
         ({"y": [0, 1], "x": [["a"], ["b"]]}, "its rows must be equally long lists of numbers"),
         ({"y": [0, 1], "x": [[1], [2]], "z": [[1], [2]]}, "has several list columns (x, z); keep the one"),
-        ({"y": [[0], [1]], "x": [1.0, 2.0]}, "column y is of type List(Int64); it must hold one value per row"),
+        ({"y": [[0], [1]], "x": [1.0, 2.0]}, "label has shape (2, 1); it needs one entry per sample"),
     ],
 )
 def test_unusable_tables(tmp_path: Path, table: dict[str, Any], sentence: str) -> None:

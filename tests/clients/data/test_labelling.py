@@ -27,7 +27,7 @@ def labelled(values: ArrayLike) -> Columns:
         ([0, 2, 1], None),
         ([1.0, 0.0], None),
         ([2.0, 0.0], ("0", "2")),
-        ([True, False], None),
+        ([True, False], ("False", "True")),
         (np.array(["b", "a"], object), ("a", "b")),
     ],
 )

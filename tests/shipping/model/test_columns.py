@@ -132,6 +132,43 @@ def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
 
 
 @pytest.mark.medium
+def test_predictions_say_whose_they_are(terminal: Terminal) -> None:
+    """Each row has its client, what is asked to be kept as it is written, and the model that answered."""
+    table = patients(0).rename({"client": "Hospital", "label": "outcome"})
+    table = table.with_columns(pl.col("outcome") == "ill")
+    table.write_csv("wards.csv")
+    train(
+        terminal, "wards.csv", "--set", "standardise=client", "--set", "label=outcome", "--set", "client=Hospital"
+    )
+    numbers = [f"{row:04d}" for row in range(240)]
+    fresh = table.with_columns(patient=pl.Series(numbers), visit=pl.int_range(240))[::-1]
+    fresh.write_csv("fresh.csv")
+    fresh.write_parquet("fresh.parquet")
+    words = ("predict", "first", "--keep", "patient", "--keep", "visit", "--out", "p.csv")
+    for data in ("fresh.csv", "fresh.parquet"):
+        code, _, err = terminal(*words, "--data", data)
+        assert (code, err) == (0, "")
+        found = pl.read_csv("p.csv", schema_overrides={"patient": pl.String})
+        assert found.columns[:6] == ["row", "Hospital", "patient", "visit", "model", "predicted"]
+        assert found["patient"].to_list() == numbers[::-1]
+        assert found["Hospital"].to_list() == fresh["Hospital"].to_list()
+        assert found["label"].to_list() == fresh["outcome"].to_list()
+        for client, model in found.select("Hospital", "model").iter_rows():
+            assert f"'{client}'" in model
+    assert terminal(*words[:-1], "p.npz", "--data", "fresh.csv", "--group", "0").code == 0
+    with np.load("p.npz") as held:
+        assert held["patient"].tolist() == numbers[::-1]
+        assert set(held["model"].tolist()) == {held["model"][0]}
+        assert "group 0" in held["model"][0]
+    for refused in (("--keep", "pateint"), ("--keep", "predicted")):
+        code, _, err = terminal("predict", "first", "--data", "fresh.csv", "--out", "q.csv", *refused)
+        assert (code, len(err.splitlines()), Path("q.csv").exists()) == (2, 1, False)
+        assert refused[1] in err
+    code, _, err = terminal("predict", "first", "--data", "fresh.csv", "--keep", "patient")
+    assert (code, "--out" in err) == (2, True)
+
+
+@pytest.mark.medium
 @pytest.mark.parametrize("missing", ["drop", "mean"])
 def test_missing_values_go_by_a_policy(terminal: Terminal, missing: str) -> None:
     whole = patients(0).with_columns(pl.when(pl.int_range(240) % 10 != 3).then("age").alias("age"))

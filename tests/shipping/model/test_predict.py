@@ -235,7 +235,7 @@ def test_predict_needs_no_labels(terminal: Terminal) -> None:
     assert out.startswith("client 'client 3' of run grouped after round 2")
     assert "accuracy" not in out
     table = pl.read_csv("p.csv")
-    assert table.columns == ["row", "predicted", *(f"probability_{k}" for k in range(10))]
+    assert table.columns == ["row", "model", "predicted", *(f"probability_{k}" for k in range(10))]
 
 
 def test_an_exported_model_predicts_the_same(terminal: Terminal, finished: Path) -> None:

@@ -164,7 +164,7 @@ def read_classes(
 
 
 def plain_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
-    """Labels as integers or strings `[N]`.
+    """Labels as integers or strings `[N]`; truth values are called True and False.
 
     Raises:
         BadInput: they are something else.
@@ -173,7 +173,7 @@ def plain_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
         wide = values.ndim == 2 and values.shape[1] > 1
         several = "; several targets need task.name = 'multilabel' or 'regression'" if wide else ""
         raise BadInput(f"{where}: label has shape {values.shape}; it needs one entry per sample{several}")
-    labels = values.astype(str) if values.dtype.kind in "OS" else values
+    labels = values.astype(str) if values.dtype.kind in "OSb" else values
     if labels.dtype.kind == "f":
         whole = is_whole(labels)
         if not whole.all():
@@ -200,9 +200,9 @@ def number_known_classes(values: NDArray[Any], where: str, names: Sequence[str])
     Raises:
         BadInput: the labels are neither integers nor strings, or one of them is no name of a class.
     """
+    if values.dtype.kind == "b" and "True" not in names:
+        values = values.astype(np.int64)
     labels = plain_labels(values, where)
-    if labels.dtype.kind == "b":
-        labels = labels.astype(np.int64)
     values, which = np.unique(labels, return_inverse=True)
     numbers = {name: number for number, name in enumerate(names)}
     found = np.array([numbers.get(str(value), -1) for value in values], np.int64)[which]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from coterie.clients.data.read import storage
 from coterie.clients.data.read.columns import USUAL, Columns, Named, check_lengths
 from coterie.clients.data.read.datasets import DATASETS, load, number_users, read_tokens
-from coterie.clients.data.read.files import check_path, names_clients, read_columns
+from coterie.clients.data.read.files import check_path, find_unkept, names_clients, read_columns, read_kept
 from coterie.clients.data.read.labelling import is_unlabelled
 from coterie.clients.data.read.normalisation import STANDARDS
 from coterie.clients.data.read.preparation import (
@@ -35,7 +35,7 @@ from coterie.models.calling import takes_whole_numbers
 from coterie.models.features import format_shape
 from coterie.models.networks import channels_first
 from coterie.runtime.threads import one_thread
-from coterie.shipping.model.predicted import Predictions, conclude, has_columns
+from coterie.shipping.model.predicted import Predictions, conclude, has_columns, is_taken
 from coterie.shipping.model.trained import About, Trained
 
 if TYPE_CHECKING:
@@ -59,11 +59,26 @@ class Samples:
     """`[N, *shape]`; None where they are not labelled."""
     notes: tuple[str, ...] = ()
     """Sentences about what was changed on reading."""
+    kept: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """What says which is which: `N` rows, or no columns."""
 
 
 def check_data(data: str, named: Named = USUAL) -> list[str]:
     """Return what is wrong with the data to predict, from names and headers alone."""
     return [] if data in DATASETS else check_path(Path(data), labelled=False, named=named)
+
+
+def check_kept(data: str, names: Sequence[str]) -> list[str]:
+    """Return why columns of the data cannot be kept beside predictions, from names and headers alone."""
+    own = [
+        f"--keep {name!r} is not possible: predictions have such a column of their own; leave it out"
+        for name in names
+        if is_taken(name)
+    ]
+    if own or data in DATASETS:
+        there = f"--keep is not possible with data = {data!r}, which has no columns; leave it out"
+        return own or [there] * bool(names)
+    return find_unkept(Path(data), names)
 
 
 def named_in(run: RunFolder) -> Named:
@@ -121,7 +136,15 @@ def predict(trained: Trained, samples: Samples) -> Predictions:
         BadInput: a sample gets no finite output.
     """
     outputs = _run(trained.network(), samples.inputs)
-    return conclude(trained.about, trained.about.build_task(), outputs, samples.labels)
+    about = trained.about
+    beside = _beside(samples.kept, np.full(len(outputs), about.whose))
+    return conclude(about, about.build_task(), outputs, samples.labels, beside)
+
+
+def _beside(kept: pl.DataFrame, whose: NDArray[np.str_]) -> pl.DataFrame:
+    """Return what stands beside predictions: what is kept of each sample, and whose model `[N]` answered."""
+    columns = {("client" if is_taken(name) else name): values for name, values in kept.to_dict().items()}
+    return pl.DataFrame({**columns, "model": whose})
 
 
 def _run(network: nn.Module, inputs: Tensor) -> Tensor:
@@ -130,8 +153,10 @@ def _run(network: nn.Module, inputs: Tensor) -> Tensor:
         return torch.cat([network(channels_first(batch)) for batch in torch.split(inputs, EVALUATION_BATCH)])
 
 
-def load_samples(data: str, about: About) -> Samples:
+def load_samples(data: str, about: About, keep: Sequence[str] = ()) -> Samples:
     """Load a file, a folder or a named dataset, prepared as the training data were; columns go by their names.
+
+    The column of clients, where there is one, and those to `keep` stay beside the samples as they are.
 
     Labels are optional. Whole numbers as the pixels of images are standardised as those of the named dataset that
     the model was trained on; other numbers are taken as prepared.
@@ -145,7 +170,9 @@ def load_samples(data: str, about: About) -> Samples:
         columns, notes = Columns(data, inputs, dataset.labels, notes=dataset.notes), list(dataset.notes)
         _fill_and_scale(inputs, columns, about.preparation or Preparation(), notes)
         return _as_samples(columns, inputs, about, notes)
-    return prepare_samples(read_samples(data, named_for(about)), about)
+    named = named_for(about)
+    columns = read_samples(data, named)
+    return replace(prepare_samples(columns, about, keep), kept=read_kept(Path(data), columns, keep, named))
 
 
 def read_samples(data: str, named: Named = USUAL) -> Columns:
@@ -159,8 +186,8 @@ def read_samples(data: str, named: Named = USUAL) -> Columns:
     return columns
 
 
-def prepare_samples(columns: Columns, about: About) -> Samples:
-    """Return what was read as samples for a model.
+def prepare_samples(columns: Columns, about: About, keep: Sequence[str] = ()) -> Samples:
+    """Return what was read as samples for a model; columns to `keep` that training had not are no features.
 
     Raises:
         BadInput: they have another shape or other columns, or a label that the model's task has not.
@@ -168,7 +195,9 @@ def prepare_samples(columns: Columns, about: About) -> Samples:
     notes = list(columns.notes)
     if about.build_task().tokens:
         columns = replace(columns, feature_key="tokens")
-    inputs = _prepare(_standardise(columns, about, notes), about.preparation or Preparation(), notes)
+    known = about.preparation or Preparation()
+    known = replace(known, ignored=(*known.ignored, *keep))
+    inputs = _prepare(_standardise(columns, about, notes), known, notes)
     return _as_samples(columns, inputs, about, notes)
 
 
@@ -218,17 +247,21 @@ def clients_of(data: str, named: Named = USUAL) -> list[str]:
     return list(number_users(read_samples(data, named))[1] or ())
 
 
-def predict_each(models: Sequence[Trained], data: str) -> tuple[Predictions, tuple[str, ...]]:
+def predict_each(
+    models: Sequence[Trained], data: str, keep: Sequence[str] = ()
+) -> tuple[Predictions, tuple[str, ...]]:
     """Predict every sample of a file or a folder with the model of its client; return it with notes for the user.
 
     Args:
         models: of the clients, in the order of `clients_of`.
         data: a file or a folder.
+        keep: columns that stay beside the predictions.
 
     Raises:
         BadInput: as for `prepare_samples` and `predict`.
     """
-    columns = read_samples(data, named_for(models[0].about))
+    named = named_for(models[0].about)
+    columns = read_samples(data, named)
     users, _ = number_users(columns)
     assert users is not None
     outputs: list[Tensor] = []
@@ -237,7 +270,7 @@ def predict_each(models: Sequence[Trained], data: str) -> tuple[Predictions, tup
     notes: list[str] = []
     for client, model in enumerate(models):
         own = users == client
-        samples = prepare_samples(columns.take(own), model.about)
+        samples = prepare_samples(columns.take(own), model.about, keep)
         outputs.append(_run(model.network(), samples.inputs))
         found += [] if samples.labels is None else [samples.labels]
         rows.append(np.flatnonzero(own))
@@ -246,7 +279,9 @@ def predict_each(models: Sequence[Trained], data: str) -> tuple[Predictions, tup
     labels = np.concatenate(found)[order] if len(found) == len(models) else None
     about = replace(models[0].about, whose=f"the models of {len(models)} clients, each for its own samples")
     whole = torch.cat(outputs)[torch.from_numpy(order)]
-    return conclude(about, about.build_task(), whole, labels), tuple(notes)
+    whose = np.array([model.about.whose for model in models])[users]
+    beside = _beside(read_kept(Path(data), columns, keep, named), whose)
+    return conclude(about, about.build_task(), whole, labels, beside), tuple(notes)
 
 
 def _prepare(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[np.float32]:

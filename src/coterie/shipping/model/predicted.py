@@ -35,10 +35,18 @@ class _Predictions(ABC):
     """The truth `[N, ...]`, in the form of the task's targets, where it is known."""
     metrics: Mapping[str, float] = field(default_factory=dict, kw_only=True)
     """Those of the task, by name; none where accuracy alone counts."""
+    beside: pl.DataFrame = field(default_factory=pl.DataFrame, kw_only=True)
+    """What says which sample is which, and whose model answered: `N` rows, or no columns."""
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return `predicted` `[N, …]`, and `label` and `probability` where there are any."""
+
+    @property
+    def _leading(self) -> dict[str, Any]:
+        """The columns with which a table begins."""
+        count = len(next(iter(self.arrays().values())))
+        return {"row": np.arange(count), **self.beside.to_dict()}
 
     @abstractmethod
     def table(self) -> pl.DataFrame:
@@ -62,9 +70,10 @@ class _Predictions(ABC):
         elif path.suffix == ".parquet":
             self.table().write_parquet(buffer)
         else:
+            beside = {column.name: column.to_numpy() for column in self.beside.get_columns()}
             arrays: dict[str, Any] = {
                 name: values.astype(str) if values.dtype.kind == "O" else values
-                for name, values in self.arrays().items()
+                for name, values in {**beside, **self.arrays()}.items()
             }
             np.savez(buffer, **arrays)
         write_whole(path, buffer.getvalue())
@@ -94,13 +103,13 @@ class Predicted(_Predictions):
         return None if self.labels is None else int((self.labels == self.classes).sum())
 
     def table(self) -> pl.DataFrame:
-        """One row a sample: `row`, `predicted`, `label` where it is known, and `probability_…` of each class.
+        """One row a sample: `row`, what is `beside`, `predicted`, `label` if known, and `probability_…` of classes.
 
         Classes are called by their names where they have any.
         """
         named = {k: v for k, v in self.arrays().items() if k != "probability"}
         probabilities = {f"probability_{n}": p for n, p in zip(self._names, self.probabilities.T, strict=True)}
-        return pl.DataFrame({"row": np.arange(len(self.classes)), **named, **probabilities})
+        return pl.DataFrame({**self._leading, **named, **probabilities})
 
     def by_class(self) -> pl.DataFrame:
         """One row a class that occurs: how often predicted and how surely; how many there are, how many found."""
@@ -151,14 +160,14 @@ class PredictedValues(_Predictions):
         return [f"_{self.about.name_of(number)}" for number in range(self.predicted[:1].size)]
 
     def table(self) -> pl.DataFrame:
-        """One row a sample: `row`, then `predicted_...`, `label_...` and `probability_...` of each output.
+        """One row a sample: `row`, what is `beside`, `predicted_…`, `label_…` and `probability_…` of each output.
 
         Raises:
             BadInput: a prediction is an array of another kind.
         """
         if not self.is_table:
             raise BadInput(f"each prediction is an array {list(self.predicted.shape[1:])}; write it as .npz")
-        columns: dict[str, object] = {"row": np.arange(len(self.predicted))}
+        columns: dict[str, object] = self._leading
         for title, values in self.arrays().items():
             for name, column in zip(self.names, values.reshape(len(values), -1).T, strict=True):
                 columns[f"{title}{name}"] = column
@@ -190,8 +199,12 @@ class PredictedValues(_Predictions):
 Predictions = Predicted | PredictedValues
 
 
-def conclude(about: About, task: Task, outputs: Tensor, labels: NDArray[Any] | None) -> Predictions:
+def conclude(
+    about: About, task: Task, outputs: Tensor, labels: NDArray[Any] | None, beside: pl.DataFrame
+) -> Predictions:
     """Return what a network's outputs `[N, ...]` predict, and the task's metrics over all samples.
+
+    What is `beside` them is kept there.
 
     Raises:
         BadInput: a sample has no finite output.
@@ -205,14 +218,20 @@ def conclude(about: About, task: Task, outputs: Tensor, labels: NDArray[Any] | N
     if labels is not None and about.task:  # of plain classification the accuracy is said, which needs none
         metrics = compute_metrics(task, task.metrics, outputs, torch.from_numpy(labels))
     if task.one_class:
-        return Predicted(about, found, labels=labels, metrics=metrics)
+        return Predicted(about, found, labels=labels, metrics=metrics, beside=beside)
     scores = task.scores(outputs).numpy() if task.probable else None
-    return PredictedValues(about, task.predict(outputs).numpy(), scores, labels=labels, metrics=metrics)
+    predicted = task.predict(outputs).numpy()
+    return PredictedValues(about, predicted, scores, labels=labels, metrics=metrics, beside=beside)
 
 
 def has_columns(about: About, shape: tuple[int, ...]) -> bool:
     """Return whether predictions `[N, ...]` of this shape are a number for each output, not an array."""
     return shape[1:] in ((), (about.classes,)) and not about.build_task().tokens
+
+
+def is_taken(name: str) -> bool:
+    """Return whether a column of predictions may have this name by itself."""
+    return name in ("row", "model") or name.startswith(("predicted", "label", "probability"))
 
 
 def _without_formulas(table: pl.DataFrame) -> pl.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -37,7 +37,7 @@ from coterie.clients.data.read.tables import (
     read_parquet,
     without_counters,
 )
-from coterie.errors import BadInput
+from coterie.errors import BadInput, nearest_first, shorten
 
 ENDINGS = (".csv", ".npz", ".parquet")
 SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods")
@@ -144,6 +144,64 @@ def list_names(path: Path) -> list[str]:
         return list(_schema(path))
     with _archive(path) as members:
         return list(members)
+
+
+def find_unkept(path: Path, names: Sequence[str]) -> list[str]:
+    """Return why columns of data cannot be kept beside what is made of them, one sentence each."""
+    files = _column_files(path)
+    if names and not files:
+        return [f"{path} has no named columns, so that none can be kept; leave {shorten(names)} out"]
+    found = []
+    for file in files if names else []:
+        there = list_names(file)
+        found += [
+            f"column {name!r} cannot be kept: {file} has none of that name; its columns: "
+            f"{shorten(nearest_first(name, there))}"
+            for name in names
+            if name not in there
+        ]
+    return found
+
+
+def read_kept(path: Path, columns: Columns, names: Sequence[str], named: Named = USUAL) -> pl.DataFrame:
+    """Return what says which sample is which: whose it is, under the name of that column, and the columns `names`.
+
+    Values of a `.csv` file are the texts that stand there.
+
+    Args:
+        path: a file or a folder.
+        columns: what was read of it, whose rows these are.
+        names: columns that `find_unkept` finds nothing wrong with.
+        named: as for `read_columns`.
+
+    Raises:
+        BadInput: a file is damaged, or an array of one of these names has several entries a sample.
+    """
+    files = _column_files(path)
+    client = _name_roles(files[0], labelled=False, named=named)["client"] if files else None
+    wanted = list(dict.fromkeys(name for name in (client, *names) if name is not None))
+    tables = [_read_as_written(file, wanted) for file in files]
+    table = pl.concat(tables, how="vertical_relaxed") if tables else pl.DataFrame()
+    if client is not None or columns.users is None:
+        return table
+    return pl.DataFrame({"client": columns.users, **table.to_dict()})
+
+
+def _column_files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [] if is_saved_dataset(path) else _members(path)
+    return [path] if path.suffix in ENDINGS else []
+
+
+def _read_as_written(path: Path, names: Sequence[str]) -> pl.DataFrame:
+    if path.suffix == ".csv":
+        return read_csv_table(path, texts=names).select(names)
+    if path.suffix == ".parquet":
+        return pl.read_parquet(path, columns=list(names))
+    held = {name: array for name, array in read_arrays(path).items() if name in names}
+    if wide := [name for name, array in held.items() if array.ndim != 1]:
+        raise BadInput(f"{path}: {wide[0]} has shape {held[wide[0]].shape}; to be kept it needs one entry a sample")
+    return pl.DataFrame(held)
 
 
 def is_saved_dataset(path: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -204,10 +204,10 @@ def _refuse_many(path: Path, columns: int) -> None:
         )
 
 
-def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
+def read_csv_table(path: Path, rows: int | None = None, texts: Sequence[str] = ()) -> pl.DataFrame:
     """Read a `.csv` file as a table; each column is of numbers, or of dates, where all its values are.
 
-    Decimals may have a comma where another sign stands between values.
+    Decimals may have a comma where another sign stands between values. Columns of `texts` stay as they are written.
 
     Raises:
         BadInput: it is no table of UTF-8 text.
@@ -230,6 +230,7 @@ def read_csv_table(path: Path, rows: int | None = None) -> pl.DataFrame:
             n_rows=rows,
             infer_schema_length=rows,
             null_values=list(MISSING_TEXTS),
+            schema_overrides=dict.fromkeys(texts, pl.String),
             try_parse_dates=True,
         )
         table = read()
