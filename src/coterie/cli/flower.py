@@ -73,14 +73,22 @@ def new(
     method: Annotated[str | None, typer.Option(metavar="METHOD", help="The method it begins with.")] = None,
     allow: Allow = None,
 ) -> None:
-    """Write a Flower app: an experiment with every setting, and a guide from rehearsal to real clients."""
-    from coterie.cli.flower_new import write_app
+    """Write a Flower app: an experiment with every setting, and a guide from rehearsal to real clients.
+
+    An experiment on a table of your own becomes one for clients who hold such tables: it says their columns,
+    classes and the values of text.
+    """
+    from coterie.cli.flower_new import leave_data_with_clients, write_app
+    from coterie.clients.data import DATASETS
     from coterie.runs.schema.experiment import Experiment
 
     if experiment is not None and method is not None:
         raise BadInput(f"--method {method!r} does not go with --experiment, which names one; leave one of them out")
     if experiment is not None:
         found = Experiment.from_toml(experiment)
+        name = found.data.name
+        table = name if name not in DATASETS and Path(name).exists() else None
+        found = found if table is None else leave_data_with_clients(found)
     else:
         give_typed({"method": method})
         found = Experiment(data=REMOTE_DATA, method=_choose_method(method or "fesem"))
@@ -88,6 +96,8 @@ def new(
     where = shlex.quote(str(folder))
     if experiment is None:
         print_escaped(f"{where} is written; say in {where}/experiment.toml what data the clients hold")
+    elif table is not None:
+        print_escaped(f"{where} is written for {found.data.clients} clients who hold data such as {table}")
     elif found.data.is_remote:
         print_escaped(f"{where} is written")
     else:

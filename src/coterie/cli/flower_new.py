@@ -8,7 +8,12 @@ from typing import Any
 
 import tomli_w
 
+from coterie.clients.tasks import CLASSIFICATION
 from coterie.errors import BadInput
+from coterie.runs.schema.experiment import Experiment, prepare
+from coterie.runs.schema.refusals import OF_SIMULATIONS
+from coterie.runs.schema.sections import REMOTE
+from coterie.runs.setup import load_federation
 
 TEMPLATE = Path(__file__).with_name("flower_app")
 """The files of every app; `{{name}}` and `{{package}}` stand for its names."""
@@ -75,6 +80,36 @@ def write_app(folder: Path, experiment: str) -> list[Path]:
     for file, text in files.items():
         (folder / file).write_text(text, encoding="utf-8", newline="\n")
     return [folder / file for file in files]
+
+
+def leave_data_with_clients(experiment: Experiment) -> Experiment:
+    """Return an experiment on files of one's own as one for clients who each hold such data.
+
+    The data say what clients cannot know of each other: how many there are, the shape of a sample, the classes, and
+    of a table the columns and the values of its text.
+
+    Raises:
+        BadInput: the data cannot be read, or the experiment is for simulations alone.
+    """
+    federation = load_federation(prepare(experiment))
+    columns, task = federation.preparation.columns, federation.task
+    levels = {column.name: column.levels for column in columns if column.levels is not None}
+    found = experiment.updated(
+        {
+            **dict.fromkeys(f"data.{key}" for key in OF_SIMULATIONS),
+            "data.name": REMOTE,
+            "data.split": None,
+            "data.client": None,
+            "data.clients": federation.n,
+            "data.features": federation.features,
+            "data.classes": federation.target_names or federation.classes or federation.outputs,
+            "data.columns": tuple(column.name for column in columns) or None,
+            "data.levels": levels or None,
+            **({} if type(task) is type(CLASSIFICATION) else {"task.name": task.name}),
+        }
+    )
+    found.check()
+    return found
 
 
 def make_app_name(folder: Path) -> str:

@@ -31,6 +31,7 @@ from coterie.shipping.flower.client import FlowerClient, Node, answer_message, f
 from coterie.shipping.model.served import trained_model
 from coterie.shipping.model.trained import MODEL, read_model
 from coterie.shipping.registration import Registration
+from tests.commandline import Terminal
 from tests.shipping.flower.rehearsal import Faulty, Place, same
 
 NAMES = ["east", "north", "south"]
@@ -97,6 +98,35 @@ def test_a_process_keeps_the_newest_of_a_client_alone(tmp_path: Path) -> None:
         del client
     assert [client() is None for client in before] == [True, True, False]
     assert find(None, "north") is other
+
+
+@pytest.mark.medium
+def test_a_new_app_takes_what_clients_must_agree_on_from_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An experiment on one table of everybody's; then each client holds its part of it, and nothing was written."""
+    monkeypatch.chdir(tmp_path)
+    held = tables(text=True)
+    whole = pl.concat([table.with_columns(clinic=pl.lit(name)) for name, table in held.items()])
+    whole.rename({"label": "outcome"}).write_csv("everybody.csv")
+    mine = Experiment(
+        method="fedavg",
+        data={"name": "everybody.csv", "label": "outcome", "client": "clinic", "standardise": "client"},
+        network={"name": "mlp", "hidden": [8]},
+        run={"rounds": 2},
+    )
+    Path("mine.toml").write_text(mine.to_toml(), "utf-8")
+    assert Terminal(capsys)("flower", "new", "app", "--experiment", "mine.toml").code == 0
+    found = Experiment.from_toml(Path("app/experiment.toml"))
+    assert (found.data.clients, found.data.features, found.data.classes) == (3, (4,), ("ill", "well"))
+    assert (found.data.columns, found.data.levels) == (("age", "marker", "ward"), {"ward": ("day", "icu")})
+    apart = {
+        name: table.rename({"label": "outcome"})
+        for name, table in turned(held, "north", whole.columns[:-1]).items()
+    }
+    ran = RunFolder(clinics(tmp_path / "clinics", apart).run(found))
+    assert ran.rounds().height == 2
+    assert ran.federation() is not None
 
 
 @pytest.mark.medium

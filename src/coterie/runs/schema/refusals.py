@@ -181,7 +181,7 @@ def _refuse_data(data: Data) -> Iterator[str]:
     yield from find_augmentation_problems(data.augment or ())
     if data.validation + data.test >= 1:
         yield f"validation + test = {data.validation + data.test:g} leaves nothing to train on; it must be below 1"
-    for key in _OF_SIMULATIONS if data.is_remote else _OF_REMOTE:
+    for key in OF_SIMULATIONS if data.is_remote else _OF_REMOTE:
         if getattr(data, key) is not None:
             whose = "a dataset" if data.is_remote else f"clients who hold their own data (data.name = {REMOTE!r})"
             yield (
@@ -192,7 +192,8 @@ def _refuse_data(data: Data) -> Iterator[str]:
 
 
 _OF_REMOTE = ("features", "classes", "columns", "levels", "public_file")
-_OF_SIMULATIONS = ("test_path", "small_clients", "min_classes")
+OF_SIMULATIONS = ("test_path", "small_clients", "min_classes")
+"""Keys of the section `[data]` that mean nothing where clients hold their own."""
 
 
 def _refuse_simulated(data: Data) -> Iterator[str]:

@@ -119,8 +119,8 @@ class Data(Section):
     missing: Annotated[
         Literal["refuse", "drop", "mean", "zero"] | None,
         Field(
-            description="missing values: refuse, drop the sample, or take the mean of the training samples or zero "
-            "for it; without it, refuse"
+            description="missing values: refuse, drop the sample, or put in zero or the mean, which is that of all "
+            "training samples of a simulation, and of a real client's own; without it, refuse"
         ),
     ] = None
     standardise: Annotated[
