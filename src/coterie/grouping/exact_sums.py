@@ -57,7 +57,7 @@ class Reduce:
     """That of what clients send only weighted means by group are wanted, so that it may be added up near them.
 
     Attributes:
-        clients: who is asked `[m]`, ascending.
+        clients: who is asked `[m]`, in any order.
         weights: of each of them `[m]`, whole positive numbers.
         groups: of each of them `[m]`, 0 … count - 1, or the name of the number by which each client tells its own.
         count: the number of groups K.
@@ -109,7 +109,7 @@ class Reduce:
 
     def weights_of(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the weights of some of the clients."""
-        return self.weights[np.searchsorted(self.clients, clients)]
+        return self.weights[self._places(clients)]
 
     def groups_of(
         self, clients: NDArray[np.int64], numbers: Mapping[str, NDArray[np.float64]]
@@ -117,7 +117,11 @@ class Reduce:
         """Return the groups of some of the clients, who answered with `numbers`."""
         if isinstance(self.groups, str):
             return numbers.get(self.groups, np.empty(0)).astype(np.int64)
-        return self.groups[np.searchsorted(self.clients, clients)]
+        return self.groups[self._places(clients)]
+
+    def _places(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        order = np.argsort(self.clients)
+        return order[np.searchsorted(self.clients, clients, sorter=order)]
 
 
 def _ones_unless(weights: NDArray[np.int64] | None, clients: NDArray[np.int64]) -> NDArray[np.int64]:
