@@ -67,13 +67,15 @@ METHODS = (
     "fedem",
     "fedrc",
     "fedsoft",
+    "em-groups",
+    "pooled-groups",
     "flhc",
     "stocfl",
     "halves",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its
 own."""
-TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem", "fedrc", "fedsoft")
+TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem", "fedrc", "fedsoft", "em-groups")
 """Methods that cannot do without the number of groups."""
 ADVICE: Mapping[str, Mapping[str, Any]] = {
     "fedcps": {"training.epochs": 5},

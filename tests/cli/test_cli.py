@@ -22,7 +22,7 @@ from website.methods import own_methods
 
 PUBLIC = [
     *("BadInput", "Experiment", "Federation", "Observer", "Result", "Round", "RunFolder", "__version__", "check"),
-    *("auto", "compare", "diagnose", "draw", "explain", "resume", "rounds", "run"),
+    *("auto", "compare", "diagnose", "draw", "explain", "load", "resume", "rounds", "run"),
 ]
 """What a user of the package imports."""
 

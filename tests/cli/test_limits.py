@@ -103,8 +103,9 @@ def test_a_network_without_end_is_counted_before_any_memory_is_taken(setting: st
     name = "cnn" if "channels" in setting else "mlp"
     code, _, err = terminal("run", "fedavg", f"--set=network.name={name}", "--set", setting)
     assert code == 2
-    assert err.startswith(f"coterie: network.name = '{name}' is not possible with these settings: it has ")
-    assert err.endswith(" parameters; it must have 10,000,000,000 at most\n")
+    assert err.startswith(f"coterie: network.name = '{name}' ")
+    assert " GB of memory" in err
+    assert len(err.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -120,8 +121,8 @@ def test_a_network_that_does_not_fit_is_told_of() -> None:
         [sys.executable, "-m", "coterie", *words], capture_output=True, text=True, preexec_fn=limited, timeout=60
     )
     assert ended.returncode == 2
-    assert ended.stderr.startswith("coterie: there is not enough memory (")
-    assert ended.stderr.endswith("; take a smaller network, fewer clients or smaller minibatches\n")
+    assert ended.stderr.startswith("coterie: network.name = 'mlp' ")
+    assert len(ended.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

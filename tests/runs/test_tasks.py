@@ -88,7 +88,9 @@ def test_workers_change_no_bit(task: str, tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_federated_averaging_of_a_regression_is_a_plain_loop(tmp_path: Path) -> None:
     """One client's training, written with PyTorch alone; then the mean of all clients, by their samples."""
-    wanted = experiment(tmp_path, "regression", "fedavg", engine="sequential").updated({"run.rounds": 2})
+    wanted = experiment(tmp_path, "regression", "fedavg", engine="sequential").updated(
+        {"run.rounds": 2, "task.target_scale": "none"}
+    )
     run = coterie.run(wanted)
     from coterie.clients.data.federation import build as build_federation
     from coterie.clients.tasks import Regression

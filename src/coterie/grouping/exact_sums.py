@@ -41,10 +41,12 @@ class Grid:
 
     @property
     def coarse(self) -> float:
+        """The larger one."""
         return float(2.0 ** (self._exponent + np.log2(BOUND) - 52))
 
     @property
     def fine(self) -> float:
+        """The smaller one, of which the rests are multiples."""
         return float(self.coarse * 2.0 ** (self._exponent - 53))
 
     @property
@@ -86,12 +88,12 @@ class Reduce:
 
     @classmethod
     def mean(cls, clients: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> Reduce:
-        """One mean of all clients; uniform without weights."""
+        """One mean of all clients `[m]`; uniform without weights `[m]`."""
         return cls(clients, _ones_unless(weights, clients), np.zeros(len(clients), np.int64))
 
     @classmethod
     def by_choice(cls, clients: NDArray[np.int64], count: int, weights: NDArray[np.int64] | None = None) -> Reduce:
-        """A mean of those who choose it, for each of `count` models; uniform without weights."""
+        """A mean of those of the clients `[m]` who choose it, for each of `count` models; uniform without weights."""
         return cls(clients, _ones_unless(weights, clients), "choice", count)
 
     def is_exact(self, columns: int) -> bool:
@@ -108,13 +110,13 @@ class Reduce:
         return Grid(float(self.weights.sum()))
 
     def weights_of(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the weights of some of the clients."""
+        """Return the weights of some of the clients `[r]`."""
         return self.weights[self._places(clients)]
 
     def groups_of(
         self, clients: NDArray[np.int64], numbers: Mapping[str, NDArray[np.float64]]
     ) -> NDArray[np.int64]:
-        """Return the groups of some of the clients, who answered with `numbers`."""
+        """Return the groups of some of the clients `[r]`, who answered with `numbers`."""
         if isinstance(self.groups, str):
             return numbers.get(self.groups, np.empty(0)).astype(np.int64)
         return self.groups[self._places(clients)]

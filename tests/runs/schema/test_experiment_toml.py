@@ -62,7 +62,7 @@ EXPERIMENTS = st.builds(
     network=choices("network"),
     method=choices("method"),
     training=tables(
-        {"epochs": st.integers(0), "lr": st.floats(0, 1e300), "optimizer": st.sampled_from(["sgd", "adam"])}
+        {"epochs": st.integers(0, 10_000), "lr": st.floats(0, 1e300), "optimizer": st.sampled_from(["sgd", "adam"])}
     ),
     evaluation=tables({"every": st.integers(1)}),
     run=tables(

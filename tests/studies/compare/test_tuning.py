@@ -130,7 +130,7 @@ def test_a_deeper_network_has_a_longer_grid() -> None:
         ({"name": "lg-fedavg", "layers": 1, "pretrain": 2}, "FedAvg"),
         ({"name": "lg-fedavg", "layers": 1, "pretrain": 1}, ""),
         ({"name": "fedcps", "lambda_0": 0.0, "clusters": 1}, "FedAvg"),
-        ({"name": "fedcps", "lambda_0": 0.0, "personal_layers": 2}, "IFCA"),
+        ({"name": "fedcps", "lambda_0": 0.0, "personal_layers": 2, "warm_up": 0}, "IFCA"),
         ({"name": "fedcps", "lambda_0": 0.0, "personal_layers": 1}, ""),
         ({"name": "fedcps", "lambda_0": 0.1, "clusters": 1}, ""),
         ({"name": "cfl", "t_min": 3}, "FedAvg"),
