@@ -1,9 +1,10 @@
 """Damages files of run folders, and says which damage was accepted and changed what the run says.
 
-`python -m tests.damage --cases 1000 --seed 0` makes a finished run, a stopped one and one that broke off. Then it
-damages one file of one of them 1,000 times: a bit is flipped, the file is cut, removed, or exchanged for that of
-another run. Whoever reads the run afterwards must be told which file it is, or get the numbers that the run wrote.
-It prints each case that was accepted and gave other numbers, and then ends with 1.
+`python -m tests.damage --cases 1000 --seed 0` makes a finished run, a stopped one and one that is still running.
+Then it damages one file of one of them 1,000 times: a bit is flipped, the file is cut, removed, or exchanged for
+that of another run. Whoever reads the run afterwards, or its checkpoints to go on from, must be told which file it
+is, or get the numbers that the run wrote. Every `ALIVE`-th case damages a file beneath a run, which then goes on to
+its end. It prints each case that was accepted and gave other numbers, and then ends with 1.
 
 What a person may edit (experiment.toml) and what is no number of the run (pages, locks, the status, of which the
 tables say what is true) is left out.
@@ -16,56 +17,70 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 
 import coterie
 from coterie.errors import BadInput
+from coterie.runs.checkpoints import open_checkpoints
 from coterie.runs.folder.run_folder import RunFolder
 
 LEFT_OUT = {"experiment.toml", "report.html", "status.json", ".lock"}
 WAYS = ("bit", "cut", "removed", "exchanged")
 
 
-class _StopAfter(coterie.Observer):
-    def __init__(self, number: int, error: type[BaseException]) -> None:
-        self._number, self._error = number, error
+ALIVE = 25
+"""One of so many cases is beneath a run that goes on."""
+
+
+class _After(coterie.Observer):
+    """Acts once a round is over, while the run is there and would go on."""
+
+    def __init__(self, number: int, act: Callable[[], object]) -> None:
+        self._number, self._act = number, act
 
     def round(self, round: coterie.Round) -> None:
         if round.number == self._number:
-            raise self._error
+            self._act()
 
 
-class _Killed(Exception):
-    """Stands for a kill: nothing of the run's end is written."""
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _play(folder: Path, name: str, seed: int, act: Callable[[], object] = lambda: None) -> Path:
+    """Play four rounds with groups, unseen clients and intervals; something happens after the third."""
+    experiment = coterie.Experiment.from_tables(
+        {
+            "method": {"name": "fesem", "clusters": 2, "warm_up": 1},
+            "data": {"clients": 6, "samples_per_client": 40},
+            "network": {"name": "mlp", "hidden": [8]},
+            "run": {
+                **{"rounds": 4, "seed": seed, "workers": 1, "holdout_clients": 0.3, "name": name},
+                **{"folder": str(folder), "checkpoint_every": 1},
+            },
+        }
+    )
+    coterie.run(experiment, observers=[_After(3, act)])
+    return folder / name
 
 
 def make_runs(folder: Path, seed: int) -> dict[str, Path]:
-    """Make a finished run, a stopped one and one that broke off, with groups, unseen clients and intervals."""
-    found = {}
-    for name, error in (("finished", None), ("stopped", KeyboardInterrupt), ("broken-off", _Killed)):
-        experiment = coterie.Experiment.from_tables(
-            {
-                "method": {"name": "fesem", "clusters": 2, "warm_up": 1},
-                "data": {"clients": 6, "samples_per_client": 40},
-                "network": {"name": "mlp", "hidden": [8]},
-                "run": {
-                    **{"rounds": 4, "seed": seed, "workers": 1, "holdout_clients": 0.3, "name": name},
-                    **{"folder": str(folder), "checkpoint_every": 1},
-                },
-            }
-        )
-        with suppress(_Killed):
-            coterie.run(experiment, observers=[] if error is None else [_StopAfter(3, error)])
-        found[name] = folder / name
-    return found
+    """Make a finished run, a stopped one, and what lies on the disk while one is running."""
+    running = folder / "running"
+    return {
+        "finished": _play(folder, "finished", seed),
+        "stopped": _play(folder, "stopped", seed, _interrupt),
+        "running": _play(folder, "while", seed, lambda: shutil.copytree(folder / "while", running)) and running,
+    }
 
 
 def read_all(path: Path) -> dict[str, Any]:
-    """Return everything that a run's folder says in numbers.
+    """Return everything that a run's folder says in numbers, and what it can be resumed from.
 
     Raises:
         BadInput: a file is damaged or missing.
@@ -77,7 +92,20 @@ def read_all(path: Path) -> dict[str, Any]:
     picture, traits = run.picture(), run.group_traits()
     found |= {"picture": None if picture is None else picture.encode()}
     found |= {"traits": None if traits is None else traits.encode()}
-    return found | {"warnings": run.warnings(), "environment": run.environment()}
+    found |= {"warnings": run.warnings(), "environment": run.environment()}
+    checkpoints = open_checkpoints(run)
+    for file in sorted(checkpoints.folder.glob("*.safetensors")):
+        number, _ = checkpoints.load(file)  # which holds the state against its digest
+        with safe_open(file, framework="pt") as held:
+            found[f"checkpoint {number}"] = held.metadata()["digest"]
+    return found
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Return the numbers that a run must come to again: all but the seconds, and what says which run it was."""
+    run, found = RunFolder(path), read_all(path)
+    found["rounds"] = run.rounds().drop("seconds").write_json()
+    return {name: value for name, value in found.items() if name != "environment"}
 
 
 def damage(path: Path, way: str, other: Path, rng: np.random.Generator) -> bool:
@@ -113,7 +141,11 @@ def campaign(folder: Path, cases: int, seed: int, say: Callable[[str], None] = p
         say: is told how many cases were refused and how many changed nothing that anybody reads.
     """
     runs, others = make_runs(folder / "own", seed), make_runs(folder / "other", seed + 1)
+    assert RunFolder(runs["running"]).status == "running"
     before = {name: read_all(path) for name, path in runs.items()}
+    # What goes on from a checkpoint earlier than the last two of a finished run may keep that one, too.
+    kept = {part: value for part, value in before["running"].items() if part.startswith("checkpoint")}
+    results = kept | read_results(runs["finished"])
     rng = np.random.default_rng(seed)
     files = [
         (name, path.relative_to(run))
@@ -121,28 +153,49 @@ def campaign(folder: Path, cases: int, seed: int, say: Callable[[str], None] = p
         for path in sorted(run.rglob("*"))
         if path.is_file() and path.name not in LEFT_OUT and "baselines" not in path.parts
     ]
-    refused = same = number = 0
+    on_the_way = [file for name, file in files if name == "running"]
+    refused = same = number = alive = 0
     while number < cases:
         (name, file), way = files[int(rng.integers(len(files)))], WAYS[int(rng.integers(len(WAYS)))]
-        work = folder / "damaged"
+        goes_on, work = number % ALIVE == 0, folder / "damaged"
         shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(runs[name], work)
-        if not damage(work / file, way, others[name] / file, rng):
-            continue
-        number += 1
+        if goes_on:
+            name, file = "running", on_the_way[int(rng.integers(len(on_the_way)))]
+            work, was, read = work / "finished", results, read_results
+        else:
+            shutil.copytree(runs[name], work)
+            was, read = before[name], read_all
+        changed: list[bool] = []
+        spoil = partial(_spoil, changed, work / file, way, others[name] / file, rng)
+        now, problem = None, None
         try:
-            now = read_all(work)
-        except BadInput as problem:
+            _play(work.parent, work.name, seed, spoil) if goes_on else spoil()
+            now = read(work)
+        except BadInput as refusal:
+            problem = refusal
+        if not changed[0]:
+            continue
+        number, alive = number + 1, alive + goes_on
+        if now is None:
             refused += 1
             if file.name not in str(problem) and "manifest" not in str(problem):
                 yield f"case {number}: {name}/{file}, {way}: the sentence names another file: {problem}"
             continue
-        if now == before[name]:
+        # A checkpoint that is gone is not gone on from; the one before it comes to the same.
+        parts = [part for part in now if now[part] != was.get(part)]
+        parts += [part for part in was if part not in now and not part.startswith("checkpoint")]
+        if not parts:
             same += 1
         else:
-            parts = [part for part in now if now[part] != before[name][part]]
             yield f"case {number}: {name}/{file}, {way}: accepted, and {', '.join(parts)} changed"
-    say(f"{number} files damaged: {refused} refused, {same} with the numbers that they had")
+    say(
+        f"{number} files damaged, {alive} of them beneath a run that went on: {refused} refused, {same} with the "
+        "numbers that they had"
+    )
+
+
+def _spoil(changed: list[bool], path: Path, way: str, other: Path, rng: np.random.Generator) -> None:
+    changed.append(damage(path, way, other, rng))
 
 
 def main() -> int:

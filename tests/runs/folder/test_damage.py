@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.errors import BadInput
 from coterie.runs.folder.run_folder import RunFolder
 from tests.commandline import Terminal
 from tests.damage import campaign, make_runs
@@ -12,6 +13,24 @@ from tests.damage import campaign, make_runs
 @pytest.mark.slow
 def test_no_damage_is_accepted_that_gives_other_numbers(tmp_path: Path) -> None:
     assert list(campaign(tmp_path, 150, 5)) == []
+
+
+@pytest.mark.medium
+def test_no_bit_of_an_archives_directory_changes_a_table(tmp_path: Path) -> None:
+    """There a name, a place or a kind of compression stands, for which the archive itself has no checksum."""
+    folder = make_runs(tmp_path, 1)["running"]
+    run, (part, *_) = RunFolder(folder), sorted((folder / "metrics").iterdir())
+    whole, clients, accepted = part.read_bytes(), run.clients(), 0
+    for bit in range(8 * whole.index(b"PK\x01\x02"), 8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        part.write_bytes(damaged)
+        try:
+            assert run.clients().equals(clients), bit
+        except BadInput:
+            continue
+        accepted += 1
+    assert accepted < 100
 
 
 @pytest.mark.medium

@@ -12,6 +12,7 @@ import polars as pl
 
 from coterie.errors import BadInput
 from coterie.runs.folder.files import damaged_file, read_file
+from coterie.runs.folder.manifest import digest
 from coterie.runs.folder.metrics import ADAPTED, CLASSIFICATION, RunMetric, RunMetrics
 
 
@@ -292,25 +293,30 @@ def _with_adapted(schema: pl.Schema, frame: pl.DataFrame) -> pl.Schema:
     return pl.Schema({**schema, **after}) if any(name in frame.columns for name in after) else schema
 
 
+DIGEST_LENGTH = len(digest(b""))
+
+
 def encode_round(
     frames: Mapping[str, pl.DataFrame], schemas: Mapping[str, pl.Schema] = SCHEMAS, run: str = ""
 ) -> bytes:
     """Encode some rounds' rows of each table as one ZIP archive of Arrow streams; empty tables are left out.
 
-    The archive's comment says of which run they are.
+    The archive's comment says of which run they are, and ends in a digest of all before it: an archive has places
+    in which a bit changes what is read, and no checksum of its own notices.
 
     This takes a tenth of the time of Parquet files, and waits for the disk once.
     """
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.comment = run.encode()
+        archive.comment = f"{run} {'0' * DIGEST_LENGTH}".encode()
         for table, frame in frames.items():
             if frame.height:
                 part = BytesIO()
                 cast_columns(frame, schemas[table]).write_ipc_stream(part, compression="zstd")
                 # A member of a fixed date: the same rounds are the same bytes.
                 archive.writestr(zipfile.ZipInfo(f"{table}.arrow"), part.getvalue())
-    return buffer.getvalue()
+    content = buffer.getvalue()[:-DIGEST_LENGTH]
+    return content + digest(content).encode()
 
 
 def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema] = SCHEMAS, run: str = "") -> pl.DataFrame:
@@ -322,12 +328,16 @@ def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema] = SCHE
     """
     schema, name = schemas[table], f"{table}.arrow"
     try:
-        with zipfile.ZipFile(BytesIO(read_file(path))) as archive:
-            _require_run(run, archive.comment.decode("ascii", "replace"), path)
+        content = read_file(path)
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            owner, _, kept = archive.comment.decode("ascii", "replace").partition(" ")
+            _require_run(run, owner, path)
+            if kept and kept != digest(content[:-DIGEST_LENGTH]):  # earlier versions kept none
+                raise ValueError("its contents do not match its digest")
             if name not in archive.namelist():
                 return pl.DataFrame(schema=schema)
             frame = pl.read_ipc_stream(archive.read(name))
-    except (pl.exceptions.PolarsError, OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+    except (pl.exceptions.PolarsError, OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise damaged_file(path, error) from None
