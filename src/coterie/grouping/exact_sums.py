@@ -93,7 +93,7 @@ class Reduce:
 
     @classmethod
     def by_choice(cls, clients: NDArray[np.int64], count: int, weights: NDArray[np.int64] | None = None) -> Reduce:
-        """A mean of those of the clients `[m]` who choose it, for each of `count` models; uniform without weights."""
+        """A mean of those clients of `[m]` who choose it, for each of `count` models; uniform without weights."""
         return cls(clients, _ones_unless(weights, clients), "choice", count)
 
     def is_exact(self, columns: int) -> bool:
