@@ -131,6 +131,15 @@ def test_a_name_that_no_drawing_may_hold(tmp_path: Path, terminal: Terminal) -> 
 
 
 @pytest.mark.medium
+def test_a_name_that_no_file_can_have(terminal: Terminal) -> None:
+    long = "a" * 5000
+    Path("long.toml").write_text(f"[data]\nname = '{long}'\n")
+    for words in (("run", "fedavg", long), ("flower", "new", "app", "--experiment", "long.toml")):
+        assert "Traceback" not in terminal(*words).err
+    assert terminal("run", "fedavg", long).code == 2
+
+
+@pytest.mark.medium
 def test_a_text_in_the_place_of_a_round(terminal: Terminal) -> None:
     """Also where whoever wrote it has made the digests anew."""
     call = terminal

@@ -14,11 +14,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from coterie.clients.open_files import is_there
 from coterie.errors import BadInput, print_escaped, unknown
 from coterie.plugins import fresh_consent
 
@@ -197,7 +197,7 @@ def _rewrite_usage_error(error: Any, words: Sequence[str]) -> str:
         return unknown("command", match[1], context.command.list_commands(context))
     text = text[:1].lower() + text[1:]
     extra = re.match(r"got unexpected extra arguments? \(([^\s)]+)", text)
-    if extra and Path(extra[1]).exists():
+    if extra and is_there(extra[1]):
         return f"{text}; to take several files, put them into one folder, a file a client, and name the folder"
     if context is None or not (match := re.match(r"no such option: (--([\w-]+))", text)):
         return text

@@ -80,6 +80,7 @@ def new(
     """
     from coterie.cli.flower_new import leave_data_with_clients, write_app
     from coterie.clients.data import DATASETS
+    from coterie.clients.open_files import is_there
     from coterie.runs.schema.experiment import Experiment
 
     if experiment is not None and method is not None:
@@ -87,7 +88,7 @@ def new(
     if experiment is not None:
         found = Experiment.from_toml(experiment)
         name = found.data.name
-        table = name if name not in DATASETS and Path(name).exists() else None
+        table = name if name not in DATASETS and is_there(name) else None
         found = found if table is None else leave_data_with_clients(found)
     else:
         give_typed({"method": method})

@@ -70,6 +70,14 @@ def put_in_place(fresh: Path, path: Path, *, lasting: bool = True) -> None:
             os.close(folder)
 
 
+def is_there(name: str) -> bool:
+    """Return whether there is a file or folder of a name that a person gave; no file can have some of these."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def remove(path: Path) -> None:
     """Remove a file, if it is there.
 
