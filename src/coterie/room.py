@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from coterie.errors import BadInput
@@ -53,7 +54,9 @@ def _container_bytes() -> int | None:
 
 def _process_bytes() -> int | None:
     """Return the bytes that a limit on this process (`ulimit -v`) leaves; None where there is no limit."""
-    import resource  # there is none on Windows, where nobody comes this far
+    if sys.platform == "win32":
+        return None
+    import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
