@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coterie.clients.engine.batched_steps import Descent, Steps
 from coterie.clients.engine.choice import CHUNK_SCALARS, LARGEST_CHUNK
-from coterie.clients.engine.layer_gradients import product
+from coterie.clients.engine.layer_gradients import add_product, product
 from coterie.clients.engine.minibatches import memory_key
 from coterie.clients.engine.perceptron import Perceptron, align, round_up
 from coterie.clients.engine.stacked_layers import join_layers, split_layers
@@ -94,7 +94,7 @@ class Dual:
         join_layers(layout, layers, stack, lowest=1)
         for row, x in enumerate(inputs):
             moved = found[row, : len(x), : self._units]
-            weight[row].addmm_(moved.t(), x)
+            add_product(weight[row], moved, x)
             bias[row] += moved.sum(0)
         return steps.losses()
 

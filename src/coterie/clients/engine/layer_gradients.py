@@ -33,11 +33,24 @@ LARGE_PRODUCT = 1 << 20
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias`, `[n, out]` from `[n, in]` and `[out, in]`."""
-    general = ONEDNN is None or x.dtype == torch.bfloat16 or x.device.type != "cpu"
-    if general or x.numel() * len(weight) < LARGE_PRODUCT:
+    if not _gains_by_onednn(x, len(weight)):
         return nn.functional.linear(x, weight, bias)
     found: Tensor = ONEDNN(x.contiguous(), weight, bias, "none", [], "")
     return found
+
+
+def add_product(into: Tensor, x: Tensor, y: Tensor) -> None:
+    """`into += x.T @ y`, `[m, n]` from `[k, m]` and `[k, n]`."""
+    if _gains_by_onednn(x, y.shape[1]):
+        into += product(x.t(), y.t())
+    else:
+        into.addmm_(x.t(), y)
+
+
+def _gains_by_onednn(x: Tensor, columns: int) -> bool:
+    """Whether oneDNN is the faster one to multiply x with so many columns."""
+    general = ONEDNN is None or x.dtype == torch.bfloat16 or x.device.type != "cpu"
+    return not general and x.numel() * columns >= LARGE_PRODUCT
 
 
 class Use(NamedTuple):
