@@ -136,8 +136,9 @@ class ExactSums:
     The sum of one model is that model, as it came.
 
     Args:
-        table: float64 `[K, 2, P + 1]`, where the sums lie; zeros are empty sums. Of each group the first row holds
-            the coarse part and its weight, the second one the fine part and the number of its models.
+        table: float64 `[K, 2, P + 1]`, where the sums lie. Of each group the first row holds the coarse part and
+            its weight, the second one the fine part and the number of its models; with 0 models the sum is empty,
+            whatever else is there.
         reduce: who may be added, and counts how much. Only sums for one of these can be added to each other.
     """
 
@@ -150,6 +151,10 @@ class ExactSums:
     def empty(cls, columns: int, reduce: Reduce) -> ExactSums:
         """Sums of nothing."""
         return cls(torch.zeros(reduce.count, 2, columns + 1, dtype=torch.float64), reduce)
+
+    def clear(self) -> None:
+        """Empty all sums."""
+        self.table[:, :, -1] = 0
 
     def count(self, group: int) -> int:
         """Return how many models a group's sum holds."""
@@ -168,21 +173,23 @@ class ExactSums:
             return
         sums, count, weight = self.table[group], self.count(group), self.weight(group)
         if count == 1:
-            alone = sums[0, :-1].float()
-            sums.zero_()
-            models, weights = [alone, *models], [weight, *weights]
+            models, weights = [sums[0, :-1].float(), *models], [weight, *weights]
             count, weight = 0, 0.0
         if not count and len(models) == 1:
             sums[0, :-1] = models[0]
         else:
-            self._add_multiples(sums[:, :-1], models, torch.tensor(weights, dtype=torch.float64))
+            self._add_multiples(
+                sums[:, :-1], models, torch.tensor(weights, dtype=torch.float64), is_empty=not count
+            )
         sums[0, -1], sums[1, -1] = weight + sum(weights), count + len(models)
 
     def add_sums(self, other: ExactSums) -> None:
         """Add the sums of other models."""
         for group in range(len(self.table)):
             sums, more = self.table[group], other.table[group]
-            if other.count(group) == 1:
+            if not self.count(group):
+                sums.copy_(more)
+            elif other.count(group) == 1:
                 self.add(group, [more[0, :-1].float()], [other.weight(group)])
             elif other.count(group):
                 if self.count(group) == 1:  # its multiples first, on top of the other sum
@@ -200,13 +207,19 @@ class ExactSums:
         sums, total = self.table[group], self.weight(group)
         if self.count(group) + len(others) == 1:
             return others[0].clone() if others else sums[0, :-1].float()
-        found = sums[0, :-1] * total if self.count(group) == 1 else sums[0, :-1] + sums[1, :-1]
+        match self.count(group):
+            case 0:
+                found = torch.zeros_like(sums[0, :-1])
+            case 1:
+                found = sums[0, :-1] * total
+            case _:
+                found = sums[0, :-1] + sums[1, :-1]
         for model, weight in zip(others, weights, strict=True):
             found.add_(model, alpha=weight)
             total += weight
         return found.div_(total).float()
 
-    def _add_multiples(self, sums: Tensor, models: Sequence[Tensor], weights: Tensor) -> None:
+    def _add_multiples(self, sums: Tensor, models: Sequence[Tensor], weights: Tensor, is_empty: bool) -> None:
         # Adding 1.5 * 2^52 multiples rounds to a multiple, and taking them away again is exact.
         matrix = as_matrix(models)
         coarse, fine = 1.5 * 2.0**52 * self._grid.coarse, 1.5 * 2.0**52 * self._grid.fine
@@ -218,8 +231,11 @@ class ExactSums:
             rest, large = room[:, : block.numel()].view(2, *block.shape)
             torch.add(rest.copy_(block), coarse, out=large).sub_(coarse)
             rest.sub_(large).add_(fine).sub_(fine)
-            sums[0, columns] += weights @ large
-            sums[1, columns] += weights @ rest
+            for fold, multiples in enumerate((large, rest)):
+                if is_empty:
+                    sums[fold, columns] = weights @ multiples
+                else:
+                    sums[fold, columns] += weights @ multiples
 
 
 def as_matrix(models: Sequence[Tensor]) -> Tensor:

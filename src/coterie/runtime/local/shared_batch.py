@@ -152,8 +152,8 @@ class SumSlots:
         if not self._free:
             self.add_up()
         tables = self._free.pop()
-        for table in tables.values():
-            table.zero_()
+        for name, table in tables.items():
+            _sums_at(table, self.reduce[name]).clear()
         slot = {name: self._place(table) for name, table in tables.items()}
         self._taken[id(slot)] = tables
         return slot

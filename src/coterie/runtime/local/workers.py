@@ -53,7 +53,7 @@ STOPPED_SECONDS = 10.0
 """After so much silence it is seen whether the system says that a busy worker is stopped (Linux)."""
 MAX_WAITING_BYTES = 1 << 14
 """Largest message that may wait in the pipe of a worker that is still busy."""
-MESSAGE_SHARE = 0.25
+MESSAGE_SHARE = 0.5
 """Most of a worker's share of what is left that several jobs of one message may be."""
 MAX_MESSAGE_TASKS = 128
 """Most tasks of one message that holds several jobs."""
