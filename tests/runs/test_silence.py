@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ import coterie
 from coterie.errors import BadInput
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
+from tests.interrupted import Stopping
 
 
 def test_a_run_that_has_given_up_does_not_reach_its_end_by_being_resumed(tmp_path: Path) -> None:
@@ -23,3 +25,22 @@ def test_a_run_that_has_given_up_does_not_reach_its_end_by_being_resumed(tmp_pat
         with pytest.raises(BadInput, match=f"nobody answered {ends}"):
             coterie.resume(tmp_path / "lost") if (tmp_path / "lost").exists() else coterie.run(diverging)
     assert RunFolder(tmp_path / "lost").status == "interrupted"
+
+
+class Broken(Stopping):
+    """An observer with a mistake in it."""
+
+    def started(self, experiment: Any, description_lines: Any) -> None:
+        raise ValueError("not yet")
+
+
+def test_a_run_that_fails_before_a_round_is_finished_leaves_its_name_free(tmp_path: Path) -> None:
+    wanted = Experiment(
+        data={"name": "digits", "clients": 4},
+        method="fedavg",
+        run={"rounds": 1, "workers": 1, "folder": str(tmp_path), "name": "first"},
+    )
+    with pytest.raises(ValueError, match="not yet"):
+        coterie.run(wanted, observers=[Broken(0)])
+    assert list(tmp_path.iterdir()) == []
+    assert coterie.run(wanted).folder == tmp_path / "first"

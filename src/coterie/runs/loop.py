@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -48,9 +49,14 @@ def run(
     observers = [*(observers or (LoggedNotes(),)), *make_observers(wanted.observers)]
     with closing(Session(prepared, backend, observers)) as session, freeze_objects():
         folder = RunFolder.create(wanted.folder, wanted.name or _make_name(session.experiment))
-        with lock_run(folder):
-            session.begin(folder)
-            return _train_and_finish(session, folder)
+        try:
+            with lock_run(folder):
+                session.begin(folder)
+                return _train_and_finish(session, folder)
+        except Exception:
+            if not session.done:  # there is nothing to resume, and the name is free again
+                shutil.rmtree(folder.path, ignore_errors=True)
+            raise
 
 
 def resume(

@@ -101,13 +101,17 @@ class Moody(Trained):
 
 
 @pytest.mark.medium
-def test_what_cannot_be_exported_says_so(tmp_path: Path) -> None:
+def test_what_cannot_be_exported_says_so_in_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxscript", reason="install coterie[onnx] to export networks")
     model = some(SMALL["mlp"])
     moody = Moody(model.vector, model.layout, model.about)
-    with pytest.raises(BadInput, match=r"network mlp cannot be written as ONNX \(.*; export it as \.safetensors"):
+    with pytest.raises(
+        BadInput, match=r"network mlp cannot be written as ONNX \(.*; export it as \.safetensors"
+    ) as raised:
         export(moody, tmp_path / "model.onnx")
+    assert "step 1" not in str(raised.value), "the cause is told, not how PyTorch goes about it"
     assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

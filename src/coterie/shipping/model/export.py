@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +71,7 @@ def onnx_bytes(trained: Trained) -> bytes:
     # Two samples: PyTorch takes a length of one for a constant.
     network = trained.network()
     sample = torch.zeros(2, *about.features, dtype=torch.int64 if takes_whole_numbers(network) else torch.float32)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of libraries that it does not find
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _silence():
         warnings.simplefilter("ignore")  # of its own use of old names
         try:
             program: Any = torch.onnx.export(
@@ -82,7 +83,10 @@ def onnx_bytes(trained: Trained) -> bytes:
                 dynamo=True,
                 verbose=False,
             )
-        except Exception as error:  # noqa: BLE001  # whatever a network does that cannot be traced
+        except Exception as raised:  # noqa: BLE001  # whatever a network does that cannot be traced
+            error: BaseException = raised
+            while error.__cause__ is not None:  # PyTorch wraps what went wrong in a page of advice
+                error = error.__cause__
             reason = str(error).strip().split("\n", 1)[0]
             raise BadInput(
                 f"network {about.network} cannot be written as ONNX ({type(error).__name__}: {reason}); export it "
@@ -102,6 +106,18 @@ def onnx_bytes(trained: Trained) -> bytes:
     known.key, known.value = "coterie", about.to_json()
     written: bytes = model.SerializeToString(deterministic=True)
     return written
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Let nothing be logged or printed: PyTorch tells of libraries that it misses, and of all that it traced."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
 
 class _AsStored(nn.Module):
