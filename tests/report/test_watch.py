@@ -396,7 +396,30 @@ def test_what_others_wrote_stays_text(tmp_path: Path, browser: Browser) -> None:
         text = browser.evaluate("document.body.textContent")
         assert text.count(nasty) >= 5
         assert browser.evaluate("document.images.length") == 0
-        assert browser.evaluate("document.title") == "Coterie: runs"
+        assert browser.evaluate("document.title") != "taken"
+
+
+def test_a_run_is_titled_by_its_name_and_a_chart_repeats_no_tick(tmp_path: Path, browser: Browser) -> None:
+    runs = tmp_path / "runs"
+    first, *_ = [synthesise(runs, name, clients=12, groups=2, rounds=5) for name in ("first", "second")]
+    who = {"true_group": 0, "few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1]}
+    alike = [{"client": i, "name": f"the-ward-of-internal-medicine-{i}", **who} for i in range(12)]
+    first.write_federation(pl.DataFrame(alike, FEDERATION))
+    with serve(runs) as page:
+        browser.open(page.address)
+        browser.wait("document.querySelector('#runs a')")
+        assert "accuracy" in browser.evaluate("document.querySelector('#runs thead').textContent")
+        browser.evaluate("location.hash = '#run=first'")
+        browser.wait("document.querySelector('#runs-shown svg .curve')")
+        assert "first" in browser.evaluate("document.title")
+        assert browser.evaluate("document.querySelector('h1 a').textContent") == "first"
+        ticks = browser.evaluate(
+            "[...document.querySelectorAll('#runs-shown .card')].map(card => [...card.querySelectorAll('text')]"
+            ".map(text => text.textContent))"
+        )
+        assert all(len(set(chart)) == len(chart) >= 3 for chart in ticks), ticks
+        # Names that begin alike are told apart by their ends.
+        assert len([label for label in ticks[-1] if label.startswith("the-ward")]) == 12
 
 
 @pytest.mark.slow

@@ -25,6 +25,11 @@ const clock = (seconds) => {
   return whole < 3600 ? Math.floor(whole / 60) + ":" + two(whole % 60)
     : Math.floor(whole / 3600) + ":" + two(Math.floor(whole / 60) % 60) + ":" + two(whole % 60);
 };
+// Names that belong together often begin alike, so that their ends tell them apart.
+const cut = (name, most) => {
+  const half = Math.floor((most - 1) / 2);
+  return name.length > most ? name.slice(0, most - 1 - half) + "…" + name.slice(-half) : name;
+};
 const volume = (bytes) => (bytes / 1e6).toPrecision(3) * 1 + " MB";
 
 // ---- asking
@@ -46,7 +51,8 @@ const columns = [
   ["method", "method", (run) => run.method, "text wide"],
   ["data", "data", (run) => [run.data, run.split].filter(Boolean).join(", "), "text wide"],
   ["round", (run) => run.rounds ? run.round / run.rounds : 0, (run) => progress(run)],
-  ["score", "value", (run) => number(run.value, run.is_share)],
+  [() => sharedMetric() ?? "score", "value", (run) => number(run.value, run.is_share) +
+    (sharedMetric() === null && run.metric ? " " + run.metric : "")],
   ["worst 10 %", "worst10", (run) => number(run.worst10, run.is_share), "wide"],
   ["groups", "groups", (run) => run.groups ?? missing, "wide"],
   ["failures", "failed", (run) => make("span", run.failed, run.failed ? { class: "bad" } : {}), "wide"],
@@ -54,6 +60,10 @@ const columns = [
   ["left", "left", (run) => clock(run.left)],
   ["written", "updated", (run) => (run.updated || "").replace("T", " ").slice(0, 16) || missing, "wide"],
 ];
+const sharedMetric = () => {
+  const metrics = new Set(runs.map((run) => run.metric).filter(Boolean));
+  return metrics.size === 1 ? [...metrics][0] : null;
+};
 let sorted = { by: 12, down: true };
 const ticked = new Set();
 const tick = (run) => {
@@ -93,7 +103,8 @@ const compared = (one, other) => {
 };
 const heads = () => {
   const row = make("tr");
-  columns.forEach(([title, by, , kind], place) => {
+  columns.forEach(([named, by, , kind], place) => {
+    const title = typeof named === "function" ? named() : named;
     const head = make("th", null, { class: kind || "", scope: "col" });
     if (by) {
       const button = make("button", title + (place === sorted.by ? (sorted.down ? " ↓" : " ↑") : ""), { type: "button" });
@@ -144,6 +155,14 @@ const showIndex = () => {
 
 // ---- charts
 const scale = (low, high, from, to) => (value) => from + (value - low) / (high - low || 1) * (to - from);
+// Values at steps of 1, 2 or 5, written with as many digits as tell them apart.
+const rounded = (low, high, unit) => {
+  const rough = unit * (high - low) / 6, power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((times) => times * power >= rough * .999);
+  const ticks = [];
+  for (let at = Math.ceil(unit * low / step); at * step <= unit * high; at++) ticks.push(at * step / unit);
+  return { ticks, decimals: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
+};
 const chart = (series, title, isShare, width) => {
   const height = Math.round(140 + width / 5), left = 54, bottom = 26, top = 8;
   const points = series.flatMap((one) => one.points);
@@ -154,11 +173,13 @@ const chart = (series, title, isShare, width) => {
   const values = points.map((p) => p[1]), last = Math.max(...points.map((p) => p[0]), 2);
   const margin = (Math.max(...values) - Math.min(...values)) * .06 || Math.abs(values[0]) * .05 || .05;
   const low = Math.min(...values) - margin, high = Math.max(...values) + margin;
+  const { ticks, decimals } = rounded(low, high, isShare ? 100 : 1);
   const x = scale(1, last, left, width - 10), y = scale(low, high, height - bottom, top);
-  for (let i = 0; i <= 4; i++) {
-    const value = low + (high - low) * i / 4;
+  for (const value of ticks) {
     svg.append(draw("line", { x1: left, x2: width - 10, y1: y(value), y2: y(value), class: "grid" }));
-    svg.append(draw("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, number(value, isShare)));
+    svg.append(draw("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, isShare
+      ? (100 * value).toFixed(decimals) + "%"
+      : Math.abs(value) >= 1e6 ? value.toPrecision(3) : value.toFixed(decimals)));
   }
   for (const round of new Set([1, Math.round(last / 2), last])) {
     svg.append(draw("text", { x: x(round), y: height - 8, "text-anchor": round === last ? "end" : "middle" },
@@ -190,8 +211,9 @@ const members = (found, width) => {
   const step = (width - left) / rounds.length;
   clients.forEach((client, place) => {
     if (left) {
-      const short = client.name.length > 16 ? client.name.slice(0, 15) + "…" : client.name;
-      svg.append(draw("text", { x: left - 5, y: place * row + 11, "text-anchor": "end" }, short));
+      const label = draw("text", { x: left - 5, y: place * row + 11, "text-anchor": "end" }, cut(client.name, 16));
+      label.append(draw("title", {}, client.name));
+      svg.append(label);
     }
     client.groups.forEach((group, column) => {
       if (group === null) return;
@@ -241,11 +263,11 @@ const roomOf = (place, count) => {
   const grid = make("div", null, { class: "shown" });
   for (let i = 0; i < count; i++) grid.append(make("article", "", { class: "card" }));
   place.replaceChildren(grid);
-  return Math.max(Math.min(grid.firstChild.clientWidth - 32, 700), 200);
+  return Math.max(grid.firstChild.clientWidth - 32, 200);
 };
-const card = (run, width) => {
+const card = (run, width, several) => {
   const place = make("article", null, { class: "card", "data-name": run.name });
-  place.append(make("h2", run.name));
+  if (several) place.append(make("h2", run.name));
   const actions = make("div", null, { class: "actions" });
   if (run.state === "running") {
     const stop = make("button", "Stop", { type: "button", class: "stop" });
@@ -297,7 +319,7 @@ const showRuns = (found) => {
     charts.append(card);
   }
   const cards = make("div", null, { class: "shown" });
-  cards.append(...found.map((run) => card(run, cardRoom)));
+  cards.append(...found.map((run) => card(run, cardRoom, found.length > 1)));
   cards.classList.add("cards");
   const parts = [make("p", null, { class: "note" })];
   parts[0].append(make("a", "all runs", { href: "#" }));
@@ -312,6 +334,10 @@ const named = () => {
   const [what, rest] = location.hash.slice(1).split("=");
   return what === "run" && rest ? rest.split(",").map(decodeURIComponent) : [];
 };
+const entitle = (names) => {
+  document.title = (names.length ? names.join(", ") : "runs") + " – Coterie";
+  get("title").textContent = names.length === 1 ? names[0] : "Runs";
+};
 const show = (single) => { get("index").hidden = single; get("runs-shown").hidden = !single; };
 let asked = 0;
 const refresh = async () => {
@@ -321,6 +347,7 @@ const refresh = async () => {
       const found = await Promise.all(names.map((name) => ask("run", name)));
       if (mine !== asked) return;
       show(true);
+      entitle(found.map((run) => run.name));
       showRuns(found);
     } else {
       const found = await ask("runs");
@@ -329,6 +356,7 @@ const refresh = async () => {
       get("folder").textContent = found.folder;
       for (const name of ticked) if (!runs.some((run) => run.name === name)) ticked.delete(name);
       show(false);
+      entitle([]);
       showIndex();
     }
     if (failed) say("");
