@@ -29,6 +29,7 @@ SYNONYMS = {
     **dict.fromkeys(("num_rounds", "n_rounds", "communication_rounds"), "rounds"),
     **dict.fromkeys(("num_clients", "n_clients"), "clients"),
     **dict.fromkeys(("num_clusters", "n_clusters"), "clusters"),
+    **dict.fromkeys(("target", "outcome"), "label"),
 }
 """What other libraries call some settings, by those names: by letters, others would be nearer."""
 
