@@ -133,9 +133,11 @@ def draw_options(pay: Pay) -> Figure:
     # The longest bar leaves room for its number, on a telephone too.
     scores = [0.0, *frame["score"].to_list()]
     room = [min(scores), max(scores) + 0.2 * (max(scores) - min(scores)) or 1.0]
-    ticks = {"values": [x for x in range(0, 101, 20) if x <= room[1]], "domain": False} if unit > 1 else {}
+    ticks = alt.Axis(title=axis)
+    if unit > 1:  # no share is above 100 %
+        ticks = alt.Axis(title=axis, domain=False, values=[x for x in range(0, 101, 20) if x <= room[1]])
     base = alt.Chart(rows(frame)).encode(
-        x=alt.X("score:Q").axis(title=axis, **ticks).scale(domain=room, nice=False),
+        x=alt.X("score:Q").axis(ticks).scale(domain=room, nice=False),
         y=alt.Y("model:N").sort(frame["model"].to_list()).axis(alt.Axis(title=None, labelLimit=190, ticks=False)),
     )
     colour = alt.Color("chosen:N").scale(domain=["chosen", "not chosen"], range=[PALETTE[0], NO_GROUP]).legend(None)
