@@ -108,11 +108,11 @@ def test_an_interrupted_run_says_how_to_go_on(processes: Processes) -> None:
     name = "stopped"
     folder = RunFolder(processes.folder / "runs" / name)
     call = processes.start(*words("local-only", name))
-    _wait_for_round(folder, 3)
+    _wait_for_round(folder, 1)
     call.send(signal.SIGTERM)
     assert call.wait() == 130, call.printed
     done = folder.rounds().height
-    assert 3 <= done < ROUNDS
+    assert 1 <= done < ROUNDS
     assert call.printed == f"interrupted after round {done}; resume with: coterie resume {name}\n"
     assert folder.status == "interrupted"
     call = processes.start("resume", name)

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from coterie.errors import BadInput
+from coterie.models.networks import NETWORKS
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.schema.json_schema import experiment_schema
 from coterie.runs.schema.names import catalog
@@ -35,6 +37,18 @@ def test_what_the_command_prints_accepts_a_file_with_every_setting(
     written = tomllib.loads((tmp_path / "all.toml").read_text("utf-8"))
     assert written
     Draft7Validator(printed).validate(written)
+
+
+class Activated(nn.Module):
+    """A network whose default is a class, which no JSON can hold."""
+
+    def __init__(self, features: Any, classes: int, activation: type[nn.Module] = nn.ReLU) -> None: ...
+
+
+def test_a_network_with_a_class_for_a_default_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NETWORKS, "entries", dict(NETWORKS.entries))
+    NETWORKS.add("activated")(Activated)
+    assert "activated" in json.dumps(experiment_schema())
 
 
 @pytest.mark.parametrize("kind", ["method", "network", "task"])
