@@ -58,7 +58,7 @@ class Case:
 
     Attributes:
         title: what the table calls it.
-        right: answers of `diagnose` that are right: `one`, `groups`, `personal`, `alone`.
+        right: answers of `diagnose` that are right, as `advice.diagnose.answer` names them.
         clients: how many.
         samples: of each client for training and validation; as many more are for tests.
         groups: how many, of sizes as equal as can be.
@@ -109,18 +109,18 @@ CASES = (
     Case("2 groups, 15 % differ", ("groups",), 30, groups=2, angle=0.15),
     Case("2 groups, 20 % differ", ("groups",), 30, groups=2, angle=0.20),
     Case("3 groups, mixed 80/20", ("groups",), 24, groups=3, mixed=0.2),
-    Case("continuum", ("personal",), 30, spread=0.5),
-    Case("continuum, wide", ("personal", "alone"), 30, spread=1.5),
-    Case("continuum, numbers", ("personal",), 30, 25, spread=0.3, regression=True),
-    Case("own constants", ("personal",), 30, 25, shift=1.0),
-    Case("own constants, numbers", ("personal",), 30, 25, shift=1.0, regression=True),
+    Case("continuum", ("gradual",), 30, spread=0.5),
+    Case("continuum, wide", ("gradual", "alone"), 30, spread=1.5),
+    Case("continuum, numbers", ("gradual",), 30, 25, spread=0.3, regression=True),
+    Case("own constants", ("constants",), 30, 25, shift=1.0),
+    Case("own constants, numbers", ("constants",), 30, 25, shift=1.0, regression=True),
     Case("2 groups of 2", ("groups",), 32, groups=4, nested=True),
-    Case("3 groups and a continuum", ("groups", "personal"), 30, groups=3, spread=0.5),
+    Case("3 groups and a continuum", ("gradual groups", "groups"), 30, groups=3, spread=0.5),
     Case("5 groups of 400 with 10", ("groups",), 400, 10, groups=5),
-    Case("3 recode the outcome", ("groups",), recoded=3),
+    Case("3 recode the outcome", ("recoded",), recoded=3),
     Case("2 groups, rare outcome", ("groups",), 24, 100, groups=2, constant=-2.5),
-    Case("everybody alone", ("alone", "personal"), 16, 150, spread=20.0),
-    Case("diabetes by age", ("one", "personal"), regression=True, real="diabetes"),
+    Case("everybody alone", ("alone",), 16, 150, spread=20.0),
+    Case("diabetes by age", ("one", "gradual"), regression=True, real="diabetes"),
 )
 
 
@@ -333,12 +333,11 @@ def ask(case: Case, path: Path, seed: int, folder: Path, rounds: int = ROUNDS) -
 
 
 def answer_of(found: Any) -> str:
-    """Return the kind of answer that a diagnosis gave."""
-    if not found.is_possible:
-        return "cannot be told"
-    best = "global" if found.pay is None else found.pay.best
-    kinds = {"global": "one", "tuned": "personal", "personal": "personal", "local": "alone"}
-    return kinds.get(best, "groups")
+    """Return the kind of answer that a diagnosis gave; `recoded` where it named clients with other codes first."""
+    if found.kinds is not None and found.kinds.recoded:
+        return "recoded"
+    kind: str = found.suits.kind
+    return {"unknown": "cannot be told", "gradual-groups": "gradual groups"}.get(kind, kind)
 
 
 def play(case: Case, seed: int, rounds: int = ROUNDS, tried: Sequence[str] = TRIED) -> Row:

@@ -126,13 +126,14 @@ def mean_gain(gains: Floats) -> Estimate:
     return Estimate(mean, mean - width, mean + width)
 
 
-def choose_option(scores: Floats, sign: float, order: tuple[int, ...]) -> int:
-    """Return the first option in `order` that is within one standard error of the best.
+def choose_option(scores: Floats, sign: float, order: tuple[int, ...], kept: int | None = None) -> int:
+    """Return the first option in `order` that is within one standard error of the best; `kept` within two.
 
     Args:
         scores: of each client `[n, M]`; NaN where it is not known.
         sign: 1 where more is better, -1 where less is.
         order: options from the simplest on.
+        kept: an option that something else speaks for; None for none.
     """
     known = scores[np.isfinite(scores).all(1)] * sign
     if not len(known):
@@ -141,12 +142,14 @@ def choose_option(scores: Floats, sign: float, order: tuple[int, ...]) -> int:
     for option in order:
         behind = known[:, best] - known[:, option]
         error = behind.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else 0.0
-        if behind.mean() <= error:
+        if behind.mean() <= (2 if option == kept else 1) * error:
             return option
     return best
 
 
-def choose_by_other_folds(scores: Floats, counts: Floats, sign: float, order: tuple[int, ...]) -> Floats:
+def choose_by_other_folds(
+    scores: Floats, counts: Floats, sign: float, order: tuple[int, ...], kept: int | None = None
+) -> Floats:
     """Return what clients score `[n]` where each fold is scored by the option that the other folds choose for all.
 
     Args:
@@ -154,11 +157,12 @@ def choose_by_other_folds(scores: Floats, counts: Floats, sign: float, order: tu
         counts: samples `[F, n]`.
         sign: as in `choose_option`.
         order: likewise.
+        kept: likewise.
     """
     folds, total, found = len(scores), counts.sum(0), np.zeros(scores.shape[1])
     for fold in range(folds):
         rest = np.arange(folds) != fold
         weights = counts[rest] / np.where(counts[rest].sum(0) > 0, counts[rest].sum(0), np.nan)
-        chosen = choose_option((weights[:, :, None] * scores[rest]).sum(0), sign, order)
+        chosen = choose_option((weights[:, :, None] * scores[rest]).sum(0), sign, order, kept)
         found += counts[fold] * scores[fold, :, chosen]
     return np.where(total > 0, found / np.maximum(total, 1), np.nan)

@@ -24,6 +24,7 @@ SHORT = {
     "tuned": "for all, fine-tuned",
     "personal": "personal, pulled",
     "local": "alone",
+    "constants": "own constants",
     "group": "for each group",
     "group-tuned": "group, fine-tuned",
 }
@@ -150,7 +151,7 @@ def draw_options(pay: Pay) -> Figure:
     caption = (
         f"Each client's mean over samples that had no part in any of these models, averaged over "
         f"{count_of(len(pay.clients), 'client')}; {better} is better. The coloured one is chosen: the simplest "
-        f"within one standard error of the best."
+        f"within one standard error of the best, or two where the test of structure speaks for it."
     )
     return Figure(
         "options", "What each model is worth", caption, alt.layer(bars, words), height=60 + 30 * len(pay.options)

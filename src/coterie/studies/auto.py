@@ -92,12 +92,12 @@ CANDIDATES = (
     Candidate(
         "partial-pooling",
         "one model, and for each client a shrunk departure from it",
-        {"method": {"name": "partial-pooling"}},
+        {"method": {"name": "partial-pooling", "shrink": "tensor"}},
     ),
     Candidate(
         "pooled-groups",
         "a model for each group, and for each client a shrunk departure from it",
-        {"method": {"name": "pooled-groups"}},
+        {"method": {"name": "pooled-groups", "shrink": "tensor"}},
     ),
     Candidate(
         "em-groups",

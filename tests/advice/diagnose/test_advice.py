@@ -12,19 +12,18 @@ from coterie.advice.diagnose.advice import Suggestion, predict_costs, suggest
 from coterie.advice.diagnose.diagnosis import Diagnosis
 from coterie.advice.diagnose.kinds import Kinds
 from coterie.advice.diagnose.pay import Pay, weigh
+from coterie.clients.rules.fold import OPTIONS
 from coterie.runs.schema.experiment import Experiment, check
 from tests.advice.diagnose.test_diagnose import some
 from tests.advice.diagnose.test_pay import moments
 
 ASKED = Experiment(data={"name": "digits", "clients": 8}, method={"name": "ifca", "clusters": 5})
-OPTIONS = ("global", "tuned", "personal", "local", "group", "group-tuned")
 
 
 def pay(best: str) -> Pay:
     scores = [0.5 + 0.3 * (option == best) for option in OPTIONS]
-    found = weigh(
-        moments([scores] * 5), "accuracy", np.array(list("abcde"), dtype=object), np.array([0, 0, 1, 1, 2])
-    )
+    clients, groups = np.array(list("abcde"), dtype=object), np.array([0, 0, 1, 1, 2])
+    found = weigh(moments([scores] * 5, options=OPTIONS), "accuracy", clients, groups)
     assert found is not None
     assert found.best == best
     return found
@@ -42,8 +41,9 @@ def names(diagnosis: Diagnosis, asked: Experiment = ASKED) -> list[str]:
     [
         ("group", ["halves", "fesem", "fedcps"]),
         ("group-tuned", ["halves", "fesem", "fedcps"]),
-        ("tuned", ["fedavg", "fedrep", "per-fedavg"]),
-        ("personal", ["ditto", "fedrep", "fedavg"]),
+        ("tuned", ["fedavg", "partial-pooling", "fedrep"]),
+        ("personal", ["ditto", "partial-pooling", "fedrep"]),
+        ("constants", ["partial-pooling", "fedavg", "fedrep"]),
         ("local", ["local-only", "ditto", "fedrep"]),
         ("global", ["fedavg", "fedprox", "ditto"]),
     ],
@@ -71,8 +71,8 @@ def test_without_gains_the_structure_and_its_kind_decide() -> None:
     labels = Kinds(5, None, ("labels",), 60, 60, "classes")
     assert names(one)[0] == "halves"
     assert names(replace(one, kinds=labels))[0] == "fedavg"
-    assert names(replace(one, kinds=labels))[1] == "fedrep"
-    assert names(replace(one, all_differ=True))[1] == "fedrep"
+    assert names(replace(one, kinds=labels))[1:] == ["partial-pooling", "fedrep"]
+    assert names(replace(one, all_differ=True))[1:] == ["partial-pooling", "fedrep"]
     assert names(replace(one, structure=replace(one.structure, p=0.5))) == ["fedavg"]
 
 

@@ -38,14 +38,16 @@ def found(split: str, clients: int = 12, **sections: Any) -> Pay:
     return pay
 
 
-def moments(scores: list[list[float]], samples: int = 100) -> CrossFit:
+SIX = ("global", "tuned", "personal", "local", "group", "group-tuned")
+
+
+def moments(scores: list[list[float]], samples: int = 100, options: tuple[str, ...] = SIX) -> CrossFit:
     """Of clients with these mean accuracies for each option, the same in each of four folds."""
     means = np.array(scores)
     one = np.zeros((len(means), 1 + means.shape[1], 1 + means.shape[1]))
     one[:, 0, 0], one[:, 0, 1:] = samples // 4, means
     one[:, 1:, 1:] = means.mean() * (1 - means.mean()) * (0.5 + 0.5 * np.eye(means.shape[1]))
-    names = ("global", "tuned", "personal", "local", "group", "group-tuned")[: means.shape[1]]
-    return CrossFit(np.arange(len(means)), names, np.stack([one] * 4), 10, 5)
+    return CrossFit(np.arange(len(means)), options[: means.shape[1]], np.stack([one] * 4), 10, 5)
 
 
 @pytest.mark.slow
@@ -64,7 +66,7 @@ def test_rotated_groups_pay_for_everybody_on_average() -> None:
 def test_one_population_is_told_that_one_model_is_best() -> None:
     pay = found("iid")
     assert pay.best == "global"
-    assert [option.name for option in pay.options] == ["global", "tuned", "personal", "local"]
+    assert [option.name for option in pay.options] == ["global", "tuned", "personal", "local", "constants"]
     assert pay.sentences()[0].startswith("Does it pay? No: one model for all gives ")
 
 

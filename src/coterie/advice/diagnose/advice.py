@@ -100,20 +100,7 @@ def predict_costs(
 
 def _rank(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     """Yield suggestions, the best first."""
-    yield from _RANKS.get(_find_best(diagnosis), _rank_one)(diagnosis)
-
-
-def _find_best(diagnosis: Diagnosis) -> str:
-    """Return the option that pays; where nobody was asked, what the structure and its kind let expect."""
-    if diagnosis.pay is not None:
-        return diagnosis.pay.best
-    kinds = () if diagnosis.kinds is None else diagnosis.kinds.named
-    of_classes = diagnosis.kinds is not None and diagnosis.kinds.targets == "classes"
-    if not diagnosis.has_structure:
-        return "global"
-    if diagnosis.all_differ or (kinds == ("labels",) and of_classes):
-        return "tuned"
-    return "group"
+    yield from _RANKS.get(diagnosis.expected, _rank_one)(diagnosis)
 
 
 def _rank_groups(diagnosis: Diagnosis) -> Iterator[Suggestion]:
@@ -136,6 +123,7 @@ def _rank_groups(diagnosis: Diagnosis) -> Iterator[Suggestion]:
 def _rank_tuned(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     why = f"one model for all, which each client fine-tunes; {_say_gain(diagnosis)}"
     yield Suggestion("fedavg", TUNED, why)
+    yield Suggestion("partial-pooling", {}, "departures from one model, as large as the samples bear out")
     if _median_samples(diagnosis) >= FEW_SAMPLES:
         yield Suggestion("fedrep", {}, "a common body, and a head of each client's own")
     yield Suggestion("per-fedavg", {}, "one model that is made to be fine-tuned")
@@ -145,10 +133,19 @@ def _rank_tuned(diagnosis: Diagnosis) -> Iterator[Suggestion]:
 def _rank_personal(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     why = f"a personal model, pulled to one for all; {_say_gain(diagnosis)}"
     yield Suggestion("ditto", {"method.lam": PULL}, why)
+    yield Suggestion("partial-pooling", {}, "departures from one model, as large as the samples bear out")
     if _median_samples(diagnosis) >= FEW_SAMPLES:
         yield Suggestion("fedrep", {}, "a common body, and a head of each client's own")
     tuned = "one model for all, which each client fine-tunes"
     yield Suggestion("fedavg", TUNED, tuned)
+
+
+def _rank_constants(diagnosis: Diagnosis) -> Iterator[Suggestion]:
+    why = f"one model for all, and shrunk constants of each client's own; {_say_gain(diagnosis)} by constants alone"
+    yield Suggestion("partial-pooling", {"method.shrink": "tensor"}, why)
+    tuned = "one model for all, which each client fine-tunes"
+    yield Suggestion("fedavg", TUNED, tuned)
+    yield Suggestion("fedrep", {}, "a common body, and a head of each client's own")
 
 
 def _rank_alone(diagnosis: Diagnosis) -> Iterator[Suggestion]:
@@ -172,6 +169,7 @@ _RANKS: Mapping[str, Callable[[Diagnosis], Iterator[Suggestion]]] = {
     "group-tuned": _rank_groups,
     "tuned": _rank_tuned,
     "personal": _rank_personal,
+    "constants": _rank_constants,
     "local": _rank_alone,
 }
 
@@ -182,7 +180,7 @@ def _say_gain(diagnosis: Diagnosis) -> str:
     if pay is None:
         return "what it gains was not measured"
     if pay.best == "global":
-        return "nothing else gained anything beyond one standard error"
+        return "nothing else gained anything beyond chance"
     option = next(option for option in pay.options if option.name == pay.best)
     chosen = "" if option.gain.is_above else f", {pay.say_gain(pay.chosen)} where other samples chose it"
     return f"it gained {pay.say_gain(option.gain)} over one model for all{chosen}"

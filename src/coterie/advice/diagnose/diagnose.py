@@ -391,7 +391,8 @@ def _find_gains(
         answer,
     )
     names = np.array(session.federation.names, dtype=object)[clients]
-    return weigh(fit, kind, names, labels if grouped else np.zeros(len(clients), np.int64))
+    kept = "group" if grouped else "" if found.has_structure else "global"
+    return weigh(fit, kind, names, labels if grouped else np.zeros(len(clients), np.int64), kept)
 
 
 def _conclude(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.advice.diagnose.answer import Suits, judge
 from coterie.advice.diagnose.kinds import Kinds, may_mean
 from coterie.advice.diagnose.pay import Pay
 from coterie.advice.diagnose.signals import Signal, say_p, say_signals
@@ -165,6 +166,23 @@ class Diagnosis:
         """Clients who sit between two groups."""
         return () if self.all_differ else tuple(member for member in self.memberships if member.is_between)
 
+    @property
+    def expected(self) -> str:
+        """The option that pays; where nobody was asked, what the structure and its kind let expect."""
+        if self.pay is not None:
+            return self.pay.best
+        if not self.has_structure:
+            return "global"
+        of_labels = self.kinds is not None and self.kinds.named == ("labels",) and self.kinds.targets == "classes"
+        return "tuned" if self.all_differ or of_labels else "group"
+
+    @property
+    def suits(self) -> Suits:
+        """What to train for whom, or why that cannot be told."""
+        few = f"{self.tested} clients are too few to be tested; a test needs {LEAST}"
+        why_not = self.unlearnt or ("" if self.is_possible else few)
+        return judge(self.pay, self.expected, self.structure.p, len(self.groups), why_not)
+
     def sentences(self) -> tuple[str, ...]:
         """Return the answers, one sentence each: whether there is structure, of what, which groups, who gains."""
         kinds = () if self.kinds is None else (self.kinds.sentence(),)
@@ -179,7 +197,8 @@ class Diagnosis:
         signals += say_layers(self.layers, self.alpha, self.draws)
         groups = (self._say_count(), *self._say_groups(), *self._say_hostile())
         recoded = () if self.kinds is None else tuple(one.sentence() for one in self.kinds.recoded)
-        first = (*recoded, self._say_structure(), *self._say_turned_round())
+        suits = () if self.pay is None else (self.suits.sentence,)
+        first = (*recoded, *suits, self._say_structure(), *self._say_turned_round())
         return (*first, *signals, *kinds, *groups, *pay, *self._say_left_out())
 
     def _say_structure(self) -> str:
@@ -284,6 +303,7 @@ class Diagnosis:
         return {
             **found,
             "pay": None if self.pay is None else self.pay.tables(),
+            "answer": self.suits.kind,
             "tested": self.tested,
             "standing_apart": list(self.standing_apart),
             "maybe_hostile": [group.number for group in self.maybe_hostile],

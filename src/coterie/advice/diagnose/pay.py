@@ -28,12 +28,13 @@ TITLES: Mapping[str, str] = {
     "tuned": "one model for all, fine-tuned by each client",
     "personal": "a personal model pulled to one for all",
     "local": "training alone",
+    "constants": "one model for all, with constants of each client's own",
     "group": "a model for each group",
     "group-tuned": "a model for each group, fine-tuned by each client",
 }
 """What the options are called."""
 
-SIMPLEST_FIRST = ("global", "local", "group", "tuned", "personal", "group-tuned")
+SIMPLEST_FIRST = ("global", "constants", "local", "group", "tuned", "personal", "group-tuned")
 """Of options that are as good as the best, the first is taken."""
 
 MOST_NAMES = 12
@@ -86,7 +87,8 @@ class Pay:
         rounds: that a model for several clients was trained.
         passes: over a client's samples in each.
         options: with their mean scores.
-        best: the option that is chosen: the simplest within one standard error of the best mean.
+        best: the option that is chosen: the simplest within one standard error of the best mean, or two of them
+            where the test of structure speaks for it.
         weighed: the option whose gains are told client by client: `best`, or the best of the others where that is
             one model for all.
         chosen: the gain over one model for all where the option is chosen on other samples than those scored.
@@ -141,7 +143,7 @@ class Pay:
             other = next(option for option in self.options if option.name == self.weighed)
             return (
                 f"Does it pay? {'Not on average' if self.paying else 'No'}: one model for all gives {self._measure}"
-                f"{whole}, and nothing is better beyond one standard error; next comes {TITLES[self.weighed]} with "
+                f"{whole}, and nothing is better beyond chance; next comes {TITLES[self.weighed]} with "
                 f"{self.say_score(other.score)}, {self.say_gain(other.gain)} on average over {count} clients"
                 f"{''.join(f'; but {self.say_group(of)}' for of in self.paying)}"
             )
@@ -225,7 +227,9 @@ def choose_kind(task: Task) -> Kind:
     return "rmse" if first == "rmse" else "mae" if first == "mae" else "loss"
 
 
-def weigh(fit: CrossFit, kind: Kind, names: NDArray[np.object_], labels: NDArray[np.int64]) -> Pay | None:
+def weigh(
+    fit: CrossFit, kind: Kind, names: NDArray[np.object_], labels: NDArray[np.int64], kept: str = ""
+) -> Pay | None:
     """Return what the options are worth; None where no client could be scored.
 
     Args:
@@ -233,6 +237,7 @@ def weigh(fit: CrossFit, kind: Kind, names: NDArray[np.object_], labels: NDArray
         kind: what they are.
         names: of these clients `[r]`.
         labels: their groups `[r]`.
+        kept: the option that the test of structure speaks for, which another one must beat by two standard errors.
     """
     share, sign = kind == "accuracy", 1.0 if kind == "accuracy" else -1.0
     pooled, counts = pool_folds(fit.moments), fit.moments[:, :, 0, 0]
@@ -243,11 +248,11 @@ def weigh(fit: CrossFit, kind: Kind, names: NDArray[np.object_], labels: NDArray
     pooled, counts, who = pooled[scored], counts[:, scored], names[scored]
     scores, at = pooled[:, 0, 1:], {name: number for number, name in enumerate(fit.options)}
     order = tuple(at[name] for name in SIMPLEST_FIRST if name in at)
-    best = choose_option(scores, sign, order)
+    best = choose_option(scores, sign, order, at.get(kept))
     gains = sign * (scores - scores[:, :1])
     others = [option for option in range(len(fit.options)) if option]
     weighed = best or max(others, key=lambda option: float(gains[:, option].mean()))
-    crossed = choose_by_other_folds(fit.moments[:, scored, 0, 1:], counts, sign, order)
+    crossed = choose_by_other_folds(fit.moments[:, scored, 0, 1:], counts, sign, order, at.get(kept))
     # The root of all folds' squared errors, as of every option; the mean of each fold's root would be smaller.
     chosen = sign * ((np.sqrt(crossed) if kind == "rmse" else crossed) - scores[:, 0])
     of_groups = labels[scored]

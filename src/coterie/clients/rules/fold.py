@@ -18,12 +18,12 @@ from coterie.clients.rules.minibatch import Batch
 from coterie.clients.rules.objective import LocalModel
 from coterie.clients.rules.requests import Inspect, Train, Trained
 from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
-from coterie.models.layout import Layout
+from coterie.models.layout import Layout, Part
 
 FOLDS = 4
 """Parts of the two halves of a client's samples: two of each half."""
 
-OPTIONS = ("global", "tuned", "personal", "local", "group", "group-tuned")
+OPTIONS = ("global", "tuned", "personal", "local", "constants", "group", "group-tuned")
 """Models that a client can have; the last two where there are groups."""
 
 PULL = 1.0
@@ -47,6 +47,12 @@ def _weights(client: Client, rows: NDArray[np.int64]) -> Tensor:
     weights = torch.full((client.samples,), client.samples / max(1, left))
     weights[torch.from_numpy(rows)] = 0.0
     return weights
+
+
+def _constants(layout: Layout) -> Part:
+    """Return the constants of the last layer; of a network without any, nothing."""
+    last = len(layout.layers) - 1
+    return layout.where(lambda entry: entry.layer == last and entry.role == "bias")
 
 
 @rule("fold-update")
@@ -77,8 +83,9 @@ class FoldScores(Rule):
     """Make all models that the client could have, without one fold, and score them on it.
 
     They are the received global `model`; a copy of it, fine-tuned; a personal model, pulled to it; a model that
-    nobody else had a part in; and, with `grouped`, the received model of its `group`, and a copy, fine-tuned. None
-    of them is sent: the answer is their mean scores on the fold, and how these vary from sample to sample.
+    nobody else had a part in; the global one with constants of the last layer of the client's own; and, with
+    `grouped`, the received model of its `group`, and a copy, fine-tuned. None of them is sent: the answer is their
+    mean scores on the fold, and how these vary from sample to sample.
     """
 
     size: Annotated[int, Field(ge=1, description="samples in a half")] = 32
@@ -97,13 +104,15 @@ class FoldScores(Rule):
             return Answer({"moments": moments})
         whole, weights = order.items["model"].values, _weights(client, rows)
 
-        def train(start: Tensor, passes: int, what: str, pull: float = 0.0) -> Train:
-            return Train(start, pull, epochs=passes, weights=weights, purpose=f"fold {self.fold}, {what}")
+        def train(start: Tensor, passes: int, what: str, pull: float = 0.0, part: Part | None = None) -> Train:
+            purpose = f"fold {self.fold}, {what}"
+            return Train(start, pull, part=part, epochs=passes, weights=weights, purpose=purpose)
 
         tuned: Trained = yield train(whole, self.tuning, "fine-tuning")
         personal: Trained = yield train(whole, self.passes, "personal", PULL)
         alone: Trained = yield train(client.initial(), self.passes, "alone")
-        models = [whole, tuned.model, personal.model, alone.model]
+        constants: Trained = yield train(whole, self.passes, "constants", part=_constants(client.layout))
+        models = [whole, tuned.model, personal.model, alone.model, constants.model]
         if self.grouped:
             shared = order.items["group"].values
             own: Trained = yield train(shared, self.tuning, "fine-tuning of the group's")
