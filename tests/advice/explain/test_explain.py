@@ -132,6 +132,24 @@ def test_dropout_takes_whom_it_takes_in_the_run() -> None:
     assert found.up_bytes == second.up_bytes_total
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize("method", ["fedavg", "fesem", "em-groups", "halves", "ditto", "fedamp"])
+def test_of_a_large_cohort_a_part_is_tried_and_all_is_counted(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a round asks everybody, cohort or not."""
+    asked = experiment(method, participation=0.75)
+    whole = explain(asked)
+    monkeypatch.setattr("coterie.advice.explain.explain.MOST_BYTES", 6 * 4 * 15_010)
+    found = explain(asked)
+    for cost, expected in ((found.first, whole.first), (found.later, whole.later)):
+        assert cost is not None
+        assert expected is not None
+        assert cost.participants == expected.participants
+        assert cost.up_bytes == expected.up_bytes
+        assert cost.down_bytes == expected.down_bytes
+    for name in {part.name for part in whole.memory} & {"models sent", "answers", "client states"}:
+        assert part(found, name) == part(whole, name)
+
+
 # ---- memory
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from coterie.advice.explain import footprint
-from coterie.advice.explain.sampled import OutOfMemory, SampledRuntime
+from coterie.advice.explain.sampled import OutOfMemory, SampledRuntime, Shares
 from coterie.clients.data.federation import Federation
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
 from coterie.room import available_bytes
@@ -197,8 +197,7 @@ def explain(experiment: Experiment) -> Explanation:
             notes.append("all is said of this machine alone, with run.runtime = 'local'")
         first = later = None
         end = 0.0
-        part = _shrink_cohort(session)
-        shares = Shares(epochs / asked.training.epochs if epochs else 1.0, part)
+        shares = Shares(epochs / asked.training.epochs if epochs else 1.0, *_shrink_cohort(session))
         try:
             first = _round(session, sample, 1, shares)
             later = _round(session, sample, 2, shares) if run.rounds > 1 else None
@@ -223,7 +222,7 @@ def explain(experiment: Experiment) -> Explanation:
             sample.together,
             workers,
             _stored(session, workers),
-            tuple(_memory(session, sample, before, part)),
+            tuple(_memory(session, sample, before)),
             free,
             start,
             first,
@@ -240,38 +239,33 @@ def _describe_head(layout: Layout) -> str:
     return f"head and body: {layout.layers[-1]} is the head, {size:,} of {of:,} parameters ({why})"
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Which share of a round is tried."""
-
-    epochs: float
-    clients: float
-
-
-def _shrink_cohort(session: Session) -> float:
-    """Let a round ask no more clients than have room for their models; return which share of the cohort that is."""
+def _shrink_cohort(session: Session) -> tuple[int, int]:
+    """Let a round ask no more clients than have room for their models; return how many of how many it asks."""
     run, each = session.experiment.run, session.layout.size * BYTES_PER_SCALAR
     cohort, room = cohort_size(session.server.n, run.participation), max(2, MOST_BYTES // max(1, each))
     if cohort <= room:
-        return 1.0
+        return cohort, cohort
     session.experiment = session.experiment.updated({"run.participation": room / session.server.n})
-    return cohort_size(session.server.n, session.experiment.run.participation) / cohort
+    return cohort_size(session.server.n, session.experiment.run.participation), cohort
 
 
 def _round(session: Session, sample: SampledRuntime, number: int, shares: Shares) -> Cost:
     """Play a share of a round and its evaluation, and return what the whole costs."""
     last = number == session.experiment.expected_rounds
+    sample.shares = shares
     result, training, serving = _phase(sample, lambda: session.play_round(number))
+    sample.shares = Shares()
     result.scores, evaluating, counting = _phase(sample, lambda: session.evaluate(result.state, last))
     row, _, recording = _phase(sample, lambda: session.record(result))
-    read = sum(result.trained_samples.values()) / (shares.clients * shares.epochs)
+    times = shares.times(sample.asked)
+    read = sum(result.trained_samples.values()) * times / shares.epochs
     return Cost(
-        training / (shares.clients * shares.epochs),
-        serving / shares.clients + recording,
+        training,
+        serving * times + recording,
         evaluating + counting,
-        round(row["participants"] / shares.clients),
-        round(row["up_bytes"] / shares.clients),
-        round(row["down_bytes"] / shares.clients),
+        round(row["participants"] * times),
+        row["up_bytes"] + round(sample.untried_bytes["up"]),
+        row["down_bytes"] + round(sample.untried_bytes["down"]),
         row["simulated_seconds"],
         int(read) * _clients(session).inputs[:1].nbytes,
     )
@@ -299,20 +293,19 @@ def _stored(session: Session, workers: int) -> Stored:
     return Stored(inputs.nbytes, 0, f"in memory, shared by {users}" if workers > 1 else "in memory")
 
 
-def _memory(session: Session, sample: SampledRuntime, before: int, share: float) -> list[MemoryPart]:
-    """Return the parts of a run's memory at its peak, where a share of the cohort was asked."""
+def _memory(session: Session, sample: SampledRuntime, before: int) -> list[MemoryPart]:
+    """Return the parts of a run's memory at its peak."""
     whole, n = _clients(session), session.server.n
     public = 0 if whole.public is None else whole.public.nbytes
     data = (whole.inputs.nbytes if whole.file is None else 0) + whole.labels.nbytes + public
     mapped = "" if whole.file is None else ", without the inputs, which are mapped"
     peak, seen, width = sample.peak, min(n, MAX_SKETCHED), sample.sketcher.width
-    asked = round(peak.clients / share)
-    how = f"in the largest exchange, of {asked:,} clients" + ", added up near them" * peak.added
+    how = f"in the largest exchange, of {peak.clients:,} clients" + ", added up near them" * peak.added
     parts = [
         MemoryPart("Python and libraries", before),
         MemoryPart("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),
         MemoryPart("models sent", peak.sent, "in the largest exchange, each once"),
-        MemoryPart("answers", peak.answers if peak.added else round(peak.answers / share), how),
+        MemoryPart("answers", peak.answers, how),
     ]
     if scalars := sample.largest_state:
         # What is replaced stays until the round is whole.

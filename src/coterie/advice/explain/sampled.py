@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.clients.rules.rule import Order
-from coterie.methods.exchange import Exchange
+from coterie.methods.exchange import Exchange, Replies
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.rows import TABLE_ROWS, Rows, StoredAnswer, find_sums, vector_shapes
@@ -46,6 +46,21 @@ class Peak:
     """Whether what comes back is added up near the clients."""
 
 
+@dataclass(frozen=True)
+class Shares:
+    """Which share of a round is tried."""
+
+    epochs: float = 1.0
+    asked: int = 1
+    """Clients of a cohort that are asked."""
+    cohort: int = 1
+    """Clients of a whole cohort."""
+
+    def times(self, clients: int) -> float:
+        """Return how many times as many clients an exchange of a run asks; one that asks more than a cohort asks all."""
+        return self.cohort / self.asked if clients <= self.asked else 1.0
+
+
 class SampledRuntime(LocalRuntime):
     """Takes the place of a local runtime, with its processes and states.
 
@@ -62,6 +77,12 @@ class SampledRuntime(LocalRuntime):
         """Seconds that all clients would have taken so far."""
         self.spent = 0.0
         """Seconds that the few have taken here."""
+        self.shares = Shares()
+        """What is tried of the rounds that are played; of all else, the whole."""
+        self.asked = 0
+        """Clients of the largest exchange so far in this round."""
+        self.untried_bytes = {"up": 0.0, "down": 0.0}
+        """What the clients of this round would move who are not asked."""
         self.peak = Peak()
         self.lost: dict[str, None] = {}
         """Reasons why clients that really worked gave no answer, in order and each once."""
@@ -113,11 +134,25 @@ class SampledRuntime(LocalRuntime):
         seconds = time.perf_counter() - begun
         sizes = np.maximum(self.samples[[order.client for order in orders]], 1).astype(np.float64)
         sizes_of_few = np.maximum(self.samples[[order.client for order in asked]], 1).astype(np.float64)
+        tried = [one for one in answers if isinstance(one, StoredAnswer) and one.report.get("trained_samples")]
+        seconds *= self.shares.times(len(orders)) / (self.shares.epochs if tried else 1.0)
         self.predicted += seconds * makespan(sizes, self.workers) / makespan(sizes_of_few, self.workers)
         self.lost.update((answer.reason, None) for answer in answers if isinstance(answer, Failure))
         ratios = sizes / sizes_of_few[places]
         found = [_scale_samples(answers[at], ratio) for at, ratio in zip(places, ratios.tolist(), strict=True)]
         return found, rows
+
+    def begin_round(self, round: int) -> None:
+        super().begin_round(round)
+        self.asked, self.untried_bytes = 0, {"up": 0.0, "down": 0.0}
+
+    def _exchange(self, exchange: Exchange) -> Replies:
+        before, clients = len(self.ledger.rows), len(exchange.clients)
+        replies = super()._exchange(exchange)
+        self.asked, others = max(self.asked, clients), self.shares.times(clients) - 1
+        for _, direction, _, scalars in self.ledger.rows[before:]:
+            self.untried_bytes[direction] += others * scalars * BYTES_PER_SCALAR
+        return replies
 
     def _orders(self, exchange: Exchange) -> list[Order]:
         """Note how much memory an exchange takes, if it is the largest so far.
@@ -129,15 +164,18 @@ class SampledRuntime(LocalRuntime):
         shapes = {name: torch.Size(s).numel() for name, s in vector_shapes(exchange.rule, self.layout).items()}
         items = {id(i.values) if i.key is None else i.key: i for order in orders for i in order.items.values()}
         sent = sum(item.values.numel() for item in items.values()) * BYTES_PER_SCALAR
-        sums = find_sums(orders, self.layout, self.tables) if orders else {}
-        rows = {
-            n: sums[n].count * TABLE_ROWS * self.tables if n in sums else len(orders) for n in exchange.rule.uploads
-        }
+        times = self.shares.times(len(orders))
+        whole = round(times * len(orders))
+        sums = find_sums(orders * round(times), self.layout, self.tables) if orders else {}
+        rows = {n: sums[n].count * TABLE_ROWS * self.tables if n in sums else whole for n in exchange.rule.uploads}
         answers = sum(count * shapes[name] for name, count in rows.items()) * BYTES_PER_SCALAR
-        asked, before = len(orders) if shapes else 0, self.peak
+        asked, before = whole if shapes else 0, self.peak
         added = bool(sums) if answers > before.answers else before.added
-        self.peak = Peak(max(before.sent, sent), max(before.answers, answers), max(before.clients, asked), added)
-        if self._room is not None and sent + answers > self._room:
+        own = times if len(items) >= len(orders) else 1.0  # who is sent a model of its own is so in a whole cohort
+        self.peak = Peak(
+            max(before.sent, round(own * sent)), max(before.answers, answers), max(before.clients, asked), added
+        )
+        if self._room is not None and sent + answers / times > self._room:
             raise OutOfMemory
         return orders
 
