@@ -169,6 +169,24 @@ def test_predictions_say_whose_they_are(terminal: Terminal) -> None:
 
 
 @pytest.mark.medium
+def test_kept_columns_of_any_name_are_written_and_are_no_features(terminal: Terminal) -> None:
+    """`file` is the name of an argument of `np.savez`; a model of an array knows no names that would tell."""
+    numbers = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
+    np.savez("whole.npz", features=numbers, label=numbers[:, 0] > 0, client=np.arange(80) % 4)
+    train(terminal, "whole.npz")
+    fresh = pl.DataFrame(numbers, schema=["a", "b", "c"]).with_columns(file=1000 + pl.int_range(80))
+    fresh.with_columns(scan=pl.lit(b"x")).write_parquet("fresh.parquet")
+    fresh.write_csv("fresh.csv")
+    words = ("predict", "first", "--group", "0", "--keep", "file")
+    code, _, err = terminal(*words, "--data", "fresh.csv", "--out", "p.npz")
+    assert (code, err) == (0, "")
+    with np.load("p.npz") as held:
+        assert [int(number) for number in held["file"]] == list(range(1000, 1080))
+    code, _, err = terminal(*words, "--keep", "scan", "--data", "fresh.parquet", "--out", "p.csv")
+    assert (code, len(err.splitlines()), "scan" in err) == (2, 1, True)
+
+
+@pytest.mark.medium
 @pytest.mark.parametrize("missing", ["drop", "mean"])
 def test_missing_values_go_by_a_policy(terminal: Terminal, missing: str) -> None:
     whole = patients(0).with_columns(pl.when(pl.int_range(240) % 10 != 3).then("age").alias("age"))

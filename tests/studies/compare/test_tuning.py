@@ -558,6 +558,20 @@ def test_runs_that_count_may_train_on_validation_samples() -> None:
         assert all(cell.experiment.data.validation for cell in possible_cells(search))
 
 
+def test_nobody_is_tested_on_what_trials_were_measured_on() -> None:
+    """A few-shot client is validated and tested on classes that it has no training samples of."""
+    split = "few-shot(0.5, samples_per_class=10, held_out=regular)"
+    own, refitted = (
+        load_federation(prepare(cell.experiment))
+        for refit in (False, True)
+        for cell in Comparison.from_tables(
+            {"methods": ["fedavg"], "experiment": {"data": {"clients": 8, "split": split}}, "refit": refit}
+        ).cells()[:1]
+    )
+    for client in range(own.n):
+        assert torch.equal(refitted.slice(client, "test")[0], own.slice(client, "test")[0])
+
+
 def test_learning_rates_come_first_and_are_the_same_for_all() -> None:
     """Before any other setting changes, all rates of the grid are tried, in one order."""
     searches = tuning.plan_searches(comparison({"fedprox": "fedprox", "ditto": "ditto"}, adapted={}), Path("pool"))

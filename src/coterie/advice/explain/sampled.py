@@ -57,7 +57,7 @@ class Shares:
     """Clients of a whole cohort."""
 
     def times(self, clients: int) -> float:
-        """Return how many times as many clients an exchange of a run asks; one that asks more than a cohort asks all."""
+        """Return how many times as many clients an exchange of a run asks; one of more than a cohort asks all."""
         return self.cohort / self.asked if clients <= self.asked else 1.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,7 +76,10 @@ class _Predictions(ABC):
                 name: values.astype(str) if values.dtype.kind == "O" else values
                 for name, values in {**beside, **self.arrays()}.items()
             }
-            np.savez(buffer, **arrays)
+            with zipfile.ZipFile(buffer, "w") as archive:  # np.savez takes no array that is called `file`
+                for name, values in arrays.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, values, allow_pickle=False)
         write_whole(path, buffer.getvalue())
 
 

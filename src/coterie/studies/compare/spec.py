@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.catalogue import is_value, plain
+from coterie.clients.data.divide.split import parse_split
 from coterie.errors import BadInput, sentences, unknown
 from coterie.plugins import allow as allow_names
 from coterie.plugins import find_refusal, give
@@ -166,7 +167,7 @@ class Comparison:
     `training.epochs` of everybody who takes part make in the rounds of the comparison (`run.passes`)."""
     refit: bool = False
     """Whether the runs that count, those of no trial, train on validation samples, too, but where a method needs
-    these."""
+    these, or they are of classes that a client does not train on (`few-shot` with `held_out = "regular"`)."""
     is_measure_named: bool = field(default=True, compare=False)
     """Whether `measure` was asked for; else it is the first metric's mean over clients (`measured_by`)."""
     is_named: bool = field(default=True, compare=False)
@@ -377,6 +378,8 @@ class Comparison:
         found = Experiment.from_tables(whole)
         if not self.refit or found.evaluation.on == "validation" or build_method(found.method).needs.validation:
             return found
+        if _tests_beside_training(found.data):
+            return found
         return found.updated({"data.validation": 0.0})  # the test samples stay the same
 
     def _budget(self, setting: Variant) -> dict[str, Any]:
@@ -455,6 +458,17 @@ def key_of(experiment: Experiment) -> str:
     """
     told = json.dumps({"coterie": version("coterie"), **deciding_tables(experiment)}, sort_keys=True)
     return blake2b(told.encode(), digest_size=8).hexdigest()
+
+
+def _tests_beside_training(data: Data) -> bool:
+    """Return whether clients are validated and tested on samples of classes that they do not train on.
+
+    Those for validation can then not be trained on, and without them others would be tested on.
+    """
+    if data.split is None or "regular" not in data.split:
+        return False
+    (name, settings), *_ = parse_split(data.split)
+    return name == "few-shot" and settings["held_out"] == "regular"
 
 
 def deciding_tables(experiment: Experiment) -> dict[str, dict[str, Any]]:

@@ -197,7 +197,11 @@ def _read_as_written(path: Path, names: Sequence[str]) -> pl.DataFrame:
     if path.suffix == ".csv":
         return read_csv_table(path, texts=names).select(names)
     if path.suffix == ".parquet":
-        return pl.read_parquet(path, columns=list(names))
+        table = pl.read_parquet(path, columns=list(names))
+        for name, kind in table.schema.items():
+            if kind.is_nested() or kind in (pl.Binary, pl.Object):
+                raise BadInput(f"{path}: column {name} is of type {kind}; to be kept it needs one value a sample")
+        return table
     held = {name: array for name, array in read_arrays(path).items() if name in names}
     if wide := [name for name, array in held.items() if array.ndim != 1]:
         raise BadInput(f"{path}: {wide[0]} has shape {held[wide[0]].shape}; to be kept it needs one entry a sample")

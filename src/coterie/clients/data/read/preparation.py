@@ -189,7 +189,7 @@ def make_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArr
         return _array_inputs(columns, known, notes)
     if not known.columns:
         notes.append("the model knows no columns by name; the features were taken in the order of the file")
-        known = Preparation(tuple(Column(name) for name in table.columns))
+        known = Preparation(tuple(Column(name) for name in table.columns if name not in known.ignored))
     names, there = dict.fromkeys(column.name for column in known.columns), set(table.columns)
     missing = [name for name in names if name not in there]
     extra = [n for n in table.columns if n not in names and n not in known.ignored and not is_id(n)]
