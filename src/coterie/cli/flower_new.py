@@ -85,14 +85,15 @@ def write_app(folder: Path, experiment: str) -> list[Path]:
 def leave_data_with_clients(experiment: Experiment) -> Experiment:
     """Return an experiment on files of one's own as one for clients who each hold such data.
 
-    The data say what clients cannot know of each other: how many there are, the shape of a sample, the classes, and
-    of a table the columns and the values of its text.
+    The data say what clients cannot know of each other: how many there are, the shape of a sample, the classes, the
+    mean and deviation of numbers to learn, and of a table the columns and the values of its text.
 
     Raises:
         BadInput: the data cannot be read, or the experiment is for simulations alone.
     """
     federation = load_federation(prepare(experiment))
     columns, task = federation.preparation.columns, federation.task
+    scale = getattr(task, "target_scale", None)
     levels = {column.name: column.levels for column in columns if column.levels is not None}
     found = experiment.updated(
         {
@@ -106,6 +107,7 @@ def leave_data_with_clients(experiment: Experiment) -> Experiment:
             "data.columns": tuple(column.name for column in columns) or None,
             "data.levels": levels or None,
             **({} if type(task) is type(CLASSIFICATION) else {"task.name": task.name}),
+            **({"task.target_scale": scale} if isinstance(scale, tuple) else {}),
         }
     )
     found.check()

@@ -23,6 +23,7 @@ from coterie.clients.tasks.numbers import Multilabel
 from coterie.errors import BadInput
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.names import build_task
 from coterie.runtime.ledger import SUMS
 from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello
@@ -127,6 +128,23 @@ def test_a_new_app_takes_what_clients_must_agree_on_from_a_table(
     ran = RunFolder(clinics(tmp_path / "clinics", apart).run(found))
     assert ran.rounds().height == 2
     assert ran.federation() is not None
+
+
+def test_a_new_app_learns_numbers_on_the_scale_that_the_table_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clients who hold their own targets cannot know a common mean; without one, numbers in thousands diverge."""
+    monkeypatch.chdir(tmp_path)
+    x = pl.Series("x", [float(n % 7) for n in range(60)])
+    prices = 200_000 + 1_000 * x + pl.Series([float(n % 29) for n in range(60)])
+    table = pl.DataFrame({"x": x, "label": prices, "client": [f"shop {n % 3}" for n in range(60)]})
+    table.write_csv("prices.csv")
+    Path("mine.toml").write_text(Experiment(method="fedavg", data="prices.csv").to_toml(), "utf-8")
+    assert Terminal(capsys)("flower", "new", "app", "--experiment", "mine.toml").code == 0
+    task: Any = build_task(Experiment.from_toml(Path("app/experiment.toml")).task)
+    (mean,), (deviation,) = task.target_scale
+    assert mean == pytest.approx(table["label"].mean(), rel=0.01)
+    assert deviation == pytest.approx(table["label"].std(), rel=0.3)
 
 
 @pytest.mark.medium
