@@ -130,7 +130,7 @@ def test_a_network_that_does_not_fit_is_told_of() -> None:
     [
         (OSError(errno.ENOSPC, "No space left on device"), "the disk is full; make room and resume"),
         (MemoryError(), "there is not enough memory; take a smaller network"),
-        (RecursionError("maximum recursion depth exceeded"), "something that was read is nested too deeply"),
+        (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
         (OverflowError("int too large to convert to float"), "a number is too large (int too large to convert"),
     ],
 )
@@ -142,7 +142,9 @@ def test_what_there_is_not_enough_of_is_said(
 
     monkeypatch.setattr(app, "app", fail)
     assert app.main(["list"]) == 2
-    assert capsys.readouterr().err.startswith(f"coterie: {said}")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("coterie: ")
+    assert said in line
 
 
 def test_an_error_of_the_program_is_no_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,20 +55,20 @@ Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden gro
 
   coterie diagnose clients.csv     do these clients fall into groups?
   coterie auto clients.csv         choose what to train for whom, and train it
-  coterie list methods             what there is; with a name, its settings
+  coterie list methods             all methods; with a name, its settings
   coterie run fesem --name first   train; the run gets a folder, runs/first
   coterie show first               its rounds as a table, or runs compared
   coterie report first             rebuild its page; --against RUN, --charts DIR
   coterie watch                    every run on a live page
-  coterie new experiment.toml      every setting in a file to edit, and then
-  coterie schema                   what a file may hold, for editors
-  coterie explain experiment.toml  what it will take: memory, time, bytes
+  coterie new experiment.toml      a file with every setting, to edit
+  coterie schema                   the file's JSON Schema, for editors
+  coterie explain experiment.toml  the memory, time and bytes it will need
   coterie run experiment.toml      run it
-  coterie compare fedavg fesem     methods over seeds: a table, a page
-  coterie reproduce --list         published tables, to run again
+  coterie compare fedavg fesem     methods over several seeds: a table, a page
+  coterie reproduce --list         published tables that can be run again
   coterie predict first --data F   use a trained model on other data
   coterie export first --to F      the model as safetensors or ONNX
-  coterie flower demo              real clients, data and keys of their own
+  coterie flower demo              a server and clients as processes, with TLS
 
 Every command has its own [bold]--help[/].
 """
@@ -155,7 +155,7 @@ def _say_exhausted(error: Exception) -> str | None:
         strerror = f"({error.strerror}); name another file or folder"
         return None if error.filename is None else f"{str(error.filename)!r} cannot be used {strerror}"
     if isinstance(error, RecursionError):
-        return "something that was read is nested too deeply; write it flatter"
+        return "the input is nested too deeply; use fewer levels"
     if isinstance(error, OverflowError):
         return f"a number is too large ({error}); take a smaller one"
     if not isinstance(error, MemoryError | RuntimeError):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from coterie.studies.auto import Choice
 
 HELP = """
-Choose what to train for whom: one model, groups, personal models, or everybody alone. Then train that.
+Choose what to train for whom (one model, groups, personal models, or each client alone), and train it.
 
 Examples:
 
@@ -28,9 +28,9 @@ Examples:
 
 Every candidate trains at several learning rates, and then from several seeds. Validation samples of the clients
 decide; test samples are never looked at. The simplest candidate within one standard error of the best is chosen.
-It is written as an ordinary experiment, which trains on the validation samples, too, and is then run.
+The choice is written as an ordinary experiment and run. That run trains on the validation samples, too.
 
-An interrupted search goes on with the same command. What [bold]coterie diagnose[/] takes, this takes.
+The same command continues an interrupted search. It takes the same input as [bold]coterie diagnose[/].
 """
 
 FOLDER = "comparisons"
@@ -47,12 +47,12 @@ def auto(
     options: dict[str, Any],
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N", help="How often each candidate is trained at its best rate; default 3."),
+        typer.Option(metavar="N", help="Seeds with which each candidate trains at its best rate; default 3."),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="NAME,…", help="Candidates to try, with commas between; all without it.")
+        str | None, typer.Option(metavar="NAME,…", help="Candidates to try, separated by commas; default: all.")
     ] = None,
-    train: Annotated[bool, typer.Option("--run/--no-run", help="Run what was chosen, too.")] = True,
+    train: Annotated[bool, typer.Option("--run/--no-run", help="Also run the choice.")] = True,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The search's name.")] = None,
     jobs: Jobs = None,
     folder: RunsFolder = "runs",

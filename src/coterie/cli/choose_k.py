@@ -14,17 +14,17 @@ from coterie.errors import BadInput, print_escaped
 HELP = """
 Choose the number of groups by training: each number for three rounds, on at most 100 clients a round.
 
-So FeSEM's paper chooses its K (section 5.2). Scores are of validation samples, over three seeds, and all numbers
-meet the same clients and draws. [bold]coterie diagnose[/] looks for groups by a test instead, which needs no
-rounds and also says where there are none.
+FeSEM's paper chooses its K like this (section 5.2). Scores are means over three seeds on validation samples, and
+every number is tried on the same clients with the same draws. [bold]coterie diagnose[/] uses a test instead, which
+needs no rounds and can also find that there are no groups.
 
 Examples:
 
   coterie choose-k digits --split 'rotated(4)' --clients 40
   coterie choose-k experiment.toml --most 8 --seeds 5
 
-The method is that of an experiment, where it has a number of groups, and else FeSEM. Runs that are finished are
-never run twice.
+The method is the experiment's if it takes a number of groups, and FeSEM otherwise. Finished runs are never
+repeated.
 """
 
 
@@ -37,7 +37,7 @@ def add(app: typer.Typer) -> None:
 def choose_k(
     what: Source,
     options: dict[str, Any],
-    most: Annotated[int, typer.Option(metavar="K", min=2, max=64, help="The largest number that is tried.")] = 6,
+    most: Annotated[int, typer.Option(metavar="K", min=2, max=64, help="The largest number of groups to try.")] = 6,
     seeds: Annotated[int, typer.Option(metavar="N", min=2, max=100, help="How many seeds.")] = 3,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Rounds of each run.")] = 3,
     jobs: Jobs = None,
@@ -85,7 +85,9 @@ def choose_k(
     ]
     make_console().print(to_rich(Table(["K", f"{metric.title}, on validation samples", ""], rows)))
     alike = [str(one.clusters) for one in tried if one.is_alike and one.clusters != best]
-    say(f"choose  method.clusters = {best}" + (f"; it cannot be told from {', '.join(alike)}" if alike else ""))
+    say(
+        f"choose  method.clusters = {best}" + (f"; {', '.join(alike)} score the same within noise" if alike else "")
+    )
     print_escaped(f"runs    {cells}")
 
 

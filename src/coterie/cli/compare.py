@@ -49,12 +49,12 @@ Examples:
   coterie compare 'fesem@two(clusters=2)' 'fesem@four(clusters=4)'
   coterie compare fedavg ditto --tune 12 --sampler tpe --prune
   coterie compare comparison.toml               settings, grids, methods with labels
-  coterie compare comparisons/NAME              go on with one, or print it again
+  coterie compare comparisons/NAME              continue a comparison, or print it again
 
-A run that is finished is never run twice: the same command goes on where it was stopped, or prints at once.
+Finished runs are never repeated: the same command continues where it was stopped, or prints the results at once.
 
-What a method says itself goes before --set, and --set before an option. A setting that only some of the methods
-have goes to those.
+A method's own settings override --set, and --set overrides an option. A setting that only some of the methods have
+applies to those.
 """
 
 FAILED = 1
@@ -82,20 +82,22 @@ def compare(
     network: Network = None,
     holdout_clients: HoldoutClients = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="N|A,B,C", help="How many seeds, from 0 on, or which; 3 if not said.")
+        str | None,
+        typer.Option(metavar="N|A,B,C", help="How many seeds, counted from 0, or a list of seeds; default 3."),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="Whom the others are held against; else the first.")
+        str | None,
+        typer.Option(metavar="METHOD", help="The method that the others are compared with; default: the first."),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(metavar="A", help="The accuracy, or error, to reach; else what the baseline has in the end."),
+        typer.Option(metavar="A", help="The accuracy or error to reach; default: the baseline's last."),
     ] = None,
     equal: Annotated[
         str | None,
         typer.Option(
             metavar="rounds|passes",
-            help="What all methods have as much of; with passes, a method ends once its clients trained as long.",
+            help="Give all methods as many rounds, or as many local passes over the clients' samples.",
         ),
     ] = None,
     tune: Annotated[
@@ -107,17 +109,23 @@ def compare(
         typer.Option(metavar="grid|random|tpe", help="How trials are drawn; random and tpe need coterie\\[tune]."),
     ] = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="End the worse half of each four trials early, at equal rounds for all.")
+        bool,
+        typer.Option(
+            "--prune",
+            help="Stop the worse two of every four trials early; all methods get the same number of rounds.",
+        ),
     ] = False,
     refit: Annotated[
-        bool, typer.Option("--refit", help="Train the runs that count on validation samples, too.")
+        bool, typer.Option("--refit", help="Train the final runs on the validation samples, too.")
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting that all have in common; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting for all methods; repeatable."),
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The comparison's name.")] = None,
-    folder: Annotated[str | None, typer.Option(metavar="DIR", help="Where its folder is made.")] = None,
+    folder: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where the comparison's folder is made.")
+    ] = None,
     imports: Imports = None,
     allow: Allow = None,
     jobs: Jobs = None,
@@ -290,7 +298,7 @@ def _make_comparison(tables: Mapping[str, Any], changes: Mapping[str, Any], text
     for setting in comparison.settings:
         for section, table in setting.tables.items():
             problems += [
-                f"{section}.{key} cannot be said for all: the setting {setting.name} says it itself"
+                f"{section}.{key} cannot be set for all: the setting {setting.name} sets it itself"
                 for key in table
                 if f"{section}.{key}" in common
             ]

@@ -11,12 +11,12 @@ from coterie.cli.completion import complete_runs
 from coterie.cli.options import RunsFolder, find_run
 
 HELP = """
-Price runs by a table of devices: how long they would last, and how much energy the clients' devices would spend.
+Estimate from a table of devices how long runs would take, and how much energy the devices would use.
 
-The table is a CSV file with a row a kind of device; clients have these in turn. Its columns are device (a name),
-seconds_per_sample and joules_per_sample of training, up_mbit, down_mbit, up_watts and down_watts of the link, and
-on_seconds and off_seconds of a device that comes and goes. A column that is left out costs nothing; a link has 2
-Mbit/s.
+The table is a CSV file with one row for each kind of device. The first client has the first kind, the second client
+the second kind, and so on in turn. The columns are device (a name), seconds_per_sample and joules_per_sample of
+training, up_mbit, down_mbit, up_watts and down_watts of the link, and on_seconds and off_seconds of a device that
+switches on and off. A missing column costs nothing; a link without a speed has 2 Mbit/s.
 """
 
 

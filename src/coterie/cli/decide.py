@@ -92,16 +92,16 @@ class _Search:
             if not left:
                 break
             if not self._run_cells(left, seeds):
-                self._say(f"the time is up before the look at {seeds} seeds")
+                self._say(f"the time was up before all runs with {seeds} seeds were finished")
                 return False
             self.found = self._decision.measure(seeds, self._pool, self.failed)
             looks = dict(zip(self._decision.claims, self._decision.look(self.found), strict=True))
-            self._say(f"look {number} of {len(LOOKS)}, {seeds} seeds")
+            self._say(f"test {number} of at most {len(LOOKS)}, with {seeds} seeds")
             for i in left:
                 self._say(f"  {_describe(looks[i], seeds)}")
             left = [i for i in left if not looks[i].end]
         if left:
-            self._say(f"not decided by {LOOKS[-1]} seeds, after which none is added")
+            self._say(f"not decided with {LOOKS[-1]} seeds, and no more are added")
         return True
 
     def _run_cells(self, claims: Sequence[int], seeds: int) -> bool:

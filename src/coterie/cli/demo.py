@@ -39,7 +39,7 @@ def add(app: typer.Typer) -> None:
 
 def demo(
     folder: RunsFolder = "runs",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root of all randomness.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Find four hidden groups among 20 clients: FedAvg, IFCA and FeSEM side by side, offline."""
     from coterie.cli.live import exit_on_interrupt

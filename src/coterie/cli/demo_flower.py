@@ -33,8 +33,8 @@ WRITERS, DIGITS = "mnist-writers", "digits"
 INTRODUCTION = (
     "A server and three clients, each a process of its own, talk over TLS on this machine;",
     "each client proves itself with its key. {whose}",
-    "The images of the second one lie upside down. Nobody tells the server; no image leaves",
-    "its client. FeSEM is to find out who belongs together.",
+    "The images of the second client are upside down. The server is not told, and no image",
+    "leaves its client. FeSEM has to find out which clients belong together.",
 )
 
 WHOSE = {
@@ -127,7 +127,7 @@ def _train(deployment: Deployment, app: Path, folder: str, say: Callable[[str], 
 def _progress(standing: FederationStatus) -> str:
     online = sum(client.online for client in standing.clients)
     if not standing.round:
-        return f"{online} clients are here; first round …"
+        return f"{online} clients are connected; first round …"
     groups = _format_groups([client.group for client in standing.clients])
     return f"round {standing.round}/{standing.of}  {online} clients  groups {groups}"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from coterie.runs.schema.experiment import Experiment
 
 HELP = """
-Say whether clients fall into groups, which, and who gains by what. No model is trained to an end.
+Find out whether clients fall into groups, which ones, and who would gain from what. No model is trained to the end.
 
 Examples:
 
@@ -39,15 +39,15 @@ Examples:
   coterie diagnose first
   coterie diagnose digits --split 'rotated(4)' --clients 40
 
-Each client trains for some steps on either half of its data, from a few initial models. If all clients draw from
-one population, its own halves are no nearer to each other than to strangers' halves: that is tested, exactly.
-What clients differ in is told from how often classes are, and what their inputs are like.
-A few rounds then train a model for all, one for each group, and what a client can make of them or alone, each
-without a part of everybody's samples, which scores them. Methods that suit what was found come last, with what
-[bold]coterie explain[/] says of their costs.
+Each client trains for some steps on each half of its data, from a few initial models. If all clients' data come
+from one population, a client's two halves are no nearer to each other than to other clients' halves. An exact test
+checks that. Class frequencies and the inputs then show in what clients differ.
+Next, a few rounds train one model for all, a model for each group, and personal and local models of each client.
+Each model is scored on samples that were left out of its training. Last come the methods that suit these clients,
+with the costs that [bold]coterie explain[/] predicts.
 
-A dataset, a file or a folder of data is what --data takes in [bold]coterie run[/]; of an experiment or a run it is
-the data, the network and the local solver that count, and an option overrides what the file says.
+Data are what --data takes in [bold]coterie run[/]: a dataset, a file or a folder. Of an experiment or a run only
+the data, the network and the local training are used; options override what the file says.
 """
 
 Source = Annotated[
@@ -68,23 +68,27 @@ def diagnose(
     what: Source,
     options: dict[str, Any],
     alpha: Annotated[
-        float, typer.Option(metavar="A", help="Error level: how often one population may be divided.")
+        float, typer.Option(metavar="A", help="Error level: how often clients of one population may be divided.")
     ] = 0.05,
-    starts: Annotated[int, typer.Option(metavar="N", help="Initial models; more make groups steadier.")] = 4,
+    starts: Annotated[
+        int, typer.Option(metavar="N", help="Number of initial models; more make the groups more stable.")
+    ] = 4,
     gains: Annotated[
         bool,
-        typer.Option("--gains/--no-gains", help="Find out who gains by what, too; most of the time goes there."),
+        typer.Option("--gains/--no-gains", help="Also find out who gains from what; this takes most of the time."),
     ] = True,
     losses: Annotated[
         bool,
-        typer.Option("--losses/--no-losses", help="Ask what each other's models lose, too; decides nothing."),
+        typer.Option(
+            "--losses/--no-losses", help="Also compare losses under each other's models; the answer stays the same."
+        ),
     ] = False,
     layers: Annotated[
         bool,
-        typer.Option("--layers/--no-layers", help="Find out which layers tell the clients apart, too."),
+        typer.Option("--layers/--no-layers", help="Also find out in which layers the clients differ."),
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE.json", help="Write everything to this file, too.")
+        Path | None, typer.Option("--json", metavar="FILE.json", help="Also write everything to this file.")
     ] = None,
     write: Annotated[
         Path | None,

@@ -46,7 +46,7 @@ def commands(context: typer.Context) -> None:
 @flower.command()
 def demo(
     folder: Annotated[str, typer.Option(metavar="DIR", help="Where the run's folder is made.")] = "runs",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root of all randomness.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Find out which of three real clients belong together: a server, TLS and keys on this machine, offline."""
     from coterie.cli.live import exit_on_interrupt
@@ -75,8 +75,8 @@ def new(
 ) -> None:
     """Write a Flower app: an experiment with every setting, and a guide from rehearsal to real clients.
 
-    An experiment on a table of your own becomes one for clients who hold such tables: it says their columns,
-    classes and the values of text.
+    With --experiment, an experiment on a table of your own becomes one for clients who hold such tables. It names
+    their columns, their classes and the values of text.
     """
     from coterie.cli.flower_new import leave_data_with_clients, write_app
     from coterie.clients.data import DATASETS
@@ -102,7 +102,7 @@ def new(
     elif found.data.is_remote:
         print_escaped(f"{where} is written")
     else:
-        print_escaped(f"{where} is written; a rehearsal: each client uses its part of {found.data.name}")
+        print_escaped(f"{where} is written for a rehearsal: each client uses its part of {found.data.name}")
     print_escaped(f"next: {where}/README.md")
 
 
@@ -119,7 +119,7 @@ def keys(
 ) -> None:
     """Make a certificate for the server and a key pair for each client; nothing is ever overwritten.
 
-    Where DIR has certificates already, clients alone are added.
+    If DIR has certificates already, only clients are added.
     """
     from coterie.shipping.flower.keys import make_keys
 
@@ -147,7 +147,7 @@ def data(
     ):
         print_escaped(f"{path}  {name}, {sizes[1] - sizes[0]} samples")
     print_escaped(
-        f'the data of clients who load them: name = "remote", clients = {federation.n}, '
+        f'clients who load these files need in [data]: name = "remote", clients = {federation.n}, '
         f"features = {list(federation.features)}, classes = {federation.classes}"
     )
 

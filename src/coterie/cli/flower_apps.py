@@ -104,4 +104,4 @@ def diagnose_federation(grid: Grid, context: Context, place: Path) -> None:
     for sentence in write_files(diagnosis, suggestions, experiment, said, *files):
         say(sentence)
     if suggestions:
-        say(f"next    put {files[2]} in the place of the app's experiment, and run it")
+        say(f"next    replace the app's experiment with {files[2]}, and run it")

@@ -194,7 +194,9 @@ def _read_offers(kind: str, known: Mapping[str, str]) -> tuple[dict[str, str], l
         elif name not in known:
             found[name] = " ".join(filter(None, [first_sentence(some[0].summary()), f"(package {packages})"]))
         elif "torch" not in sys.modules:
-            clashes.append(f"{name!r} of the package {packages} cannot be used by its name, which is Coterie's own")
+            clashes.append(
+                f"{name!r} of the package {packages} cannot be used by that name, which belongs to Coterie itself"
+            )
     return found, clashes
 
 

@@ -45,7 +45,9 @@ Data = Annotated[
 Split = Annotated[
     str | None,
     typer.Option(
-        metavar="SPEC", help="Who holds what: coterie list splits.", autocompletion=complete_names("splits")
+        metavar="SPEC",
+        help="How samples are dealt to clients: coterie list splits.",
+        autocompletion=complete_names("splits"),
     ),
 ]
 Clients = Annotated[str | None, typer.Option(metavar="N", help="How many clients.")]
@@ -60,9 +62,9 @@ Network = Annotated[
     ),
 ]
 HoldoutClients = Annotated[
-    str | None, typer.Option(metavar="F", help="Share of the clients who join only when training has ended.")
+    str | None, typer.Option(metavar="F", help="Share of the clients who join after training has ended.")
 ]
-Seed = Annotated[str | None, typer.Option(metavar="N", help="Root of all randomness.")]
+Seed = Annotated[str | None, typer.Option(metavar="N", help="Seed of all random numbers.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -86,7 +88,7 @@ Imports = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE",
-        help="Import this module first, for what it registers; repeatable.",
+        help="Import this module first, so that what it registers can be named; repeatable.",
         callback=_give,
     ),
 ]
@@ -94,26 +96,26 @@ Allow = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE:OBJECT",
-        help="What a file may import: an object of yours, or a MODULE; repeatable.",
+        help="Let a file import this object of yours, or all of a MODULE; repeatable.",
         callback=_allow,
     ),
 ]
 Observers = Annotated[
     list[str] | None,
-    typer.Option("--observer", metavar="NAME", help="Who watches: coterie list observers; repeatable."),
+    typer.Option("--observer", metavar="NAME", help="An observer of the run: coterie list observers; repeatable."),
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option(metavar="mlflow|tensorboard|wandb|csv", help="Tell this tracker of every round, too; repeatable."),
+    typer.Option(metavar="mlflow|tensorboard|wandb|csv", help="Also log every round to this tracker; repeatable."),
 ]
-Workers = Annotated[str | None, typer.Option(metavar="N", help="Worker processes; else one per core.")]
+Workers = Annotated[str | None, typer.Option(metavar="N", help="Worker processes; default: one per core.")]
 Engine = Annotated[str | None, typer.Option(metavar="auto|sequential|batched|gpu", help="How clients train.")]
 Runtime = Annotated[str | None, typer.Option("--runtime", metavar="local|ray", help="Where clients train.")]
 RayAddress = Annotated[
     str | None,
-    typer.Option(metavar="auto|HOST:PORT", help="The Ray cluster; without it, a Ray of its own on this machine."),
+    typer.Option(metavar="auto|HOST:PORT", help="The Ray cluster; default: a new one on this machine."),
 ]
-Jobs = Annotated[str | None, typer.Option(metavar="N", help="Runs at a time; else one per core.")]
+Jobs = Annotated[str | None, typer.Option(metavar="N", help="Runs at a time; default: one per core.")]
 Against = Annotated[
     list[str] | None,
     typer.Option(
@@ -123,7 +125,7 @@ Against = Annotated[
 Baselines = Annotated[
     str | None,
     typer.Option(
-        metavar="cheap|all|none", help="Run FedAvg (+ FT) and local-only beside it; without -q, if cheap."
+        metavar="cheap|all|none", help="Also run FedAvg (+ FT) and local-only; default: cheap, with -q none."
     ),
 ]
 Charts = Annotated[Path | None, typer.Option(metavar="DIR", help="Save each chart there as SVG and PNG.")]

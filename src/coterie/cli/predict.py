@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from coterie.shipping.model.trained import About, Trained
 
 HELP = """
-Predict with a trained model, a client's or a group's: classes, numbers, or whatever it learnt.
+Predict classes, numbers or whatever was learnt, with the trained model of a client or of a group.
 
 Examples:
 
@@ -30,11 +30,11 @@ Examples:
   coterie predict model.safetensors --data new.npz
   coterie predict first --data new.csv --keep patient --out predicted.csv
 
-The model is that of a run after its last checkpoint, of a client's state folder on a real federation, or of a
-file that [bold]coterie export[/] wrote. A client's is the one that it was evaluated with. Data need no labels; with
-them, the accuracy or the task's metrics are printed too. Where they say whose they are, each sample gets its
-client's own model. What is written says which sample is which (its row, its client, the columns that
-[bold]--keep[/] names) and whose model answered.
+The model comes from a run's last checkpoint, from a client's state folder on a real federation, or from a file
+that [bold]coterie export[/] wrote. A client's model is the one that it was evaluated with. Data need no labels; if
+they have labels, the accuracy or the task's metrics are printed too. If the data name each sample's client, that
+client's model predicts the sample. [bold]--out[/] writes beside each prediction the sample's row, its client, the
+columns that [bold]--keep[/] names, and whose model predicted it.
 """
 
 ModelSource = Annotated[

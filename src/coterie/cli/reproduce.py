@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coterie.studies.papers.result import Result
 
 HELP = """
-Run a published table or figure again, and hold it against what was printed, claim by claim.
+Run a published table or figure again, and compare the results with the paper, claim by claim.
 
 Examples:
 
@@ -29,13 +29,13 @@ Examples:
   coterie reproduce all --scale medium --jobs 8   all of them
   coterie reproduce dcpfl-fig5 --decide 0.5       add seeds until its main claim is decided, half an hour at most
 
-With --decide the methods of an item's main claims alone are run, from the same draws and from more and more
-seeds: 4, 6, 8, 11, 14, 18, 24, 32. After each of these the claims are judged, at 1 %, so that a verdict is wrong
-in 5 % of the cases over all looks together. Seeds are added until each claim is decided, or its interval excludes
-the published difference.
+--decide runs only the methods of an item's main claims, all with the same draws, from 4, 6, 8, 11, 14, 18, 24 and
+32 seeds. After each of these numbers the claims are tested at 1 %, so that over all tests together a verdict is
+wrong in 5 % of the cases. Seeds are added until each claim is decided, or its interval excludes the published
+difference.
 
-A run that is finished is never run twice: the same command goes on where it was stopped, or prints at once. With
-all and --keep, items whose kept result is up to date are left out; one that is named is always run.
+Finished runs are never repeated: the same command continues where it was stopped, or prints the results at once.
+all with --keep leaves out items whose kept result is up to date; an item that is named always runs.
 """
 
 DEFAULT_SCALE = "small"
@@ -56,9 +56,7 @@ def reproduce(
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option(
-            metavar="small|medium|large|full", help=f"How much of it is run; {DEFAULT_SCALE} if not said."
-        ),
+        typer.Option(metavar="small|medium|large|full", help=f"How large the runs are; default {DEFAULT_SCALE}."),
     ] = None,
     jobs: Jobs = None,
     decide: Annotated[
@@ -66,33 +64,35 @@ def reproduce(
         typer.Option(
             metavar="HOURS",
             min=0,
-            help="Add seeds to the methods of main claims until these are decided, for so many hours at most.",
+            help="Add seeds until the main claims are decided, for at most this many hours.",
         ),
     ] = None,
     folder: Annotated[str, typer.Option(metavar="DIR", help="Where results and runs are.")] = "reproductions",
     keep: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where results are kept: each is copied there, as ITEM-SCALE.json."),
+        typer.Option(metavar="DIR", help="Copy each result there, as ITEM-SCALE.json."),
     ] = None,
     write: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.md",
-            help="Write a page on all items from the results kept in the folder FILE, and their verdicts anew.",
+            help="Write a page on all items from the results in the folder FILE, and judge their claims anew.",
         ),
     ] = None,
     front: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE.md",
-            help="With --write: put its table of main claims between its marks there; may be given several times.",
+            help="With --write: also put the table of main claims between the marks in this page; repeatable.",
         ),
     ] = None,
     list_: Annotated[
         bool,
-        typer.Option("--list", help="List what there is, and what --folder and --keep hold of it."),
+        typer.Option("--list", help="List all items, and the results that --folder and --keep hold."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print where the results are, and no more.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print where the results are, and nothing else.")
+    ] = False,
 ) -> None:
     """Run published tables and figures again, or list them."""
     from coterie.cli.live import exit_on_interrupt
@@ -103,7 +103,7 @@ def reproduce(
         raise BadInput("--front is not possible alone; it goes with --write, whose table it repeats")
     given = {"--scale": scale, "--jobs": jobs, "--decide": decide, **({} if list_ else {"--keep": keep})}
     if not items and (idle := [option for option, value in given.items() if value is not None]):
-        raise BadInput(f"{', '.join(idle)} is for items that are run, and none is named; name one, or all")
+        raise BadInput(f"{', '.join(idle)} needs an item to run; name one, or all")
     if list_ or (not items and write is None):
         _print_items(Path(folder), keep)
         return
@@ -176,9 +176,9 @@ def _print_items(folder: Path, keep: Path | None) -> None:
     if problems:
         raise BadInput(problems)
     if keep is None:
-        say(f"results are those in {folder}; with --keep {REPOSITORY_RESULTS} also those of Coterie's repository")
+        say(f"these are the results in {folder}; --keep {REPOSITORY_RESULTS} adds those of Coterie's repository")
     else:
-        say(f"results are those in {keep} and {folder}")
+        say(f"these are the results in {keep} and {folder}")
     say(f"run one with: coterie reproduce ITEM --scale {DEFAULT_SCALE}")
 
 

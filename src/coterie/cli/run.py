@@ -37,7 +37,7 @@ BASELINES = ("cheap", "all", "none")
 """What `--baselines` can be."""
 
 HELP = """
-Train a federation with a method, or as an experiment file says, and write a report page.
+Train a federation with a method or from an experiment file, and write a report page.
 
 Examples:
 
@@ -47,9 +47,9 @@ Examples:
   coterie run experiment.toml --seed 1 --name second --against first
   coterie run fesem --track tensorboard
 
-An option goes before what the file says, and --set before an option.
+An option overrides the file, and --set overrides an option.
 
-Ctrl-C saves the state and says how to go on. Next comes [bold]coterie show RUN[/].
+Ctrl-C saves the state and prints the command that resumes. [bold]coterie show RUN[/] prints the results.
 """
 
 
@@ -135,7 +135,7 @@ def train(
             compared_runs.write_against(folder, others)
         exit_interrupted(folder.path, result.rounds.height)
     page = folder.path / "report.html"
-    again = f"interrupted; the run is finished, and the rest comes with: {resume_command(folder.path)}"
+    again = f"interrupted; the run is finished; add its baselines and page with: {resume_command(folder.path)}"
     ended = before is not None and before.state == "finished"  # and to be left as it is, unless something is open
     usual = "none" if quiet or (ended and not (folder.path / BESIDE).exists()) else "cheap"
     if added := _run_baselines(folder, baselines or usual, again, quiet):
@@ -145,7 +145,7 @@ def train(
     written: Path | None = page
     if before is None or folder.progress() != before or others is not None or not page.exists():
         with exit_on_interrupt(
-            f"interrupted; the run is finished, and its page comes with: coterie report {run_argument(folder.path)}"
+            f"interrupted; the run is finished; write its page with: coterie report {run_argument(folder.path)}"
         ):
             if not quiet:
                 say("writing the page …")

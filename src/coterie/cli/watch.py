@@ -26,7 +26,7 @@ Examples:
   coterie watch comparisons/NAME/cells  those of a comparison
 
 The page is for this machine alone: it listens on the loopback, and its address has a random token. Ctrl-C ends it;
-runs go on. A run that is resumed from the page may have imported what [bold]--allow[/] names, and nothing else.
+runs go on. A run that is resumed from the page may import what [bold]--allow[/] names, and nothing else.
 """
 
 
@@ -37,7 +37,7 @@ def add(app: typer.Typer) -> None:
 
 def watch(
     folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where run folders are.")] = "runs",
-    port: Annotated[str | None, typer.Option(metavar="N", help="The port; else a free one.")] = None,
+    port: Annotated[str | None, typer.Option(metavar="N", help="The port; default: a free one.")] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page, if this is a terminal.")
     ] = True,

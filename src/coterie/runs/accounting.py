@@ -59,7 +59,7 @@ def find_noise(epsilon: float, releases: Releases, delta: float) -> float:
         low, high = high, 2 * high
         if high > MOST_NOISE:
             raise BadInput(
-                f"privacy.epsilon = {epsilon:g} is not possible where {releases.times:,} times something is told; "
+                f"privacy.epsilon = {epsilon:g} is not possible with {releases.times:,} noisy releases; "
                 "it must be larger"
             )
     while low > 0.02 and find_epsilon(low, releases, delta) <= epsilon:

@@ -72,9 +72,9 @@ def plan_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
     seconds = float(folder.rounds()["seconds"].sum())
     why = ""
     if experiment.data.is_remote:
-        why = "clients who hold their own data are asked for no more than the run itself"
+        why = "clients who hold their own data train for the run itself and nothing more"
     elif experiment.privacy.kind:
-        why = "each run beside a promise of privacy spends one of its own"
+        why = "each further run would spend a privacy budget of its own"
     elif seconds > CHEAP_SECONDS and not always:
         why = (
             f"the rounds of the run took {seconds:,.0f} s, more than {CHEAP_SECONDS:.0f} s; "

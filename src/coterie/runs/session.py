@@ -194,7 +194,9 @@ class Session:
         if self._secret and not folder.secret():
             folder.write_secret(self._secret)
             if 0 < self.done < self.experiment.run.rounds:
-                warnings.append(f"{SECRET} is gone: from here on, noise is other than it would have been")
+                warnings.append(
+                    f"{SECRET} is missing: from here on, the noise differs from that of an uninterrupted run"
+                )
         folder.check_tables(self.done)
         self.tell(warnings)
         if not folder.environment():  # killed before it was written
@@ -265,7 +267,7 @@ class Session:
         found = [*self.population.notes, *self.method.warnings(self.server, self.experiment.run.rounds)]
         if self.method.needs.validation and (few := self._count_unvalidated()):
             found.append(
-                f"{few} of {self.server.n} clients have no validation samples and no say where "
+                f"{few} of {self.server.n} clients have no validation samples, and do not count where "
                 f"{self.experiment.method.name} decides by them"
             )
         if self.adds_noise and self.experiment.evaluation.evaluated == "local":

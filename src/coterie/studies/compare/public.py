@@ -33,7 +33,7 @@ def describe(comparison: Comparison) -> list[str]:
         count = f"{needing[0].experiment.data.public:,} public samples on the server"
         where = f"{setting.name}: " if setting.name else ""
         found.append(
-            f"{where}{methods} look{'s' * (len(needing) == 1)} at {count}; where the data have none of their own, "
-            "the clients of all methods do without these"
+            f"{where}{methods} look{'s' * (len(needing) == 1)} at {count}; if the data have no public samples, "
+            "these are taken from the clients, for all methods alike"
         )
     return found

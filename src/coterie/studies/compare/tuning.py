@@ -263,21 +263,19 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
             own = tuning.filter(setting=setting.name, method=method.name)
             where = " in ".join(filter(None, [method.name, setting.name]))
             if not own.height and (other := other_method(first[setting.name, method.name])):
-                found.append(
-                    f"{where}: not tuned; with its settings, and with all others that were tried, it is {other}"
-                )
+                found.append(f"{where}: not tuned, because with every setting of its grid it is {other}")
                 continue
             if own.height < trials:
                 space = "grid" if own["points"].null_count() == 0 else "ranges"
                 found.append(
-                    f"{where}: {own.height} of {trials} trials, for no other settings of its {space} can run"
+                    f"{where}: {own.height} of {trials} trials, because no other settings of its {space} can run"
                 )
             tied = own["tied"].sum()
             if tied:
                 others = own.filter(~pl.col("pruned"))["value"].count() - 1
                 found.append(
-                    f"{where}: {tied} of {others} other trials tie with the pick within noise, paired by client on "
-                    "validation samples"
+                    f"{where}: {tied} of {others} other trials score the same as the pick within noise, paired by "
+                    "client on validation samples"
                 )
             if lost := own["value"].null_count():
                 found.append(
