@@ -99,7 +99,7 @@ def test_a_leaf_that_never_rests_says_how_near_it_came() -> None:
     ):
         given: dict[str, Any] = {"ratio": 50.0, **settings}
         said = remark(train(CFL(**given), federation, 8))
-        found = re.search(r"never came to rest: .* shorter than ([\d.e+-]+) times eps1 \(method\.(\w+)\)$", said)
+        found = re.search(r"shorter than ([\d.e+-]+) times eps1 \(method\.(\w+)\)$", said)
         assert found is not None
         assert found[2] == name
         enough = given[name] * (float(found[1]) * 1.01) ** of
@@ -157,4 +157,5 @@ def test_where_too_few_have_halves_nothing_is_refused() -> None:
 
 def test_two_clients_are_not_told_that_more_should_take_part() -> None:
     sentence = remark(train(CFL(), planted("incongruent", 2, clients=2), 6))
-    assert sentence == "no groups came about: a leaf of one or two clients is never cut, and there are no more"
+    assert sentence.startswith("no groups came about: ")
+    assert "participation" not in sentence

@@ -125,8 +125,8 @@ class Aggregation(Aggregator, Section):
             "fltrust",
         ],
         Field(
-            description="how the models of a group become its centre: the weighted mean, or an estimate that a few "
-            "hostile clients cannot move far, in which every client counts once"
+            description="how the models of a group are averaged: by the weighted mean, or by a robust estimate, "
+            "which a few hostile clients cannot move far and in which every client counts once"
         ),
     ] = "mean"
     hostile: Annotated[
@@ -134,31 +134,37 @@ class Aggregation(Aggregator, Section):
         Field(
             ge=0,
             lt=0.5,
-            description="share of each group's clients that are taken to be hostile (trimmed-mean, krum, "
-            "multi-krum, bulyan); without it, 0.2",
+            description="assumed share of hostile clients in each group (trimmed-mean, krum, multi-krum, bulyan); "
+            "without it, 0.2",
         ),
     ] = None
     trusted: Annotated[
         tuple[str, ...] | None,
-        Field(min_length=1, description="names of clients whose updates all others' are held against (fltrust)"),
+        Field(
+            min_length=1,
+            description="names of the trusted clients, with whose updates all others are compared (fltrust)",
+        ),
     ] = None
     clip_norm: Annotated[
         float | None,
-        Field(gt=0, description="length to which a model's distance from its group's last centre is cut"),
+        Field(gt=0, description="norm to which a model's distance from its group's last centre is clipped"),
     ] = None
     norm_bound: Annotated[
         Annotated[float, Field(ge=1)] | Literal["off"],
-        Field(description="an update so many times as long as the median of its cohort is left out of the round"),
+        Field(
+            description="leave an update out of the round if it is so many times as long as the median of its "
+            "cohort"
+        ),
     ] = 100.0
     max_weight: Annotated[
         Annotated[float, Field(ge=1)] | Literal["off"],
-        Field(description="a client counts at most as so many times the median of samples"),
+        Field(description="largest weight of a client, as a multiple of the median number of samples"),
     ] = 100.0
     optimizer: Annotated[
         Optimizer | None,
         Field(
-            description="how a group's model moves to its clients' mean: by a step of sgd (FedAvgM), adagrad, adam "
-            "or yogi; without it, all the way"
+            description="the server's step from a group's model towards its clients' mean: sgd (FedAvgM), "
+            "adagrad, adam or yogi; without it, the mean replaces the model"
         ),
     ] = None
     server_lr: Annotated[
@@ -167,15 +173,17 @@ class Aggregation(Aggregator, Section):
     ] = None
     server_momentum: Annotated[
         float | None,
-        Field(ge=0, lt=1, description="share of its last step that it keeps; without it, 0.9, and 0 for adagrad"),
+        Field(ge=0, lt=1, description="momentum (beta 1); without it, 0.9, and 0 for adagrad"),
     ] = None
     server_decay: Annotated[
         float | None,
-        Field(ge=0, lt=1, description="what adam and yogi keep of squares (beta 2); without it, 0.99"),
+        Field(ge=0, lt=1, description="decay of the squares in adam and yogi (beta 2); without it, 0.99"),
     ] = None
     tau: Annotated[
         float | None,
-        Field(gt=0, description="how little adagrad, adam and yogi adapt; without it, 0.001"),
+        Field(
+            gt=0, description="tau of adagrad, adam and yogi: the larger, the less they adapt; without it, 0.001"
+        ),
     ] = None
 
     @model_validator(mode="after")

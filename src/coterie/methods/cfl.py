@@ -86,8 +86,8 @@ Weights = Annotated[Literal["samples", "uniform"], Field(description="a client's
 Gamma = Annotated[
     Annotated[float, Field(ge=0, le=1)] | Literal["noise"],
     Field(
-        description="the separation, 0 … 1, that sides must exceed; or noise: a test on halves of the members' "
-        "data must reject that they are of one distribution"
+        description="the separation, 0 … 1, that two sides must exceed; or noise: a test on halves of the "
+        "members' data must reject that both sides have one distribution"
     ),
 ]
 
@@ -220,9 +220,7 @@ class CFL(Method[CFLState]):
     persist_opt: Annotated[bool, Field(description="clients keep their solver's memory, as in CFL's code")] = False
     log_gaps: Annotated[
         Literal["chosen", "every"],
-        Field(
-            description="layers whose gaps are measured for the log: the compared ones, or every one, which costs"
-        ),
+        Field(description="layers whose gaps are logged: the compared ones, or all, which takes longer"),
     ] = "chosen"
 
     eps2_is_of_selected: ClassVar[bool] = False
@@ -272,17 +270,18 @@ class CFL(Method[CFLState]):
         if rounds < self.t_min:
             why = f"no leaf is tested before round {self.t_min} (method.t_min)"
         elif server.n <= 2:
-            why = "a leaf of one or two clients is never cut, and there are no more"
+            why = "a leaf of one or two clients is never split, and there are no larger ones"
         elif not tested:
             why = f"the updates of all {server.n} members of the leaf were known in too few rounds; "
             why += "raise run.participation, where it is below 1, or lower run.client_dropout"
         elif not rested:
             name, unit = self._rest
             times = shortest / unit if unit else math.inf
-            why = f"the leaf never came to rest: its mean update was never shorter than {times:.3g} times eps1 "
+            why = f"the leaf never converged: its mean update was never shorter than {times:.3g} times eps1 "
             why += f"(method.{name})"
         elif not unsuited:
-            why = f"the leaf's model suited all members: the longest update at rest was {longest:.3g} times eps2 "
+            why = f"the leaf's model suited all members: after convergence the longest update was {longest:.3g} "
+            "times eps2 "
             why += f"(method.{'ratio' if self.eps2 is None else 'eps2'})"
         elif not cut and self.gamma_max == NOISE:
             why = f"no cut could be tested: it takes {LEAST} members with two halves of data"
@@ -310,7 +309,7 @@ class CFL(Method[CFLState]):
         server = "its server compares single clients' updates"
         if self.gamma_max != NOISE:
             return PrivacySupport(server, UNTRIED, UNTRIED)
-        halves = "its clients train on halves of their samples and tell what comes of each"
+        halves = "its clients train on halves of their samples and report the result of each"
         return PrivacySupport(server, halves, halves)
 
     def start(self, server: ServerView) -> CFLState:

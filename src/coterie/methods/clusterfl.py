@@ -129,11 +129,16 @@ class ClusterFL(Method[ClusterFLState]):
     ] = 2e-3
     local_epochs: Annotated[int, Field(ge=0, description="passes over own data in a round")] = 20
     every: Annotated[int, Field(ge=1, description="rounds from one relation matrix to the next")] = 3
-    temperature: Annotated[float, Field(gt=0, description="of the outputs that are compared")] = 6.0
-    stop: Annotated[float, Field(ge=0, description="mean change of loss at which all ends; 0 for never")] = 1e-2
+    temperature: Annotated[float, Field(gt=0, description="temperature of the outputs that are compared")] = 6.0
+    stop: Annotated[
+        float, Field(ge=0, description="mean change of the loss at which training stops; 0 for never")
+    ] = 1e-2
     coupled: Annotated[
         bool,
-        Field(description="let clients count the constraint's products of their model with those it is mixed with"),
+        Field(
+            description="the client's objective includes the constraint's products of its model with the models "
+            "that it is mixed with"
+        ),
     ] = False
 
     def __post_init__(self) -> None:
@@ -169,7 +174,7 @@ class ClusterFL(Method[ClusterFLState]):
     @property
     def privacy_support(self) -> PrivacySupport:
         told = "its clients send their loss beside their model"
-        return PrivacySupport("its server relates single clients' models and hears their losses", told, told)
+        return PrivacySupport("its server relates single clients' models and receives their losses", told, told)
 
     def start(self, server: ServerView) -> ClusterFLState:
         return ClusterFLState.initial(server)

@@ -221,19 +221,25 @@ class DCPFL(Method[DCPFLState]):
     family = "clustered, hierarchical"
 
     t_start: Annotated[
-        int, Field(ge=0, description="how often clients take part, on average, before there is a dendrogram")
+        int, Field(ge=0, description="rounds of a client, on average, before the dendrogram is built")
     ] = 5
     window: Annotated[
         int, Field(ge=1, description="the window s: s + 1 losses are smoothed, or the next multiple of alpha")
     ] = 5
     t_obv: Annotated[int, Field(ge=1, description="rounds the radius must stay above its minimum")] = 3
     t_sp: Annotated[int, Field(ge=1, description="rounds after a rejected trial until the next candidate")] = 6
-    step: Annotated[float, Field(gt=0, le=1, description="by how much a cut is lowered"), Grid(0.1, 0.2, 0.4)] = 0.1
+    step: Annotated[float, Field(gt=0, le=1, description="how much lower the next cut is"), Grid(0.1, 0.2, 0.4)] = (
+        0.1
+    )
     alpha: Annotated[
-        int, Field(ge=1, description="period of low-discrepancy layers; 1 averages all always"), Grid(2, 3, 5)
+        int,
+        Field(ge=1, description="period in rounds of low-discrepancy layers; 1 averages all layers in every round"),
+        Grid(2, 3, 5),
     ] = 3
     threshold: Annotated[
-        float, Field(ge=0, description="low is below this share of the layers' mean"), Grid(0.05, 0.1, 0.2)
+        float,
+        Field(ge=0, description="a discrepancy below this share of the layers' mean is low"),
+        Grid(0.05, 0.1, 0.2),
     ] = 0.1
     scale: Annotated[
         Scaling,
@@ -327,8 +333,8 @@ class DCPFL(Method[DCPFLState]):
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        server = "its server compares single clients' models and hears their losses"
-        told = "its clients tell their loss in every round"
+        server = "its server compares single clients' models and receives their losses"
+        told = "its clients report their loss in every round"
         return PrivacySupport(server, told, told)
 
     def start(self, server: ServerView) -> DCPFLState:

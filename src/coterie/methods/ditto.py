@@ -44,7 +44,8 @@ class Ditto(OneModel):
         float, Field(ge=0, description="strength of the pull; 0.1 in FedCR's comparison"), Grid(0.1, 1.0, 2.0)
     ] = 1.0
     dynamic: Annotated[
-        bool, Field(description="each client takes of 0.1, 1 and 2 what does best on its validation data, not lam")
+        bool,
+        Field(description="each client chooses lam from 0.1, 1 and 2 by its validation data; lam itself is unused"),
     ] = False
     personal_epochs: Annotated[
         int | None, Field(ge=0, description="passes for the personal model (E_p); without it, those of a round")

@@ -53,13 +53,18 @@ class EMGroups(MixtureMethod[EMGroupsState]):
 
     clusters: Annotated[int, Field(ge=1, description="number of groups K"), Grid(2, 5)] = 5
     heat: Annotated[
-        float, Field(ge=1, description="what log-likelihoods are divided by in draws at first; 1 does not anneal")
+        float,
+        Field(
+            ge=1,
+            description="temperature: log-likelihoods are divided by it when groups are drawn at first; 1 does "
+            "not anneal",
+        ),
     ] = 2.0
-    cooling: Annotated[int, Field(ge=1, description="rounds in which the heat falls to 1")] = 8
+    cooling: Annotated[int, Field(ge=1, description="rounds in which the temperature falls to 1")] = 8
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        told = "its clients tell their shares of the groups"
+        told = "its clients report their shares of the groups"
         return PrivacySupport("its first models come of single clients', and " + told, told, told)
 
     def start(self, server: ServerView) -> EMGroupsState:

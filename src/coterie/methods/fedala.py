@@ -42,7 +42,9 @@ class FedALA(OneModel):
     layers: Annotated[
         int, Field(ge=1, description="last layers that are taken over weight by weight (p)"), Grid(1, 2)
     ] = 1
-    share: Annotated[float, Field(gt=0, le=1, description="share of a client's samples that decide (s)")] = 0.8
+    share: Annotated[
+        float, Field(gt=0, le=1, description="share of a client's samples that the weights are learnt from (s)")
+    ] = 0.8
     eta: Annotated[float, Field(ge=0, description="step of the weights"), Grid(0.1, 1.0)] = 1.0
 
     @property

@@ -47,7 +47,7 @@ class FedBABU(SharedLayers):
     ] = 5
     adapt: Annotated[
         Literal["all", "head"],
-        Field(description="what a client trains before an evaluation; head as in FedCR's code"),
+        Field(description="the part that a client trains before an evaluation; FedCR's code has head"),
     ] = "all"
     lr_drops: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],

@@ -164,7 +164,7 @@ class FedCPS(Method[FedCPSState]):
         Field(min_length=1, description="what clients choose from by their validation loss (grid, grid_steps)"),
     ] = GRID
     identity_samples: Annotated[
-        int, Field(ge=1, description="fresh samples that a client picks its cluster by")
+        int, Field(ge=1, description="fresh samples by which a client chooses its cluster")
     ] = 256
     init: Annotated[
         Init,
@@ -186,7 +186,9 @@ class FedCPS(Method[FedCPSState]):
         Literal["uniform", "samples"], Field(description="a client's weight in the means; Eq. 5 is uniform")
     ] = "uniform"
     freeze: Annotated[bool, Field(description="stop sending K heads when identities have settled")] = True
-    window: Annotated[int, Field(ge=1, description="participations without a change, where there was one")] = 5
+    window: Annotated[
+        int, Field(ge=1, description="rounds of a client without a change, after the first change")
+    ] = 5
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of K-means on sketches."""
@@ -216,7 +218,7 @@ class FedCPS(Method[FedCPSState]):
     @property
     def privacy_support(self) -> PrivacySupport:
         server = "its first models and its steps depend on what single clients choose"
-        chosen = "its clients tell which model they choose"
+        chosen = "its clients report which model they choose"
         return PrivacySupport(server, chosen, chosen)
 
     def start(self, server: ServerView) -> FedCPSState:

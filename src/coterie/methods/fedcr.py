@@ -63,7 +63,7 @@ class FedCR(SharedLayers):
     samples: Annotated[
         int, Field(ge=1, description="draws of the features, usually 12 to 18 (M)"), Grid(12, 15, 18)
     ] = 18
-    clip: Annotated[float, Field(ge=0, description="limit of a gradient's norm; 0 for none")] = 10.0
+    clip: Annotated[float, Field(ge=0, description="largest norm of a gradient; 0 for no limit")] = 10.0
     head_epochs: Annotated[int, Field(ge=0, description="passes for the head before the last evaluation")] = 10
 
     @property

@@ -52,7 +52,7 @@ class FedDANE(OneModel):
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        server = "its clients send a gradient and then a model, so that each is in two sums"
+        server = "its clients send a gradient and then a model, so that each client is in two sums"
         clients = "its clients send a gradient beside their model"
         return PrivacySupport(server, clients, "its clients send the gradient of all their samples")
 

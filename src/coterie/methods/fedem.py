@@ -55,8 +55,8 @@ class FedEM(MixtureMethod[FedEMState]):
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        told = "its clients tell their shares, and train several models on the same samples"
-        return PrivacySupport("its clients send several models, and tell their shares", told, told)
+        told = "its clients report their shares, and train several models on the same samples"
+        return PrivacySupport("its clients send several models, and report their shares", told, told)
 
     def start(self, server: ServerView) -> FedEMState:
         return FedEMState(draw_models(server, self.clusters), np.zeros((server.n, self.clusters)))

@@ -70,8 +70,8 @@ class FedPAC(OneModel):
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        told = "its clients tell means of their features beside their model"
-        return PrivacySupport(told, told, "its clients tell means of the features of their samples")
+        told = "its clients send means of their features beside their model"
+        return PrivacySupport(told, told, "its clients send means of the features of their samples")
 
     def start(self, server: ServerView) -> FedPACState:
         """Return the common initial model, and its head for everybody.

@@ -35,7 +35,7 @@ class FedPer(SharedLayers):
     family = "personal layers"
 
     private: Annotated[
-        int, Field(ge=1, description="last layers that stay with the client (K_P)"), Grid(1, 2, 3)
+        int, Field(ge=1, description="last layers that stay private to each client (K_P)"), Grid(1, 2, 3)
     ] = 1
 
     @property

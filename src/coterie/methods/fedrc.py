@@ -66,8 +66,8 @@ class FedRC(MixtureMethod[FedRCState]):
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        told = "its clients tell their shares and their classes, and train several models on the same samples"
-        return PrivacySupport("its clients send several models, and tell their shares and classes", told, told)
+        told = "its clients report their shares and their classes, and train several models on the same samples"
+        return PrivacySupport("its clients send several models, and report their shares and classes", told, told)
 
     def start(self, server: ServerView) -> FedRCState:
         equal = torch.full((self.clusters, server.classes), 1 / server.classes)

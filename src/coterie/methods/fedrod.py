@@ -38,7 +38,7 @@ class FedRoD(OneModel):
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("", "", "its clients count the classes of their samples")
+        return PrivacySupport("", "", "its clients use counts of their classes")
 
     def start(self, server: ServerView) -> GlobalState:
         """Start as FedAvg does.

@@ -38,7 +38,7 @@ class FedSGD(OneModel):
 
     lr: Annotated[
         float,
-        Field(gt=0, description="the server's learning rate; training.lr plays no part"),
+        Field(gt=0, description="the server's learning rate; training.lr has no effect"),
         Grid(0.001, 0.005, 0.01, 0.05, 0.1, 0.5),
     ] = 0.01
     batch: Annotated[

@@ -74,8 +74,10 @@ class FedSoft(Method[FedSoftState]):
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        told = "its clients tell for which share of their samples each model is the best"
-        return PrivacySupport("its server hears single clients' shares, and mixes their models by them", told, told)
+        told = "its clients report for which share of their samples each model is the best"
+        return PrivacySupport(
+            "its server receives single clients' shares, and mixes their models by them", told, told
+        )
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of K-means on sketches."""

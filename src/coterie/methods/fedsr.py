@@ -60,7 +60,9 @@ class FedSR(OneModel):
         Field(ge=0, description="weight of the divergence from the class's prior"),
         Grid(0.0001, 0.0005, 0.001),
     ] = 5e-4
-    adapt: Annotated[Literal["head", "all"], Field(description="what clients train before an evaluation")] = "head"
+    adapt: Annotated[
+        Literal["head", "all"], Field(description="the part that clients train before an evaluation")
+    ] = "head"
     fine_tune: Annotated[
         int, Field(ge=0, description="passes over own data before an evaluation, 10 in FedCR's comparison")
     ] = 10

@@ -201,12 +201,18 @@ class FedTSDP(Method[FedTSDPState]):
 
     family = "clustered, hard"
 
-    h: Annotated[float, Field(ge=0, le=1, description="regroup if Hopkins is above"), Grid(0.6, 0.65, 0.7)] = 0.65
+    h: Annotated[
+        float, Field(ge=0, le=1, description="regroup if the Hopkins statistic is above"), Grid(0.6, 0.65, 0.7)
+    ] = 0.65
     psi: Annotated[float, Field(gt=0, le=1, description="factor on the shared layers at a regrouping")] = 0.98
-    eps1: Annotated[Eps, Field(description="JS divergence that links two; inf"), Grid(0.1, 0.15, 0.2)] = 0.15
+    eps1: Annotated[
+        Eps,
+        Field(description="two clients with a smaller JS divergence are linked; inf links all"),
+        Grid(0.1, 0.15, 0.2),
+    ] = 0.15
     eps2: Annotated[
         Eps | Literal["auto"],
-        Field(description="distance that links two; inf, or auto: a test"),
+        Field(description="two clients at a smaller distance are linked; inf links all; auto: by a test"),
         Grid("auto", 1.0, 3.5, 10.0),
     ] = "auto"
     noise: Annotated[Noise, Field(description="unlinked clients are one group, or each alone")] = "group"
@@ -216,10 +222,10 @@ class FedTSDP(Method[FedTSDPState]):
     repeats: Annotated[int, Field(ge=1, description="draws that the Hopkins statistic is a mean of")] = 1
     public_batch: Annotated[int, Field(ge=1, description="public samples predicted in a round")] = 50
     damp_only_if_changed: Annotated[
-        bool, Field(description="the same groups again change no depth, no public weight")
+        bool, Field(description="finding the same groups again changes neither the depth nor the public weight")
     ] = True
     shared: Annotated[float | None, Field(ge=0, description="layers shared at first; without it, all")] = None
-    rounding: Annotated[Rounding, Field(description="parts of layers to whole tensors")] = "floor"
+    rounding: Annotated[Rounding, Field(description="round parts of layers to whole tensors")] = "floor"
 
     @property
     def needs(self) -> Needs:

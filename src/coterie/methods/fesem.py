@@ -103,19 +103,26 @@ class FeSEM(Method[FeSEMState]):
         int, Field(ge=0, description="passes over own data before K-means; 0 for those of any other round")
     ] = 20
     restarts: Annotated[
-        int, Field(ge=1, le=10_000, description="K-means runs after the warm-up, the best is taken")
+        int, Field(ge=1, le=10_000, description="runs of K-means after the warm-up, of which the best is taken")
     ] = 20
-    signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that distances see")] = "all"
+    signal: Annotated[
+        Literal["all", "last_kernel"], Field(description="the weights by which distances are measured")
+    ] = "all"
     weights: Annotated[Literal["uniform", "samples"], Field(description="clients' weights in a centre")] = "uniform"
-    members: Annotated[Literal["all", "participants"], Field(description="whose models make a centre")] = "all"
+    members: Annotated[
+        Literal["all", "participants"], Field(description="the clients whose models form a centre")
+    ] = "all"
     e_step: Annotated[
         Literal["nearest", "update_aware"],
-        Field(description="join the nearest centre; or (an extension) train from all, join what moves least"),
+        Field(
+            description="clients join the nearest centre; or (an extension) train from every centre and join the "
+            "one that moves them least"
+        ),
     ] = "nearest"
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        told = "" if self.e_step == "nearest" else "its clients tell how far each model moves"
+        told = "" if self.e_step == "nearest" else "its clients report how far each model moves"
         warm = "its clients train until they converge; method.warm_up must be 0" if self.warm_up else ""
         return PrivacySupport("its server compares single clients' models", told, told or warm)
 

@@ -47,7 +47,7 @@ class FeSEMMA(FeSEM):
         Field(description="what clients start from in the warm-up: one model, or each its own"),
     ] = "common"
     sweeps: Annotated[
-        int, Field(ge=0, description="how often every client's units are matched anew"), Grid(5, 8)
+        int, Field(ge=0, description="how often the units of every client are matched again"), Grid(5, 8)
     ] = 5
 
     @property

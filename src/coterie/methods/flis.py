@@ -87,7 +87,9 @@ class FLIS(Method[FLISState]):
     ] = None
     evaluated: Annotated[
         Literal["local", "mixture"],
-        Field(description="what counts: the model a client trained last, or what it would train next"),
+        Field(
+            description="the model that is evaluated: the one a client trained last, or the one it would train next"
+        ),
     ] = "local"
 
     @property

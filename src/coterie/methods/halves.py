@@ -66,7 +66,7 @@ class Halves(Method[HalvesState]):
     ] = 0.05
     differing: Annotated[
         Literal["together", "alone"],
-        Field(description="clients of whom everybody differs: one model for all, or each trains alone"),
+        Field(description="if everybody differs: one model for all, or each client trains alone"),
     ] = "together"
     starts: Annotated[
         int, Field(ge=1, le=1000, description="initial models from which halves are compared (V)")

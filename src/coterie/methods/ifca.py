@@ -89,7 +89,7 @@ class IFCA(Method[IFCAState]):
     @property
     def privacy_support(self) -> PrivacySupport:
         first = "its first models depend on what single clients choose or train; method.init must be 'plain'"
-        chosen = "its clients tell which model they choose"
+        chosen = "its clients report which model they choose"
         return PrivacySupport("" if self.init == "plain" or self.clusters == 1 else first, chosen, chosen)
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:

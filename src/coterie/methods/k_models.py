@@ -48,8 +48,8 @@ def warn_of_one_choice(groups: NDArray[np.int64], clusters: int, init: Init) -> 
         return []
     others = " or ".join(f"'{other}'" for other in get_args(Init) if other != init)
     return [
-        f"no groups came about: all clients chose one of {clusters} models; method.init = {others}, or another "
-        "seed, starts from other models"
+        f"no groups came about: all clients chose the same one of {clusters} models; method.init = {others}, or "
+        "another seed, starts from other models"
     ]
 
 

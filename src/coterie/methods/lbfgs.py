@@ -64,16 +64,16 @@ class LBFGS(ServesOneModel[LBFGSState]):
         float,
         Field(
             ge=0,
-            description="half of so many times the squared weights, without biases, is added to the loss of all "
-            "samples: 1 / C of scikit-learn's LogisticRegression",
+            description="L2 penalty: half of this factor times the squared weights, without biases, is added to "
+            "the summed loss of all samples; it is 1 / C of scikit-learn's LogisticRegression",
         ),
         Grid(0.01, 0.1, 1.0, 10.0, 100.0),
     ] = 1.0
-    memory: Annotated[int, Field(ge=1, description="steps that H is made of")] = 10
+    memory: Annotated[int, Field(ge=1, description="latest steps from which H is built")] = 10
     slope: Annotated[
-        float, Field(gt=0, lt=1, description="share of the slope along d that may be left at the new model")
+        float, Field(gt=0, lt=1, description="largest share of the slope along d that may remain at the new model")
     ] = 0.5
-    trials: Annotated[int, Field(ge=1, description="lengths that are tried in a round at most")] = 10
+    trials: Annotated[int, Field(ge=1, description="step lengths tried in a round, at most")] = 10
 
     @property
     def own_step(self) -> str:

@@ -43,7 +43,7 @@ class LocalOnly(Method[LocalOnlyState]):
 
     trains: Annotated[
         Literal["cohort", "everybody"],
-        Field(description="who trains in a round: the clients that take part, or all"),
+        Field(description="the clients that train in a round: those that take part, or all"),
     ] = "cohort"
 
     @property

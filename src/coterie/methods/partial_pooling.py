@@ -59,12 +59,13 @@ class PartialPooling(ServesOneModel[PoolingState]):
         int, Field(ge=1, description="passes over a client's samples, and over either half"), Grid(1, 5, 20)
     ] = 5
     shrink: Annotated[
-        Shrunk, Field(description="what has a share of its own: a layer, or its weights and its constants each")
+        Shrunk,
+        Field(description="what has a share of its own: each layer, or each layer's weights and its constants"),
     ] = "layer"
 
     @property
     def privacy_support(self) -> PrivacySupport:
-        told = "its clients tell how the halves of their samples agree"
+        told = "its clients report how the halves of their samples agree"
         return PrivacySupport(told, told, told)
 
     def start(self, server: ServerView) -> PoolingState:

@@ -54,12 +54,12 @@ class PerFedAvg(OneModel):
     ] = "first"
     alpha: Annotated[
         float | None,
-        Field(ge=0, description="step ahead; without it, the round's learning rate"),
+        Field(ge=0, description="inner step size alpha; without it, the round's learning rate"),
         Grid(0.001, 0.005, 0.01, 0.05),
     ] = None
     beta: Annotated[
         float | None,
-        Field(ge=0, description="step that is taken, from 0.001 up; without it, the round's learning rate"),
+        Field(ge=0, description="outer step size beta, from 0.001 up; without it, the round's learning rate"),
         Grid(0.001, 0.005, 0.01, 0.05),
     ] = None
     delta: Annotated[float, Field(gt=0, description="distance of the gradients that give curvature (hf)")] = 1e-3

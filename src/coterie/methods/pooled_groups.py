@@ -51,7 +51,8 @@ class PooledGroups(Halves):
         int, Field(ge=1, description="passes over a client's samples, and over either half"), Grid(1, 5, 20)
     ] = 5
     shrink: Annotated[
-        Shrunk, Field(description="what has a share of its own: a layer, or its weights and its constants each")
+        Shrunk,
+        Field(description="what has a share of its own: each layer, or each layer's weights and its constants"),
     ] = "tensor"
 
     def start(self, server: ServerView) -> PooledGroupsState:

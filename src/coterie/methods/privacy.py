@@ -31,17 +31,21 @@ class Privacy(Section):
     noise_by: Annotated[
         Literal["server", "clients"] | None,
         Field(
-            description="who adds noise (unit = client): the server to sums of updates, and clients must trust it; "
-            "or each client to its own update, and it need trust nobody; without it, the server"
+            description="who adds noise (unit = client): the server to sums of updates, so that clients must "
+            "trust it; or each client to its own update, so that it need trust nobody; without it, the server"
         ),
     ] = None
     epsilon: Annotated[
         float | None,
-        Field(gt=0, le=1000, description="the promise for the whole run; the noise that it takes is found"),
+        Field(gt=0, le=1000, description="the promise for the whole run; the noise multiplier follows from it"),
     ] = None
     noise_multiplier: Annotated[
         float | None,
-        Field(gt=0, le=1e6, description="noise in units of what it hides, in place of epsilon, which it gives"),
+        Field(
+            gt=0,
+            le=1e6,
+            description="noise in units of clip_norm; given in place of epsilon, which follows from it",
+        ),
     ] = None
     delta: Annotated[
         float | None,
@@ -50,7 +54,8 @@ class Privacy(Section):
         ),
     ] = None
     clip_norm: Annotated[
-        float, Field(gt=0, description="length to which updates are cut, or gradients of samples (unit = example)")
+        float,
+        Field(gt=0, description="norm to which updates are clipped, or gradients of samples (unit = example)"),
     ] = 1.0
     clip_quantile: Annotated[
         float | None,
@@ -65,8 +70,8 @@ class Privacy(Section):
         int | None,
         Field(
             ge=0,
-            description="seed of a simulation's noise; the promise is void for whoever knows it; without it, noise "
-            "comes from a secret",
+            description="seed of a simulation's noise; the promise does not hold against anyone who knows it; "
+            "without it, noise comes from a secret",
         ),
     ] = None
 
@@ -74,12 +79,12 @@ class Privacy(Section):
     def _is_meant(self) -> Privacy:
         if self.unit == "off":
             if self != type(self).model_construct():
-                raise ValueError("unit must be 'client' or 'example' where a promise is described")
+                raise ValueError("unit must be 'client' or 'example' if there are other keys of privacy")
             return self
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ValueError("either epsilon or noise_multiplier must be given, and not both")
         if self.noise_by is not None and self.unit != "client":
-            raise ValueError("noise_by needs unit = 'client'; clients alone add noise to gradients of samples")
+            raise ValueError("noise_by needs unit = 'client'; only clients can add noise to gradients of samples")
         if self.clip_quantile is not None and self.kind != "server":
             raise ValueError("clip_quantile needs unit = 'client' and noise_by = 'server'")
         return self
@@ -100,15 +105,15 @@ class PrivacySupport:
     of its own, it is that nothing is said.
     """
 
-    server: str = "it does not say that a client's model reaches one sum and nothing else"
+    server: str = "it does not declare that a client's model enters one sum and nothing else"
     """Noise in sums covers it where a client's model reaches nothing else than one sum, its own group's."""
-    clients: str = "it does not say that its clients send one model a round and nothing else"
+    clients: str = "it does not declare that its clients send one model a round and nothing else"
     """Noise in updates covers it where a client sends one model a round, and nothing else that its data decide."""
-    samples: str = "it does not say that its clients look at their samples by steps of training alone"
+    samples: str = "it does not declare that its clients use their samples in training steps only"
     """Noise in steps covers it where all that a client sends comes of plain steps of training."""
 
 
-UNTRIED = "its clients send models alone, but nobody has tried how it makes groups of models under noise"
+UNTRIED = "its clients send only models, but nobody has tried how it makes groups of models under noise"
 """Of what noise would cover, for all that the server does with models under noise costs nothing."""
 
 AVERAGES = PrivacySupport("", "", "")

@@ -62,7 +62,7 @@ class RobustTKM(Method[RobustTKMState]):
         Grid(0.0, 0.05, 0.1),
     ] = 0.05
     iterations: Annotated[int, Field(ge=1, description="steps of a K-means run")] = 8
-    restarts: Annotated[int, Field(ge=1, le=10_000, description="K-means runs, the best is taken")] = 20
+    restarts: Annotated[int, Field(ge=1, le=10_000, description="runs of K-means, of which the best is taken")] = 20
     trim: Annotated[
         float,
         Field(
@@ -70,7 +70,7 @@ class RobustTKM(Method[RobustTKMState]):
         ),
         Grid(0.0, 0.1, 0.2),
     ] = 0.2
-    signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that K-means sees")] = "all"
+    signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that K-means clusters")] = "all"
 
     @property
     def own_aggregation(self) -> str:
@@ -79,7 +79,9 @@ class RobustTKM(Method[RobustTKMState]):
     @property
     def privacy_support(self) -> PrivacySupport:
         server = "its server clusters single clients' models"
-        return PrivacySupport(server, UNTRIED, "its clients train longer at first than the promise counts")
+        return PrivacySupport(
+            server, UNTRIED, "its clients train longer at first than the privacy accounting assumes"
+        )
 
     def start(self, server: ServerView) -> RobustTKMState:
         rows = server.initial(0).repeat(self.clusters, 1)

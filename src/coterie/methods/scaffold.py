@@ -49,7 +49,9 @@ class Scaffold(OneModel):
     @property
     def privacy_support(self) -> PrivacySupport:
         told = "its clients send the change of a control variate beside their model"
-        return PrivacySupport(told, told, "its clients keep from round to round what their samples made of a model")
+        return PrivacySupport(
+            told, told, "its clients keep control variates, made from their samples, from round to round"
+        )
 
     def start(self, server: ServerView) -> ScaffoldState:
         model = server.initial(0)[None]

@@ -24,7 +24,7 @@ class Scale(Section):
     ] = 5_000
     hierarchy_above: Annotated[
         int,
-        Field(ge=2, description="clients above which groups are found among micro-clusters in the clients' place"),
+        Field(ge=2, description="clients above which groups are found among micro-clusters instead of clients"),
     ] = 20_000
     js: Annotated[
         Literal["exact", "low-rank"],
@@ -53,7 +53,7 @@ def too_many(method: str, compared: int, scale: Scale) -> list[str]:
     if compared <= scale.hierarchy_above:
         return []
     return [
-        f"method.name = {method!r} is not possible with {compared:,} clients, whom it compares pair by pair: every "
-        f"matrix of them takes {compared**2 * 8 / 1e9:,.1f} GB; it must be a method like cfl, fesem or ifca, or "
-        f"scale.hierarchy_above = {scale.hierarchy_above} at least {compared}, where there is the memory"
+        f"method.name = {method!r} is not possible with {compared:,} clients, which it compares pair by pair: "
+        f"every matrix of them takes {compared**2 * 8 / 1e9:,.1f} GB; it must be a method like cfl, fesem or ifca, "
+        f"or scale.hierarchy_above = {scale.hierarchy_above} at least {compared}, where there is the memory"
     ]

@@ -145,8 +145,8 @@ def _refuse_passes(run: Run, privacy: Privacy, evaluation: Evaluation) -> Iterat
         return
     if privacy.kind:
         yield (
-            f"run.passes = {run.passes:g} is not possible with a promise of privacy, which is for so many rounds; "
-            "set run.rounds alone"
+            f"run.passes = {run.passes:g} is not possible with privacy, whose promise is for a fixed number of "
+            "rounds; set run.rounds alone"
         )
     if evaluation.last > 1 and evaluation.every > 1:
         yield (
@@ -167,10 +167,7 @@ def _refuse_observers(run: Run) -> Iterator[str]:
 
 def _refuse_momentum(training: Training) -> Iterator[str]:
     if training.momentum and training.optimizer != "sgd":
-        yield (
-            f"training.momentum = {training.momentum:g} counts for nothing here; it needs training.optimizer = "
-            "'sgd'"
-        )
+        yield f"training.momentum = {training.momentum:g} has no effect here; it needs training.optimizer = 'sgd'"
 
 
 def _refuse_data(data: Data) -> Iterator[str]:
@@ -388,25 +385,25 @@ def _refuse_statistics_of_data(privacy: Privacy, data: Data) -> Iterator[str]:
     if data.standardise == "global":
         right = "none" if hides_samples else "none or client"
         yield (
-            "data.standardise = 'global' is not possible with privacy, for the mean of all samples is told without "
-            f"noise; it must be {right}"
+            "data.standardise = 'global' is not possible with privacy, because the mean of all samples would be "
+            f"sent without noise; it must be {right}"
         )
     if data.standardise == "client" and hides_samples:
         yield (
-            "data.standardise = 'client' is not possible with privacy.unit = 'example', for each sample alters all "
-            "others of its client by their mean, which no noise covers; it must be none"
+            "data.standardise = 'client' is not possible with privacy.unit = 'example', because each sample "
+            "changes its client's other samples through their mean, without noise; it must be none"
         )
     if data.missing == "mean" and (hides_samples or not data.is_remote):
         yield (
-            "data.missing = 'mean' is not possible with privacy, for the mean of the training samples is told "
-            "without noise; it must be refuse, drop or zero"
+            "data.missing = 'mean' is not possible with privacy, because the mean of the training samples would "
+            "be sent without noise; it must be refuse, drop or zero"
         )
     if privacy.kind != "server" and data.is_remote and privacy.delta is None:
         yield "privacy.delta is missing; a client does not know how many others there are, so give it"
     if data.is_remote and privacy.noise_seed is not None:
         yield (
-            f"privacy.noise_seed = {privacy.noise_seed} is not possible with data.name = {data.name!r}, for all "
-            "clients and the server know it, and could take the noise off; leave it out"
+            f"privacy.noise_seed = {privacy.noise_seed} is not possible with data.name = {data.name!r}, because "
+            "all clients and the server know it, and could remove the noise; leave it out"
         )
 
 
@@ -415,13 +412,13 @@ def _refuse_statistics_of_targets(privacy: Privacy, task: Task) -> Iterator[str]
         return
     if getattr(task, "class_weights", None) == "balanced":
         yield (
-            "task.class_weights = 'balanced' is not possible with privacy, for all classes are counted without "
-            "noise; it must be none or a list with a weight for each class"
+            "task.class_weights = 'balanced' is not possible with privacy, because all classes would be counted "
+            "without noise; it must be none or a list with a weight for each class"
         )
     if getattr(task, "target_scale", None) == "global":
         yield (
-            "task.target_scale = 'global' is not possible with privacy, for the mean of all targets is told "
-            "without noise; leave it out or write [[means], [deviations]]"
+            "task.target_scale = 'global' is not possible with privacy, because the mean of all targets would be "
+            "sent without noise; leave it out or write [[means], [deviations]]"
         )
 
 

@@ -59,49 +59,49 @@ class Data(Section):
     name: Annotated[
         str,
         Field(
-            description="coterie list datasets, a path to .csv, .npz, .parquet or a folder, hub:owner/name, or "
-            "remote for what the clients of a real federation hold"
+            description="a name of coterie list datasets, a path to .csv, .npz, .parquet or a folder, "
+            "hub:owner/name, or remote for data that the clients of a real federation hold"
         ),
     ] = "digits"
     split: Annotated[
         str,
         Field(
-            description="who holds what: coterie list splits; parts combine with +; auto is by-user where the data "
-            "name their users, rotated(4) for named images, else iid"
+            description="how samples are dealt to clients: coterie list splits; parts combine with +; auto is "
+            "by-user if the data name their users, rotated(4) for the named image datasets, and iid otherwise"
         ),
     ] = "auto"
     clients: Annotated[int | None, Field(ge=1, description="number of clients; without it, the split's own")] = None
     validation: Annotated[float, Field(ge=0, lt=1, description="share of each client's samples for validation")] = (
         0.1
     )
-    test: Annotated[float, Field(gt=0, lt=1, description="share of each client's samples for its test")] = 0.2
+    test: Annotated[float, Field(gt=0, lt=1, description="share of each client's samples for testing")] = 0.2
     test_path: Annotated[
         str | None,
         Field(
-            description="a file or folder of further samples in the form of the data, for testing alone; data.test "
+            description="a file or folder of further samples in the same format, used only for testing; data.test "
             "then has no effect"
         ),
     ] = None
-    min_samples: Annotated[int, Field(ge=2, description="samples below which a client is small")] = 10
+    min_samples: Annotated[int, Field(ge=2, description="a client with fewer samples is small")] = 10
     min_classes: Annotated[
         int | None,
-        Field(ge=1, description="classes of its training samples below which a client is small; without it, 1"),
+        Field(ge=1, description="a client with fewer classes among its training samples is small; without it, 1"),
     ] = None
     small_clients: Annotated[
         Literal["refuse", "leave-out", "keep"] | None,
         Field(
-            description="what becomes of small clients, and of those without test samples; without it, they are "
-            "left out where clients are the users of the data (by-user), else refused"
+            description="what to do with small clients and those without test samples; without it, they are left "
+            "out if clients are the users of the data (by-user), and refused otherwise"
         ),
     ] = None
     samples_per_client: Annotated[
-        int | None, Field(ge=1, description="keep at most so many samples of each client; without it, all")
+        int | None, Field(ge=1, description="keep at most this many samples of each client; without it, all")
     ] = None
     augment: Annotated[
         tuple[str, ...] | None,
         Field(
             min_length=1,
-            description="what is done to each minibatch that is trained on, as in ['flip', 'crop(4)'], or a "
+            description="changes of each training minibatch, as in ['flip', 'crop(4)'], or a "
             "package.module:function(generator, batch) of your own; without it, nothing",
         ),
     ] = None
@@ -113,40 +113,41 @@ class Data(Section):
         str | None,
         Field(
             min_length=1,
-            description="the column that says whose a sample is; without it, one with a usual name if there is",
+            description="the column that names each sample's client; without it, one with a usual name if there "
+            "is one",
         ),
     ] = None
     missing: Annotated[
         Literal["refuse", "drop", "mean", "zero"] | None,
         Field(
-            description="missing values: refuse, drop the sample, or put in zero or the mean, which is that of all "
-            "training samples of a simulation, and of a real client's own; without it, refuse"
+            description="missing values: refuse them, drop the sample, or replace them by zero or by the mean (of "
+            "all training samples in a simulation, of its own at a real client); without it, refuse"
         ),
     ] = None
     standardise: Annotated[
         Literal["none", "client", "global"] | None,
         Field(
-            description="inputs are standardised by the training samples of each client or, global, of all; "
+            description="standardise inputs by the training samples of each client, or (global) of all; "
             "without it, none"
         ),
     ] = None
     public: Annotated[
         int | None,
-        Field(ge=0, description="unlabelled samples on the server; without it, as many as the method is used to"),
+        Field(ge=0, description="unlabelled samples on the server; without it, the method's usual number"),
     ] = None
     features: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None,
-        Field(min_length=1, description="remote data alone: the shape of one sample, as [28, 28, 1]"),
+        Field(min_length=1, description="for remote data only: the shape of one sample, as in [28, 28, 1]"),
     ] = None
     classes: Annotated[
         int | tuple[str, ...] | None,
-        Field(description="remote data alone: how many classes there are, or numbers to predict, or their names"),
+        Field(description="for remote data only: the number of classes or of predicted numbers, or their names"),
     ] = None
     columns: Annotated[
         tuple[str, ...] | None,
         Field(
             min_length=1,
-            description="remote data alone: the columns of every client's table, in the order of the inputs; "
+            description="for remote data only: the columns of each client's table, in the order of the inputs; "
             "without it, those of the first client, by name",
         ),
     ] = None
@@ -154,27 +155,29 @@ class Data(Section):
         dict[str, tuple[str, ...]] | None,
         Field(
             min_length=1,
-            description="remote data alone: the values of columns of text, as {ward = ['a', 'b']}; without it, "
-            "those that clients may tell",
+            description="for remote data only: the values of text columns, as in {ward = ['a', 'b']}; without it, "
+            "the values that clients may report",
         ),
     ] = None
     public_file: Annotated[
         str | None,
-        Field(description="remote data alone: unlabelled samples on the server, .npz, .parquet or a folder"),
+        Field(description="for remote data only: unlabelled samples on the server, .npz, .parquet or a folder"),
     ] = None
 
     @field_validator("name", "split")
     @classmethod
     def _is_new_word(cls, text: str) -> str:
         if text == REMOTE_ONCE:
-            raise ValueError(f"data of the clients' own are called {REMOTE!r} now; write that")
+            raise ValueError(f"data that clients hold themselves are called {REMOTE!r} now; write that")
         return text
 
     @field_validator("clients", mode="before")
     @classmethod
     def _is_no_column(cls, clients: Any) -> Any:
         if isinstance(clients, str) and not clients.isdigit():
-            raise ValueError("it must be how many; a column that names the client is given by --set client=COLUMN")
+            raise ValueError(
+                "it must be a number of clients; to name the column of the clients, write --set client=COLUMN"
+            )
         return clients
 
     @property
@@ -195,13 +198,13 @@ class TaskChoice(Choice):
     name: Annotated[
         str,
         Field(
-            description="coterie list tasks, or package.module:Task; auto is what the data's targets are for: "
-            "classification where they are labels"
+            description="coterie list tasks, or package.module:Task; auto follows the data's targets: "
+            "classification if they are labels"
         ),
     ] = "auto"
     metrics: Annotated[
         tuple[str, ...] | None,
-        Field(min_length=1, description="what is measured, the first decides; without it, the task's own"),
+        Field(min_length=1, description="the metrics, of which the first decides; without it, the task's own"),
         Changes("tables"),
     ] = None
 
@@ -216,7 +219,7 @@ class Network(Choice):
     name: Annotated[
         str,
         Field(
-            description="coterie list networks, or package.module:factory of one's own; auto takes one that fits "
+            description="coterie list networks, or package.module:factory of your own; auto takes one that fits "
             "the data"
         ),
     ] = "auto"
@@ -224,7 +227,7 @@ class Network(Choice):
         Literal["kept", "fresh"] | None,
         Field(
             description="keep the weights that the network comes with, or draw them anew; without it, a registered "
-            "network is drawn anew, and one's own kept"
+            "network is drawn anew, and your own is kept"
         ),
     ] = None
     start: Annotated[
@@ -232,13 +235,15 @@ class Network(Choice):
     ] = None
     output: Annotated[
         str | None,
-        Field(min_length=1, description="which of several outputs counts, a name or number; without it, the first"),
+        Field(
+            min_length=1, description="which of several outputs is used, by name or number; without it, the first"
+        ),
     ] = None
     head: Annotated[
         tuple[str, ...] | str | None,
         Field(
-            description="modules that are the head of personalised methods, as one layer, the last; without it, "
-            "the last that the network registers"
+            description="modules that form the head of personalised methods, together one last layer; without it, "
+            "the last module that the network registers"
         ),
     ] = None
 
@@ -264,16 +269,17 @@ class Adapt(Section):
 
     title = "evaluation.adapt"
     epochs: Annotated[
-        int | None, Field(ge=0, description="passes over own training data; without it, a round's")
+        int | None,
+        Field(ge=0, description="passes over the client's training data; without it, as many as in a round"),
     ] = None
-    steps: Annotated[int | None, Field(ge=0, description="minibatches, in place of passes")] = None
+    steps: Annotated[int | None, Field(ge=0, description="minibatches, instead of passes")] = None
     layers: Annotated[
         str, Field(description="all, head, private (what a method keeps to each client), or a selection of layers")
     ] = "all"
     lr: Annotated[
         float | None,
         Field(
-            ge=0, description="learning rate in the first round; without it, training's; it decays as training's"
+            ge=0, description="learning rate in the first round, decaying as in training; without it, training.lr"
         ),
     ] = None
 
@@ -289,31 +295,31 @@ class Evaluation(Section):
 
     title = "evaluation"
     tables: ClassVar = {"adapt": Adapt}
-    every: Annotated[int, Field(ge=1, description="rounds between evaluations; the last round always counts")] = 1
+    every: Annotated[
+        int, Field(ge=1, description="rounds between evaluations; the last round is always evaluated")
+    ] = 1
     last: Annotated[
         int,
-        Field(
-            ge=1, description="the last so many rounds are all evaluated; the scores of a run are means over them"
-        ),
+        Field(ge=1, description="evaluate each of the last so many rounds; a run's scores are means over them"),
     ] = 1
     on: Annotated[
         Literal["test", "validation"],
         Field(
-            description="the samples that count; validation for choosing settings: nothing is tested then, "
-            "clients held out are left aside"
+            description="the samples that models are scored on; validation is for choosing settings: then no test "
+            "sample is used, and clients held out are not scored"
         ),
     ] = "test"
     evaluated: Annotated[
         Literal["served", "local"] | None,
         Field(
-            description="the model that counts: what the method serves (so without it), or the one that the "
-            "client itself last trained in a round"
+            description="the model that is scored: the one that the method serves (the default), or the one that "
+            "the client itself last trained in a round"
         ),
     ] = None
     adapt: Annotated[
         Adapt | None,
         Field(
-            description="score every client also after it has trained a copy on its own data: a table of epochs or "
+            description="also score every client after it has trained a copy on its own data: a table of epochs or "
             "steps, layers (all, head, private or a selection) and lr, as in {epochs = 1}; without it, none"
         ),
     ] = None
@@ -348,9 +354,9 @@ class Attack(Section):
             "group-poison",
         ],
         Field(
-            description="what they do: turn their update round, multiply it, add noise, send zeros or NaN; train "
-            "on turned labels, or on images with a mark; or, together, hide in the spread of the others (alie), "
-            "turn the others' mean round (ipm), repeat one of them (mimic), or spoil one group"
+            description="what they do: reverse their update, multiply it, add noise, send zeros or NaN; train on "
+            "flipped labels, or on images with a mark; or, together, hide in the spread of the others (alie), "
+            "reverse the others' mean (ipm), repeat one of them (mimic), or spoil one group"
         ),
     ] = "sign-flip"
     strength: Annotated[
@@ -358,7 +364,7 @@ class Attack(Section):
         Field(
             description="the factor of an update (sign-flip 1, scale 100, backdoor 1, ipm 0.5, group-poison 1), "
             "the length of noise in updates (gaussian 10), or deviations from the mean (alie: as many as hide); "
-            "'bound': as it usually is, and then as long as aggregation.norm_bound lets pass",
+            "'bound': the usual one, and then as long as aggregation.norm_bound lets pass",
         ),
     ] = None
     target: Annotated[
@@ -366,7 +372,7 @@ class Attack(Section):
     ] = 0
     group: Annotated[
         int | None,
-        Field(ge=0, description="the true group of which all hostile clients are; without it, of any"),
+        Field(ge=0, description="the true group that all hostile clients belong to; without it, any group"),
     ] = None
 
     @model_validator(mode="after")
@@ -422,8 +428,8 @@ class Run(Section):
         Field(
             gt=0,
             le=10**6,
-            description="local passes after which the run ends, a mean over clients, warm-ups counted; rounds is "
-            "then the most",
+            description="local passes after which the run ends, as a mean over clients, with warm-ups; run.rounds "
+            "is then the largest number of rounds",
         ),
         Changes("tables"),
     ] = None
@@ -433,9 +439,11 @@ class Run(Section):
     ] = 0.0
     holdout_clients: Annotated[
         float,
-        Field(ge=0, lt=1, description="share of the clients kept out of training, who join when it has ended"),
+        Field(ge=0, lt=1, description="share of the clients kept out of training, who join after it has ended"),
     ] = 0.0
-    seed: Annotated[int, Field(ge=0, description="root of all randomness; same seed, same bits")] = 0
+    seed: Annotated[
+        int, Field(ge=0, description="seed of all random numbers; the same seed gives the same bits")
+    ] = 0
     workers: Annotated[
         int | None,
         Field(ge=1, le=256, description="worker processes; without it, one per core"),
@@ -448,7 +456,9 @@ class Run(Section):
     ] = "local"
     ray_address: Annotated[
         str | None,
-        Field(min_length=1, description="auto, or HOST:PORT of a Ray cluster; without it, a Ray of its own"),
+        Field(
+            min_length=1, description="auto, or HOST:PORT of a Ray cluster; without it, a new one on this machine"
+        ),
         Changes("nothing"),
     ] = None
     engine: Annotated[
@@ -457,39 +467,45 @@ class Run(Section):
     ] = "auto"
     client_timeout: Annotated[
         float | None,
-        Field(gt=0, le=10**6, description="seconds after which a client is left out of the round"),
+        Field(
+            gt=0,
+            le=10**6,
+            description="seconds after which a client that has not answered is left out of the round",
+        ),
         Changes("nothing"),
     ] = None
     quarantine_after: Annotated[
         Annotated[int, Field(ge=1, lt=10**6)] | Literal["never"] | None,
         Field(
-            description="rounds in a row without a sound answer after which a client sits out as many, then twice "
-            "as many; without it, 3 for clients with their own data and never for simulated ones"
+            description="after this many failed rounds in a row a client sits out as many, then twice as many, "
+            "and so on; without it, 3 for clients with their own data and never for simulated ones"
         ),
     ] = None
     link_mbit: Annotated[
-        float, Field(gt=0, description="a client's link for simulated time, Mbit/s each way"), Changes("tables")
+        float,
+        Field(gt=0, description="speed of a client's link in simulated time, Mbit/s each way"),
+        Changes("tables"),
     ] = 2.0
     seconds_per_sample: Annotated[
         float,
-        Field(ge=0, description="a client's computing for simulated time, seconds per training sample"),
+        Field(ge=0, description="a client's computing in simulated time, seconds per training sample"),
         Changes("tables"),
     ] = 0.0
     checkpoint_every: Annotated[
         int | None,
-        Field(ge=1, description="rounds between checkpoints; without it, as often as takes 5 % of the time"),
+        Field(ge=1, description="rounds between checkpoints; without it, as often as 5 % of the time allows"),
         Changes("nothing"),
     ] = None
     imports: Annotated[
         tuple[str, ...] | None,
         Field(
             min_length=1,
-            description="modules to import first, for the methods, networks, tasks and others that they register",
+            description="modules to import first, which register methods, networks, tasks and others",
         ),
     ] = None
     observers: Annotated[
         tuple[str, ...] | None,
-        Field(min_length=1, description="who watches the run: coterie list observers, as in printer(every=5)"),
+        Field(min_length=1, description="observers of the run: coterie list observers, as in printer(every=5)"),
         Changes("nothing"),
     ] = None
     folder: Annotated[str, Field(min_length=1, description="where run folders are made"), Changes("nothing")] = (

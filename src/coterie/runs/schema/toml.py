@@ -53,7 +53,7 @@ def _read(path: Path) -> str:
 def _parse(text: str, where: str) -> dict[str, Any]:
     if len(text) > _LONGEST:
         raise BadInput(f"{where} has {len(text):,} characters; an experiment has at most {_LONGEST:,}")
-    too_deep = BadInput(f"{where} is nested too deeply; write it flatter")
+    too_deep = BadInput(f"{where} is nested too deeply; use fewer levels")
     if _DEEPEST.search(text):
         raise too_deep
     try:
