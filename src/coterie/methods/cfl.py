@@ -281,8 +281,7 @@ class CFL(Method[CFLState]):
             why += f"(method.{name})"
         elif not unsuited:
             why = f"the leaf's model suited all members: after convergence the longest update was {longest:.3g} "
-            "times eps2 "
-            why += f"(method.{'ratio' if self.eps2 is None else 'eps2'})"
+            why += f"times eps2 (method.{'ratio' if self.eps2 is None else 'eps2'})"
         elif not cut and self.gamma_max == NOISE:
             why = f"no cut could be tested: it takes {LEAST} members with two halves of data"
         elif not cut:

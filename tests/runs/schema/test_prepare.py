@@ -90,7 +90,7 @@ def test_rules_between_sections_are_told_beside_a_section_that_is_wrong() -> Non
         ({"data": {"split": "by-user"}}, "split = 'by-user' needs data with users and digits has none"),
         ({"data": {"name": "remote", "clients": 3, "features": [4], "classes": 2, "label": "a", "client": "a"}},
          "data.label and data.client are both 'a'"),
-        ({"training": {"momentum": 0.9, "optimizer": "adam"}}, "training.momentum = 0.9 counts for nothing here"),
+        ({"training": {"momentum": 0.9, "optimizer": "adam"}}, "training.momentum = 0.9 has no effect"),
         ({"run": {"ray_address": "auto"}}, "run.ray_address = 'auto' is not possible with run.runtime = 'local'"),
         ({"run": {"holdout_clients": 0.5}, "data": {"clients": 6}, "method": "ifca"},
          "method.clusters = 4 is more than the 3 clients in training"),
