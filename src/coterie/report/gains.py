@@ -175,7 +175,7 @@ def say_visible(
             return ""
         half = float(np.median(widths[0])) / 2
         size = f"{half:.0f} points" if metric.is_share else f"{significant(half, 2)} in {metric.title}"
-    return f"{said}For one client a difference below about {size} cannot be told from chance."
+    return f"{said}For one client a difference below about {size} may be chance."
 
 
 def explain_intervals(metric: RunMetric, *, counted: bool, known: bool) -> str:

@@ -68,17 +68,18 @@ MOST_STARTS = 1000
 """Initial models at most; all clients train from each of them."""
 
 NOT_ASKED = (
-    "who gains was not asked: the samples that models are scored on would take part in their batch normalisation; "
-    "take a network without, or with group or layer normalisation in its place"
+    "gains were not computed, because batch normalisation would use the samples that models are scored on; take a "
+    "network without it, or with group or layer normalisation instead"
 )
 
 UNTRIED = (
-    "whether models learn from these data at all was not asked, for gains were left out (--no-gains): where they "
-    "do not, no structure can be found"
+    "with --no-gains it is unknown whether models learn from these data at all; if they do not, no structure can "
+    "be found"
 )
 
 NOT_COMPARED = (
-    "losses and predictions were not compared, nor layers: of {size:,} parameters only sketches of directions cross"
+    "losses, predictions and layers were not compared: with {size:,} parameters clients send only sketches of "
+    "directions"
 )
 
 
@@ -384,7 +385,7 @@ def _find_gains(
     passes = choose_passes(server.samples[clients], training.batch_size, training.epochs)
 
     def say_fold(done: int) -> None:
-        progress(f"part {done} of {FOLDS}: all clients have scored models that were made without it")
+        progress(f"fold {done} of {FOLDS}: all clients have scored the models that were trained without it")
 
     fit = drive(
         cross_fit(clients, groups, server, gathered.size, passes, kind, ROUNDS, say_fold),
@@ -457,6 +458,6 @@ def _note_invented_clients(experiment: Experiment) -> tuple[str, ...]:
         return ()
     count = data.clients or DEFAULT_CLIENTS
     return (
-        f"{data.name} does not say whose a sample is, so that samples were dealt to {count} clients at "
-        "random; data.client names the column that says it",
+        f"{data.name} does not name the client of a sample, so samples were dealt to {count} clients at "
+        "random; data.client names the column of the clients",
     )

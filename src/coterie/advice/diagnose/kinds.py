@@ -100,23 +100,25 @@ class Kinds:
         if self.skew is None and self.clients:
             return f"What differs? Too few clients to tell; {sizes}"
         if self.skew is None:
-            return f"What differs? Clients did not tell how often classes are and what inputs are like; {sizes}"
+            return (
+                f"What differs? Clients did not send their class frequencies and profiles of their inputs; {sizes}"
+            )
         if self.found:
             what = self._say(self.found) + (self._words["why"] if self.found == ("concept",) else "")
             return f"What differs? {what[:1].upper()}{what[1:]}: {self._say_shares()}; {sizes}"
         if self.named:
             return (
-                "What differs? Not most clients, as far as profiles tell, but a group does, as is said of it "
+                "What differs? Most clients do not differ in their profiles, but a group does, as said of it "
                 f"below: {self._say_shares()}; {sizes}"
             )
         if self.targets == "others":
             return (
-                f"What differs? Not the inputs, as far as most profiles tell: {self._say_shares()}; what is "
-                "predicted, or how it depends on the inputs, may differ, which is not tested of such targets; "
+                f"What differs? Not the inputs, in the profiles of most clients: {self._say_shares()}; the "
+                "targets, or how they depend on the inputs, may differ, which is not tested for such targets; "
                 f"{sizes}"
             )
         only = " but their sizes" if self.sizes_differ else ""
-        return f"What differs? Nothing that profiles of most clients tell{only}: {self._say_shares()}; {sizes}"
+        return f"What differs? Nothing in the profiles of most clients{only}: {self._say_shares()}; {sizes}"
 
     def say_group(self, number: int) -> str:
         """Return what a group differs from all others in; nothing where most clients do, or are the group."""
@@ -158,8 +160,8 @@ _OF: Mapping[Targets, Mapping[str, str]] = {
         "features": "what inputs are like",
         "concept": "what labels mean",
         "why": ", for the same inputs have other labels",
-        "either": " (or what labels mean: beside such different labels the two cannot be told apart)",
-        "or inputs": " (or what inputs are like: beside such different labels the two cannot be told apart)",
+        "either": " (or what labels mean: with labels this different, both look the same)",
+        "or inputs": " (or what inputs are like: with labels this different, both look the same)",
     },
     "numbers": {
         "of": "targets",

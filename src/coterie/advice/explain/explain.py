@@ -194,7 +194,7 @@ def explain(experiment: Experiment) -> Explanation:
         sample = session.runtime = SampledRuntime(session.runtime, workers, free)
         notes = session.find_warnings()
         if elsewhere:
-            notes.append("all is said of this machine alone, with run.runtime = 'local'")
+            notes.append("this holds for this machine only, with run.runtime = 'local'")
         first = later = None
         end = 0.0
         shares = Shares(epochs / asked.training.epochs if epochs else 1.0, *_shrink_cohort(session))

@@ -126,7 +126,7 @@ def _equals(view: View) -> str:
             near.append(method)
     if view.best == view.baseline or not near:
         return ""
-    return f"{join_words(near)} cannot be told from {view.best} over these seeds."
+    return f"{join_words(near)} are not significantly different from {view.best} over these seeds."
 
 
 def _cost(view: View) -> str:

@@ -239,15 +239,16 @@ class _Runner:
         cell, code = process.cell, process.process.exitcode
         if code == _UNGUARDED and not process.ready:
             raise BadInput(
-                "a script must compare under if __name__ == '__main__':, for the processes that run its cells read "
-                "it again"
+                "a script must call compare under if __name__ == '__main__':, because the processes of its runs "
+                "import it again"
             )
         if not process.ready:
             self._failed_starts += 1
             if self._failed_starts == STARTS:
                 raise BadInput(
                     f"jobs = {self._jobs} is not possible: a process ended {STARTS} times before it was ready "
-                    f"({_ending(code)}); free memory, or in a script, do all under if __name__ == '__main__':"
+                    f"({_ending(code)}); free memory, or if this is a script, put its code under if __name__ == "
+                    "'__main__':"
                 )
         if cell is not None and process.ready and cell.key in self._died:
             self._ended(cell, CellOutcome("failed", tell_second_death(code, self._jobs)))

@@ -638,14 +638,14 @@ def _read_part(
             continue
         if section == "network" and (local := _find_local(value)) is not None:
             problems.append(
-                f"{where}.network = {local} is not possible, for the runs of a comparison are processes "
-                "of their own, which cannot find it; define it at the top of a module or script"
+                f"{where}.network = {local} is not possible, because the runs of a comparison are separate "
+                "processes, which cannot find it; define it at the top of a module or script"
             )
             continue
         if _holds_data(section, key, value):
             problems.append(
-                f"{where}.data was given in Python, and the runs of a comparison are processes of their own; write "
-                "it to a file, .npz, .parquet or .csv, and give its path"
+                f"{where}.data was given in Python, and the runs of a comparison are separate processes; write it "
+                "to a file, .npz, .parquet or .csv, and give its path"
             )
             continue
         try:
@@ -668,7 +668,7 @@ def _read_part(
                 problems.append(f"{place} is set by the comparison itself; {SET_BY_THE_COMPARISON[key]}")
             elif of_method and section in EVEN:
                 problems.append(
-                    f"{place} is not possible, for all methods of a comparison {EVEN[section]}; write it under "
+                    f"{place} is not possible, because all methods of a comparison {EVEN[section]}; write it under "
                     "experiment or settings"
                 )
             elif not is_value(value):
