@@ -189,9 +189,8 @@ def test_a_worker_that_dies_once_costs_nobody_the_round(tmp_path: Path) -> None:
         assert dict(replies.missing) == {}
         assert runtime.failures == []
         assert torch.equal(replies.models, expected.models)
-        assert runtime.notes == [
-            "a worker process died; all are started anew, and what they had in hand is asked again"
-        ]
+        (note,) = runtime.notes
+        assert note.startswith("a worker process died; ")
         ask(runtime, 2, Keeping())
         assert runtime.notes == []
     finally:

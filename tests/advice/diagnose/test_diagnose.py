@@ -226,9 +226,7 @@ def test_it_is_public() -> None:
 def test_a_norm_over_the_batch_would_see_what_models_are_scored_on() -> None:
     found = diagnose(experiment(network={"name": "cnn", "norm": True}), starts=1)
     assert found.pay is None
-    assert found.notes[-1].startswith(
-        "who gains was not asked: the samples that models are scored on would take part"
-    )
+    assert "batch normalisation" in found.notes[-1]
 
 
 @pytest.mark.medium
@@ -238,12 +236,11 @@ def test_a_file_that_names_no_client_is_said(tmp_path: Path) -> None:
     path = tmp_path / "wards.csv"
     path.write_text("\n".join(["ward,age,dose,label", *lines]), encoding="utf-8")
     given = Experiment(data={"name": str(path), "clients": 5}, method="fedavg", run={"workers": 1})
-    sentence = (
-        "does not say whose a sample is, so that samples were dealt to 5 clients at random; data.client names"
-    )
-    assert sentence in diagnose(given, starts=1, gains=False).notes[0]
+    note = diagnose(given, starts=1, gains=False).notes[0]
+    assert "5 clients at random" in note
+    assert "data.client" in note
     said = given.updated({"data.client": "ward", "data.clients": None})
-    assert not any(sentence in note for note in diagnose(said, starts=1, gains=False).notes)
+    assert not any("at random" in note for note in diagnose(said, starts=1, gains=False).notes)
 
 
 def test_sites_that_code_the_outcome_the_other_way_round_are_named_first(tmp_path: Path) -> None:

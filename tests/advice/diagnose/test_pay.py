@@ -20,7 +20,7 @@ from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
 
-UNASKED = "whether models learn from these data at all was not asked"
+UNASKED = "with --no-gains it is unknown"
 
 
 def experiment(split: str, clients: int, **sections: Any) -> Experiment:

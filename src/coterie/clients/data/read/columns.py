@@ -29,37 +29,38 @@ ROLES: Mapping[str, Role] = {
     "features": Role(
         "features",
         ("features", "x", "inputs", "image", "signal", "tokens", "input_ids"),
-        "the inputs of each sample, as one array or one column of lists; else all other columns of a table are",
+        "the inputs of each sample, as one array or one column of lists; without such a column, all other columns "
+        "of a table",
     ),
     "label": Role(
         "label",
         ("label", "y", "labels", "target", "targets"),
-        "what is to be predicted; where it is empty, the sample is left out",
+        "what is predicted; a sample without a label is left out",
     ),
     "client": Role(
         "client",
         ("client", "user", "subject", "writer", "client_id", "user_id", "subject_id", "writer_id"),
-        "who each sample belongs to",
+        "the client that holds each sample",
     ),
     "split": Role(
         "split",
         ("split",),
-        "what each sample is for: train, validation or test, or 0, 1 or 2; empty where it is open",
+        "train, validation or test, or 0, 1 or 2; if it is empty, Coterie decides",
     ),
     "segment": Role(
         "segment",
         ("segment",),
-        "samples of a client that share it stay on one side of training and test",
+        "samples of a client in one segment are all for training or all for testing",
     ),
     "group": Role(
         "group",
         ("group",),
-        "the true group of each client, with which the groups that are found are compared",
+        "the true group of each client, to compare with the groups that are found",
     ),
     "columns": Role(
         "names of the features",
         ("columns", "feature_names"),
-        "of an archive alone: what the columns of its features are called",
+        "in an archive only: the names of the columns of its features",
     ),
 }
 """Every name that means more than a feature. Nothing else is recognised."""

@@ -200,7 +200,7 @@ def make_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArr
         )
     if extra:
         problems.append(
-            f"{columns.where} has {list_columns(extra)} that training had not; leave it out, or train with it"
+            f"{columns.where} has {list_columns(extra)} that was not in training; leave it out, or train with it"
         )
     if problems:
         raise BadInput(problems)
@@ -296,8 +296,8 @@ def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[st
             f"{text!r} ({(unknown == text).sum()})" for text in unknown.unique(maintain_order=True)[:MOST_NAMES]
         ]
         notes.append(
-            f"column {column.name} has values that training had not: {', '.join(counts)}; they were taken for none "
-            "it had"
+            f"column {column.name} has values that were not in training: {', '.join(counts)}; they count as none "
+            "of the known values"
         )
     found = np.empty((len(texts), column.width), np.float32)
     for place, level in enumerate(column.levels):
@@ -347,7 +347,7 @@ def handle_missing(
         inputs[absent] = 0
         notes.append(f"{absent.sum():,} missing values were set to 0")
     elif known.missing == "drop":
-        notes.append(f"{rows.sum():,} of {len(rows):,} samples were left out, for a value of theirs is missing")
+        notes.append(f"{rows.sum():,} of {len(rows):,} samples were left out, because a value is missing")
         if rows.all():
             raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
         return columns.take(~rows), storage.take(inputs, ~rows)
@@ -502,6 +502,6 @@ def advise_standardising(inputs: NDArray[np.float32], known: Preparation) -> lis
     if ratio < SCALES_APART:
         return []
     return [
-        f"{names[most]} varies {ratio:,.0f} times as much as {names[least]}; --set standardise=global makes "
-        "inputs alike"
+        f"{names[most]} varies {ratio:,.0f} times as much as {names[least]}; --set standardise=global brings "
+        "inputs to one scale"
     ]
