@@ -49,16 +49,18 @@ DONE, BROKEN_PIPE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes. A command that ran and found something failed ends with 1, too."""
 
 HELP = """
-Clustered and personalised federated learning: find out which clients belong together, and train for each group.
+Clustered and personalised federated learning: find out which clients belong
+together, and train for each group.
 
-Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden groups, offline.
+Begin with [bold]coterie demo[/]: three methods on 20 clients in four hidden groups,
+offline.
 
   coterie diagnose clients.csv     do these clients fall into groups?
   coterie auto clients.csv         choose what to train for whom, and train it
   coterie list methods             all methods; with a name, its settings
   coterie run fesem --name first   train; the run gets a folder, runs/first
   coterie show first               its rounds as a table, or runs compared
-  coterie report first             rebuild its page; --against RUN, --charts DIR
+  coterie report first             rebuild its page, or save its charts
   coterie watch                    every run on a live page
   coterie new experiment.toml      a file with every setting, to edit
   coterie schema                   the file's JSON Schema, for editors

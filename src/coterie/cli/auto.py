@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from coterie.studies.auto import Choice
 
 HELP = """
-Choose what to train for whom (one model, groups, personal models, or each client alone), and train it.
+Choose what to train for whom (one model, groups, personal models, or each
+client alone), and train it.
 
 Examples:
 
@@ -26,11 +27,14 @@ Examples:
   coterie auto digits --split 'rotated(4)' --clients 20 --seeds 2
   coterie auto experiment.toml --only linear,halves,ditto --no-run
 
-Every candidate trains at several learning rates, and then from several seeds. Validation samples of the clients
-decide; test samples are never looked at. The simplest candidate within one standard error of the best is chosen.
-The choice is written as an ordinary experiment and run. That run trains on the validation samples, too.
+Every candidate trains at several learning rates, and then from several seeds.
+Validation samples of the clients decide; test samples are never looked at.
+The simplest candidate within one standard error of the best is chosen. The
+choice is written as an ordinary experiment and run. That run trains on the
+validation samples, too.
 
-The same command continues an interrupted search. It takes the same input as [bold]coterie diagnose[/].
+The same command continues an interrupted search. It takes the same input as
+[bold]coterie diagnose[/].
 """
 
 FOLDER = "comparisons"

@@ -12,19 +12,21 @@ from coterie.cli.options import Jobs, RunsFolder, change_experiment, parse_whole
 from coterie.errors import BadInput, print_escaped
 
 HELP = """
-Choose the number of groups by training: each number for three rounds, on at most 100 clients a round.
+Choose the number of groups by training: each number for three rounds, on at
+most 100 clients a round.
 
-FeSEM's paper chooses its K like this (section 5.2). Scores are means over three seeds on validation samples, and
-every number is tried on the same clients with the same draws. [bold]coterie diagnose[/] uses a test instead, which
-needs no rounds and can also find that there are no groups.
+FeSEM's paper chooses its K like this (section 5.2). Scores are means over
+three seeds on validation samples, and every number is tried on the same
+clients with the same draws. [bold]coterie diagnose[/] uses a test instead, which needs
+no rounds and can also find that there are no groups.
 
 Examples:
 
   coterie choose-k digits --split 'rotated(4)' --clients 40
   coterie choose-k experiment.toml --most 8 --seeds 5
 
-The method is the experiment's if it takes a number of groups, and FeSEM otherwise. Finished runs are never
-repeated.
+The method is the experiment's if it takes a number of groups, and FeSEM
+otherwise. Finished runs are never repeated.
 """
 
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from coterie.studies.compare.spec import Comparison
 
 HELP = """
-Compare methods on the same clients from the same seeds: a table, Markdown, LaTeX, Parquet, and a page.
+Compare methods on the same clients from the same seeds: a table, Markdown,
+LaTeX, Parquet, and a page.
 
 Examples:
 
@@ -51,10 +52,11 @@ Examples:
   coterie compare comparison.toml               settings, grids, methods with labels
   coterie compare comparisons/NAME              continue a comparison, or print it again
 
-Finished runs are never repeated: the same command continues where it was stopped, or prints the results at once.
+Finished runs are never repeated: the same command continues where it was
+stopped, or prints the results at once.
 
-A method's own settings override --set, and --set overrides an option. A setting that only some of the methods have
-applies to those.
+A method's own settings override --set, and --set overrides an option. A
+setting that only some of the methods have applies to those.
 """
 
 FAILED = 1

@@ -11,12 +11,15 @@ from coterie.cli.completion import complete_runs
 from coterie.cli.options import RunsFolder, find_run
 
 HELP = """
-Estimate from a table of devices how long runs would take, and how much energy the devices would use.
+Estimate from a table of devices how long runs would take, and how much energy
+the devices would use.
 
-The table is a CSV file with one row for each kind of device. The first client has the first kind, the second client
-the second kind, and so on in turn. The columns are device (a name), seconds_per_sample and joules_per_sample of
-training, up_mbit, down_mbit, up_watts and down_watts of the link, and on_seconds and off_seconds of a device that
-switches on and off. A missing column costs nothing; a link without a speed has 2 Mbit/s.
+The table is a CSV file with one row for each kind of device. The first client
+has the first kind, the second client the second kind, and so on in turn. The
+columns are device (a name), seconds_per_sample and joules_per_sample of
+training, up_mbit, down_mbit, up_watts and down_watts of the link, and
+on_seconds and off_seconds of a device that switches on and off. A missing
+column costs nothing; a link without a speed has 2 Mbit/s.
 """
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from coterie.runs.schema.experiment import Experiment
 
 HELP = """
-Find out whether clients fall into groups, which ones, and who would gain from what. No model is trained to the end.
+Find out whether clients fall into groups, which ones, and who would gain from
+what. No model is trained to the end.
 
 Examples:
 
@@ -39,15 +40,18 @@ Examples:
   coterie diagnose first
   coterie diagnose digits --split 'rotated(4)' --clients 40
 
-Each client trains for some steps on each half of its data, from a few initial models. If all clients' data come
-from one population, a client's two halves are no nearer to each other than to other clients' halves. An exact test
-checks that. Class frequencies and the inputs then show in what clients differ.
-Next, a few rounds train one model for all, a model for each group, and personal and local models of each client.
-Each model is scored on samples that were left out of its training. Last come the methods that suit these clients,
-with the costs that [bold]coterie explain[/] predicts.
+Each client trains for some steps on each half of its data, from a few initial
+models. If all clients' data come from one population, a client's two halves
+are no nearer to each other than to other clients' halves. An exact test
+checks that. Class frequencies and the inputs then show in what clients
+differ. Next, a few rounds train one model for all, a model for each group,
+and personal and local models of each client. Each model is scored on samples
+that were left out of its training. Last come the methods that suit these
+clients, with the costs that [bold]coterie explain[/] predicts.
 
-Data are what --data takes in [bold]coterie run[/]: a dataset, a file or a folder. Of an experiment or a run only
-the data, the network and the local training are used; options override what the file says.
+Data are what --data takes in [bold]coterie run[/]: a dataset, a file or a folder. Of
+an experiment or a run only the data, the network and the local training are
+used; options override what the file says.
 """
 
 Source = Annotated[

@@ -21,7 +21,8 @@ ALIKE = 1.25
 """Rounds that send the same are shown as one if the slower takes less than this many times the faster."""
 
 HELP = """
-Predict what a run will need on this machine: engine, memory, time, bytes. Nothing is written.
+Predict what a run will need on this machine: engine, memory, time, bytes.
+Nothing is written.
 
 Examples:
 
@@ -31,7 +32,8 @@ Examples:
 
 A few clients of different sizes really train, for two rounds. The others'
 answers are copies of theirs: bytes and memory are counted, and seconds are
-scaled from what the few took. Later rounds are assumed to cost as much as the second.
+scaled from what the few took. Later rounds are assumed to cost as much as the
+second.
 
 Options are those of [bold]coterie run[/].
 """

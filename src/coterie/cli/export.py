@@ -27,8 +27,8 @@ Examples:
   coterie export first --group 2 --to model.safetensors
   coterie export first --client 'writer 12' --to model.onnx
 
-An ONNX model takes samples as they are stored, channels last, and gives logits, or
-the predicted numbers.
+An ONNX model takes samples as they are stored, channels last, and gives
+logits, or the predicted numbers.
 """
 
 

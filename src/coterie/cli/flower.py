@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 HELP = """
 Reach real clients through Flower: each trains on data of its own.
 
-Begin with [bold]coterie flower demo[/], a whole federation on this machine; then [bold]coterie flower new DIR[/]
-writes an app whose README leads from a rehearsal to real clients.
+Begin with [bold]coterie flower demo[/], a whole federation on this machine; then
+[bold]coterie flower new DIR[/] writes an app whose README leads from a rehearsal to
+real clients.
 """
 
 REMOTE_DATA: dict[str, Any] = {"name": "remote", "clients": 3, "features": [8, 8, 1], "classes": 10}

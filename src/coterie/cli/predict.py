@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from coterie.shipping.model.trained import About, Trained
 
 HELP = """
-Predict classes, numbers or whatever was learnt, with the trained model of a client or of a group.
+Predict classes, numbers or whatever was learnt, with the trained model of a
+client or of a group.
 
 Examples:
 
@@ -30,11 +31,13 @@ Examples:
   coterie predict model.safetensors --data new.npz
   coterie predict first --data new.csv --keep patient --out predicted.csv
 
-The model comes from a run's last checkpoint, from a client's state folder on a real federation, or from a file
-that [bold]coterie export[/] wrote. A client's model is the one that it was evaluated with. Data need no labels; if
-they have labels, the accuracy or the task's metrics are printed too. If the data name each sample's client, that
-client's model predicts the sample. [bold]--out[/] writes beside each prediction the sample's row, its client, the
-columns that [bold]--keep[/] names, and whose model predicted it.
+The model comes from a run's last checkpoint, from a client's state folder on
+a real federation, or from a file that [bold]coterie export[/] wrote. A client's model
+is the one that it was evaluated with. Data need no labels; if they have
+labels, the accuracy or the task's metrics are printed too. If the data name
+each sample's client, that client's model predicts the sample. [bold]--out[/] writes
+beside each prediction the sample's row, its client, the columns that [bold]--keep[/]
+names, and whose model predicted it.
 """
 
 ModelSource = Annotated[

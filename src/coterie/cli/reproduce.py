@@ -20,22 +20,25 @@ if TYPE_CHECKING:
     from coterie.studies.papers.result import Result
 
 HELP = """
-Run a published table or figure again, and compare the results with the paper, claim by claim.
+Run a published table or figure again, and compare the results with the paper,
+claim by claim.
 
 Examples:
 
-  coterie reproduce --list                        what there is
+  coterie reproduce --list                        all tables and figures
   coterie reproduce dcpfl-fig5 --scale small      one, in less than a minute
   coterie reproduce all --scale medium --jobs 8   all of them
-  coterie reproduce dcpfl-fig5 --decide 0.5       add seeds until its main claim is decided, half an hour at most
+  coterie reproduce dcpfl-fig5 --decide 0.5       seeds until it is decided
 
---decide runs only the methods of an item's main claims, all with the same draws, from 4, 6, 8, 11, 14, 18, 24 and
-32 seeds. After each of these numbers the claims are tested at 1 %, so that over all tests together a verdict is
-wrong in 5 % of the cases. Seeds are added until each claim is decided, or its interval excludes the published
-difference.
+--decide runs only the methods of an item's main claims, all with the same
+draws, from 4, 6, 8, 11, 14, 18, 24 and 32 seeds. After each of these numbers
+the claims are tested at 1 %, so that over all tests together a verdict is
+wrong in 5 % of the cases. Seeds are added until each claim is decided, or its
+interval excludes the published difference.
 
-Finished runs are never repeated: the same command continues where it was stopped, or prints the results at once.
-all with --keep leaves out items whose kept result is up to date; an item that is named always runs.
+Finished runs are never repeated: the same command continues where it was
+stopped, or prints the results at once. With --keep, all leaves out items
+whose kept result is up to date; an item that is named always runs.
 """
 
 DEFAULT_SCALE = "small"

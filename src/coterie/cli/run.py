@@ -37,7 +37,8 @@ BASELINES = ("cheap", "all", "none")
 """What `--baselines` can be."""
 
 HELP = """
-Train a federation with a method or from an experiment file, and write a report page.
+Train a federation with a method or from an experiment file, and write a
+report page.
 
 Examples:
 
@@ -49,7 +50,8 @@ Examples:
 
 An option overrides the file, and --set overrides an option.
 
-Ctrl-C saves the state and prints the command that resumes. [bold]coterie show RUN[/] prints the results.
+Ctrl-C saves the state and prints the command that resumes. [bold]coterie show RUN[/]
+prints the results.
 """
 
 

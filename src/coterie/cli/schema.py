@@ -7,7 +7,8 @@ import typer
 HELP = """
 Print the JSON Schema of an experiment's TOML file.
 
-An editor that reads it completes sections, keys and names, shows what each means, and marks what is wrong:
+An editor that reads it completes sections, keys and names, shows what each
+means, and marks what is wrong:
 
   coterie schema > experiment.schema.json
 

@@ -18,15 +18,17 @@ from coterie.errors import BadInput, print_escaped
 HIGHEST_PORT = 65535
 
 HELP = """
-Watch the runs in a folder on a live page: curves, groups, failures, time left; stop a run, and resume it.
+Watch the runs in a folder on a live page: curves, groups, failures, time
+left; stop a run, and resume it.
 
 Examples:
 
   coterie watch                         the runs in ./runs
   coterie watch comparisons/NAME/cells  those of a comparison
 
-The page is for this machine alone: it listens on the loopback, and its address has a random token. Ctrl-C ends it;
-runs go on. A run that is resumed from the page may import what [bold]--allow[/] names, and nothing else.
+The page is for this machine alone: it listens on the loopback, and its
+address has a random token. Ctrl-C ends it; runs go on. A run that is resumed
+from the page may import what [bold]--allow[/] names, and nothing else.
 """
 
 
