@@ -82,6 +82,7 @@ def predict(
     with exit_on_interrupt("interrupted; nothing was written"):
         from coterie.shipping.model import predict as predicting
         from coterie.shipping.model.predicted import check_out
+        from coterie.shipping.model.served import client_models, knows_one_of
 
         number, problems = check_client_and_group(client, group)
         run = find_run(what, folder)
@@ -103,8 +104,6 @@ def predict(
         run = run if client is None and number is None else None
         clients = [] if run is None else predicting.clients_of(data, named)
         if run is not None and knows_one_of(run, clients):
-            from coterie.shipping.model.served import client_models
-
             import_modules(imports or ())
             models, notes = client_models(run, clients)
             if out is not None:
@@ -171,12 +170,6 @@ def find_run(what: str, folder: str) -> RunFolder | None:
         return RunFolder.find(what, folder)
     except BadInput:
         return None
-
-
-def knows_one_of(run: RunFolder, clients: list[str]) -> bool:
-    """Return whether a run that keeps its clients' models trained one of these clients."""
-    federation = run.federation() if clients and (run.path / "checkpoints").is_dir() else None
-    return federation is not None and not set(clients).isdisjoint(federation["name"].to_list())
 
 
 def load_model(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import coterie
@@ -39,3 +43,54 @@ def test_a_loaded_run_predicts_with_its_model(result: coterie.Result) -> None:
 def test_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(coterie.BadInput):
         coterie.load("nowhere", tmp_path)
+
+
+def write_table(folder: Path) -> Path:
+    """Four clients, every other one of which calls the classes the other way round."""
+    rng = np.random.default_rng(0)
+    rows = [f"{c},{a:.2f},{b:.2f},{int(a > b) ^ c % 2}" for c in range(4) for a, b in rng.normal(size=(40, 2))]
+    path = folder / "clients.csv"
+    path.write_text("client,a,b,label\n" + "\n".join(rows), "utf-8")
+    return path
+
+
+def train(folder: Path, **sections: Any) -> coterie.Result:
+    run = {"rounds": 2, "folder": str(folder / "runs"), "name": "own"}
+    return coterie.run(coterie.Experiment(data=str(write_table(folder)), run=run, **sections))
+
+
+def test_each_row_is_answered_by_the_model_of_its_own_client(tmp_path: Path) -> None:
+    trained = train(tmp_path, method="local-only")
+    found = coterie.load(trained.folder).predict(tmp_path / "clients.csv").table()
+    assert found["model"].n_unique() == 4
+    assert found.height == 160
+
+
+NETWORK = """
+from torch import nn
+
+class Plain(nn.Linear):
+    def __init__(self, features, classes):
+        super().__init__(features[0], classes)
+"""
+
+READ = """
+import coterie, sys
+try:
+    print(coterie.load("runs/own", allow=sys.argv[1:]).model().vector.numel())
+except coterie.BadInput:
+    print("refused")
+"""
+
+
+@pytest.mark.medium
+def test_a_network_of_ones_own_is_read_back_once_it_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_alone.py").write_text(NETWORK, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    train(tmp_path, method="fedavg", network="mine_alone:Plain")
+    for allow, said in ([], "refused"), (["mine_alone:Plain"], "6"):
+        call = [sys.executable, "-c", READ, *allow]
+        found = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert found.stdout.split()[-1] == said

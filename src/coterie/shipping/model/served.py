@@ -67,14 +67,23 @@ def trained_model(
 
 
 def client_models(
-    folder: RunFolder, clients: Sequence[str], allow: Iterable[str] = ()
+    folder: RunFolder,
+    clients: Sequence[str],
+    network: nn.Module | Callable[..., Any] | None = None,
+    allow: Iterable[str] = (),
 ) -> tuple[list[Trained], list[str]]:
     """Return the models of several clients, as `trained_model` does for one, and the notes on them.
 
     Raises:
         BadInput: the run cannot be taken up, or has no such client.
     """
-    return _restore_models(folder, clients, None, allow=allow)
+    return _restore_models(folder, clients, None, network, allow)
+
+
+def knows_one_of(run: RunFolder, clients: Sequence[str]) -> bool:
+    """Return whether a run that keeps its clients' models trained one of these clients."""
+    federation = run.federation() if clients and (run.path / "checkpoints").is_dir() else None
+    return federation is not None and not set(clients).isdisjoint(federation["name"].to_list())
 
 
 def _restore_models(
