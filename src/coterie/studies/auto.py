@@ -84,9 +84,6 @@ CANDIDATES = (
         {"method": {"name": ONE}},
         is_adapted=True,
     ),
-    Candidate(
-        "local-only", "a model of its own for each client, trained alone", {"method": {"name": "local-only"}}
-    ),
     Candidate("halves", "a model for each group, found by a test on halves", {"method": {"name": "halves"}}),
     Candidate("cfl", "a model for each group, found while training", {"method": {"name": "cfl"}}),
     Candidate(
@@ -107,8 +104,11 @@ CANDIDATES = (
     ),
     Candidate("fedrep", "a common body, and a head for each client", {"method": {"name": "fedrep"}}),
     Candidate("ditto", "a model for each client, drawn to a common one", {"method": {"name": "ditto"}}),
+    Candidate(
+        "local-only", "a model of its own for each client, trained alone", {"method": {"name": "local-only"}}
+    ),
 )
-"""What is tried, the simplest first: ties go to it."""
+"""What is tried, the simplest first: ties go to it. The more samples decide each number of a model, the simpler it is."""
 
 
 def select(labels: Sequence[str]) -> tuple[Candidate, ...]:

@@ -34,7 +34,7 @@ TITLES: Mapping[str, str] = {
 }
 """What the options are called."""
 
-SIMPLEST_FIRST = ("global", "constants", "local", "group", "tuned", "personal", "group-tuned")
+SIMPLEST_FIRST = ("global", "constants", "group", "tuned", "personal", "group-tuned", "local")
 """Of options that are as good as the best, the first is taken."""
 
 MOST_NAMES = 12
