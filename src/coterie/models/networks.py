@@ -137,6 +137,7 @@ def build_network(
     seed: int,
     variant: int = 0,
     origin: Origin = PLAIN,
+    is_trained: bool = False,
 ) -> Built:
     """Build a network, bound to a flat vector of its own, which holds the model that it starts from.
 
@@ -149,6 +150,7 @@ def build_network(
         seed: seed of the run. PyTorch's global generator is neither used nor disturbed.
         variant: 0, 1, … give different initial models under one seed.
         origin: where the weights come from, and what else an experiment says.
+        is_trained: whether it only predicts, which takes less memory than training.
 
     Raises:
         BadInput: the name or a setting is unknown, a setting, `features` or `classes` is out of range, or the
@@ -171,7 +173,7 @@ def build_network(
     if problems:
         raise BadInput(problems)
     if not own:
-        _refuse_too_large(entry, features, classes, bound)
+        _refuse_too_large(entry, features, classes, bound, is_trained)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(address(seed, f"build/{variant}"))
         network: nn.Module = entry.target(features, classes, **bound)
@@ -198,7 +200,7 @@ def build_network(
         notes.append(f"weights drawn anew{_but(modules_without_reset(network))}")
     vector = layout.flatten(network) if kept else initialise(network, layout, seed, variant)
     if kept and variant:
-        first = build_network(name, settings, features, classes, seed, 0, origin).initial
+        first = build_network(name, settings, features, classes, seed, 0, origin, is_trained).initial
         vector = add_noise(vector, layout, seed, variant) if torch.equal(vector, first) else vector
     layout.bind(network, vector)
     if layout.frozen:
@@ -229,9 +231,13 @@ LARGE = 10_000
 COPIES = 6
 """Copies of a model that a run holds at least: the start, the state before and after a round, a network's own
 values, its gradient, and a reply."""
+PREDICTING_COPIES = 2
+"""Copies that there are while a network is built that only predicts."""
 
 
-def _refuse_too_large(entry: Entry, features: tuple[int, ...], classes: int, settings: Mapping[str, Any]) -> None:
+def _refuse_too_large(
+    entry: Entry, features: tuple[int, ...], classes: int, settings: Mapping[str, Any], is_trained: bool
+) -> None:
     """Let a network pass that this machine has memory for.
 
     Raises:
@@ -242,8 +248,11 @@ def _refuse_too_large(entry: Entry, features: tuple[int, ...], classes: int, set
         return
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in entry.target(features, classes, **settings).parameters())
-    what = f"network.name = {entry.name!r} has {count:,} parameters with these settings and data: training it"
-    require(COPIES * BYTES_PER_SCALAR * count, what, "make it smaller")
+    what = f"network.name = {entry.name!r} has {count:,} parameters with these settings and data: "
+    if is_trained:
+        require(PREDICTING_COPIES * BYTES_PER_SCALAR * count, f"{what}building it", "free memory")
+    else:
+        require(COPIES * BYTES_PER_SCALAR * count, f"{what}training it", "make it smaller")
 
 
 def _but(modules: list[str]) -> str:

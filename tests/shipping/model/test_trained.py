@@ -182,3 +182,14 @@ def test_nothing_is_built_before_the_digest_is_seen(tmp_path: Path) -> None:
     save_file(load_file(path), path, metadata | {"about": json.dumps(asdict(replace(ABOUT, network="cmn")))})
     with pytest.raises(BadInput, match="do not match its digest"):
         read_model(path)
+
+
+def test_a_model_predicts_where_there_is_no_room_to_train_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = some(About("mlp", {"hidden": (10_000,)}, (2,), 2))
+    monkeypatch.setattr("coterie.room.available_bytes", lambda: 3 * given.vector.nbytes)
+    with pytest.raises(BadInput, match="memory"):
+        build("mlp", {"hidden": (10_000,)}, (2,), 2, 0)
+    assert given.network()(torch.zeros(1, 2)).shape == (1, 2)
+    monkeypatch.setattr("coterie.room.available_bytes", lambda: given.vector.nbytes)
+    with pytest.raises(BadInput, match="memory"):
+        given.network()

@@ -138,7 +138,9 @@ class Trained:
         """A network of its own with these numbers, in evaluation mode; it takes `channels_first` batches."""
         about = self.about
         origin = Origin(output=about.output, head=about.head)
-        built = build_network(about.network, about.settings, about.features, about.classes, 0, origin=origin)
+        built = build_network(
+            about.network, about.settings, about.features, about.classes, 0, origin=origin, is_trained=True
+        )
         built.layout.bind(built.network, self.vector.clone())
         built.network.load_state_dict(self.rest, strict=False)
         return built.network.eval()
