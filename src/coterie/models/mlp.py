@@ -26,7 +26,10 @@ def _widths(value: Any) -> Any:
     return (value,) if isinstance(value, int) else value
 
 
-Widths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_widths)]
+Width = Annotated[int, Field(ge=1)]
+Widths = Annotated[
+    tuple[Width, ...], BeforeValidator(_widths, json_schema_input_type=tuple[Width, ...] | Width | str)
+]
 """Widths of consecutive layers, nearest to the input first."""
 
 

@@ -77,5 +77,19 @@ def test_what_is_refused_is_marked(validator: Any, wrong: dict[str, Any]) -> Non
     assert not validator.is_valid(wrong)
 
 
+@pytest.mark.parametrize(
+    "short",
+    [
+        {"data": "digits"},
+        {"network": {"name": "mlp", "hidden": 64}},
+        {"network": {"name": "mlp", "hidden": "64,32"}},
+        {"network": {"name": "cnn", "channels": 8}},
+    ],
+)
+def test_what_is_written_shorter_is_accepted(validator: Any, short: dict[str, Any]) -> None:
+    Experiment.from_tables(short).check()
+    validator.validate(short)
+
+
 def test_a_method_of_ones_own_may_have_any_settings(validator: Any) -> None:
     validator.validate({"method": {"name": "my_file:Mine", "strength": 3}})

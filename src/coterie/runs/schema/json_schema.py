@@ -26,6 +26,7 @@ def experiment_schema() -> dict[str, Any]:
     model: type[BaseModel] = create_model("Experiment", **sections)
     found = model.model_json_schema(schema_generator=_Plain)
     found |= {"$schema": "http://json-schema.org/draft-07/schema#", "additionalProperties": False}
+    found["properties"]["data"] = {"anyOf": [{"type": "string"}, found["properties"]["data"]]}  # a name alone
     for title in CHOICES:
         entries = {entry.name: entry.schema.model_json_schema(schema_generator=_Plain) for entry in catalog(title)}
         common = found["$defs"][SECTIONS[title].__name__]["properties"]
