@@ -188,6 +188,19 @@ def test_kept_columns_of_any_name_are_written_and_are_no_features(terminal: Term
 
 
 @pytest.mark.medium
+def test_files_may_write_the_name_of_their_column_of_clients_differently(terminal: Terminal) -> None:
+    table = patients(0)
+    table.write_csv("wards.csv")
+    train(terminal, "wards.csv")
+    Path("fresh").mkdir()
+    table[:120].write_csv("fresh/a.csv")
+    table[120:].rename({"client": "Client"}).write_csv("fresh/b.csv")
+    code, _, err = terminal("predict", "first", "--data", "fresh", "--out", "p.csv")
+    assert (code, err) == (0, "")
+    assert pl.read_csv("p.csv")["client"].to_list() == table["client"].to_list()
+
+
+@pytest.mark.medium
 @pytest.mark.parametrize("missing", ["drop", "mean"])
 def test_missing_values_go_by_a_policy(terminal: Terminal, missing: str) -> None:
     whole = patients(0).with_columns(pl.when(pl.int_range(240) % 10 != 3).then("age").alias("age"))

@@ -178,9 +178,13 @@ def read_kept(path: Path, columns: Columns, names: Sequence[str], named: Named =
         BadInput: a file is damaged, or an array of one of these names has several entries a sample.
     """
     files = _column_files(path)
-    client = _name_roles(files[0], labelled=False, named=named)["client"] if files else None
-    wanted = list(dict.fromkeys(name for name in (client, *names) if name is not None))
-    tables = [_read_as_written(file, wanted) for file in files]
+    clients = [_name_roles(file, labelled=False, named=named)["client"] for file in files]
+    client = clients[0] if files else None  # files may write it in other letters
+    tables = []
+    for file, own in zip(files, clients, strict=True):
+        wanted = list(dict.fromkeys(name for name in (own, *names) if name is not None))
+        table = _read_as_written(file, wanted)
+        tables.append(table if own is None or client is None else table.rename({own: client}))
     table = pl.concat(tables, how="vertical_relaxed") if tables else pl.DataFrame()
     if client is not None or columns.users is None:
         return table
