@@ -179,6 +179,29 @@ def test_a_module_of_the_current_folder_is_found_and_stands_behind_all_others(si
     assert METHODS["in_both:Mine"].summary == "A method of a site."
 
 
+def test_the_name_of_a_file_leads_to_what_it_defines(site: Path) -> None:
+    """Somebody who has written a file tries its name first; it is read for its classes, and not run."""
+    Path("in_here.py").write_text(f"{METHOD}\nraise AssertionError('imported')", "utf-8")
+    (Path("deep") / "er.py").parent.mkdir()
+    Path("deep/er.py").write_text("class One: ...\ndef two(): ...\nclass _Three: ...\n", "utf-8")
+    Path("broken.py").write_text("class One", "utf-8")
+    for name, expected in {
+        "in_here.py": "in_here:Mine",
+        "in_here": "in_here:Mine",
+        "deep/er.py": "deep.er:NAME with one of One, two",
+        "broken.py": "broken:NAME",
+    }.items():
+        assert refusal(name).endswith(f" {expected}")
+    assert "in_here" not in sys.modules
+    assert "in_here:Mine" not in refusal("../in_here.py")
+
+
+def test_of_a_module_only_what_it_defines_is_suggested(site: Path) -> None:
+    Path("in_here.py").write_text(METHOD, "utf-8")
+    allow(["in_here:Other"])
+    assert refusal("in_here:Other").partition("known: ")[2] == "Mine"
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
 
 from coterie.errors import BadInput, sentences, unknown
-from coterie.plugins import Offer, find_offer, give, import_object, import_offer, is_path, offers
+from coterie.plugins import Offer, find_offer, give, import_object, import_offer, is_path, offers, suggest_path
 
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C")
@@ -201,6 +201,8 @@ class Catalog:
         meant = self._also_called.get(name.lower())
         if meant:
             return f"{self.kind} {name!r} is called {meant} here"
+        if self._group and (path := suggest_path(name)):
+            return f"{self.kind} {name!r} is unknown; to take it from that file, write {path}"
         return unknown(self.kind, name, [*self.names(), *(offers(self._group) if self._group else ())])
 
     def _bring(self, name: str) -> None:

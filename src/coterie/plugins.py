@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import BadInput, unknown
+from coterie.errors import BadInput, shorten, unknown
 
 GROUPS = ("methods", "networks", "tasks", "datasets", "metrics", "observers")
 """What a package may offer: the entry points `coterie.methods`, `coterie.networks`, …"""
@@ -38,6 +38,24 @@ WHERE = "install its package, or put it into the current folder or a folder of P
 def is_path(name: str) -> bool:
     """Whether a name is that of an object in a module, `package.module:object`."""
     return _PATH.fullmatch(name) is not None
+
+
+def suggest_path(name: str) -> str | None:
+    """Return how to name an object of a Python file that is named alone, as `nets.py` or `nets`.
+
+    The file is read and not run. None where no such file lies in the current folder.
+    """
+    module = name.removesuffix(".py").replace("/", ".")
+    if not _PATH.fullmatch(f"{module}:x"):
+        return None
+    file = Path(*module.split(".")).with_suffix(".py")
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return f"{module}:NAME" if file.is_file() else None
+    found = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    found = [own for own in found if not own.startswith("_")]
+    return f"{module}:NAME with one of {shorten(found)}" if len(found) > 1 else f"{module}:{(found or ['NAME'])[0]}"
 
 
 # ---- what a person gave
@@ -187,10 +205,19 @@ def _follow(module: Any, qualname: str, what: str) -> Any:
     found = module
     for part in qualname.split("."):
         if not hasattr(found, part):
-            names = [name for name in vars(module) if not name.startswith("_")] if found is module else []
+            names = _own_names(module) if found is module else []
             raise BadInput(unknown(f"{what} cannot be imported: object", part, names, f"in {module.__name__}"))
         found = getattr(found, part)
     return found
+
+
+def _own_names(module: Any) -> list[str]:
+    """Return what a path may name in a module: public objects that it, or a module of its package, defines."""
+    return [
+        name
+        for name, held in vars(module).items()
+        if not name.startswith("_") and f"{getattr(held, '__module__', '')}.".startswith(f"{module.__name__}.")
+    ]
 
 
 def _import(name: str, what: str) -> Any:

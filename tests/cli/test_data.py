@@ -153,3 +153,15 @@ def test_a_frame_is_read_as_the_experiment_says(tmp_path: Path, monkeypatch: pyt
         given.updated({"data.label": "ward"}).check()
     with pytest.raises(BadInput, match=r"data.label = 'ill' is not possible with .*: they have no columns"):
         coterie.Experiment(data={"name": (np.zeros((20, 2)), np.arange(20) % 2), "label": "ill"})
+
+
+def test_a_table_that_names_no_client_is_said_to_be_dealt_at_random(terminal: Terminal) -> None:
+    """Its owner may have meant one of the columns; whoever says how many clients there are has not."""
+    rows = [f"{n % 4},{n % 7},{n % 2}" for n in range(240)]
+    Path("sites.csv").write_text("\n".join(["site,age,label", *rows]), "utf-8")
+    words = ("run", "fedavg", "--data", "sites.csv", "--rounds", "1", "--workers", "1", "--baselines", "none")
+    assert "client=COLUMN" in terminal(*words).out
+    for known in (["--clients", "4"], ["--set", "client=site"]):
+        ended = terminal(*words, *known)
+        assert ended.code == 0, ended.err
+        assert "client=COLUMN" not in ended.out

@@ -345,6 +345,8 @@ def divide(
     held, names = [held[i] for i in chosen], tuple(names[i] for i in chosen)
     true_groups = None if partition.true_groups is None else partition.true_groups[chosen]
     few_shot = None if partition.few_shot is None else partition.few_shot[chosen]
+    if name == "iid" and clients is None and dataset.users is None and dataset.preparation.columns:
+        notes.append(_say_dealt_out(dataset, len(partition.parts)))
     notes = [*dataset.notes, *_say_unused(dataset, name, validation), *partition.notes, *notes]
     if name == "by-user" and classes is not None and min_classes == 1:
         notes += say_one_class(held, classes, names)
@@ -352,6 +354,14 @@ def divide(
         filled = dataset.preparation.missing in ("mean", "zero")
         notes += say_shared_rows(count_shared_rows(dataset.inputs, held), filled)
     return _assembled(replace(dataset, notes=tuple(notes)), true_groups, few_shot, skews, held, names, kept, seed)
+
+
+def _say_dealt_out(dataset: Dataset, clients: int) -> str:
+    """Say that the rows of a table go to clients at random, which whoever has real clients did not mean."""
+    return (
+        f"no column of {dataset.name} says whose a row is, so the rows are dealt to {clients} clients at random; "
+        "--set client=COLUMN names the column that does, --clients N deals them to N"
+    )
 
 
 def _say_unused(dataset: Dataset, partition: str, validation: float) -> list[str]:
