@@ -25,33 +25,33 @@ PLACE = re.compile(r"\{([^|{}]+)\|([^|{}]+)\|([^|{}]+)\}")
 
 BECAUSE = {
     "DC-PFL": (
-        "models are as far apart as their labels only if one range scales them all "
-        "({dcpfl-fig5:large|correlation['DC-PFL']|.2f}, and {dcpfl-fig5:large|correlation['DC-PFL (a range "
-        "each model)']|.2f} with each model's own), and in Table I it accepts "
-        "{dcpfl-table1:large|accepted['DC-PFL', 'Mid']|.1f} splits in a run, so that it is FedAvg that sends "
-        "some layers less often"
+        "distances between models follow those between labels only if one range scales all models "
+        "({dcpfl-fig5:large|correlation['DC-PFL']|.2f}; {dcpfl-fig5:large|correlation['DC-PFL (a range "
+        "each model)']|.2f} if each has its own). In Table I it accepts "
+        "{dcpfl-table1:large|accepted['DC-PFL', 'Mid']|.1f} splits in a run, so it is FedAvg that sends some "
+        "layers less often"
     ),
     "FedCPS": (
-        "a few-shot client is validated on classes that it cannot train on, which chooses a strong pull "
-        "({fedcps-fig3:medium|few_mean['FedCPS']|.2f}, and {fedcps-fig3:medium|others_mean['FedCPS']|.2f} for "
-        "others), and heads tuned to its own classes forget the others"
+        "a few-shot client is validated on classes that it cannot train on, which favours a strong pull "
+        "({fedcps-fig3:medium|few_mean['FedCPS']|.2f}; {fedcps-fig3:medium|others_mean['FedCPS']|.2f} for "
+        "others). Heads tuned to a client's own classes forget the other classes"
     ),
     "FedTSDP": (
         "on IID data its trigger fires in {fedtsdp-table3:medium|fired['FedTSDP', 'CNN, CIFAR10']|.1f} rounds "
-        "of a run, so that it is FedAvg, and the second stage alone ends with "
+        "of a run, so it is FedAvg there. The second stage alone ends with "
         "{fedtsdp-fig9:medium|groups['Second stage']|.1f} groups"
     ),
     "FeSEM": (
         "after the warm-up its E-step moves at most {fesem-fig3:medium|moved_most['FeSEM(4)', 'FEMNIST']|.0f} "
-        "clients in a round, so that what pays is K-means of the warm-up's models, and training alone has "
-        "{fesem-table2:large|accuracy['NoFed']|.1f} % where FeSEM(4) has "
+        "clients in a round, so the gain comes from K-means of the warm-up's models. Training alone has "
+        "{fesem-table2:large|accuracy['NoFed']|.1f} %, and FeSEM(4) "
         "{fesem-table2:large|accuracy['FeSEM(4)']|.1f} %"
     ),
     "LayerCFL": (
-        "what its comparison saves is the size of a network over that of the layers compared "
+        "its comparison saves the size of the network divided by that of the layers compared "
         "({layercfl-computing:large|multiplications['CFL'] / multiplications['LayerCFL']|.0f} times in VGG16, "
         "{layercfl-computing:medium|multiplications['CFL'] / multiplications['LayerCFL']|.1f} in a small "
-        "CNN), and in the end gaps are below zero in every kind of layer "
+        "CNN). In the end gaps are below zero in every kind of layer "
         "({layercfl-fig8:medium|max(gap_fc['updates'], gap_conv['updates'])|.2f} at best)"
     ),
 }
@@ -107,7 +107,7 @@ def main_results(
 
 
 def summarise(items: Sequence[Item], kept: Results) -> list[str]:
-    """Return a sentence a paper (what it claims, what came out, why) and one over all of them."""
+    """Return a paragraph a paper (what it claims, what came out, why) and one over all of them."""
     by_name = {item.id: item for item in items}
     sentences, verdicts, sizes, scales = [], Counter[str](), Counter[PublishedSize](), Counter[str]()
     for paper in dict.fromkeys(item.paper for item in items):
@@ -124,14 +124,14 @@ def summarise(items: Sequence[Item], kept: Results) -> list[str]:
             continue
         numbered = [f"({n}) {text}" for n, text in enumerate(claims, 1)] if len(claims) > 1 else claims
         told = [f"({n}) {text}" for n, text in enumerate(outcomes, 1)] if len(claims) > 1 else [f"it {outcomes[0]}"]
-        why = f", for {fill(BECAUSE[paper], None, by_name, kept)}" if paper in BECAUSE else ""
-        sentences.append(f"**{paper}** claims that {_join(numbered)}; here {_join(told)}{why}.")
+        why = f" Why: {fill(BECAUSE[paper], None, by_name, kept)}." if paper in BECAUSE else ""
+        sentences.append(f"**{paper}** claims that {_join(numbered)}. Here {'; '.join(told)}.{why}")
     counted = ", ".join(f"{_IN_PAGE.get(verdict, verdict)} {count}" for verdict, count in verdicts.most_common())
     excluded = sum(count for size, count in sizes.items() if size.startswith("excluded"))
-    missed = f"; of the {sizes.total()} with a printed difference, {excluded} exclude it" * bool(sizes)
+    missed = f" Of the {sizes.total()} with a printed difference, {excluded} exclude it." * bool(sizes)
     largest = join_words(f"{count} at {scale}" for scale, count in scales.most_common() if scale) or "none was run"
-    reduced = f"they are judged on reduced runs ({largest}), none at its paper's own size"
-    sentences.append(f"**All {verdicts.total()} main claims**: {counted}{missed}; {reduced}.")
+    reduced = f"They are judged on reduced runs ({largest}), none at its paper's own size."
+    sentences.append(f"**All {verdicts.total()} main claims**: {counted}.{missed} {reduced}")
     return sentences
 
 
@@ -149,8 +149,8 @@ def _outcome(judged: JudgedClaim | None, size: PublishedSize, *, stale: bool) ->
         "circular": "is circular",
         "unstated": f"depends on what the paper does not say ({judged.reason})",
     }.get(judged.verdict, judged.verdict)
-    said += ", without the published size" * size.startswith("excluded")
-    return said + " (in an outdated result)" * stale
+    said += ", and its interval excludes the published size" * size.startswith("excluded")
+    return said + " (outdated result)" * stale
 
 
 def _join(parts: Sequence[str]) -> str:
