@@ -105,7 +105,7 @@ def test_options_go_before_the_file_and_set_before_options(terminal: Terminal) -
 @pytest.mark.medium
 def test_runs_elsewhere_are_found_there(terminal: Terminal) -> None:
     assert terminal("run", "fedavg", "--name", "x", "--folder", "a b", *SMALL).out.splitlines()[-1] == (
-        "next    coterie show 'a b/x'   or   coterie report 'a b/x' --charts charts"
+        "next    coterie show 'a b/x'   or   coterie predict 'a b/x' --data FILE"
     )
     assert terminal("show", "a b/x").out == terminal("show", "x", "--folder", "a b").out != ""
 

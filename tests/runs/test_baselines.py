@@ -1,10 +1,13 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coterie.report import run_page
+from coterie.report.each_client import score_constant
 from coterie.runs import baselines, loop
 from coterie.runs.folder.baselines import read_baselines, read_refusals
+from coterie.runs.folder.reading import RunResults
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
 
@@ -50,6 +53,12 @@ def test_baselines_are_the_same_runs_again_and_alter_nothing(
     page = run_page.build(folder).read_text("utf-8")
     for title in ("FedAvg", "FedAvg + FT", "local-only", "own majority class"):
         assert f">Gain over {title}<" in page
+    name, score = score_constant(RunResults(folder, "run")) or ("", 0.0)
+    federation = folder.federation()
+    assert federation is not None
+    shares = [max(labels) / sum(labels) for labels in federation["labels"]]
+    assert name == "own majority class"
+    assert score == pytest.approx(np.mean(shares))
 
 
 def test_what_is_no_baseline(tmp_path: Path) -> None:

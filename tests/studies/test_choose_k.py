@@ -67,6 +67,6 @@ def test_planted_groups_are_counted(
     # Nothing is run twice, and the answer is the same.
     cells = sorted(Path("choices").iterdir())
     again = Terminal(capsys)(*words)
-    assert "cell 1/8" not in again.out
+    assert "run 1/8" not in again.out
     assert again.out.splitlines()[-2:] == done.out.splitlines()[-2:]
     assert sorted(Path("choices").iterdir()) == cells

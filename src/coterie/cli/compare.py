@@ -351,10 +351,12 @@ def _find_owners(
 
 
 def _print_results(compared: Compared, observer: Watcher, quiet: bool) -> None:
-    """Print which cells failed, the table, the notes, what did not come about, and where the files are."""
+    """Print which cells failed, the table, its finding, the notes, what did not come about and where files are."""
     from coterie.cli.live_cells import CellLines
     from coterie.cli.printing import make_console, say
+    from coterie.report.comparison.findings import conclude
     from coterie.report.comparison.table import to_rich
+    from coterie.report.comparison.view import views
 
     path = compared.folder.path
     for cell, sentence in compared.failures():
@@ -366,6 +368,8 @@ def _print_results(compared: Compared, observer: Watcher, quiet: bool) -> None:
         return
     console = make_console()
     console.print(to_rich(compared.summary, console.width, compared.frames.metrics))
+    if found := conclude(views(compared.comparison, compared.frames, compared.summary)):
+        say(f"found   {found}")
     for note in compared.notes:
         say(f"note: {note}")
     assert isinstance(observer, CellLines)  # whoever is not quiet

@@ -63,6 +63,7 @@ class CellLines(Watcher):
         self._cells, self._done = len(todo) + done, done
         self._rounds = {cell.key: 0 for cell in todo}
         self._planned = {cell.key: cell.experiment.expected_rounds for cell in todo}
+        are_further = bool(self._runs) and not done
         self._runs |= {cell.key for cell in todo if not cell.trial}
         self._before: dict[str, int] = {}
         self._reached: dict[str, tuple[RunMetric, float]] = {}
@@ -71,11 +72,14 @@ class CellLines(Watcher):
         if todo:
             # Whoever has seen trials wants to know when the runs begin that count.
             tries = bool(todo[0].trial)
-            self._word = "tuning" if tries else "final" if self._has_tried else "cell"
+            self._word = "tuning" if tries else "final" if self._has_tried else "run"
             self._has_tried |= tries
-            what = count_of(self._cells, "trial" if tries else "final run" if self._word == "final" else "cell")
+            kind = "further run" if are_further else "final run" if self._word == "final" else "run"
+            what = count_of(self._cells, "trial" if tries else kind)
+            rounds = set(self._planned.values())
+            each = f", {count_of(rounds.pop(), 'round')}{' each' * (len(todo) > 1)}" if len(rounds) == 1 else ""
             there = f", of which {done} {'is' if done == 1 else 'are'} finished" if done else ""
-            self.say(f"{what}{there}")
+            self.say(f"{what}{there}{each}")
 
     def begun(self, cell: Cell) -> None:
         self._running[cell.key] = cell

@@ -98,7 +98,7 @@ def describe_outcome(result: Result, page: Path | None) -> list[str]:
         f"sent    {volume(last['up_bytes'])} up, {volume(last['down_bytes'])} down, in {last['seconds']:.1f} s",
         f"folder  {result.folder}",
         *([] if page is None else [f"page    {page}"]),
-        f"next    coterie show {run}   or   coterie report {run} --charts charts",
+        f"next    coterie show {run}   or   coterie predict {run} --data FILE",
     ]
 
 

@@ -91,7 +91,9 @@ def reproduce(
     ] = None,
     list_: Annotated[
         bool,
-        typer.Option("--list", help="List all items, and the results that --folder and --keep hold."),
+        typer.Option(
+            "--list", help="List all items, or those named, and the results that --folder and --keep hold."
+        ),
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print where the results are, and nothing else.")
@@ -108,7 +110,7 @@ def reproduce(
     if not items and (idle := [option for option, value in given.items() if value is not None]):
         raise BadInput(f"{', '.join(idle)} needs an item to run; name one, or all")
     if list_ or (not items and write is None):
-        _print_items(Path(folder), keep)
+        _print_items(items or [], Path(folder), keep)
         return
     scale = scale or DEFAULT_SCALE
     failed = 0
@@ -151,8 +153,8 @@ def reproduce(
         raise typer.Exit(FAILED)
 
 
-def _print_items(folder: Path, keep: Path | None) -> None:
-    """Print a line on each item, with how it stands at each scale; then refuse those whose files have mistakes."""
+def _print_items(asked: Sequence[str], folder: Path, keep: Path | None) -> None:
+    """Print a line on each item, or on those asked for, with how it stands; then refuse those with mistakes."""
     from coterie.cli.printing import say
     from coterie.report.reproduction.one_result import heading
     from coterie.report.reproduction.words import duration
@@ -160,7 +162,7 @@ def _print_items(folder: Path, keep: Path | None) -> None:
     from coterie.studies.papers.standing import assess, read_last_results
 
     problems: list[str] = []
-    names = list_items()
+    names = list_items() if not asked or ALL in asked else list(dict.fromkeys(asked))
     items = []
     for name in names:
         try:

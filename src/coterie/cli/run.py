@@ -173,9 +173,11 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
         return ""
     from coterie.cli.live import exit_on_interrupt
     from coterie.cli.printing import say
+    from coterie.report.each_client import score_constant
     from coterie.report.numbers import measured
     from coterie.runs.baselines import run_baselines
     from coterie.runs.folder.baselines import TITLES, read_baselines
+    from coterie.runs.folder.reading import RunResults
 
     before = {run.label for run in read_baselines(folder)}
     if not quiet:
@@ -186,7 +188,9 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
     parts = [f"{TITLES[name]} not run: {why}" for name, why in plan.refused.items()]
     if {run.label for run in runs} != before:
         column = metrics.headline
-        scores = [f"{run.label} {measured(metrics.deciding, run.summary[column])}" for run in runs]
+        known = [(run.label, run.summary[column]) for run in runs]
+        known += filter(None, [score_constant(RunResults(folder, folder.name))])
+        scores = [f"{name} {measured(metrics.deciding, value)}" for name, value in known]
         parts.insert(0, ", ".join(scores))
     return "; ".join(parts)
 

@@ -141,14 +141,14 @@ class FeSEM(Method[FeSEMState]):
         if state.moving or not state.e_steps or self.clusters == 1:
             return []
         inert = (
-            f"none of {state.e_steps} E-steps moved a client: the groups are those of K-means after the warm-up "
-            "(warm_up, restarts)"
+            f"no client moved in {state.e_steps} E-step{'s' if state.e_steps > 1 else ''}: the groups are those of "
+            "K-means after the warm-up (warm_up, restarts)"
         )
         if self.e_step != "nearest":
             return [inert]
         return [
-            f"{inert}. Clients restart at their own centre, and the nearest other centre was never less than "
-            f"{state.margin:.3g} times as far. A client moves where that falls below 1; e_step = 'update_aware' "
+            f"{inert}. A client starts each round at its own centre and moves once another one is nearer; the "
+            f"nearest other was always at least {state.margin:.3g} times as far away. e_step = 'update_aware' "
             "moves clients sooner"
         ]
 

@@ -137,9 +137,7 @@ def _find_baselines(run: RunResults, others: Sequence[RunResults]) -> tuple[list
         scores, counts = floats(beside["score"]), beside["test_samples"].fill_null(0).to_numpy().astype(np.int64)
         ends = bound_scores(metric, scores, counts, *_beside(run, other, "low", "high"))
         found.append(Baseline(other.label, scores, ends))
-    counted = is_counted(run.metrics.deciding, _beside(run, run, "low")[0])
-    constant = _most_common_class(run) if counted else _constant_answer(run)
-    if constant is not None:
+    if (constant := _find_constant(run)) is not None:
         found.append(constant)
     return found, apart
 
@@ -148,6 +146,19 @@ def _beside(run: RunResults, other: RunResults, *columns: str) -> list[Floats]:
     """Return columns of a run's intervals for the clients of another, in their order."""
     known = run.last.select("client").join(other.intervals, on="client", how="left", maintain_order="left")
     return [floats(known[column]) for column in columns]
+
+
+def score_constant(run: RunResults) -> tuple[str, float] | None:
+    """Return what the best constant answer is called, and its mean over clients; None where nobody knows it."""
+    constant = _find_constant(run)
+    if constant is None or np.isnan(constant.scores).all():
+        return None
+    return constant.name, float(np.nanmean(constant.scores))
+
+
+def _find_constant(run: RunResults) -> Baseline | None:
+    counted = is_counted(run.metrics.deciding, _beside(run, run, "low")[0])
+    return _most_common_class(run) if counted else _constant_answer(run)
 
 
 def _constant_answer(run: RunResults) -> Baseline | None:

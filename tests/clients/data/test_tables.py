@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from coterie.clients.data.read.preparation import (
     AS_READ,
     MOST_LEVELS,
     Column,
+    Missing,
     Preparation,
     Sums,
     find_columns,
@@ -229,6 +231,14 @@ def test_who_can_set_nothing_is_told_no_flag() -> None:
     """As with `coterie predict`, or at a client of a real federation."""
     with pytest.raises(BadInput, match=r"1 of 2 values are missing; fill them in, or remove them$"):
         handle_missing(np.array([[np.nan], [1]], np.float32), Columns("a", np.zeros((2, 1)), None), AS_READ, [])
+
+
+@pytest.mark.parametrize("missing", ["mean", "zero", "drop"])
+def test_what_is_done_about_missing_values_is_noted(missing: Missing) -> None:
+    notes: list[str] = []
+    inputs = np.array([[np.nan], [1], [np.nan]], np.float32)
+    handle_missing(inputs, Columns("a", np.zeros((3, 1)), None), replace(AS_READ, missing=missing), notes)
+    assert [note.split()[0] for note in notes] == ["2"]
 
 
 def test_no_id_becomes_a_feature(tmp_path: Path) -> None:

@@ -280,12 +280,12 @@ def shown(terminal: bool, quiet: bool = False) -> str:
 
 def test_a_line_a_cell_without_a_terminal() -> None:
     assert re.sub(r"\d:\d\d left", "0:00 left", shown(terminal=False)).splitlines() == [
-        "4 cells, of which 1 is finished",
-        "cell 2/4  fedavg, seed 0  accuracy 87.5%  0:00 left",
-        "cell 3/4  fedavg, seed 1: failed: ValueError: [no]",
-        "cell 4/4  ifca(clusters=2), seed 0  0:00 left",
-        "4 cells, of which 3 are finished",
-        "cell 4/4  fedavg, seed 1  ",
+        "4 runs, of which 1 is finished, 3 rounds each",
+        "run 2/4  fedavg, seed 0  accuracy 87.5%  0:00 left",
+        "run 3/4  fedavg, seed 1: failed: ValueError: [no]",
+        "run 4/4  ifca(clusters=2), seed 0  0:00 left",
+        "4 runs, of which 3 are finished, 3 rounds",
+        "run 4/4  fedavg, seed 1  ",
         "note: labels were numbered in sorted order: good is 0, scrap is 1 (all 3 runs)",
         "note: fedavg: none of 2 E-steps (of fedavg, seed 0) moved a [client] (seed 0; 1 other is alike but for "
         "the numbers)",
@@ -296,10 +296,10 @@ def test_a_line_a_cell_without_a_terminal() -> None:
 
 def test_bars_on_a_terminal() -> None:
     printed = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(terminal=True))
-    assert "cell 1/4" in printed
-    assert "cell 4/4" in printed
+    assert "run 1/4" in printed
+    assert "run 4/4" in printed
     assert re.search(r"fedavg, seed 0 +round 3/3 +87.5%", printed)
-    assert "cell 3/4  fedavg, seed 1: failed: ValueError: [no]" in printed
+    assert "run 3/4  fedavg, seed 1: failed: ValueError: [no]" in printed
 
 
 @pytest.mark.parametrize(

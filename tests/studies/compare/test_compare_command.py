@@ -80,7 +80,7 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     first = terminal("compare", *words, "--name", "mine", "--target", "0.1")
     assert (first.code, first.err) == (0, "")
     lines = first.out.splitlines()
-    assert lines[0] == "4 cells"
+    assert lines[0] == "4 runs, 2 rounds each"
     assert sorted(line.split("  ")[1] for line in lines[1:5]) == [
         f"{method}, seed {seed}" for method in METHODS for seed in (0, 1)
     ]
@@ -103,6 +103,8 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     assert measured["summary"]["method"].to_list() == [METHODS[0], f"{METHODS[0]}+FT", *METHODS[1:]]
     table = "\n".join(lines[5:-3])
     assert all(method in table for method in METHODS)
+    (found,) = [line.removeprefix("found   ") for line in lines if line.startswith("found   ")]
+    assert found in html.unescape((folder / "report.html").read_text("utf-8"))
 
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     begun = {path: path.stat().st_mtime_ns for path in (folder / "cells").rglob("*")}

@@ -51,6 +51,9 @@ def test_what_there_is(coterie: Terminal, tmp_path: Path) -> None:
     states = "small to be run, medium to be run, full to be run"
     assert f"a-table1   A Paper, Table 1: Two methods on two splits ({states})" in done.out
     assert coterie("reproduce") == done
+    one = coterie("reproduce", "a-table2", "--list")
+    assert [line.split()[0] for line in one.out.splitlines()] == ["a-table2", "results", "run"]
+    assert coterie("reproduce", "a-table3", "--list").code == 2
     (tmp_path / "papers/a-table2.toml").write_text(ITEM.replace('title = "Two methods on two splits"', ""), "utf-8")
     wrong = coterie("reproduce", "--list")
     assert (wrong.code, wrong.err) == (2, "coterie: a-table2: title is missing; give it a value\n")

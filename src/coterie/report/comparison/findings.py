@@ -41,6 +41,13 @@ def finding(view: View) -> list[str]:
     return [sentence for sentence in said if sentence]
 
 
+def conclude(parts: Sequence[View]) -> str:
+    """Say what a comparison of one setting or several found; nothing where no run is finished."""
+    if len(parts) > 1:
+        return overall(parts)
+    return " ".join(finding(parts[0])) if parts else ""
+
+
 def overall(parts: Sequence[View]) -> str:
     """Say which method is best in most settings, and which has the best mean rank."""
     known = [view for view in parts if view.best is not None]

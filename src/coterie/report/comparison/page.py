@@ -12,7 +12,7 @@ from coterie.errors import BadInput
 from coterie.report.comparison.charts import draw_setting
 from coterie.report.comparison.client_gains import GAINS, gains_table
 from coterie.report.comparison.each_client import describe_clients
-from coterie.report.comparison.findings import finding, headline, overall
+from coterie.report.comparison.findings import conclude, finding, headline
 from coterie.report.comparison.table import columns_of, explain_worst_tenth, note, tabulate, with_worst_tenth
 from coterie.report.comparison.view import View, value, views
 from coterie.report.drawing.figure import Figure
@@ -80,7 +80,7 @@ def build(
         comparison.name,
         _lead(comparison, frames),
         [*(published.figures if published else ()), *(figure for s in settings for figure in s["figures"])],
-        finding=_findings(parts),
+        finding=conclude(parts),
         notes=[sentence.rstrip(".") for sentence in [*notes, *_missing(comparison, frames)]],
         reading=_reading(comparison, frames.metrics.measures[comparison.measure]),
         overview=_overview(comparison, parts) if len(parts) > 1 else None,
@@ -122,13 +122,6 @@ def _reading(comparison: Comparison, measure: Metric) -> str:
             " out zero; of twenty pairs of methods that are alike, about one will look so."
         )
     return said + " A click on a method in a chart's legend brings it out."
-
-
-def _findings(parts: Sequence[View]) -> str:
-    """Say what was found, in a few sentences; nothing where no run is finished."""
-    if len(parts) > 1:
-        return overall(parts)
-    return " ".join(finding(parts[0])) if parts else ""
 
 
 def _missing(comparison: Comparison, frames: Frames) -> list[str]:

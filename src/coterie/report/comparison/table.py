@@ -338,8 +338,8 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
         )
     if "passes" in columns:
         parts.append(
-            "Local passes: samples that a client trained on over its own, a mean over clients; warm-ups and trials "
-            "count, an adaptation before a test does not."
+            "Local passes: how often a client trained on each of its own samples, a mean over clients; warm-ups "
+            "and trials count, an adaptation before a test does not."
         )
     if {"way", "volume", "effort"} & columns:
         target = f"{baseline}'s own last value, seed by seed"

@@ -149,7 +149,8 @@ def _outcome(judged: JudgedClaim | None, size: PublishedSize, *, stale: bool) ->
         "circular": "is circular",
         "unstated": f"depends on what the paper does not say ({judged.reason})",
     }.get(judged.verdict, judged.verdict)
-    said += ", and its interval excludes the published size" * size.startswith("excluded")
+    if size.startswith("excluded"):
+        said += f", with {'more' if 'more' in size else 'less'} than the printed difference"
     return said + " (outdated result)" * stale
 
 

@@ -231,7 +231,7 @@ class _RestoredRun:
         if group is None and len(numbers) != 1:
             sizes = [f"{number}{self._tell(f' ({np.count_nonzero(groups == number)})')}" for number in numbers]
             raise BadInput(
-                f"run {self.run} has {len(numbers)} groups{self._tell(', of so many clients')}: "
+                f"run {self.run} has {len(numbers)} groups{self._tell(', each with its number of clients')}: "
                 f"{_list_first(sizes)}; choose one with --group, or a client with --client"
             )
         number = numbers[0] if group is None else group
@@ -328,7 +328,9 @@ def _find_client(text: str, names: Sequence[str]) -> int:
         return names.index(text)
     if text.isascii() and text.isdigit() and int(text) < len(names):
         return int(text)
-    raise BadInput(unknown("client", text, names, instead=f"a number from 0 to {len(names) - 1}"))
+    raise BadInput(
+        unknown("client", text, names, instead=f"a number from 0 to {len(names) - 1}, or a group by --group")
+    )
 
 
 def _list_first(values: Sequence[object]) -> str:
