@@ -55,7 +55,8 @@ class CellLines(Watcher):
         self._console = console
         self._notes: list[tuple[Cell, str]] = []
         self._has_tried = False
-        self._runs: set[str] = set()
+        self._runs: dict[str, int] = {}
+        """The place of each run in the order of the comparison, which is not that in which runs end."""
         self._told: set[str] = set()
         self._told_kinds: set[tuple[str, str]] = set()
 
@@ -64,7 +65,9 @@ class CellLines(Watcher):
         self._rounds = {cell.key: 0 for cell in todo}
         self._planned = {cell.key: cell.experiment.expected_rounds for cell in todo}
         are_further = bool(self._runs) and not done
-        self._runs |= {cell.key for cell in todo if not cell.trial}
+        for cell in todo:
+            if not cell.trial:
+                self._runs.setdefault(cell.key, len(self._runs))
         self._before: dict[str, int] = {}
         self._reached: dict[str, tuple[RunMetric, float]] = {}
         self._running: dict[str, Cell] = {}
@@ -111,6 +114,7 @@ class CellLines(Watcher):
         Args:
             beside: sentences that are printed already, of which some hold a note.
         """
+        self._notes.sort(key=lambda noted: self._runs[noted[0].key])
         for note in gather_notes(self._notes):
             is_known = note.text in self._told or any(note.text in sentence for sentence in beside)
             if not is_known and not note.kinds <= self._told_kinds:

@@ -78,9 +78,12 @@ def describe_rename(result: Result) -> str:
 
 def describe_outcome(result: Result, page: Path | None) -> list[str]:
     """Say what a run has found, where it lies, and what can be done with it next."""
+    from coterie.cli.options import allow_flags
     from coterie.runs.folder.run_folder import RunFolder
+    from coterie.runs.schema.names import find_paths
 
     last, run = result.summary, run_argument(result.folder)
+    allowing = allow_flags(find_paths(result.experiment.tables()).values())
     groups = count_of(last["groups"], "group") if last["groups"] else "no groups"
     ari = "" if last["ari"] is None else f" (ARI {decimals(last['ari'])} to the true ones)"
     metrics, unit = result.measured, result.measured.deciding
@@ -98,7 +101,7 @@ def describe_outcome(result: Result, page: Path | None) -> list[str]:
         f"sent    {volume(last['up_bytes'])} up, {volume(last['down_bytes'])} down, in {last['seconds']:.1f} s",
         f"folder  {result.folder}",
         *([] if page is None else [f"page    {page}"]),
-        f"next    coterie show {run}   or   coterie predict {run} --data FILE",
+        f"next    coterie show {run}   or   coterie predict {run} --data FILE{allowing}",
     ]
 
 

@@ -256,7 +256,7 @@ def ask(data: Path, asked: Experiment, agreed: Agreement | None = None) -> str:
         ({"label": [0.0, 37.25] * 4}, {}, "the label in row 1 is neither; labels must be integers or strings"),
         ({"split": ["train", "P37.25"] * 4}, {}, "split in row 1 is none of these; it must be train"),
         ({"a": [1.0, float("inf")] * 4, "patient": ["P37.25"] * 8}, {}, "column a has none in row 1; every value"),
-        ({"a": [1.0, None] * 4}, {}, "column a has none in row 1; every value must be a finite"),
+        ({"a": [1.0, None] * 4}, {}, "column a has none in row 1; 4 of 8 rows lack"),
         ({"label": [0.0, float("inf")] * 4}, {"name": "regression"}, "the label in row 1 is none; every target"),
         ({"b": ["37.25"] * 8}, {}, "column b has values that data.levels does not name"),
         ({"b": [3.0] * 8}, {}, "its data has column b, and the federation has a alone; leave it out"),

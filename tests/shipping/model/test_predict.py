@@ -275,7 +275,7 @@ def test_a_run_is_left_as_it_is(terminal: Terminal, finished: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentences"),
     [
-        ("predict grouped --data raw.npz", ["run grouped has . groups, of so many clients: .*; choose one with"]),
+        ("predict grouped --data raw.npz", ["run grouped has . groups, .*; choose one with"]),
         ("predict grouped --data raw.npz --group 77", ["group 77 is unknown in run grouped; its groups are 0, 1"]),
         ("predict grouped --data raw.npz --client 8", ["client '8' is unknown; known: .*a number from 0 to 7"]),
         ("predict grouped --data no.npz --client 1", ["data = 'no.npz' does not exist; give a .csv"]),

@@ -316,6 +316,9 @@ def to_texts(values: pl.Series) -> pl.Series:
     )
 
 
+FINITE = "every value must be a finite 32-bit number"
+"""What is right of a value that is too large."""
+
 FILL = "fill them in, or remove them"
 """What to do about missing values where nothing is there to set."""
 
@@ -338,7 +341,7 @@ def handle_missing(
         return columns, inputs
     infinite = np.isinf(inputs)
     if infinite.any():
-        raise _bad_value(columns, known, infinite, "")
+        raise _bad_value(columns, known, infinite)
     absent = np.isnan(inputs)
     rows = np.any(absent.reshape(len(absent), -1), axis=1)
     if known.missing == "refuse":
@@ -363,13 +366,12 @@ def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Pr
         per = f" in {shorten(lacking)}"
     count = int(rows.sum()) if known.columns else int(absent.sum())
     whole, what = (len(rows), "rows lack a value") if known.columns else (absent.size, "values are missing")
-    return f"; {count:,} of {whole:,} {what}{per}; {advice}"
+    return f"{count:,} of {whole:,} {what}{per}; {advice}"
 
 
-def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], further: str) -> BadInput:
-    """What is wrong with the first value that is `bad`."""
+def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], right: str = FINITE) -> BadInput:
+    """What is wrong with the first value that is `bad`, and what would be right."""
     row, *place = (int(k) for k in np.argwhere(bad)[0])
-    right = f"every value must be a finite 32-bit number{further}"
     if known.columns:
         ends = np.cumsum([column.width for column in known.columns])
         name = known.columns[int(np.searchsorted(ends, place[0], side="right"))].name
