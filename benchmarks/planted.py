@@ -70,12 +70,13 @@ METHODS = (
     "em-groups",
     "pooled-groups",
     "flhc",
+    "fedgroup",
     "stocfl",
     "halves",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its
 own."""
-TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem", "fedrc", "fedsoft", "em-groups")
+TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem", "fedrc", "fedsoft", "em-groups", "fedgroup")
 """Methods that cannot do without the number of groups."""
 ADVICE: Mapping[str, Mapping[str, Any]] = {
     "fedcps": {"training.epochs": 5},

@@ -28,7 +28,7 @@ from coterie.grouping.aggregate import mean, mix_models, trimmed_count, trimmed_
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
 from coterie.grouping.labels import relabel
 from coterie.grouping.relation import same_neighbours
-from coterie.methods import Cohort, Method, fedpac
+from coterie.methods import Cohort, Method, ServerView, fedpac
 from coterie.methods.cfl import CFL
 from coterie.methods.client_rows import VersionedRows
 from coterie.methods.clusterfl import ClusterFL, ClusterFLState
@@ -43,6 +43,7 @@ from coterie.methods.fedcr import FedCR
 from coterie.methods.feddane import FedDANE
 from coterie.methods.feddist import FedDist
 from coterie.methods.fedem import FedEM
+from coterie.methods.fedgroup import FedGroup
 from coterie.methods.fedpac import FedPAC, merge_prototypes
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
@@ -64,7 +65,7 @@ from coterie.methods.scaffold import Scaffold
 from coterie.methods.stocfl import StoCFL
 from coterie.models.layout import Part
 from coterie.models.networks import NETWORKS
-from tests.golden.replay import Replay
+from tests.golden.replay import GivenOrder, Replay
 from tests.golden.vectors import BATCH, FEATURES, HIDDEN, SIZES, read
 
 ENGINES = ("sequential", "batched")
@@ -314,6 +315,26 @@ def test_stocfl(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
         close(played.state.models[played.state.groups[known]], numbers["models"][number, known])
         close(played.state.common[0], numbers["common"][number])
     assert len(set(numbers["groups"][-1])) == 2  # clients that came later were merged
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fedgroup(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authors' groups of six clients, which groups others join, and the groups' models as they approach."""
+    numbers, draw = read("fedgroup"), ServerView.stream
+
+    def stream(server: ServerView, purpose: str, round: int = -1) -> Any:
+        return GivenOrder(numbers["pool"][None]) if purpose == "pool" else draw(server, purpose, round)
+
+    monkeypatch.setattr(ServerView, "stream", stream)
+    method = FedGroup(clusters=2, pool=3, first_epochs=6, group_lr=float(numbers["group_lr"]))
+    for number, played in enumerate(Replay(numbers, TWO_EPOCHS).play(method, engine, monkeypatch)):
+        theirs = numbers["groups"][number].astype(np.int64)
+        np.testing.assert_array_equal(relabel(played.state.groups), relabel(theirs))
+        place = [theirs[played.state.groups == k][0] for k in range(2)]
+        close(played.state.updates, numbers["updates"][place])
+        close(played.state.models, numbers["models"][number, place])
+    assert (theirs[numbers["pool"]] >= 0).all()
+    assert (numbers["groups"] < 0).any(1).sum() > 0  # others joined when they first took part
 
 
 class AddingClusterFL(ClusterFL):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from coterie.methods.feddane import FedDANE as FedDANE
     from coterie.methods.feddist import FedDist as FedDist
     from coterie.methods.fedem import FedEM as FedEM
+    from coterie.methods.fedgroup import FedGroup as FedGroup
     from coterie.methods.fedpac import FedPAC as FedPAC
     from coterie.methods.fedper import FedPer as FedPer
     from coterie.methods.fedprox import FedProx as FedProx
