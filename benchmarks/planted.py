@@ -71,12 +71,25 @@ METHODS = (
     "pooled-groups",
     "flhc",
     "fedgroup",
+    "cfl-gp",
     "stocfl",
     "halves",
 )
 """Methods that search for groups. By its defaults any other serves one model, or each client its
 own."""
-TOLD = ("fesem", "fesem-ma", "fedcps", "ifca", "robust-tkm", "fedem", "fedrc", "fedsoft", "em-groups", "fedgroup")
+TOLD = (
+    "fesem",
+    "fesem-ma",
+    "fedcps",
+    "ifca",
+    "robust-tkm",
+    "fedem",
+    "fedrc",
+    "fedsoft",
+    "em-groups",
+    "fedgroup",
+    "cfl-gp",
+)
 """Methods that cannot do without the number of groups."""
 ADVICE: Mapping[str, Mapping[str, Any]] = {
     "fedcps": {"training.epochs": 5},

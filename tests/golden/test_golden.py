@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.clients.rules import Score, Training, gaussian
-from coterie.grouping.affinity import squared_distances
+from coterie.grouping.affinity import singular_coordinates, squared_distances
 from coterie.grouping.aggregate import mean, mix_models, trimmed_count, trimmed_means
-from coterie.grouping.cluster import cut_dendrogram, dendrogram
-from coterie.grouping.labels import relabel
+from coterie.grouping.cluster import cut_dendrogram, dendrogram, kmeans
+from coterie.grouping.labels import match_labels, relabel
 from coterie.grouping.relation import same_neighbours
 from coterie.methods import Cohort, Method, ServerView, fedpac
 from coterie.methods.cfl import CFL
+from coterie.methods.cfl_gp import CFLGP
 from coterie.methods.client_rows import VersionedRows
 from coterie.methods.clusterfl import ClusterFL, ClusterFLState
 from coterie.methods.ditto import Ditto
@@ -335,6 +336,29 @@ def test_fedgroup(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
         close(played.state.models, numbers["models"][number, place])
     assert (theirs[numbers["pool"]] >= 0).all()
     assert (numbers["groups"] < 0).any(1).sum() > 0  # others joined when they first took part
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_cfl_gp(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authors' coordinates and clusters after the first round, and the clusters' models as they train."""
+    numbers = read("cfl-gp")
+    method = CFLGP(clusters=2, every=100)
+    for number, played in enumerate(Replay(numbers, TWO_EPOCHS).play(method, engine, monkeypatch)):
+        theirs = numbers["groups"][number].astype(np.int64)
+        np.testing.assert_array_equal(played.state.groups, relabel(theirs))
+        place = [theirs[played.state.groups == k][0] for k in range(2)]
+        close(played.state.models, numbers["models"][number, place])
+        found = singular_coordinates(played.state.profiles[:, 0], 2)
+        np.testing.assert_allclose(np.abs(found), np.abs(numbers["coordinates"]), atol=TOLERANCE)
+
+
+def test_cfl_gp_keeps_numbers_of_clusters_as_its_authors_do() -> None:
+    numbers = read("cfl-gp")
+    for profiles, before, after in zip(numbers["profiles"], numbers["before"], numbers["after"], strict=True):
+        points = torch.from_numpy(singular_coordinates(torch.from_numpy(profiles), 3))
+        labels = kmeans(points, 3, 20, np.random.default_rng(0))
+        assert match_labels(labels, before.astype(np.int64)).tolist() == after.tolist()
+    assert (numbers["before"] != numbers["after"]).any(1).sum() > 1
 
 
 class AddingClusterFL(ClusterFL):

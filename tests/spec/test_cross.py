@@ -18,6 +18,7 @@ from coterie.grouping.labels import relabel
 from coterie.methods import (
     APFL,
     CFL,
+    CFLGP,
     DCPFL,
     FLHC,
     FLIS,
@@ -118,6 +119,7 @@ METHODS: dict[str, Method[Any]] = {
     "fedsoft": FedSoft(clusters=2),
     "fedrc": FedRC(clusters=2),
     "flhc": FLHC(after=1),
+    "cfl-gp": CFLGP(clusters=2),
     "fedgroup": FedGroup(clusters=2, pool=2),
     "fedem": FedEM(clusters=2),
     "pooled-groups": PooledGroups(passes=1, starts=2),

@@ -13,7 +13,16 @@ from coterie.clients.rules import Training
 from coterie.methods import METHODS
 from tests.federated import train
 
-CASES = [("pacfl", 1), ("fedem", 10), ("fedrc", 10), ("fedsoft", 10), ("flhc", 6), ("fedgroup", 1), ("stocfl", 3)]
+CASES = [
+    ("pacfl", 1),
+    ("fedem", 10),
+    ("fedrc", 10),
+    ("fedsoft", 10),
+    ("flhc", 6),
+    ("fedgroup", 1),
+    ("cfl-gp", 10),
+    ("stocfl", 3),
+]
 """The method, and in how many rounds."""
 
 

@@ -144,28 +144,25 @@ def cosines_from_products(products: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.clip(found, -1.0, 1.0, out=found)
 
 
-def leading_coordinates(products: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Return the coordinates `[n, min(count, n)]` of vectors along their leading singular directions.
+def singular_coordinates(rows: Tensor, count: int) -> NDArray[np.float64]:
+    """Return the coordinates `[n, min(count, n)]` of rows `[n, P]` along their leading singular directions.
 
-    Of a matrix of n rows `A = U S V^T` that is the first columns of `U S`; the rows are not centred.
-
-    Args:
-        products: of the vectors, `[n, n]`.
-        count: directions.
+    That is the first columns of `U S`, where `U S V^T` are the rows, which are not centred. They have six digits of
+    the largest, so that equal rows have equal coordinates.
     """
-    values, vectors = np.linalg.eigh(products)
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1][:, :count])
+    values, vectors = np.linalg.eigh(inner_products(rows))
+    found = (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1][:, :count]
+    scale = np.abs(found).max(initial=0.0) or 1.0
+    return np.asarray(np.round(found / scale, 6) * scale)
 
 
 def decomposed_cosines(updates: Tensor, count: int) -> NDArray[np.float64]:
     """Return the cosines `[n, min(count, n)]` of updates `[n, P]` with their leading singular directions.
 
-    The distance of two rows is EDC (docs/methods/fedgroup.md). Of an update that is 0 they are 0. They have six
-    digits, so that equal updates have equal rows.
+    The distance of two rows is EDC (docs/methods/fedgroup.md). Of an update that is 0 they are 0.
     """
-    products = inner_products(updates)
-    lengths = np.sqrt(products.diagonal())
-    return np.round(leading_coordinates(products, count) / np.where(lengths == 0, 1.0, lengths)[:, None], 6)
+    lengths = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)[:, None]
+    return singular_coordinates(updates, count) / torch.where(lengths == 0, 1.0, lengths).numpy()
 
 
 def inner_products(rows: Tensor) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from coterie.methods.adacfl import AdaCFL as AdaCFL
     from coterie.methods.apfl import APFL as APFL
     from coterie.methods.cfl import CFL as CFL
+    from coterie.methods.cfl_gp import CFLGP as CFLGP
     from coterie.methods.clusterfl import ClusterFL as ClusterFL
     from coterie.methods.dcpfl import DCPFL as DCPFL
     from coterie.methods.ditto import Ditto as Ditto
