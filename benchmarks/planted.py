@@ -70,6 +70,7 @@ METHODS = (
     "em-groups",
     "pooled-groups",
     "flhc",
+    "flux",
     "fedgroup",
     "cfl-gp",
     "stocfl",

@@ -22,6 +22,7 @@ from coterie.methods import (
     DCPFL,
     FLHC,
     FLIS,
+    FLUX,
     IFCA,
     LBFGS,
     PACFL,
@@ -119,6 +120,7 @@ METHODS: dict[str, Method[Any]] = {
     "fedsoft": FedSoft(clusters=2),
     "fedrc": FedRC(clusters=2),
     "flhc": FLHC(after=1),
+    "flux": FLUX(after=1, directions=8),
     "cfl-gp": CFLGP(clusters=2),
     "fedgroup": FedGroup(clusters=2, pool=2),
     "fedem": FedEM(clusters=2),
@@ -148,7 +150,7 @@ IN_PROCESSES = (
     "fedtsdp-options",
     "dcpfl",
     *("fedavg", "fedrep", "ifca-kmeans", "fedcps", "fesem-update-aware", "fedtsdp-options", "dcpfl"),
-    *("pacfl", "fedrc", "fedsoft", "stocfl"),
+    *("pacfl", "fedrc", "fedsoft", "stocfl", "flux"),
 )
 """Methods whose clients keep, choose, tell or train differently; all others run the same rules."""
 every_method = pytest.mark.parametrize("name", METHODS)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.methods import FLHC, PACFL, Halves, Method
+from coterie.methods import FLHC, FLUX, PACFL, Halves, Method
 from coterie.runtime.runtime import drive
 from tests.federated import planted, train
 from tests.survival import local
@@ -16,7 +16,12 @@ from tests.survival import local
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("method", "kind", "grouped"),
-    [(Halves(starts=1), "feature", 1), (PACFL(), "feature", 1), (FLHC(after=1), "incongruent", 2)],
+    [
+        (Halves(starts=1), "feature", 1),
+        (PACFL(), "feature", 1),
+        (FLHC(after=1), "incongruent", 2),
+        (FLUX(after=1), "feature", 2),
+    ],
     ids=lambda value: type(value).__name__ if isinstance(value, Method) else str(value),
 )
 def test_one_shot_groups_place_late_clients_and_newcomers(method: Method[Any], kind: Any, grouped: int) -> None:

@@ -15,6 +15,7 @@ from tests.federated import train
 
 CASES = [
     ("pacfl", 1),
+    ("flux", 6),
     ("fedem", 10),
     ("fedrc", 10),
     ("fedsoft", 10),

@@ -162,7 +162,8 @@ def decomposed_cosines(updates: Tensor, count: int) -> NDArray[np.float64]:
     The distance of two rows is EDC (docs/methods/fedgroup.md). Of an update that is 0 they are 0.
     """
     lengths = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)[:, None]
-    return singular_coordinates(updates, count) / torch.where(lengths == 0, 1.0, lengths).numpy()
+    found = singular_coordinates(updates, count) / torch.where(lengths == 0, 1.0, lengths).numpy()
+    return np.asarray(found, np.float64)
 
 
 def inner_products(rows: Tensor) -> NDArray[np.float64]:

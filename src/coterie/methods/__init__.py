@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from coterie.methods.fesem_ma import FeSEMMA as FeSEMMA
     from coterie.methods.flhc import FLHC as FLHC
     from coterie.methods.flis import FLIS as FLIS
+    from coterie.methods.flux import FLUX as FLUX
     from coterie.methods.grouped_layers import GroupedLayers as GroupedLayers
     from coterie.methods.halves import Halves as Halves
     from coterie.methods.ifca import IFCA as IFCA

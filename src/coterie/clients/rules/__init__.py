@@ -21,6 +21,7 @@ from coterie.clients.rules.gaussian import ClassGaussians, EvaluateDraws, Gaussi
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient, SendGradient
 from coterie.clients.rules.half_data import HalfDirections
 from coterie.clients.rules.invariant import Invariant, InvariantUpdate, OwnPriorUpdate
+from coterie.clients.rules.latent_moments import LatentMoments
 from coterie.clients.rules.local_and_personal import (
     EvaluateInterpolation,
     LocalAndPersonalTrain,
@@ -97,6 +98,7 @@ __all__ = [
     "Invariant",
     "InvariantUpdate",
     "Item",
+    "LatentMoments",
     "LocalAndPersonalTrain",
     "LocalAndPersonalUpdate",
     "LocalModel",
