@@ -153,7 +153,11 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fedsoft": ("fedsoft", {"clusters": 2}, {}),
     "flhc": ("flhc", {"after": 1}, {}),
     "flux": ("flux", {"after": 1}, {}),
-    "flux with newcomers": ("flux", {"after": 1, "directions": 4, "eps": 8.0}, {"run.holdout_clients": 0.25}),
+    "flux with newcomers": (
+        "flux",
+        {"after": 1, "directions": 4, "deviations": True, "eps": 8.0},
+        {"run.holdout_clients": 0.25},
+    ),
     "cfl-gp": ("cfl-gp", {"clusters": 2}, {}),
     "cfl-gp with newcomers": ("cfl-gp", {"clusters": 2, "every": 1}, {"run.holdout_clients": 0.25}),
     "fedgroup": ("fedgroup", {"clusters": 2, "pool": 2, "mu": 0.1, "group_lr": 0.1}, {}),

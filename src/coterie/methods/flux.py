@@ -5,7 +5,7 @@ Fenoglio, Li, Barbiero, Lane, Langheinrich and Gjoreski. https://arxiv.org/abs/2
 Rounds 1 to n:
     1. FedAvg trains one model for all.
 Before round n + 1:
-    2. Each client tells means and deviations of its features under that model, of all samples and of each class.
+    2. Each client tells means (and deviations) of its features under that model, of all samples and of each class.
     3. The server clusters the clients by them.
 Later rounds:
     4. FedAvg trains the model of each cluster, with its clients alone.
@@ -46,7 +46,7 @@ class FLUXState:
     models: Tensor  # [K, P], of the clusters
     groups: NDArray[np.int64]  # [n], all 0 before the clustering; -1 for a client that missed it
     common: Tensor  # [1, P], under which features are described; [0, P] before the clustering
-    moments: Tensor  # [n, 1 + C, 2, D], of the features of clients that have a cluster
+    moments: Tensor  # [n, 1 + C, M, D], M of the features of clients that have a cluster
 
 
 @METHODS.add("flux")
@@ -54,7 +54,7 @@ class FLUXState:
 class FLUX(Method[FLUXState]):
     """FedAvg, then one clustering by moments of features, then FedAvg in each cluster (Fenoglio et al., 2025).
 
-    Per round: down and up `m P b` bytes; once `n P b` more down, and `2 n D (C + 1) b` up, of C classes.
+    Per round: down and up `m P b` bytes; once `n P b` more down, and `n M D (C + 1) b` up, M = 1 or 2.
     """
 
     family = "clustered, one-shot"
@@ -65,6 +65,9 @@ class FLUX(Method[FLUXState]):
     directions: Annotated[
         int, Field(ge=1, description="random directions of the features, as many at most as there are features (D)")
     ] = 64
+    deviations: Annotated[
+        bool, Field(description="compare deviations, too, not means alone"), Grid(True, False)
+    ] = False
     eps: Annotated[
         float | None,
         Field(
@@ -130,14 +133,14 @@ class FLUX(Method[FLUXState]):
         return replies
 
     def _nearest(self, state: FLUXState, moments: Tensor) -> NDArray[np.int64]:
-        """Return the cluster that is nearest to each of moments `[r, 1 + C, 2, D]` on average."""
+        """Return the cluster that is nearest to each of moments `[r, 1 + C, M, D]` on average."""
         known = np.flatnonzero(state.groups != UNKNOWN)
         theirs = state.moments[torch.from_numpy(known)]
         apart = pairwise_distances(_standardise(torch.cat([moments, theirs]), theirs))
         return nearest_group(apart[: len(moments), len(moments) :], state.groups[known])
 
     def _rule(self, server: ServerView) -> LatentMoments:
-        return LatentMoments(min(self.directions, output_shape(server.layout)[1]))
+        return LatentMoments(min(self.directions, output_shape(server.layout)[1]), self.deviations)
 
     def assignment(self, state: FLUXState, server: ServerView) -> Assignment:
         return Assignment(state.models, state.groups)
@@ -153,13 +156,13 @@ class FLUX(Method[FLUXState]):
 
 
 def _standardise(moments: Tensor, among: Tensor) -> NDArray[np.float64]:
-    """Return moments `[r, 1 + C, 2, D]` less the means of `among`, over their deviations, as points.
+    """Return moments `[r, 1 + C, M, D]` less the means of `among`, over their deviations, as points.
 
-    The moments of a class that a client lacks become 0, so that they speak for no cluster.
+    The moments of a class that a client lacks become -1: who lacks the same classes is nearer to each other.
     """
-    known, given = (among[:, :, 1:] >= 0).double(), among.double()
+    known, given = (among != 0).any(3, keepdim=True).double(), among.double()
     count = known.sum(0).clamp(min=1)
     mean = (given * known).sum(0) / count
     deviation = (((given - mean) * known).square().sum(0) / count).sqrt()
     points = (moments.double() - mean) / torch.where(deviation > 1e-9, deviation, torch.inf)
-    return (points * (moments[:, :, 1:] >= 0)).flatten(1).numpy()
+    return torch.where((moments != 0).any(3, keepdim=True), points, -1.0).flatten(1).numpy()

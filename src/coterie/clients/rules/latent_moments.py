@@ -20,29 +20,24 @@ from coterie.clients.rules.two_heads import output_shape
 from coterie.models.layout import Layout
 from coterie.randomness import stream
 
-ABSENT = -1.0
-"""What stands for the moments of a class with fewer than two samples."""
-
 
 @rule("latent-moments")
 @dataclass(frozen=True)
 class LatentMoments(Rule):
-    """Tell means and deviations of the features under the received `model`, of all samples and of each class.
+    """Tell means of the features under the received `model`, and deviations, of all samples and of each class.
 
     They are taken along random directions, the same at all clients.
     """
 
     directions: Annotated[int, Field(ge=1, description="random directions of the features")] = 1
+    deviations: Annotated[bool, Field(description="tell deviations, too")] = True
     uploads, writes = ("moments",), False
 
     def run(self, client: Client, order: Order) -> Work:
-        """Answer with `moments` `[1 + classes, 2, directions]`, of all samples and of each class.
-
-        A class with fewer than two samples has deviations of -1, and a client without samples has them alone.
-        """
+        """Answer with `moments` `[1 + classes, 1 or 2, directions]`; 0 for a class with fewer than two samples."""
         shape = self.shapes(client.layout)["moments"]
         if not client.samples:
-            return Answer({"moments": torch.full(shape, ABSENT)})
+            return Answer({"moments": torch.zeros(shape)})
         width = output_shape(client.layout)[1]
         drawn = stream(client.seed, "latent directions").standard_normal((width, self.directions))
         axes = torch.from_numpy(np.linalg.qr(drawn)[0])
@@ -50,19 +45,18 @@ class LatentMoments(Rule):
         def take(batch: Batch, model: LocalModel | None) -> Tensor:
             assert model is not None
             features = model.features(batch.inputs).double() @ axes
-            found = torch.full(shape, ABSENT, dtype=torch.float64)
-            found[0] = _moments(features)
+            found = torch.zeros(shape, dtype=torch.float64)
+            found[0] = self._moments(features)
             for k in range(shape[0] - 1):
                 of_class = features[batch.labels == k]
                 if len(of_class) > 1:
-                    found[1 + k] = _moments(of_class)
+                    found[1 + k] = self._moments(of_class)
             return found
 
         return Answer({"moments": (yield Inspect(take, model=order.items["model"].values)).float()})
 
     def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        return {"moments": (1 + output_shape(layout)[0], 2, self.directions)}
+        return {"moments": (1 + output_shape(layout)[0], 1 + self.deviations, self.directions)}
 
-
-def _moments(features: Tensor) -> Tensor:
-    return torch.stack([features.mean(0), features.std(0, correction=0)])
+    def _moments(self, features: Tensor) -> Tensor:
+        return torch.stack([features.mean(0), features.std(0, correction=0)][: 1 + self.deviations])
