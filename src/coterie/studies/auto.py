@@ -108,7 +108,7 @@ CANDIDATES = (
         "local-only", "a model of its own for each client, trained alone", {"method": {"name": "local-only"}}
     ),
 )
-"""What is tried, the simplest first, to which ties go. The more samples decide a number of a model, the simpler it is."""
+"""What is tried, the simplest first, to which ties go: that in which most samples decide each number of a model."""
 
 
 def select(labels: Sequence[str]) -> tuple[Candidate, ...]:
