@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from coterie.advice.explain.explain import Explanation, explain
 from coterie.advice.explain.sampled import choose_stand_ins, makespan
 from coterie.errors import BadInput
 from coterie.methods import METHODS
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, prepare
+from coterie.runs.session import Session
 from tests.commandline import Terminal
 
 CLIENTS = 12
@@ -148,6 +150,22 @@ def test_of_a_large_cohort_a_part_is_tried_and_all_is_counted(method: str, monke
         assert cost.down_bytes == expected.down_bytes
     for name in {part.name for part in whole.memory} & {"models sent", "answers", "client states"}:
         assert part(found, name) == part(whole, name)
+
+
+@pytest.mark.medium
+def test_the_promise_of_privacy_is_that_of_all_epochs() -> None:
+    """Clients try few of many epochs, in which far less is spent."""
+    asked = experiment(engine="auto").updated(
+        {
+            "privacy.unit": "example",
+            "privacy.noise_multiplier": 2.0,
+            "privacy.clip_norm": 1.0,
+            "training.epochs": 30,
+        }
+    )
+    with closing(Session(prepare(asked))) as session:
+        (promise,) = (line for line in session.describe() if line.startswith("privacy"))
+    assert promise in explain(asked).description
 
 
 # ---- memory

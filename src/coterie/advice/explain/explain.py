@@ -15,6 +15,7 @@ from coterie.models.layout import BYTES_PER_SCALAR, Layout
 from coterie.room import available_bytes
 from coterie.runs.hooks.picture import MAX_SKETCHED, ModelSketches
 from coterie.runs.hooks.unseen_clients import UnseenClients
+from coterie.runs.promise import make_promise
 from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.schema.refusals import cohort_size
 from coterie.runs.session import Session
@@ -192,6 +193,7 @@ def explain(experiment: Experiment) -> Explanation:
         workers = cores() if run.workers is None else run.workers
         assert isinstance(session.runtime, LocalRuntime)
         sample = session.runtime = SampledRuntime(session.runtime, workers, free)
+        promise = make_promise(asked, session.population.samples)  # of all epochs, not of those that are tried
         notes = session.find_warnings()
         if elsewhere:
             notes.append("this holds for this machine only, with run.runtime = 'local'")
@@ -212,6 +214,7 @@ def explain(experiment: Experiment) -> Explanation:
             # The others' answers are copies: with none, all that follows from it is too little.
             first = later = None
             notes.append("so time and traffic of the run are not predicted")
+        session.promise = promise
         return Explanation(
             session.experiment.updated(
                 {"run.participation": run.participation, "training.epochs": asked.training.epochs}
