@@ -153,6 +153,17 @@ def test_of_a_large_cohort_a_part_is_tried_and_all_is_counted(method: str, monke
 
 
 @pytest.mark.medium
+def test_an_adaptation_as_long_as_a_round_takes_all_of_its_epochs() -> None:
+    """Clients try few of many epochs; one with a number of its own tries as many as it says."""
+    seconds = []
+    for epochs, adapt in ((400, {}), (400, {"epochs": 10})):
+        found = explain(experiment().updated({"training.epochs": epochs, "evaluation.adapt": adapt}))
+        assert found.later is not None
+        seconds.append(found.later.evaluation_seconds)
+    assert seconds[0] > 6 * seconds[1]
+
+
+@pytest.mark.medium
 def test_the_promise_of_privacy_is_that_of_all_epochs() -> None:
     """Clients try few of many epochs, in which far less is spent."""
     asked = experiment(engine="auto").updated(
