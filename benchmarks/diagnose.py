@@ -223,8 +223,8 @@ def written(page: str, rows: Mapping[str, Row]) -> str:
 
 
 POWER_CURVE = (
-    "Of planted groups, by the share of samples that are changed, the test finds structure this often at 5 %.\n"
-    "Bands are 95 % intervals (Wilson), and what is found at 0 % is the level.\n\n"
+    "The figure shows how often the test finds planted groups at 5 %, over the share of samples that are changed.\n"
+    "Bands are 95 % intervals (Wilson); at 0 % changed samples, it is the error level.\n\n"
     "![How often structure is found, over the share of samples that are changed](pictures/power.svg)"
 )
 
