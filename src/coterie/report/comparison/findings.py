@@ -133,7 +133,8 @@ def _equals(view: View) -> str:
             near.append(method)
     if view.best == view.baseline or not near:
         return ""
-    return f"{join_words(near)} are not significantly different from {view.best} over these seeds."
+    is_are = "is" if len(near) == 1 else "are"
+    return f"{join_words(near)} {is_are} not significantly different from {view.best} over these seeds."
 
 
 def _cost(view: View) -> str:
