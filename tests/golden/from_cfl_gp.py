@@ -72,7 +72,7 @@ def main(checkout: Path) -> None:
         models = [flatten(model.parameters()) for model in server.models]
         rounds.append({"groups": server.estimated_cluster_ids, "models": np.stack(models)})
         for client, after in zip(clients, orders[len(rounds) % ROUNDS], strict=True):
-            client.train_dataset_loader._passes = after
+            client.train_dataset_loader.passes = after
 
     theirs.pickle = SimpleNamespace(dump=note_round, HIGHEST_PROTOCOL=0)
     with TemporaryDirectory() as folder:

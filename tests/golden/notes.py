@@ -15,14 +15,14 @@ class NotedLoader:
     def __init__(self, loader: Any, inputs: NDArray[np.float32], passes: list[list[int]]) -> None:
         self._loader = loader
         self._rows = {row.tobytes(): number for number, row in enumerate(inputs)}
-        self._passes = passes
+        self.passes = passes
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         order: list[int] = []
-        self._passes.append(order)
+        self.passes.append(order)
         for x, y in self._loader:
             order += [self._rows[row.tobytes()] for row in x.numpy()]
             yield x, y

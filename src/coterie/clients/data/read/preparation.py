@@ -354,6 +354,10 @@ def handle_missing(
         if rows.all():
             raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
         return columns.take(~rows), storage.take(inputs, ~rows)
+    else:
+        count = int(absent.sum())
+        said = f"{count:,} missing value{' was' if count == 1 else 's were'} replaced"
+        notes.append(f"{said} by the mean of the training samples")
     return columns, inputs
 
 
