@@ -333,10 +333,10 @@ def ask(case: Case, path: Path, seed: int, folder: Path, rounds: int = ROUNDS) -
 
 
 def answer_of(found: Any) -> str:
-    """Return the kind of answer that a diagnosis gave; `recoded` where it named clients with other codes first."""
-    if found.kinds is not None and found.kinds.recoded:
-        return "recoded"
+    """Return the kind of answer that a diagnosis gave; `recoded` where it has clients check their codes instead."""
     kind: str = found.suits.kind
+    if kind in ("one", "unknown") and found.kinds is not None and found.kinds.recoded:
+        return "recoded"
     return {"unknown": "cannot be told", "gradual-groups": "gradual groups"}.get(kind, kind)
 
 
