@@ -66,7 +66,7 @@ class FLUX(Method[FLUXState]):
         int, Field(ge=1, description="random directions of the features, as many at most as there are features (D)")
     ] = 64
     deviations: Annotated[
-        bool, Field(description="compare deviations, too, not means alone"), Grid(True, False)
+        bool, Field(description="compare deviations, too, not means alone"), Grid(False, True)
     ] = False
     eps: Annotated[
         float | None,

@@ -82,10 +82,10 @@ def test_labels_of_a_fold_change_its_scores_alone() -> None:
 
 def test_moments_are_those_of_scores_of_single_samples() -> None:
     (moments,) = ask(planted(clients=1, samples=40), FoldScores(20, 0)).uploads["moments"].double()
-    assert moments.shape == (5, 5)
+    assert moments.shape == (6, 6)
     means, spread = moments[0, 1:], moments[1:, 1:]
     torch.testing.assert_close(spread.diagonal(), means * (1 - means))  # of 0 and 1
-    torch.testing.assert_close(moments[1:, 0], torch.zeros(4, dtype=torch.float64))
+    torch.testing.assert_close(moments[1:, 0], torch.zeros(5, dtype=torch.float64))
 
 
 def test_a_client_of_a_single_sample_scores_nothing() -> None:

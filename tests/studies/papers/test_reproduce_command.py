@@ -52,7 +52,7 @@ def test_what_there_is(coterie: Terminal, tmp_path: Path) -> None:
     assert f"a-table1   A Paper, Table 1: Two methods on two splits ({states})" in done.out
     assert coterie("reproduce") == done
     one = coterie("reproduce", "a-table2", "--list")
-    assert [line.split()[0] for line in one.out.splitlines()] == ["a-table2", "results", "run"]
+    assert [name for name in ("a-table1", "a-table2", "a-table10") if name in one.out] == ["a-table2"]
     assert coterie("reproduce", "a-table3", "--list").code == 2
     (tmp_path / "papers/a-table2.toml").write_text(ITEM.replace('title = "Two methods on two splits"', ""), "utf-8")
     wrong = coterie("reproduce", "--list")
