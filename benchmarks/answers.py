@@ -117,7 +117,7 @@ CASES = (
     Case("2 groups of 2", ("groups",), 32, groups=4, nested=True),
     Case("3 groups and a continuum", ("gradual groups", "groups"), 30, groups=3, spread=0.5),
     Case("5 groups of 400 with 10", ("groups",), 400, 10, groups=5),
-    Case("3 recode the outcome", ("recoded",), recoded=3),
+    Case("3 recode the outcome", ("recoded", "groups"), recoded=3),
     Case("2 groups, rare outcome", ("groups",), 24, 100, groups=2, constant=-2.5),
     Case("everybody alone", ("alone",), 16, 150, spread=20.0),
     Case("diabetes by age", ("one", "gradual"), regression=True, real="diabetes"),
