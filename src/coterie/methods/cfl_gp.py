@@ -30,10 +30,9 @@ from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import singular_coordinates
 from coterie.grouping.cluster import kmeans
-from coterie.grouping.exact_sums import Reduce
 from coterie.grouping.labels import match_labels
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
-from coterie.methods.k_models import RESTARTS, place_by_loss, serve_picked
+from coterie.methods.k_models import RESTARTS, place_by_loss, serve_picked, train_groups
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -84,11 +83,7 @@ class CFLGP(Method[CFLGPState]):
         if self.clusters > 1 and rounds_since == 0 and cohort.round <= self.until:
             return (yield from self._regroup(state, turn % self.clusters, cohort))
         groups = yield from place_by_loss(state.models, state.groups, clients)
-        placed = clients[groups[clients] != UNKNOWN]
-        send = {"model": Send(state.models, groups[placed])}
-        means = Reduce(placed, np.ones(len(placed), np.int64), groups[placed], self.clusters)
-        replies: Replies = yield Exchange(placed, LocalUpdate(), send, reduce={"model": means})  # step 6
-        models = server.aggregation.centres(replies, "model", means, state.models)
+        models = yield from train_groups(state.models, groups, clients, server, weights="uniform")  # step 6
         return replace(state, models=models, groups=groups)
 
     def _regroup(self, state: CFLGPState, which: int, cohort: Cohort) -> Exchanges[CFLGPState]:

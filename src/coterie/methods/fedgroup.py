@@ -30,9 +30,8 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import cosines, decomposed_cosines
 from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import kmeans
-from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.k_models import RESTARTS
+from coterie.methods.k_models import RESTARTS, train_groups
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -83,12 +82,7 @@ class FedGroup(Method[FedGroupState]):
             groups = state.groups.copy()
             groups[late] = yield from self._join(state, late, server)  # step 3
             state = replace(state, groups=groups)
-        placed = clients[state.groups[clients] != UNKNOWN]
-        send = {"model": Send(state.models, state.groups[placed])}
-        means = Reduce(placed, server.samples[placed], state.groups[placed], self.clusters)
-        mu = {"mu": np.full(len(placed), self.mu)} if self.mu else {}
-        replies: Replies = yield Exchange(placed, LocalUpdate(), send, mu, reduce={"model": means})  # step 4
-        models = server.aggregation.centres(replies, "model", means, state.models)
+        models = yield from train_groups(state.models, state.groups, clients, server, self.mu)  # step 4
         return replace(state, models=self._approach(models, state.groups, server))  # step 5
 
     def _make_groups(self, state: FedGroupState, cohort: Cohort) -> Exchanges[FedGroupState]:

@@ -27,10 +27,9 @@ from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import cosines, model_distances, pairwise_distances, quartiles
 from coterie.grouping.cluster import Linkage, cut_dendrogram, dendrogram
-from coterie.grouping.exact_sums import Reduce
 from coterie.grouping.gaps import find_groups
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
-from coterie.methods.k_models import place_by_loss, serve_picked
+from coterie.methods.k_models import place_by_loss, serve_picked, train_groups
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -85,11 +84,7 @@ class FLHC(Method[FLHCState]):
         if not state.clustered and cohort.round > self.after:
             return (yield from self._cluster(state, cohort))
         groups = yield from place_by_loss(state.models, state.groups, clients)
-        placed = clients[groups[clients] != UNKNOWN]
-        send = {"model": Send(state.models, groups[placed])}
-        means = Reduce(placed, server.samples[placed], groups[placed], len(state.models))
-        replies: Replies = yield Exchange(placed, LocalUpdate(), send, reduce={"model": means})  # steps 1 and 4
-        models = server.aggregation.centres(replies, "model", means, state.models)
+        models = yield from train_groups(state.models, groups, clients, server)  # steps 1 and 4
         return replace(state, models=models, groups=groups)
 
     def _cluster(self, state: FLHCState, cohort: Cohort) -> Exchanges[FLHCState]:

@@ -25,14 +25,13 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.latent_moments import LatentMoments
-from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.two_heads import output_shape
 from coterie.grouping.affinity import pairwise_distances, quartiles
 from coterie.grouping.cluster import cluster_by_distance, nearest_group
-from coterie.grouping.exact_sums import Reduce
 from coterie.grouping.gaps import find_groups
 from coterie.methods.client_rows import replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
+from coterie.methods.k_models import train_groups
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -95,11 +94,8 @@ class FLUX(Method[FLUXState]):
             state = yield from self._cluster(state, cohort)
         if len(late := clients[state.groups[clients] == UNKNOWN]):
             state = yield from self._join(state, late, server)
-        placed = clients[state.groups[clients] != UNKNOWN]
-        send = {"model": Send(state.models, state.groups[placed])}
-        means = Reduce(placed, server.samples[placed], state.groups[placed], len(state.models))
-        replies: Replies = yield Exchange(placed, LocalUpdate(), send, reduce={"model": means})  # steps 1 and 4
-        return replace(state, models=server.aggregation.centres(replies, "model", means, state.models))
+        models = yield from train_groups(state.models, state.groups, clients, server)  # steps 1 and 4
+        return replace(state, models=models)
 
     def _cluster(self, state: FLUXState, cohort: Cohort) -> Exchanges[FLUXState]:
         """Cluster all clients that answer (steps 2 and 3); where nobody does, the next round asks again."""

@@ -26,11 +26,9 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose
-from coterie.clients.rules.local_update import LocalUpdate
-from coterie.grouping.exact_sums import Reduce
 from coterie.grouping.halves import LEAST, common_half, find_groups
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
-from coterie.methods.k_models import place_by_loss, serve_picked
+from coterie.methods.k_models import place_by_loss, serve_picked, train_groups
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -87,11 +85,8 @@ class Halves(Method[HalvesState]):
         else:
             state = replace(state, groups=(yield from place_by_loss(state.models, state.groups, clients)))
         groups = state.groups if len(state.models) > 1 else np.zeros(server.n, np.int64)
-        placed = clients[groups[clients] != UNKNOWN]
-        send = {"model": Send(state.models, groups[placed])}
-        means = Reduce(placed, server.samples[placed], groups[placed], len(state.models))
-        replies: Replies = yield Exchange(placed, LocalUpdate(), send, reduce={"model": means})  # step 3
-        return replace(state, models=server.aggregation.centres(replies, "model", means, state.models))  # step 4
+        models = yield from train_groups(state.models, groups, clients, server)  # steps 3 and 4
+        return replace(state, models=models)
 
     def find_groups_of(self, state: HalvesState, cohort: Cohort) -> Exchanges[HalvesState]:
         """Test all clients and divide them (steps 1 and 2); too few answers leave that to the next round."""

@@ -19,6 +19,7 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances
 from coterie.grouping.cluster import average_linkage, better_separated, kmeans
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.aggregation import Aggregator
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, ServerView
@@ -153,6 +154,35 @@ def place_by_loss(models: Tensor, groups: NDArray[np.int64], clients: Ids) -> Ex
     groups = groups.copy()
     groups[replies.clients] = read_choices(replies)
     return groups
+
+
+def train_groups(
+    models: Tensor,
+    groups: NDArray[np.int64],
+    clients: Ids,
+    server: ServerView,
+    mu: float = 0.0,
+    weights: Literal["samples", "uniform"] = "samples",
+) -> Exchanges[Tensor]:
+    """Let clients train the models of their groups; return the models anew `[K, P]`, each the mean of its clients'.
+
+    A group of which nobody answers keeps its model.
+
+    Args:
+        models: of the groups `[K, P]`.
+        groups: of all clients `[n]`; one that is `UNKNOWN` is not asked.
+        clients: who takes part.
+        server: that asks them.
+        mu: strength of the pull to the group's model.
+        weights: a client's weight in the mean: its samples, or 1.
+    """
+    placed = clients[groups[clients] != UNKNOWN]
+    own, send = groups[placed], {"model": Send(models, groups[placed])}
+    shares = server.samples[placed] if weights == "samples" else np.ones_like(placed)
+    means = Reduce(placed, shares, own, len(models))
+    pull = {"mu": np.full(len(placed), mu)} if mu else {}
+    replies: Replies = yield Exchange(placed, LocalUpdate(), send, pull, reduce={"model": means})
+    return server.aggregation.centres(replies, "model", means, models)
 
 
 def serve_picked(models: Tensor, clients: Ids, replies: Replies) -> Assignment:

@@ -24,14 +24,13 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.class_bases import ClassBases
-from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import quartiles
 from coterie.grouping.cluster import cut_dendrogram, dendrogram, nearest_group
-from coterie.grouping.exact_sums import Reduce
 from coterie.grouping.gaps import find_groups
 from coterie.grouping.subspaces import paired_angles, smallest_angles
 from coterie.methods.client_rows import replace_rows
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies
+from coterie.methods.k_models import train_groups
 from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -89,11 +88,8 @@ class PACFL(Method[PACFLState]):
             state = yield from self._cluster(state, cohort)
         elif (state.groups[clients] == UNKNOWN).any():
             state = yield from self._join(state, clients[state.groups[clients] == UNKNOWN], server)
-        placed = clients[state.groups[clients] != UNKNOWN]
-        send = {"model": Send(state.models, state.groups[placed])}
-        means = Reduce(placed, server.samples[placed], state.groups[placed], len(state.models))
-        replies: Replies = yield Exchange(placed, LocalUpdate(), send, reduce={"model": means})  # step 3
-        return replace(state, models=server.aggregation.centres(replies, "model", means, state.models))  # step 4
+        models = yield from train_groups(state.models, state.groups, clients, server)  # steps 3 and 4
+        return replace(state, models=models)
 
     def _cluster(self, state: PACFLState, cohort: Cohort) -> Exchanges[PACFLState]:
         """Cluster all clients that answer (steps 1 and 2); where nobody does, the next round asks again."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,15 @@ import coterie
 from coterie.advice.explain import footprint
 from coterie.advice.explain.explain import Explanation, explain
 from coterie.advice.explain.sampled import choose_stand_ins, makespan
+from coterie.clients.rules.client import Client
+from coterie.clients.rules.local_update import LocalUpdate
+from coterie.clients.rules.rule import Order, Work, rule
 from coterie.errors import BadInput
 from coterie.methods import METHODS
+from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.method import Cohort
+from coterie.methods.one_model import GlobalState
 from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.session import Session
 from tests.commandline import Terminal
@@ -150,6 +159,46 @@ def test_of_a_large_cohort_a_part_is_tried_and_all_is_counted(method: str, monke
         assert cost.down_bytes == expected.down_bytes
     for name in {part.name for part in whole.memory} & {"models sent", "answers", "client states"}:
         assert part(found, name) == part(whole, name)
+
+
+STARTED: list[float] = []
+
+
+@rule("test-slow-start")
+@dataclass(frozen=True)
+class SlowStart(LocalUpdate):
+    """Local training that takes a second the first time that a process does it, as one that compiles a kernel."""
+
+    def run(self, client: Client, order: Order) -> Work:
+        if not STARTED:
+            STARTED.append(1.0)
+            time.sleep(STARTED[0])
+        return (yield from super().run(client, order))
+
+
+@dataclass(frozen=True)
+class StartsSlowly(FedAvg):
+    """FedAvg by clients whose process starts slowly."""
+
+    def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
+        send = {"model": Send.same(state.model[0], cohort.clients)}
+        replies: Replies = yield Exchange(cohort.clients, SlowStart(), send)
+        return GlobalState(cohort.server.aggregation.average(replies.models, state.model))
+
+
+@pytest.mark.medium
+def test_what_a_process_does_but_once_is_not_counted_for_each_client() -> None:
+    STARTED.clear()
+    first = explain(
+        Experiment(
+            data={"name": "digits", "clients": 300, "min_samples": 2},
+            method=StartsSlowly,
+            run={"rounds": 2, "engine": "sequential", "workers": 1},
+        )
+    ).first
+    assert STARTED
+    assert first is not None
+    assert first.clients_seconds < 100 * STARTED[0], "of 300 clients two at a time, each as slow as the first"
 
 
 @pytest.mark.medium

@@ -180,7 +180,7 @@ def _say_gain(diagnosis: Diagnosis) -> str:
     if pay is None:
         return "what it gains was not measured"
     if pay.best == "global":
-        return "nothing else gained anything beyond chance"
+        return "nothing else is clearly better"
     option = next(option for option in pay.options if option.name == pay.best)
     chosen = "" if option.gain.is_above else f", {pay.say_gain(pay.chosen)} where other samples chose it"
     return f"it gained {pay.say_gain(option.gain)} over one model for all{chosen}"

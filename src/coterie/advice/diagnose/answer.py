@@ -33,7 +33,6 @@ WORDS: dict[Answer, str] = {
 OPEN = 0.02
 """What another option may gain at most where one model for all is the answer: of accuracy, or of the score."""
 
-
 LEANING = 0.25
 """The p of the test of structure above which it speaks for one population; below, it may have too little power."""
 
@@ -51,19 +50,19 @@ class Suits:
     sentence: str
 
 
-def judge(pay: Pay | None, expected: str, p: float, groups: int, why_not: str) -> Suits:
+def judge(option: str, pay: Pay | None, p: float, groups: int, why_not: str) -> Suits:
     """Return what suits the clients.
 
     Args:
+        option: that is chosen, or expected where nobody was asked.
         pay: what each option is worth; None where nobody was asked.
-        expected: the option that the structure alone lets expect, where nobody was asked.
         p: of the test of structure.
         groups: how many were found.
         why_not: why nothing can be told; else empty.
     """
     if why_not:
         return Suits("unknown", f"What suits them? It cannot be told, for {why_not}")
-    kind = ANSWERS[expected if pay is None else pay.best]
+    kind = ANSWERS[option]
     if pay is not None and kind == "one" and p <= LEANING and (other := _find_open(pay)) is not None:
         return Suits(
             "unknown",
@@ -74,9 +73,7 @@ def judge(pay: Pay | None, expected: str, p: float, groups: int, why_not: str) -
 
 
 def _find_open(pay: Pay) -> Option | None:
-    """Return the option that may well gain more than `OPEN` over one model for all, as far as scores tell."""
+    """Return the next best option if its interval reaches beyond a gain of `OPEN` over one model for all."""
     limit = OPEN if pay.measure == "accuracy" else OPEN * abs(pay.score("global"))
-    for option in pay.options:
-        if option.name == pay.weighed and isfinite(option.gain.high):
-            return option if option.gain.high > limit else None
-    return None
+    other = next(option for option in pay.options if option.name == pay.weighed)
+    return other if isfinite(other.gain.high) and other.gain.high > limit else None

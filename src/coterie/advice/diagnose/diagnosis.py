@@ -181,7 +181,7 @@ class Diagnosis:
         """What to train for whom, or why that cannot be told."""
         few = f"{self.tested} clients are too few to be tested; a test needs {LEAST}"
         why_not = self.unlearnt or ("" if self.is_possible else few)
-        return judge(self.pay, self.expected, self.structure.p, len(self.groups), why_not)
+        return judge(self.expected, self.pay, self.structure.p, len(self.groups), why_not)
 
     def sentences(self) -> tuple[str, ...]:
         """Return the answers, one sentence each: whether there is structure, of what, which groups, who gains."""
