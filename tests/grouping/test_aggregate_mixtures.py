@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from coterie.grouping.aggregate import group_means, mix_models
-from coterie.grouping.relation import neighbour_shares
+from coterie.grouping.aggregate import group_means, mean_mixes, mix_models
+from coterie.grouping.relation import neighbour_weights
 
 
 def test_mixes_are_group_means_where_they_are_a_partition() -> None:
     models = torch.randn(7, 33, generator=torch.Generator().manual_seed(1))
     groups, samples = np.array([0, 1, 0, 2, 1, 1, 0]), np.array([3, 10, 7, 1, 5, 90, 11])
-    shares = neighbour_shares(np.arange(3)[:, None] == groups, samples)
-    assert torch.equal(mix_models(shares, models), group_means(models, groups, torch.zeros(3, 33), samples))
+    weights = neighbour_weights(np.arange(3)[:, None] == groups, samples)
+    assert torch.equal(mean_mixes(weights, models), group_means(models, groups, torch.zeros(3, 33), samples))
+    torch.testing.assert_close(mean_mixes(weights * 0.3, models), mean_mixes(weights, models))
+    assert not mean_mixes(weights * 0, models).any()
     assert torch.equal(mix_models(np.eye(7), models), models)
     coefficients = np.random.default_rng(0).normal(size=(4, 7))
     expected = torch.from_numpy(coefficients) @ models.double()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.grouping.aggregate import group_means
-from coterie.grouping.exact_sums import BOUND, ExactSums, Reduce, as_matrix, exact_means
+from coterie.grouping.exact_sums import BOUND, ExactSums, Grid, Reduce, as_matrix
 
 CLIENTS, COLUMNS = 23, 61
 EVERYONE = np.arange(CLIENTS)
@@ -31,6 +31,13 @@ def add(sums: ExactSums, models: Tensor, weights: NDArray[np.int64], rows: NDArr
     return sums
 
 
+def means(sums: ExactSums) -> Tensor:
+    """The mean of each group of sums alone."""
+    count = len(sums.table)
+    none, previous = torch.empty(0, COLUMNS), torch.zeros(count, COLUMNS)
+    return group_means(none, np.empty(0, np.int64), previous, None, sums.reduce.grid, sums)
+
+
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("seed", range(5))
 def test_no_order_and_no_tree_changes_a_bit(scale: float, seed: int) -> None:
@@ -47,42 +54,36 @@ def test_no_order_and_no_tree_changes_a_bit(scale: float, seed: int) -> None:
             i = int(rng.integers(len(parts) - 1))
             parts[i].add_sums(parts.pop(i + 1))
         assert torch.equal(parts[0].table, whole.table)
-        assert torch.equal(parts[0].mean(0), whole.mean(0))
+    rows = group_means(models, np.zeros(CLIENTS, np.int64), torch.zeros(1, COLUMNS), weights, reduce.grid)
+    assert torch.equal(means(whole), rows)
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_mean_is_the_nearest_float_to_the_true_one(scale: float) -> None:
+    """In the run's grid to 2^-40 and less of its bound; in the finest one for all that float32 holds beside it."""
     models, weights = made(scale)
-    found = add(ExactSums.empty(COLUMNS, Reduce.mean(EVERYONE, weights)), models, weights, EVERYONE).mean(0)
+    groups, start, total = np.zeros(CLIENTS, np.int64), torch.zeros(1, COLUMNS), int(weights.sum())
+    in_run = group_means(models, groups, start, weights, Grid(float(total)))[0]
+    finest = group_means(models, groups, start, weights)[0]
     for column in range(COLUMNS):
-        values = [
-            Fraction(value) * int(weight) for value, weight in zip(models[:, column].tolist(), weights, strict=True)
-        ]
-        true = sum(values, Fraction(0)) / int(weights.sum())
+        values = zip(models[:, column].tolist(), weights.tolist(), strict=True)
+        true = sum((Fraction(value) * weight for value, weight in values), Fraction(0)) / total
         nearest = float(torch.tensor(float(true), dtype=torch.float64).float())
-        assert abs(found[column].item() - nearest) <= 2.0**-60
-        assert scale < 1e-4 or found[column].item() == nearest
-
-
-def test_a_mean_is_as_near_to_the_true_one_as_that_in_float64() -> None:
-    models, weights = made(1.0)
-    groups, start = np.zeros(CLIENTS, np.int64), torch.zeros(1, COLUMNS)
-    plain = group_means(models, groups, start, weights)
-    exact = exact_means(models, groups, weights, start, ExactSums.empty(COLUMNS, Reduce.mean(EVERYONE, weights)))
-    assert ((exact - plain).abs() <= 2.0**-23 * plain.abs()).all()
+        assert abs(in_run[column].item() - nearest) <= BOUND * 2.0**-50 + 2.0**-23 * abs(nearest)
+        assert finest[column].item() == nearest
 
 
 def test_a_mean_of_one_model_is_that_model() -> None:
-    model = torch.tensor([1e-40, -1e-20, 3.3e-7, -0.0, 0.1, -517.3, 1e30])
+    model = torch.tensor([1e-40, -1e-20, 3.3e-7, -0.0, 0.1, -117.3, 1e30])
+    weight, start = np.array([37]), torch.zeros(1, len(model))
+    assert torch.equal(group_means(model[None], np.zeros(1, np.int64), start, weight, Grid(99.0))[0], model)
     reduce = Reduce.mean(EVERYONE, np.full(CLIENTS, 37))
-    for one in (model, model.clamp(max=BOUND)):
-        empty = ExactSums.empty(len(model), reduce)
-        found = exact_means(one[None], np.zeros(1, np.int64), np.array([37]), torch.zeros(1, len(model)), empty)
-        assert torch.equal(found[0], one)
     part, total = ExactSums.empty(len(model), reduce), ExactSums.empty(len(model), reduce)
     part.add(0, [model], [37])
     total.add_sums(part)
-    assert torch.equal(total.mean(0), model)
+    assert torch.equal(total.model(0), model)
+    none = torch.empty(0, len(model))
+    assert torch.equal(group_means(none, np.empty(0, np.int64), start, None, reduce.grid, total)[0], model)
 
 
 @pytest.mark.parametrize(
@@ -104,24 +105,55 @@ def test_rows_that_do_not_lie_evenly_are_copied() -> None:
 
 def test_values_too_large_for_a_sum_are_in_the_mean() -> None:
     models = torch.tensor([[1.0, 2.0], [3.0, 3e20], [5.0, -4.0]])
-    weights = np.array([1, 2, 1])
-    reduce = Reduce.mean(np.arange(3), weights)
-    found = exact_means(models, np.zeros(3, np.int64), weights, torch.zeros(1, 2), ExactSums.empty(2, reduce))
+    found = group_means(models, np.zeros(3, np.int64), torch.zeros(1, 2), np.array([1, 2, 1]), Grid(4.0))
     assert found.tolist() == [[3.0, pytest.approx(1.5e20)]]
+
+
+def test_what_did_not_cross_spoils_no_other_column() -> None:
+    models, weights = made(1.0)
+    groups, start, grid = np.zeros(CLIENTS, np.int64), torch.zeros(1, COLUMNS), Grid(1e6)
+    whole = group_means(models, groups, start, weights, grid)
+    models[:, 7:9] = torch.nan
+    models[4, 20] = torch.inf
+    found = group_means(models, groups, start, weights, grid)[0]
+    assert found[7:9].isnan().all()
+    assert found[20].isinf()
+    kept = np.setdiff1d(np.arange(COLUMNS), [7, 8, 20])
+    assert torch.equal(found[kept], whole[0, kept])
+
+
+def test_large_sums_never_wrap() -> None:
+    models = torch.full((CLIENTS, 3), BOUND)
+    weights = np.full(CLIENTS, 2**40)
+    reduce = Reduce.mean(EVERYONE, weights)
+    for some in ([0, 1], EVERYONE):
+        sums = add(ExactSums.empty(3, reduce), models, weights, np.asarray(some))
+        none, start = torch.empty(0, 3), torch.zeros(1, 3)
+        found = group_means(none, np.empty(0, np.int64), start, None, reduce.grid, sums)
+        assert (found == BOUND).all()
 
 
 def test_groups_have_sums_of_their_own_and_one_without_models_stays() -> None:
     models, weights = made(1.0)
     groups = np.where(EVERYONE < 3, -1, EVERYONE % 2 * 2)
-    previous = torch.full((3, COLUMNS), 7.0)
-    found = exact_means(
-        models, groups, weights, previous, ExactSums.empty(COLUMNS, Reduce(EVERYONE, weights, groups, 3))
-    )
+    previous, grid = torch.full((3, COLUMNS), 7.0), Grid(float(weights.sum()))
+    found = group_means(models, groups, previous, weights, grid)
     assert torch.equal(found[1], previous[1])
     for k in (0, 2):
         members = np.flatnonzero(groups == k)
         alone = add(ExactSums.empty(COLUMNS, Reduce.mean(EVERYONE, weights)), models, weights, members)
-        assert torch.equal(found[k], alone.mean(0))
+        assert torch.equal(found[k], means(alone)[0])
+
+
+def test_rows_join_sums_of_others() -> None:
+    models, weights = made(1.0)
+    reduce, groups = Reduce.mean(EVERYONE, weights), np.zeros(CLIENTS, np.int64)
+    whole = group_means(models, groups, torch.zeros(1, COLUMNS), weights, reduce.grid)
+    for cut in (1, 2, 11, CLIENTS - 1):
+        sums = add(ExactSums.empty(COLUMNS, reduce), models, weights, EVERYONE[:cut])
+        start, rest = torch.zeros(1, COLUMNS), slice(cut, None)
+        found = group_means(models[rest], groups[rest], start, weights[rest], reduce.grid, sums)
+        assert torch.equal(found, whole)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import one_hot
 
-from coterie.grouping.relation import agreement, neighbour_shares, relation, same_neighbours
+from coterie.grouping.relation import agreement, neighbour_weights, relation, same_neighbours
 
 
 def test_flis_6_13_agreement_is_the_similarity_of_one_hot_predictions() -> None:
@@ -25,8 +25,8 @@ def test_flis_6_13_neighbourhoods_may_overlap() -> None:
     chain = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]], np.bool_)
     assert same_neighbours(chain).tolist() == [0, 1, 2, 3]
     assert same_neighbours(chain[[0, 1, 0, 3, 3]]).tolist() == [0, 1, 0, 2, 2]
-    shares = neighbour_shares(chain, np.array([1, 2, 3, 4]))
-    np.testing.assert_allclose(shares[:2], [[1 / 3, 2 / 3, 0, 0], [1 / 6, 2 / 6, 3 / 6, 0]])
+    weights = neighbour_weights(chain, np.array([1, 2, 3, 4]))
+    assert weights[:2].tolist() == [[1, 2, 0, 0], [1, 2, 3, 0]]
 
 
 def test_clusterfl_6_14_relation_of_clients_who_are_alike() -> None:

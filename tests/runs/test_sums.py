@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import coterie
-from coterie.grouping import exact_sums
 from coterie.methods.exchange import Exchange, Replies
 from coterie.runs.hooks import order
 from coterie.runs.hooks.hook import Hook
@@ -96,11 +95,6 @@ class Player:
 KEPT = order.ORDER
 
 
-@pytest.fixture(autouse=True)
-def any_cohort_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact_sums, "LARGE_COHORT_BYTES", 0)
-
-
 @pytest.fixture
 def player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Player:
     return Player(tmp_path, monkeypatch)
@@ -120,6 +114,18 @@ RUNS: dict[str, tuple[dict[str, Any], list[bool]]] = {
     "fedavg": ({}, [True] * ROUNDS),
     "uniform weights": ({"method": {"name": "fedavg", "weights": "uniform"}}, [True] * ROUNDS),
     "ifca": ({"method": {"name": "ifca", "clusters": 2, "init": "plain"}}, [True] * ROUNDS),
+    "a shared part, private layers": ({"method": {"name": "fedper"}}, [True] * ROUNDS),
+    "alternating": ({"method": {"name": "fedrep", "head_epochs": 1}}, [True] * ROUNDS),
+    "personal models": ({"method": {"name": "ditto"}}, [True] * ROUNDS),
+    "equal weights": ({"method": {"name": "pfedme", "personal_steps": 1}}, [True] * ROUNDS),
+    "the server's part of a part": (
+        {"method": {"name": "fedper"}, "aggregation": {"optimizer": "adam"}},
+        [True] * ROUNDS,
+    ),
+    "private layers of clients that vanish": (
+        {"method": {"name": "fedper"}, "run": {"client_dropout": 0.3}},
+        [True] * ROUNDS,
+    ),
     "a server optimizer": ({"aggregation": {"optimizer": "adam"}}, [True] * ROUNDS),
     "clients that vanish": ({"run": {"client_dropout": 0.3}}, [True] * ROUNDS),
     "no screening": ({"aggregation": {"norm_bound": "off"}}, [True] * ROUNDS),
@@ -128,7 +134,7 @@ RUNS: dict[str, tuple[dict[str, Any], list[bool]]] = {
     "local evaluation": ({"evaluation": {"evaluated": "local"}}, [False] * ROUNDS),
     "an attack": ({"attack": {"share": 0.2, "kind": "scale"}}, [False] * ROUNDS),
     "noise": ({"privacy": {"unit": "client", "noise_multiplier": 1.0, "noise_seed": 1}}, [False] * ROUNDS),
-    "few clients": ({"run": {"participation": 0.1}}, [False] * ROUNDS),
+    "few clients": ({"run": {"participation": 0.05}}, [False] * ROUNDS),
 }
 
 
@@ -140,16 +146,24 @@ def test_sums_give_the_bits_of_rows(name: str, player: Player) -> None:
     assert_equal(sums, player.play(rows=True, **keys))
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
 @pytest.mark.parametrize("workers", [2, 5])
-def test_workers_give_the_bits_of_one_process(workers: int, player: Player) -> None:
-    alone = player.play()
-    many = player.play(run={"workers": workers})
+def test_workers_give_the_bits_of_one_process(workers: int, method: str, player: Player) -> None:
+    alone = player.play(method={"name": method})
+    many = player.play(method={"name": method}, run={"workers": workers})
     assert many.watching.summed == [True] * ROUNDS
     assert_equal(alone, many)
 
 
-def test_who_is_out_of_proportion_is_left_out_of_sums(player: Player) -> None:
-    keys: dict[str, Any] = {"aggregation": {"norm_bound": 1.0}}  # all above the median
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_is_out_of_proportion_is_left_out_of_sums(method: str, workers: int, player: Player) -> None:
+    """Clients that keep a state are asked once more from the one with which the round began."""
+    keys: dict[str, Any] = {
+        "method": {"name": method},
+        "aggregation": {"norm_bound": 1.0},  # all above the median
+        "run": {"workers": workers},
+    }
     sums, rows = player.play(**keys), player.play(rows=True, **keys)
     assert sums.failures
     assert sums.asked_again  # the first round knows no median, and adds too much

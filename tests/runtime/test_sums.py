@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 
 from coterie.clients.rules import Answer, ChooseThenTrain, Client, LocalUpdate, Order, Rule, Work, rule
-from coterie.grouping import exact_sums
-from coterie.grouping.aggregate import mean
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Replies, Send
@@ -34,11 +32,6 @@ KINDS = {
     "three batched workers": ("batched", 3),
 }
 WEIGHTS = np.random.default_rng(0).integers(1, 90, CLIENTS)
-
-
-@pytest.fixture(autouse=True)
-def any_cohort_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact_sums, "LARGE_COHORT_BYTES", 0)
 
 
 def runtime_of(kind: str) -> LocalRuntime:
@@ -122,24 +115,22 @@ def test_long_updates_come_as_rows_and_count_all_the_same(runtime: LocalRuntime)
 
 
 def test_a_start_too_large_for_sums_brings_rows(runtime: LocalRuntime) -> None:
-    send = Send.same(torch.full((runtime.layout.size,), 600.0), EVERYONE)
+    send = Send.same(torch.full((runtime.layout.size,), 200.0), EVERYONE)
     replies = answer(runtime, replace(one_mean(runtime, LocalUpdate()), send={"model": send}))
     assert not replies.sums
     assert "model" in replies.uploads
 
 
 def test_few_clients_send_rows_where_sums_would_take_more_memory(runtime: LocalRuntime) -> None:
-    few = np.arange(4)
+    few = np.arange(2)
     send = {"model": Send.same(starts(runtime, 1)[0], few)}
     assert not answer(runtime, Exchange(few, LocalUpdate(), send, reduce={"model": Reduce.mean(few)})).sums
 
 
-def test_small_cohorts_have_the_mean_in_float64(runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_have_the_mean_that_methods_take_of_matrices(runtime: LocalRuntime) -> None:
     exchange, previous = one_mean(runtime, LocalUpdate()), starts(runtime, 1)
-    monkeypatch.setattr(exact_sums, "LARGE_COHORT_BYTES", CLIENTS * runtime.layout.size * 4)
-    rows = answer(runtime, exchange)
-    assert not rows.sums
-    assert torch.equal(centres(rows, exchange, previous), mean(rows.models, previous, WEIGHTS))
+    rows = answer(runtime, replace(exchange, reduce={}))
+    assert torch.equal(centres(rows, exchange, previous), Aggregation().average(rows.models, previous, WEIGHTS))
 
 
 def test_real_clients_send_rows() -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-SUMMED_COLUMNS = 1 << 17
-"""Columns summed at a time: 1 MB of float64."""
-
-_NARROW_NUMBERS = 1 << 14
-"""Numbers of narrow models taken to float64 at once."""
+from coterie.grouping.exact_sums import ExactSums, Grid, blocks, scales, sum_multiples
 
 
 def group_means(
-    models: Tensor, groups: NDArray[np.int64], previous: Tensor, weights: ArrayLike | None = None
+    models: Tensor,
+    groups: NDArray[np.int64],
+    previous: Tensor,
+    weights: ArrayLike | None = None,
+    grid: Grid | None = None,
+    sums: ExactSums | None = None,
 ) -> Tensor:
     """The weighted mean of each group's models.
 
@@ -26,44 +27,74 @@ def group_means(
         groups: the group of each row `[r]`, 0 … K-1; rows with -1 count nowhere.
         previous: `[K, P]`; a group without members keeps its row (docs/methods/conventions.md, convention 7).
         weights: `[r]`, positive; uniform where not given.
+        grid: in which sums are taken; the finest for these models and weights where not given.
+        sums: in that grid, of other models of the K groups.
 
     Returns:
-        A new matrix `[K, P]`, float32. Sums are taken in float64, row after row (convention 3), so the result
-        depends neither on threads nor on how a matrix product would order its additions.
+        A new matrix `[K, P]`, float32; the mean of one model is that model. Sums are exact in their grid
+        (docs/methods/conventions.md, convention 3), so that neither threads, nor an order of addition, nor what
+        `sums` holds already changes a bit. Values that the grid does not hold are added in float64, row after row.
     """
     means = previous.clone()
-    share = np.ones(len(groups)) if weights is None else np.asarray(weights, np.float64)
+    share = np.ones(len(groups), np.int64) if weights is None else np.asarray(weights)
+    grid = Grid.of(models, share) if grid is None else grid
     order = np.argsort(groups, kind="stable")
     ends = np.searchsorted(groups[order], np.arange(len(previous) + 1))
-    counted = []
     for k in range(len(previous)):
-        members = order[ends[k] : ends[k + 1]]
-        total = float(share[members].sum())
-        if total > 0:
-            counted.append((k, members, (share[members] / total).tolist()))
-    for start in range(0, models.shape[1], SUMMED_COLUMNS):
-        columns = slice(start, start + SUMMED_COLUMNS)
-        for k, members, shares in counted:
-            mean = torch.zeros(means[k, columns].shape, dtype=torch.float64)
-            for row, alpha in zip(_rows(models[:, columns], members), shares, strict=True):
-                mean.add_(row, alpha=alpha)
-            means[k, columns] = mean
+        _write_mean(means[k], models, order[ends[k] : ends[k + 1]], share, grid, sums, k)
     return means
 
 
-def _rows(models: Tensor, members: NDArray[np.int64]) -> Iterator[Tensor]:
-    """The members' rows one by one; many narrow ones are taken to float64 together, which is faster."""
-    block = _NARROW_NUMBERS // max(models.shape[1], 1)
-    if block < 2:
-        yield from (models[i] for i in members.tolist())
+def _write_mean(
+    into: Tensor,
+    models: Tensor,
+    members: NDArray[np.int64],
+    weights: NDArray[Any],
+    grid: Grid,
+    sums: ExactSums | None = None,
+    group: int = 0,
+) -> None:
+    """Write the mean of some rows of `models`, and of what the sum of a group holds, into a vector `[P]`."""
+    members = members[weights[members] > 0]
+    rows, share = torch.from_numpy(members), weights[members].astype(np.float64)
+    known = 0 if sums is None else sums.count(group)
+    if known + len(members) <= 1:
+        for model in [models[row] for row in rows] or [sums.model(group) for _ in range(known) if sums is not None]:
+            into.copy_(model)
         return
-    for at in range(0, len(members), block):
-        yield from models[torch.from_numpy(members[at : at + block])].double()
+    total, alone, summed = float(share.sum()), None, None
+    if sums is not None and known == 1:
+        alone, share = sums.model(group)[None], np.append(share, sums.weight(group))
+        total += sums.weight(group)
+    elif sums is not None and known:
+        summed, total = sums.multiples(group), total + sums.weight(group)
+    scale, step, every = scales(share, grid.step), grid.step, len(members) == len(models)
+    for columns, block in blocks(models):
+        some = block if every else block[rows]  # all of them are in ascending order
+        some = some if alone is None else torch.cat([some, alone[:, columns]])
+        large = _find_large(some, grid.bound)
+        found = sum_multiples(some if large is None else some.masked_fill(large, 0.0), scale)
+        found = found if summed is None else found.add_(summed[columns])
+        mean = found.double().mul_(step)
+        if large is not None:
+            for row, is_large, weight in zip(some, large, share.tolist(), strict=True):
+                mean.add_(row.masked_fill(~is_large, 0.0), alpha=weight)
+        into[columns] = mean.div_(total)
 
 
-def mean(models: Tensor, previous: Tensor, weights: ArrayLike | None = None) -> Tensor:
+def _find_large(models: Tensor, bound: float) -> Tensor | None:
+    """Return where values `[r, c]` are larger than a bound, or no number; None where none is."""
+    if not models.numel():
+        return None
+    low, high = torch.aminmax(models)
+    if bool(-bound <= low) and bool(high <= bound):  # not of NaN
+        return None
+    return ~(models.abs() <= bound)
+
+
+def mean(models: Tensor, previous: Tensor, weights: ArrayLike | None = None, grid: Grid | None = None) -> Tensor:
     """The weighted mean of all models `[r, P]`, or `previous` `[1, P]` where there are none; `[1, P]`."""
-    return group_means(models, np.zeros(len(models), np.int64), previous, weights)
+    return group_means(models, np.zeros(len(models), np.int64), previous, weights, grid)
 
 
 SORTED_COLUMNS = 1 << 18
@@ -114,25 +145,43 @@ _MULTIPLIED_COLUMNS = 1 << 13
 """Columns multiplied at a time: of a hundred models, some 6 MB of float64."""
 
 
+def mean_mixes(weights: NDArray[Any], models: Tensor, grid: Grid | None = None) -> Tensor:
+    """The mean of models for each row of weights.
+
+    Args:
+        weights: `[K, r]`, none negative; a row of zeros gives zeros.
+        models: `[r, P]`, rows in ascending client id.
+        grid: as in `group_means`.
+
+    Returns:
+        A new matrix `[K, P]`, float32. With the weights of a group's members, as whole numbers, a mix is to the bit
+        the mean that `group_means` takes; several mixes of many models are one product of matrices instead.
+    """
+    distinct, which = _distinct(weights)
+    if (distinct % 1).any() or not distinct.any(1).all() or _is_dense(distinct):
+        totals = weights.sum(1, keepdims=True)
+        return mix_models(weights / np.where(totals > 0, totals, 1), models)
+    grid = Grid.of(models, distinct.max(0)) if grid is None else grid
+    found = torch.empty(len(distinct), models.shape[1])
+    for row, into in zip(distinct, found, strict=True):
+        _write_mean(into, models, np.flatnonzero(row), row, grid)
+    return found if len(distinct) == len(weights) else found[torch.from_numpy(which)]
+
+
 def mix_models(coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
     """`sum_j coefficients[k, j] models[j]` for every k.
 
     Args:
-        coefficients: `[K, r]`; rows that sum to 1 are weighted means (docs/methods/conventions.md).
+        coefficients: `[K, r]`.
         models: `[r, P]`, rows in ascending client id.
 
     Returns:
         A new matrix `[K, P]`, float32. Sums are taken in float64, row after row, and models with the coefficient 0
-        are left out (docs/methods/conventions.md, convention 3): with the weights of a group's members, a mix is to
-        the bit the mean that `group_means` takes. Several mixes of many models are one product of matrices, which
-        may sum in another order.
+        are left out (docs/methods/conventions.md, convention 3). Several mixes of many models are one product of
+        matrices, which may sum in another order.
     """
-    _, first, which = np.unique(coefficients, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # as they come: where no mix comes twice, what is found is what is asked for
-    rows, which = coefficients[first[order]], np.argsort(order)[which.ravel()]  # NumPy 2.0.0 gives a column
-    found = torch.empty(len(rows), models.shape[1])
-    taken = np.count_nonzero(rows)  # as many additions, each some eight times as dear as one in a product
-    dense = taken > max(2 * rows.shape[1], rows.size / 8)
+    rows, which = _distinct(coefficients)
+    found, dense = torch.empty(len(rows), models.shape[1]), _is_dense(rows)
     size = _MULTIPLIED_COLUMNS if dense else _MIXED_COLUMNS
     for start in range(0, models.shape[1], size):
         tile, into = models[:, start : start + size], found[:, start : start + size]
@@ -141,6 +190,19 @@ def mix_models(coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
         if not dense or not torch.isfinite(into).all():  # 0 times what is not finite: that model is left out
             _row_after_row(rows, tile, into)
     return found if len(rows) == len(coefficients) else found[torch.from_numpy(which)]
+
+
+def _distinct(coefficients: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the distinct rows as they come, and which of them each row is."""
+    _, first, which = np.unique(coefficients, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return coefficients[first[order]], np.argsort(order)[which.ravel()]  # NumPy 2.0.0 gives a column
+
+
+def _is_dense(rows: NDArray[Any]) -> bool:
+    """Return whether mixes are one product: an addition alone is eight times as dear as one in it."""
+    taken = np.count_nonzero(rows)
+    return bool(taken > max(2 * rows.shape[1], rows.size / 8))
 
 
 def _row_after_row(coefficients: NDArray[np.float64], models: Tensor, into: Tensor) -> None:

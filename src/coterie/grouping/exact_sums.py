@@ -1,57 +1,55 @@
-"""Weighted sums of models that are exact, so that no order of addition changes a bit of them.
+"""Weighted sums of models as whole numbers, so that no order of addition changes a bit of them.
 
-A value is split into two numbers, each a multiple of a power of two so coarse that float64 holds every sum of them
-without rounding (Demmel and Nguyen, "Fast reproducible floating-point summation", 2013; here with two folds). So
-sums may be taken anywhere and in parts, by processes, machines or trees of them.
+A model times its weight is cut to multiples of one power of two, and 64-bit integers hold the sums of these: the
+same wherever they are taken, in parts, by processes, machines or trees of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import frexp, isfinite
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-BOUND = 2.0**10
-"""The largest absolute value that a sum takes. A model with a larger one is added to the mean by itself."""
+from coterie.models.layout import Part
 
-MOST_WEIGHT = 2.0**32
-"""Total weight up to which values are split finely enough: then to multiples of 2^-39, of 2^-67 up to 2^14."""
+BOUND = 256.0
+"""The largest absolute value of a model that a sum takes. A larger one is added to the mean by itself."""
 
-LARGE_COHORT_BYTES = 1 << 26
-"""Bytes of the models of all who are asked above which they are added up: 64 MiB. Exact sums take some three times
-as long as the mean of rows; they pay where the rows would take much memory."""
+_BITS = 62
+"""Bits of the largest sum: integers of 64 bits never wrap."""
 
-_BLOCK_NUMBERS = 1 << 17
-"""Numbers taken to float64 at a time: 1 MB, twice."""
+_BLOCK_NUMBERS = 1 << 18
+"""Numbers taken to integers at a time: 2 MB, twice."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The two powers of two whose multiples a value is split into.
+    """The power of two to whose multiples `weight * value` is cut; sums in one grid have the same bits.
 
-    With `total` weight the sums of the multiples are below 2^53 of them.
+    Attributes:
+        total: the most that all who may be added weigh.
+        bound: the largest absolute value.
     """
 
     total: float
+    bound: float = BOUND
+
+    @classmethod
+    def of(cls, models: Tensor, weights: NDArray[Any]) -> Grid:
+        """The finest grid for some models `[r, P]` and their weights `[r]`."""
+        return cls(float(weights.sum()), largest(models))
 
     @property
-    def coarse(self) -> float:
-        """The larger one."""
-        return float(2.0 ** (self._exponent + np.log2(BOUND) - 52))
-
-    @property
-    def fine(self) -> float:
-        """The smaller one, of which the rests are multiples."""
-        return float(self.coarse * 2.0 ** (self._exponent - 53))
-
-    @property
-    def _exponent(self) -> int:
-        return int(np.ceil(np.log2(max(self.total, 2.0)))) + 1
+    def step(self) -> float:
+        """That power of two."""
+        return float(2.0 ** (frexp(self.total)[1] + frexp(self.bound)[1] - _BITS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +62,8 @@ class Reduce:
         groups: of each of them `[m]`, 0 … count - 1, or the name of the number by which each client tells its own.
         count: the number of groups K.
         row_limit: the length of an update above which it is wanted by itself.
+        total: the most that all who may ever be asked weigh; what `clients` weigh, where it is not known.
+        part: the columns that cross, all without one; a runtime sets it.
 
     Raises:
         ValueError: weights or groups are not there once for each client, or a weight is no whole number.
@@ -74,6 +74,8 @@ class Reduce:
     groups: NDArray[np.int64] | str
     count: int = 1
     row_limit: float = float("inf")
+    total: float | None = None
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("weights", self.weights), ("groups", self.groups)):
@@ -96,18 +98,10 @@ class Reduce:
         """A mean of those clients of `[m]` who choose it, for each of `count` models; uniform without weights."""
         return cls(clients, _ones_unless(weights, clients), "choice", count)
 
-    def is_exact(self, columns: int) -> bool:
-        """Return whether the mean of models `[P]` of so many columns is taken by exact sums.
-
-        It depends on who is asked alone, so that the means have the same bits wherever they are taken.
-        """
-        large = len(self.clients) * columns * 4 > LARGE_COHORT_BYTES
-        return large and self.grid.total <= MOST_WEIGHT
-
     @property
     def grid(self) -> Grid:
-        """How values are split: the same, whoever answers."""
-        return Grid(float(self.weights.sum()))
+        """In which they are added: the same, whoever answers."""
+        return Grid(float(self.weights.sum()) if self.total is None else self.total)
 
     def weights_of(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the weights of some of the clients `[r]`."""
@@ -136,52 +130,65 @@ class ExactSums:
     The sum of one model is that model, as it came.
 
     Args:
-        table: float64 `[K, 2, P + 1]`, where the sums lie. Of each group the first row holds the coarse part and
-            its weight, the second one the fine part and the number of its models; with 0 models the sum is empty,
-            whatever else is there.
+        table: int64 `[K, P + 2]`, where the sums lie, each with its weight and the number of its models behind it.
+            With one model there are the bits of its float32 values; with none the sum is empty, whatever else is
+            there.
         reduce: who may be added, and counts how much. Only sums for one of these can be added to each other.
     """
 
     def __init__(self, table: Tensor, reduce: Reduce) -> None:
         self.table = table
         self.reduce = reduce
-        self._grid = reduce.grid
+        self._step = reduce.grid.step
 
     @classmethod
     def empty(cls, columns: int, reduce: Reduce) -> ExactSums:
-        """Sums of nothing."""
-        return cls(torch.zeros(reduce.count, 2, columns + 1, dtype=torch.float64), reduce)
+        """Sums of nothing, of models with so many columns, or of a part of them."""
+        columns = columns if reduce.part is None else reduce.part.size
+        return cls(torch.zeros(reduce.count, columns + 2, dtype=torch.int64), reduce)
 
     def clear(self) -> None:
         """Empty all sums."""
-        self.table[:, :, -1] = 0
+        self.table[:, -1] = 0
 
     def count(self, group: int) -> int:
         """Return how many models a group's sum holds."""
-        return int(self.table[group, 1, -1])
+        return int(self.table[group, -1])
 
-    def weight(self, group: int) -> float:
+    def weight(self, group: int) -> int:
         """Return what they weigh together."""
-        return float(self.table[group, 0, -1])
+        return int(self.table[group, -2]) if self.count(group) else 0
 
-    def add(self, group: int, models: Sequence[Tensor], weights: Sequence[float]) -> None:
+    def multiples(self, group: int) -> Tensor:
+        """Return the sum of several models, in steps of the grid `[P]`."""
+        return self.table[group, :-2]
+
+    def model(self, group: int) -> Tensor:
+        """Return the only model of a group `[P]`."""
+        return self.multiples(group).view(torch.float32)[: self.table.shape[1] - 2]
+
+    def add(self, group: int, models: Sequence[Tensor], weights: Sequence[int]) -> None:
         """Add models `[P]`, of values up to `BOUND`, to a group's sum.
 
         With those that are there already they weigh at most as much as all who may be added.
         """
         if not models:
             return
-        sums, count, weight = self.table[group], self.count(group), self.weight(group)
+        count, weight = self.count(group), self.weight(group)
         if count == 1:
-            models, weights = [sums[0, :-1].float(), *models], [weight, *weights]
-            count, weight = 0, 0.0
+            models, weights = [self.model(group).clone(), *models], [weight, *weights]
+            count, weight = 0, 0
         if not count and len(models) == 1:
-            sums[0, :-1] = models[0]
+            self.model(group).copy_(models[0])
         else:
-            self._add_multiples(
-                sums[:, :-1], models, torch.tensor(weights, dtype=torch.float64), is_empty=not count
-            )
-        sums[0, -1], sums[1, -1] = weight + sum(weights), count + len(models)
+            sums, scale, is_empty = self.multiples(group), scales(weights, self._step), not count
+            for columns, block in blocks(as_matrix(models)):
+                found = sum_multiples(block, scale)
+                if is_empty:
+                    sums[columns] = found
+                else:
+                    sums[columns] += found
+        self.table[group, -2], self.table[group, -1] = weight + sum(weights), count + len(models)
 
     def add_sums(self, other: ExactSums) -> None:
         """Add the sums of other models."""
@@ -190,52 +197,32 @@ class ExactSums:
             if not self.count(group):
                 sums.copy_(more)
             elif other.count(group) == 1:
-                self.add(group, [more[0, :-1].float()], [other.weight(group)])
+                self.add(group, [other.model(group)], [other.weight(group)])
             elif other.count(group):
                 if self.count(group) == 1:  # its multiples first, on top of the other sum
-                    alone, weight = sums[0, :-1].float(), self.weight(group)
+                    alone, weight = self.model(group).clone(), self.weight(group)
                     sums.copy_(more)
                     self.add(group, [alone], [weight])
                 else:
                     sums.add_(more)
 
-    def mean(self, group: int, others: Sequence[Tensor] = (), weights: Sequence[float] = ()) -> Tensor:
-        """Return the mean `[P]`, float32, of a group's models and of `others` with values too large for a sum.
 
-        These are added one after the other. There is at least one model.
-        """
-        sums, total = self.table[group], self.weight(group)
-        if self.count(group) + len(others) == 1:
-            return others[0].clone() if others else sums[0, :-1].float()
-        match self.count(group):
-            case 0:
-                found = torch.zeros_like(sums[0, :-1])
-            case 1:
-                found = sums[0, :-1] * total
-            case _:
-                found = sums[0, :-1] + sums[1, :-1]
-        for model, weight in zip(others, weights, strict=True):
-            found.add_(model, alpha=weight)
-            total += weight
-        return found.div_(total).float()
+def scales(weights: Sequence[float] | NDArray[Any], step: float) -> Tensor:
+    """Return by what models `[r, P]` are multiplied to count steps of a grid, float64 `[r, 1]`."""
+    return torch.tensor(np.asarray(weights, np.float64) / step)[:, None]
 
-    def _add_multiples(self, sums: Tensor, models: Sequence[Tensor], weights: Tensor, is_empty: bool) -> None:
-        # Adding 1.5 * 2^52 multiples rounds to a multiple, and taking them away again is exact.
-        matrix = as_matrix(models)
-        coarse, fine = 1.5 * 2.0**52 * self._grid.coarse, 1.5 * 2.0**52 * self._grid.fine
-        size = min(max(1, _BLOCK_NUMBERS // len(models)), sums.shape[1])
-        room = torch.empty(2, len(models) * size, dtype=torch.float64)
-        for start in range(0, sums.shape[1], size):
-            columns = slice(start, start + size)
-            block = matrix[:, columns]
-            rest, large = room[:, : block.numel()].view(2, *block.shape)
-            torch.add(rest.copy_(block), coarse, out=large).sub_(coarse)
-            rest.sub_(large).add_(fine).sub_(fine)
-            for fold, multiples in enumerate((large, rest)):
-                if is_empty:
-                    sums[fold, columns] = weights @ multiples
-                else:
-                    sums[fold, columns] += weights @ multiples
+
+def blocks(models: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield models `[r, P]` in blocks of columns that are taken to integers at a time."""
+    size = max(1, _BLOCK_NUMBERS // max(len(models), 1))
+    for start in range(0, models.shape[1], size):
+        columns = slice(start, start + size)
+        yield columns, models[:, columns]
+
+
+def sum_multiples(block: Tensor, scale: Tensor) -> Tensor:
+    """Return the sum of models `[r, c]`, each times its scale `[r, 1]` and cut to a whole number; int64 `[c]`."""
+    return block.double().mul_(scale).long().sum(0)
 
 
 def as_matrix(models: Sequence[Tensor]) -> Tensor:
@@ -250,32 +237,11 @@ def as_matrix(models: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(models))
 
 
-def exact_means(
-    models: Tensor,
-    groups: NDArray[np.int64],
-    weights: NDArray[np.int64],
-    previous: Tensor,
-    sums: ExactSums,
-) -> Tensor:
-    """Return the weighted mean of each group's models, those here and those that `sums` holds.
-
-    Args:
-        models: `[r, P]`, rows in ascending client id.
-        groups: the group of each row `[r]`, 0 … K-1; rows with -1 count nowhere.
-        weights: `[r]`, whole positive numbers.
-        previous: `[K, P]`; a group without models keeps its row.
-        sums: `K` sums of other models. They take up the rows that are not too large.
-
-    Returns:
-        A new matrix `[K, P]`, float32. A mean of one model is that model.
-    """
-    means = previous.clone()
-    for k in range(len(previous)):
-        members = np.flatnonzero(groups == k).tolist()
-        fits = [float(torch.linalg.vector_norm(models[i], torch.inf)) <= BOUND for i in members]  # not NaN
-        small = [i for i, it_fits in zip(members, fits, strict=True) if it_fits]
-        large = [i for i, it_fits in zip(members, fits, strict=True) if not it_fits]
-        sums.add(k, [models[i] for i in small], weights[small].tolist())
-        if sums.weight(k) + weights[large].sum() > 0:
-            means[k] = sums.mean(k, [models[i] for i in large], weights[large].tolist())
-    return means
+def largest(models: Tensor) -> float:
+    """Return the largest absolute value of models, of those that are finite; 0 without any."""
+    if not models.numel():
+        return 0.0
+    found = max(abs(float(end)) for end in torch.aminmax(models))
+    if isfinite(found):
+        return found
+    return float(models.nan_to_num(0.0, 0.0, 0.0).abs().max())

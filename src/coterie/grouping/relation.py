@@ -31,10 +31,9 @@ def same_neighbours(near: NDArray[np.bool_]) -> NDArray[np.int64]:
     return relabel(labels.reshape(-1))
 
 
-def neighbour_shares(near: NDArray[np.bool_], samples: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What each of `samples` `[s]` is of its row's neighbours, `[r, s]`; each row of `near` `[r, s]` has one."""
-    weights = near * samples.astype(np.float64)
-    return np.asarray(weights / weights.sum(1, keepdims=True))
+def neighbour_weights(near: NDArray[np.bool_], samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How much each of `samples` `[s]` counts for a row, `[r, s]`: its samples where it is `near` `[r, s]`."""
+    return near * samples
 
 
 def kl_divergences(outputs: Tensor) -> NDArray[np.float64]:

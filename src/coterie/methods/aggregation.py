@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 from torch import Tensor
 
 from coterie.catalogue import Section
 from coterie.grouping import aggregate
-from coterie.grouping.exact_sums import ExactSums, Reduce, exact_means
+from coterie.grouping.exact_sums import Grid, Reduce
 from coterie.grouping.robust import clip_updates, robust_centres
 from coterie.grouping.server_step import Optimizer, ServerStep
 from coterie.methods.exchange import Replies
@@ -72,24 +72,28 @@ class Aggregator(ABC):
             name: of the upload.
             reduce: who is in which group, and counts how much.
             previous: `[K, P]`; a group of which nobody answered keeps its row.
-            part: see `average_groups`.
+            part: the columns of a model that crossed; `previous`, and what is returned, has these alone.
         """
-        groups = reduce.groups_of(replies.clients, replies.numbers)
-        return self.average_groups(
-            replies.uploads[name], groups, previous, reduce.weights_of(replies.clients), part
-        )
+        groups, uploads = reduce.groups_of(replies.clients, replies.numbers), replies.uploads[name]
+        models = uploads if part is None else part.take(uploads)
+        return self.average_groups(models, groups, previous, reduce.weights_of(replies.clients), part)
 
     @property
     def takes_sums(self) -> bool:
         """Whether `centres` can do without rows."""
         return False
 
+    @property
+    def total(self) -> float | None:
+        """The most that all clients weigh together; None where that is not known."""
+        return None
+
     @abstractmethod
-    def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
-        """Return `sum_j coefficients[k, j] models[j]` for every k; by another rule, the centre of those that count.
+    def mix(self, weights: NDArray[Any], models: Tensor) -> Tensor:
+        """Return the mean of models for each row of weights; by another rule, the centre of those that count.
 
         Args:
-            coefficients: `[K, r]`; rows sum to 1.
+            weights: `[K, r]`, none negative; a row of zeros gives zeros.
             models: `[r, P]`, rows in ascending client id.
 
         Raises:
@@ -186,6 +190,8 @@ class Aggregation(Aggregator, Section):
         ),
     ] = None
 
+    _total: float | None = PrivateAttr(None)
+
     @model_validator(mode="after")
     def _counts(self) -> Aggregation:
         if self.hostile is not None and self.rule not in _WITH_SHARE:
@@ -218,13 +224,27 @@ class Aggregation(Aggregator, Section):
     def centres(
         self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None
     ) -> Tensor:
-        if not self.is_mean or not reduce.is_exact(previous.shape[1]):
+        if not self.is_mean:
             return super().centres(replies, name, reduce, previous, part)
         groups, weights = reduce.groups_of(replies.clients, replies.numbers), reduce.weights_of(replies.clients)
         if (summed := replies.sums.get(name)) is not None:
-            return exact_means(summed.models, groups[summed.rows], weights[summed.rows], previous, summed.sums)
-        empty = ExactSums.empty(previous.shape[1], reduce)
-        return exact_means(replies.uploads[name], groups, weights, previous, empty)
+            models, sums, grid = summed.models, summed.sums, summed.sums.reduce.grid
+            groups, weights = groups[summed.rows], weights[summed.rows]
+        else:
+            models, sums = replies.uploads[name], None
+            grid = reduce.grid if self._total is None else Grid(self._total)
+        models = models if part is None else part.take(models)
+        return aggregate.group_means(models, groups, previous, weights, grid, sums)
+
+    def for_clients(self, samples: NDArray[np.int64]) -> Aggregation:
+        """Return the same for clients with so many samples `[n]`: the means of all cohorts are in one grid."""
+        own = self.model_copy()
+        own._total = float(np.maximum(samples, 1).sum())
+        return own
+
+    @property
+    def total(self) -> float | None:
+        return self._total
 
     def cap_samples(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what clients count as, from the samples that they say they have `[n]`."""
@@ -245,17 +265,24 @@ class Aggregation(Aggregator, Section):
         if self.clip_norm is not None:
             models = clip_updates(models, previous[torch.from_numpy(np.maximum(groups, 0))], self.clip_norm)
         if self.rule == "mean":
-            return aggregate.group_means(models, groups, previous, weights)
+            share = np.ones(len(groups), np.int64) if weights is None else np.asarray(weights)
+            return aggregate.group_means(models, groups, previous, share, self._grid_of(share, step))
         if self.rule == "fltrust":  # the updates came weighed
             return aggregate.group_means(models, groups, previous)
         return robust_centres(models, groups, previous, self.rule, self._share)
 
-    def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
+    def mix(self, weights: NDArray[Any], models: Tensor) -> Tensor:
         if self.is_mean:
-            return aggregate.mix_models(coefficients, models)
-        distinct, which = np.unique(coefficients != 0, axis=0, return_inverse=True)
+            return aggregate.mean_mixes(weights, models, self._grid_of(weights))
+        distinct, which = np.unique(weights != 0, axis=0, return_inverse=True)
         found = torch.stack([self._centre_of(models, np.flatnonzero(row)) for row in distinct])
         return found[torch.from_numpy(which.ravel())]
+
+    def _grid_of(self, weights: NDArray[Any], is_model: bool = True) -> Grid | None:
+        """Return the run's grid for models with whole numbers as weights; None, for the finest, otherwise."""
+        if self._total is None or not is_model or (weights % 1).any() or weights.sum(-1).max() > self._total:
+            return None
+        return Grid(self._total)
 
     def _centre_of(self, models: Tensor, rows: NDArray[np.int64]) -> Tensor:
         some = models[torch.from_numpy(rows)]

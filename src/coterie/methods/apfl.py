@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.local_and_personal import EvaluateInterpolation, LocalAndPersonalUpdate
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.method import Cohort, ServerView, Split
 from coterie.methods.one_model import GlobalState, OneModel
@@ -54,10 +55,11 @@ class APFL(OneModel):
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         rule = LocalAndPersonalUpdate(self.alpha, self.adaptive)
         send = {"model": Send.same(state.model[0], cohort.clients)}
-        replies: Replies = yield Exchange(cohort.clients, rule, send)
+        mean = Reduce.mean(cohort.clients, cohort.server.samples[cohort.clients])
+        replies: Replies = yield Exchange(cohort.clients, rule, send, reduce={"model": mean})
         if self.adaptive and len(replies):
             yield Log("alpha", float(np.mean(replies.report["alpha"])))
-        return GlobalState(cohort.server.aggregation.average(replies.models, state.model, replies.samples))
+        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.two_models import TwoModels
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Log, Replies, Send
 from coterie.methods.method import Assignment, Cohort, Needs, ServerView
 from coterie.methods.one_model import GlobalState, OneModel
@@ -67,11 +68,15 @@ class Ditto(OneModel):
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients = cohort.clients
         rule = TwoModels(CANDIDATES if self.dynamic else (self.lam,), self.personal_epochs)
-        replies: Replies = yield Exchange(clients, rule, {"model": Send.same(state.model[0], clients)})
+        send, mean = (
+            {"model": Send.same(state.model[0], clients)},
+            Reduce.mean(clients, cohort.server.samples[clients]),
+        )
+        replies: Replies = yield Exchange(clients, rule, send, reduce={"model": mean})
         if self.dynamic:
             taken = np.array(replies.report.get("lam", []))
             yield Log("clients by lam", {str(lam): float((taken == lam).sum()) for lam in CANDIDATES})
-        return GlobalState(cohort.server.aggregation.average(replies.models, state.model, replies.samples))
+        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
 
     def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
         own = "personal" if self.evaluated == "personal" else ""

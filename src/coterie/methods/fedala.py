@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.adaptive_start import AdaptiveStartUpdate
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Assignment, Cohort, ServerView
 from coterie.methods.one_model import GlobalState, OneModel
@@ -63,8 +64,9 @@ class FedALA(OneModel):
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         rule = AdaptiveStartUpdate(self.layers, self.share, self.eta)
         send = {"model": Send.same(state.model[0], cohort.clients)}
-        replies: Replies = yield Exchange(cohort.clients, rule, send)
-        return GlobalState(cohort.server.aggregation.average(replies.models, state.model, replies.samples))
+        mean = Reduce.mean(cohort.clients, cohort.server.samples[cohort.clients])
+        replies: Replies = yield Exchange(cohort.clients, rule, send, reduce={"model": mean})
+        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
 
     def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
         return Assignment(state.model, np.zeros(server.n, np.int64), own="model")

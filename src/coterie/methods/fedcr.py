@@ -25,6 +25,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.gaussian import EvaluateDraws, GaussianUpdate, reference_shape
 from coterie.clients.rules.rule import Rule
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split
 from coterie.methods.privacy import PrivacySupport
@@ -86,8 +87,11 @@ class FedCR(SharedLayers):
         shared, rows = self.shared(layout), np.zeros(len(clients), np.int64)
         send = send_shared_part(state.model, rows, shared, layout, state.started[clients])
         send["gaussians"] = Send.same(state.gaussians.flatten(), clients)
-        replies: Replies = yield Exchange(clients, self.update(cohort), send, upload_part={"model": shared})
-        body = cohort.server.aggregation.average(shared.take(replies.models), shared.take(state.model), part=shared)
+        mean, part = Reduce.mean(clients), {"model": shared}
+        replies: Replies = yield Exchange(
+            clients, self.update(cohort), send, upload_part=part, reduce={"model": mean}
+        )
+        body = cohort.server.aggregation.centres(replies, "model", mean, shared.take(state.model), shared)
         started = state.started.copy()
         started[replies.clients] = True
         gaussians = multiply_gaussians(replies.uploads["gaussians"], state.gaussians)

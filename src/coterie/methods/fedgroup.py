@@ -123,7 +123,7 @@ class FedGroup(Method[FedGroupState]):
         rows = models[torch.from_numpy(there)]
         weights = np.tile(self.group_lr / torch.linalg.vector_norm(rows.double(), dim=1).numpy(), (len(rows), 1))
         np.fill_diagonal(weights, 1.0)
-        mixed = server.aggregation.mix(weights / weights.sum(1, keepdims=True), rows)
+        mixed = server.aggregation.mix(weights, rows)
         return models.index_copy(0, torch.from_numpy(there), mixed)
 
     def assignment(self, state: FedGroupState, server: ServerView) -> Assignment:

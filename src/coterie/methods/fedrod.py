@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.clients.rules.two_heads import EvaluateTwoHeads, TwoHeadsUpdate, find_head
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split
 from coterie.methods.one_model import GlobalState, OneModel
@@ -51,8 +52,9 @@ class FedRoD(OneModel):
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         send = {"model": Send.same(state.model[0], cohort.clients)}
-        replies: Replies = yield Exchange(cohort.clients, TwoHeadsUpdate(), send)
-        return GlobalState(cohort.server.aggregation.average(replies.models, state.model, replies.samples))
+        mean = Reduce.mean(cohort.clients, cohort.server.samples[cohort.clients])
+        replies: Replies = yield Exchange(cohort.clients, TwoHeadsUpdate(), send, reduce={"model": mean})
+        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

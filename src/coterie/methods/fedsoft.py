@@ -105,9 +105,8 @@ class FedSoft(Method[FedSoftState]):
             return state
         shares = update_shares(shares, replies.clients, replies)
         weights = shares[replies.clients].T * replies.samples
-        totals = weights.sum(1, keepdims=True)
-        means = cohort.server.aggregation.mix(weights / np.where(totals > 0, totals, 1.0), replies.models)  # step 4
-        return FedSoftState(torch.where(torch.from_numpy(totals > 0), means, models), shares)
+        means = cohort.server.aggregation.mix(weights, replies.models)  # step 4
+        return FedSoftState(torch.where(torch.from_numpy(weights.any(1))[:, None], means, models), shares)
 
     def assignment(self, state: FedSoftState, server: ServerView) -> Assignment:
         groups = serve_mixtures(state.models, state.shares).groups
@@ -121,5 +120,5 @@ class FedSoft(Method[FedSoftState]):
         groups = serve_mixtures(state.models, shares).groups
         own = np.full(len(clients), -1)
         own[rows] = self.clusters + np.arange(len(rows))
-        means = server.aggregation.mix(shares[rows] / shares[rows].sum(1, keepdims=True), state.models)
+        means = server.aggregation.mix(shares[rows], state.models)
         return Assignment(torch.cat([state.models, means]), groups, own)

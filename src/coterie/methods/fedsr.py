@@ -23,6 +23,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.invariant import InvariantUpdate, OwnPriorUpdate, initial_prior
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split, serve
 from coterie.methods.one_model import GlobalState, OneModel
@@ -90,16 +91,15 @@ class FedSR(OneModel):
         assert isinstance(state, FedSRState)
         clients = cohort.clients
         send = {"model": Send.same(state.model[0], clients)}
-        average = cohort.server.aggregation.average
+        aggregation, mean = cohort.server.aggregation, Reduce.mean(clients)
         replies: Replies
         if self.prior == "own":
-            replies = yield Exchange(clients, OwnPriorUpdate(self.c_l2r, self.c_cmi), send)
-            return replace(state, model=average(replies.models, state.model))
+            replies = yield Exchange(clients, OwnPriorUpdate(self.c_l2r, self.c_cmi), send, reduce={"model": mean})
+            return replace(state, model=aggregation.centres(replies, "model", mean, state.model))
         send["prior"] = Send.same(state.prior[0], clients)
-        replies = yield Exchange(clients, InvariantUpdate(self.c_l2r, self.c_cmi), send)
-        return FedSRState(
-            average(replies.models, state.model), average(replies.uploads["prior"], state.prior, step=False)
-        )
+        replies = yield Exchange(clients, InvariantUpdate(self.c_l2r, self.c_cmi), send, reduce={"model": mean})
+        model = aggregation.centres(replies, "model", mean, state.model)
+        return FedSRState(model, aggregation.average(replies.uploads["prior"], state.prior, step=False))
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

@@ -35,7 +35,7 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.grouping.affinity import quartiles
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
-from coterie.grouping.relation import agreement, neighbour_shares, same_neighbours
+from coterie.grouping.relation import agreement, neighbour_weights, same_neighbours
 from coterie.methods.client_rows import replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Outputs, Replies, Send
 from coterie.methods.k_models import read_choices
@@ -137,8 +137,8 @@ class FLIS(Method[FLISState]):
         labels, groups = same_neighbours(near), np.full(server.n, UNKNOWN, np.int64)
         groups[here] = labels
         _, first = np.unique(labels, return_index=True)
-        shares = neighbour_shares(near[first], replies.samples)
-        models = server.aggregation.mix(shares, replies.models)  # step 3
+        weights = neighbour_weights(near[first], replies.samples)
+        models = server.aggregation.mix(weights, replies.models)  # step 3
         return replace(state, models=models, groups=groups)
 
     def _train_with_neighbours(self, state: FLISState, cohort: Cohort) -> Exchanges[FLISState]:
@@ -193,8 +193,8 @@ class FLIS(Method[FLISState]):
         """Return the means over the neighbours of some clients, and the row of each client in them."""
         labels = same_neighbours(state.near[clients])
         _, first = np.unique(labels, return_index=True)
-        shares = neighbour_shares(state.near[clients[first]], server.samples)
-        return server.aggregation.mix(shares, state.models), labels
+        weights = neighbour_weights(state.near[clients[first]], server.samples)
+        return server.aggregation.mix(weights, state.models), labels
 
     def final_warnings(self, state: FLISState, server: ServerView, rounds: int) -> list[str]:
         """Say that nobody has a neighbour, or that all are neighbours, and how far clients agreed."""
@@ -246,12 +246,12 @@ class FLIS(Method[FLISState]):
             near = alike >= self._threshold
             if self._join == "hierarchy":
                 near &= state.groups[there] == state.groups[closest][:, None]
-            shares = neighbour_shares(
+            weights = neighbour_weights(
                 np.concatenate([near, np.eye(len(own), dtype=np.bool_)], 1),
                 np.concatenate([server.samples[there], replies.samples]),
             )
             near_models = torch.cat([state.models[torch.from_numpy(there)], own])
-            own = server.aggregation.mix(shares, near_models)
+            own = server.aggregation.mix(weights, near_models)
         rows[answered] = len(state.models) + np.arange(len(own))
         return Assignment(torch.cat([state.models, own]), groups, rows)
 

@@ -18,6 +18,7 @@ from pydantic import Field
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.rule import Rule
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Assignment, Cohort, ServerView
 from coterie.methods.privacy import AVERAGES, PrivacySupport
@@ -78,5 +79,9 @@ class LGFedAvg(SharedLayers):
         if cohort.round > self.pretrain:
             return (yield from super().round(state, cohort))
         clients = cohort.clients
-        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
-        return replace(state, model=cohort.server.aggregation.average(replies.models, state.model, replies.samples))
+        send, mean = (
+            {"model": Send.same(state.model[0], clients)},
+            Reduce.mean(clients, cohort.server.samples[clients]),
+        )
+        replies: Replies = yield Exchange(clients, LocalUpdate(), send, reduce={"model": mean})
+        return replace(state, model=cohort.server.aggregation.centres(replies, "model", mean, state.model))

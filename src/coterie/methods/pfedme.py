@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.moreau import MoreauUpdate
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Assignment, Cohort, ServerView
 from coterie.methods.one_model import GlobalState, OneModel
@@ -59,8 +60,9 @@ class PFedMe(OneModel):
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         rule = MoreauUpdate(self.lam, self.personal_steps, self.personal_lr)
         send = {"model": Send.same(state.model[0], cohort.clients)}
-        replies: Replies = yield Exchange(cohort.clients, rule, send)
-        return GlobalState(cohort.server.aggregation.average(replies.models, state.model))
+        mean = Reduce.mean(cohort.clients)
+        replies: Replies = yield Exchange(cohort.clients, rule, send, reduce={"model": mean})
+        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
 
     def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
         return Assignment(state.model, np.zeros(server.n, np.int64), own="personal")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -159,6 +159,6 @@ class NoisyAggregation(Aggregator):
         self.short = found.short
         return found.centres
 
-    def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
+    def mix(self, weights: NDArray[Any], models: Tensor) -> Tensor:
         """Refuse: mixtures give a client's model to several sums."""
         raise TypeError("a mixture of models is not private")

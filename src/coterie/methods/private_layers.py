@@ -18,6 +18,7 @@ from coterie.catalogue import state
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.rules.rule import Rule
 from coterie.errors import BadInput
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import Assignment, Cohort, Method, ServerView, Split
 from coterie.models.layout import Layout, Part
@@ -59,13 +60,11 @@ class SharedLayers(Method[PartlyShared]):
         shared = self.shared(layout)
         rows = np.zeros(len(clients), np.int64)
         send = send_shared_part(state.model, rows, shared, layout, state.started[clients])
+        mean = Reduce.mean(clients, None if self.uniform else cohort.server.samples[clients])
         replies: Replies = yield Exchange(
-            clients, self.update(cohort), send, self.settings(cohort), {"model": shared}
+            clients, self.update(cohort), send, self.settings(cohort), {"model": shared}, {"model": mean}
         )
-        weights = None if self.uniform else replies.samples
-        means = cohort.server.aggregation.average(
-            shared.take(replies.models), shared.take(state.model), weights, shared
-        )
+        means = cohort.server.aggregation.centres(replies, "model", mean, shared.take(state.model), shared)
         started = state.started.copy()
         started[replies.clients] = True
         return replace(state, model=shared.put(state.model.clone(), means), started=started)

@@ -7,6 +7,7 @@ averages. Whose moments are whose, and sources: docs/server-optimizers.md
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,6 +90,10 @@ class SteppingAggregation(Aggregator):
     def takes_sums(self) -> bool:
         return self.inner.takes_sums
 
+    @property
+    def total(self) -> float | None:
+        return self.inner.total
+
     def centres(
         self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None
     ) -> Tensor:
@@ -113,7 +118,7 @@ class SteppingAggregation(Aggregator):
                 inside.put(means[k], part.take(there[0][1].model))
         return means
 
-    def mix(self, coefficients: NDArray[np.float64], models: Tensor) -> Tensor:
+    def mix(self, weights: NDArray[Any], models: Tensor) -> Tensor:
         """Refuse: a mixture of models is no step from an earlier one."""
         raise TypeError("a mixture of models has no server optimizer")
 

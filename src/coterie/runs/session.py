@@ -326,8 +326,10 @@ class Session:
         if not exchange.reduce:
             return exchange
         limit = min((hook.row_limit(exchange, cohort.round) for hook in self.hooks), default=inf)
-        limit = limit if cohort.server.aggregation.takes_sums else 0.0
-        return replace(exchange, reduce={n: replace(r, row_limit=limit) for n, r in exchange.reduce.items()})
+        average = cohort.server.aggregation
+        limit = limit if average.takes_sums else 0.0
+        reduce = {n: replace(r, row_limit=limit, total=average.total) for n, r in exchange.reduce.items()}
+        return replace(exchange, reduce=reduce)
 
     def _exchange(self, exchange: Exchange, result: RoundResult) -> Replies:
         """Have an exchange answered; whom a hook leaves out of the replies has failed."""

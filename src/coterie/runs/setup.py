@@ -93,15 +93,15 @@ def build_simulation(prepared: Prepared, secret: bytes = b"") -> Backend:
 
 def make_server_view(experiment: Experiment, population: Population, engine: Engine) -> ServerView:
     """Return what a method may know of the clients: counts, shapes, initial models, public inputs."""
-    seed = experiment.run.seed
+    seed, samples = experiment.run.seed, experiment.aggregation.cap_samples(population.samples)
     return ServerView(
-        experiment.aggregation.cap_samples(population.samples),
+        samples,
         engine.layout,
         seed,
         lambda variant: _initial_model(experiment, population, engine, variant),
         population.public,
         experiment.scale,
-        experiment.aggregation,
+        experiment.aggregation.for_clients(samples),
         population.features,
         population.classes,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -61,6 +62,7 @@ class States(Protocol):
 
     folder: Path | None
 
+    def rewound(self) -> AbstractContextManager[None]: ...
     def commit(self) -> None: ...
     def roll_back(self) -> None: ...
     def to_checkpoint(self) -> Mapping[str, Any]:
@@ -161,6 +163,11 @@ class Runtime(ABC):
         outcomes, rows = self._deliver(exchange, orders, keep=False)
         missing |= {o.client: f.reason for o, f in zip(orders, outcomes, strict=True) if isinstance(f, Failure)}
         return self._replies(orders, outcomes, rows, missing)
+
+    def repeat(self, exchange: Exchange, clients: Ids) -> Replies:
+        """Have clients answer once more, as they did from the states with which the round began; nothing counts."""
+        with self.states.rewound():
+            return self.measure(exchange, clients)
 
     def _exchange(self, exchange: Exchange) -> Replies:
         """Count what crosses, lose those who vanish, and have the others answer."""

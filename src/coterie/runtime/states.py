@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -39,6 +40,21 @@ class ClientStates:
         self._rows: dict[str, dict[int, Tensor]] = {}
         self._stores: dict[Key, _Store] = {}
         self._before: dict[tuple[str, int], Tensor | None] = {}
+        self._shows_before = False
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether an exchange can be repeated from `rewound` states: nothing was updated since the last commit."""
+        return not self._before
+
+    @contextmanager
+    def rewound(self) -> Iterator[None]:
+        """Show the states of the last commit."""
+        self._shows_before = True
+        try:
+            yield
+        finally:
+            self._shows_before = False
 
     @property
     def shared(self) -> bool:
@@ -95,7 +111,11 @@ class ClientStates:
 
     def of(self, client: int) -> dict[str, Tensor]:
         """Return the state of one client, as views."""
-        return {name: rows[client] for name, rows in self._rows.items() if client in rows}
+        found = {name: rows[client] for name, rows in self._rows.items() if client in rows}
+        if self._shows_before:
+            before = {name: self._before[name, client] for name in self._rows if (name, client) in self._before}
+            found = {name: values for name, values in {**found, **before}.items() if values is not None}
+        return found
 
     def reserve(self, name: str, shape: tuple[int, ...], count: int) -> list[Tensor]:
         """Allocate `count` vectors that may be kept under a name; `update` takes them over as they are.

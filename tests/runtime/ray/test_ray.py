@@ -21,7 +21,6 @@ import torch
 
 from coterie.clients.rules import ChooseThenTrain
 from coterie.errors import BadInput
-from coterie.grouping import exact_sums
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Ids, Outputs, Replies, Send
@@ -187,8 +186,7 @@ def test_a_method_gets_the_bits_of_the_local_runtime(ray: Any, method: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 20])
-def test_sums_have_the_bits_of_rows(ray: Any, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact_sums, "LARGE_COHORT_BYTES", 0)
+def test_sums_have_the_bits_of_rows(ray: Any, together: int) -> None:
     everyone = np.arange(60)
     federation = planted(clients=60, samples=40)
     asked = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "batched")

@@ -63,7 +63,7 @@ class Screening(Hook):
 
     def _ask_for_rows(self, exchange: Exchange, replies: Replies) -> Replies:
         """Return the replies with rows in place of sums, from the same clients asked once more."""
-        again = self.run.runtime.measure(replace(exchange, reduce={}), replies.clients)
+        again = self.run.runtime.repeat(replace(exchange, reduce={}), replies.clients)
         gone = {i: again.missing[c] for i, c in enumerate(replies.clients.tolist()) if c in again.missing}
         rows = {name: again.uploads[name] for name in replies.sums}
         kept = leave_out(replace(replies, sums={}), gone)

@@ -115,8 +115,8 @@ class SharedModels(Question):
 
 
 def _sums_at(memory: Tensor, reduce: Reduce) -> ExactSums:
-    """The sums that lie in memory `[K, 2, 2 (P + 1)]` of float32, two of which hold a number."""
-    return ExactSums(memory.view(torch.float64), reduce)
+    """The sums that lie in memory `[K, 2 (P + 2)]` of float32, two of which hold a number."""
+    return ExactSums(memory.view(torch.int64), reduce)
 
 
 class SumSlots:
@@ -141,7 +141,7 @@ class SumSlots:
         self.reduce = reduce
         self._place = place
         self._taken: dict[int, Mapping[str, Tensor]] = {}
-        self.total = {name: ExactSums.empty(t.shape[2] // 2 - 1, reduce[name]) for name, t in tables[0].items()}
+        self.total = {name: ExactSums.empty(t.shape[1] // 2 - 2, reduce[name]) for name, t in tables[0].items()}
 
     def has_room(self) -> bool:
         """Whether another message may be on its way."""
@@ -204,7 +204,8 @@ class QuestionWriter:
         rooms = [{name: self._place(given[row]) for name, given in room.items()} for row in range(len(orders))]
         own = [states.of(order.client) for order in orders]
         tasks, batch = write_tasks(orders, own, rooms, keep, self._write)
-        slots = self._make_slots(find_sums(orders, self._layout, workers + 2), workers + 1)
+        wanted = find_sums(orders, self._layout, workers + 2, states.can_repeat)
+        slots = self._make_slots(wanted, workers + 1)
         batch = replace(batch, reduce={} if slots is None else slots.reduce)
         return tasks, SharedBatch(self._arena.paths(), batch, rows.map(self._place)), rows, slots
 
@@ -212,7 +213,8 @@ class QuestionWriter:
         """Return as many slots for the sums that are wanted; None where none are."""
         if not wanted:
             return None
-        shapes = {name: (reduce.count, 2, 2 * (self._layout.size + 1)) for name, reduce in wanted.items()}
+        sizes = {n: self._layout.size if r.part is None else r.part.size for n, r in wanted.items()}
+        shapes = {name: (reduce.count, 2 * (sizes[name] + 2)) for name, reduce in wanted.items()}
         tables = [
             {name: self._arena.lease(torch.Size(shape).numel()).view(shape) for name, shape in shapes.items()}
             for _ in range(count)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +64,14 @@ class StateNumbers:
     def update(self, client: int, number: int) -> None:
         """Note that a client has kept a state under a new number, or has lost all its states (0)."""
         self._current[client] = number
+
+    @contextmanager
+    def rewound(self) -> Iterator[None]:
+        now, self._current = self._current, self._committed.copy()
+        try:
+            yield
+        finally:
+            self._current = now
 
     def commit(self) -> None:
         self._committed = self._current.copy()
