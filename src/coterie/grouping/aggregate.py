@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from coterie.grouping.exact_sums import ExactSums, Grid, blocks, scales, sum_multiples
+from coterie.grouping.exact_sums import ExactSums, Grid, blocks, largest, scales, sum_multiples
 
 
 def group_means(
@@ -37,7 +37,7 @@ def group_means(
     """
     means = previous.clone()
     share = np.ones(len(groups), np.int64) if weights is None else np.asarray(weights)
-    grid = Grid.of(models, share) if grid is None else grid
+    grid = Grid.for_weights(share, largest(models)) if grid is None else grid
     order = np.argsort(groups, kind="stable")
     ends = np.searchsorted(groups[order], np.arange(len(previous) + 1))
     for k in range(len(previous)):
@@ -161,7 +161,7 @@ def mean_mixes(weights: NDArray[Any], models: Tensor, grid: Grid | None = None) 
     if (distinct % 1).any() or not distinct.any(1).all() or _is_dense(distinct):
         totals = weights.sum(1, keepdims=True)
         return mix_models(weights / np.where(totals > 0, totals, 1), models)
-    grid = Grid.of(models, distinct.max(0)) if grid is None else grid
+    grid = Grid.for_weights(distinct.max(0), largest(models)) if grid is None else grid
     found = torch.empty(len(distinct), models.shape[1])
     for row, into in zip(distinct, found, strict=True):
         _write_mean(into, models, np.flatnonzero(row), row, grid)

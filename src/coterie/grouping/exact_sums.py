@@ -1,7 +1,7 @@
 """Weighted sums of models as whole numbers, so that no order of addition changes a bit of them.
 
-A model times its weight is cut to multiples of one power of two, and 64-bit integers hold the sums of these: the
-same wherever they are taken, in parts, by processes, machines or trees of them.
+A model times its weight is rounded to multiples of one power of two, and 64-bit integers add these up: to the same
+bits wherever it is done, in parts, by processes, machines or trees of them.
 """
 
 from __future__ import annotations
@@ -22,34 +22,51 @@ from coterie.models.layout import Part
 BOUND = 256.0
 """The largest absolute value of a model that a sum takes. A larger one is added to the mean by itself."""
 
-_BITS = 62
+_SUM_BITS = 62
 """Bits of the largest sum: integers of 64 bits never wrap."""
 
+_TERM_BITS = 51
+"""Bits of the largest term: added to `_MAGIC` it is rounded to a whole number, which the bits of the sum end in."""
+
+_MAGIC = 1.5 * 2.0**52
+_MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
+
 _BLOCK_NUMBERS = 1 << 18
-"""Numbers taken to integers at a time: 2 MB, twice."""
+"""Numbers taken to integers at a time: 2 MB."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The power of two to whose multiples `weight * value` is cut; sums in one grid have the same bits.
+    """The power of two to whose multiples `weight * value` is rounded; sums in one grid have the same bits.
 
     Attributes:
         total: the most that all who may be added weigh.
+        heaviest: the most that one of them weighs.
         bound: the largest absolute value.
     """
 
     total: float
+    heaviest: float
     bound: float = BOUND
 
     @classmethod
-    def of(cls, models: Tensor, weights: NDArray[Any]) -> Grid:
-        """The finest grid for some models `[r, P]` and their weights `[r]`."""
-        return cls(float(weights.sum()), largest(models))
+    def for_weights(cls, weights: NDArray[Any], bound: float = BOUND) -> Grid:
+        """The finest grid for these weights `[r]`."""
+        return cls(float(weights.sum()), float(weights.max(initial=0)), bound)
 
     @property
     def step(self) -> float:
         """That power of two."""
-        return float(2.0 ** (frexp(self.total)[1] + frexp(self.bound)[1] - _BITS))
+        total, heaviest, bound = (frexp(value)[1] for value in (self.total, self.heaviest, self.bound))
+        return float(2.0 ** (bound + max(total - _SUM_BITS, heaviest - _TERM_BITS)))
+
+    def holds(self, weights: NDArray[Any]) -> bool:
+        """Return whether weights `[r]`, or each row of them, are whole numbers that this grid is for."""
+        if not weights.size:
+            return True
+        return bool(
+            weights.max() <= self.heaviest and weights.sum(-1).max() <= self.total and not (weights % 1).any()
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +79,7 @@ class Reduce:
         groups: of each of them `[m]`, 0 … count - 1, or the name of the number by which each client tells its own.
         count: the number of groups K.
         row_limit: the length of an update above which it is wanted by itself.
-        total: the most that all who may ever be asked weigh; what `clients` weigh, where it is not known.
+        of_run: the grid of all who may ever be asked, where it is known.
         part: the columns that cross, all without one; a runtime sets it.
 
     Raises:
@@ -74,7 +91,7 @@ class Reduce:
     groups: NDArray[np.int64] | str
     count: int = 1
     row_limit: float = float("inf")
-    total: float | None = None
+    of_run: Grid | None = None
     part: Part | None = None
 
     def __post_init__(self) -> None:
@@ -101,7 +118,7 @@ class Reduce:
     @property
     def grid(self) -> Grid:
         """In which they are added: the same, whoever answers."""
-        return Grid(float(self.weights.sum()) if self.total is None else self.total)
+        return Grid.for_weights(self.weights) if self.of_run is None else self.of_run
 
     def weights_of(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the weights of some of the clients `[r]`."""
@@ -221,8 +238,10 @@ def blocks(models: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def sum_multiples(block: Tensor, scale: Tensor) -> Tensor:
-    """Return the sum of models `[r, c]`, each times its scale `[r, 1]` and cut to a whole number; int64 `[c]`."""
-    return block.double().mul_(scale).long().sum(0)
+    """Return the sum of models `[r, c]`, each times its scale `[r, 1]` and rounded to an integer; int64 `[c]`."""
+    rounded = block.double().mul_(scale).add_(_MAGIC)
+    excess = len(block) * _MAGIC_BITS
+    return rounded.view(torch.int64).sum(0).sub_((excess + 2**63) % 2**64 - 2**63)  # both wrap alike
 
 
 def as_matrix(models: Sequence[Tensor]) -> Tensor:

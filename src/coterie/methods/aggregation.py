@@ -84,8 +84,8 @@ class Aggregator(ABC):
         return False
 
     @property
-    def total(self) -> float | None:
-        """The most that all clients weigh together; None where that is not known."""
+    def grid(self) -> Grid | None:
+        """In which the means of all cohorts are; None where it is not known who may be in one."""
         return None
 
     @abstractmethod
@@ -190,7 +190,7 @@ class Aggregation(Aggregator, Section):
         ),
     ] = None
 
-    _total: float | None = PrivateAttr(None)
+    _grid: Grid | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _counts(self) -> Aggregation:
@@ -232,19 +232,19 @@ class Aggregation(Aggregator, Section):
             groups, weights = groups[summed.rows], weights[summed.rows]
         else:
             models, sums = replies.uploads[name], None
-            grid = reduce.grid if self._total is None else Grid(self._total)
+            grid = reduce.grid if self._grid is None else self._grid
         models = models if part is None else part.take(models)
         return aggregate.group_means(models, groups, previous, weights, grid, sums)
 
     def for_clients(self, samples: NDArray[np.int64]) -> Aggregation:
         """Return the same for clients with so many samples `[n]`: the means of all cohorts are in one grid."""
         own = self.model_copy()
-        own._total = float(np.maximum(samples, 1).sum())
+        own._grid = Grid.for_weights(np.maximum(samples, 1))
         return own
 
     @property
-    def total(self) -> float | None:
-        return self._total
+    def grid(self) -> Grid | None:
+        return self._grid
 
     def cap_samples(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what clients count as, from the samples that they say they have `[n]`."""
@@ -280,9 +280,7 @@ class Aggregation(Aggregator, Section):
 
     def _grid_of(self, weights: NDArray[Any], is_model: bool = True) -> Grid | None:
         """Return the run's grid for models with whole numbers as weights; None, for the finest, otherwise."""
-        if self._total is None or not is_model or (weights % 1).any() or weights.sum(-1).max() > self._total:
-            return None
-        return Grid(self._total)
+        return self._grid if is_model and self._grid is not None and self._grid.holds(weights) else None
 
     def _centre_of(self, models: Tensor, rows: NDArray[np.int64]) -> Tensor:
         some = models[torch.from_numpy(rows)]

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.grouping.exact_sums import Reduce
+from coterie.grouping.exact_sums import Grid, Reduce
 from coterie.grouping.server_step import ServerStep
 from coterie.methods.aggregation import Aggregator
 from coterie.methods.exchange import Replies
@@ -91,8 +91,8 @@ class SteppingAggregation(Aggregator):
         return self.inner.takes_sums
 
     @property
-    def total(self) -> float | None:
-        return self.inner.total
+    def grid(self) -> Grid | None:
+        return self.inner.grid
 
     def centres(
         self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None

@@ -328,7 +328,7 @@ class Session:
         limit = min((hook.row_limit(exchange, cohort.round) for hook in self.hooks), default=inf)
         average = cohort.server.aggregation
         limit = limit if average.takes_sums else 0.0
-        reduce = {n: replace(r, row_limit=limit, total=average.total) for n, r in exchange.reduce.items()}
+        reduce = {n: replace(r, row_limit=limit, of_run=average.grid) for n, r in exchange.reduce.items()}
         return replace(exchange, reduce=reduce)
 
     def _exchange(self, exchange: Exchange, result: RoundResult) -> Replies:
@@ -359,7 +359,8 @@ class Session:
 
         `last` is for methods that end in an adaptation: whether no round follows.
         """
-        return evaluation.evaluate(self, state, last)
+        with one_thread():  # others would only wait for the workers' cores
+            return evaluation.evaluate(self, state, last)
 
     @property
     def expected(self) -> int:
@@ -384,8 +385,9 @@ class Session:
         self._is_whole = False
         self.state, self.groups = result.state, groups
         self.runtime.states.commit()
-        for hook in self.hooks:
-            hook.round_ended(result)
+        with one_thread():
+            for hook in self.hooks:
+                hook.round_ended(result)
         self._passes.append(result.passes)
         self.done, self._is_whole = result.number, True
         return row
