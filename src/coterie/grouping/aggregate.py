@@ -58,16 +58,21 @@ def _write_mean(
     members = members[weights[members] > 0]
     rows, share = torch.from_numpy(members), weights[members].astype(np.float64)
     known = 0 if sums is None else sums.count(group)
-    if known + len(members) <= 1:
-        for model in [models[row] for row in rows] or [sums.model(group) for _ in range(known) if sums is not None]:
-            into.copy_(model)
+    if known + len(members) == 0:
+        return
+    if not known and len(members) == 1:
+        into.copy_(models[members[0]])
         return
     total, alone, summed = float(share.sum()), None, None
-    if sums is not None and known == 1:
-        alone, share = sums.model(group)[None], np.append(share, sums.weight(group))
+    if sums is not None and known:
         total += sums.weight(group)
-    elif sums is not None and known:
-        summed, total = sums.multiples(group), total + sums.weight(group)
+        if known > 1:
+            summed = sums.multiples(group)
+        elif len(members):
+            alone, share = sums.model(group)[None], np.append(share, sums.weight(group))
+        else:
+            into.copy_(sums.model(group))
+            return
     scale, step, every = scales(share, grid.step), grid.step, len(members) == len(models)
     for columns, block in blocks(models):
         some = block if every else block[rows]  # all of them are in ascending order
