@@ -24,6 +24,8 @@ from coterie.clients.data.read.datasets import Dataset, dataset
 from coterie.errors import BadInput
 from coterie.runs.folder.files import write_whole
 from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.names import build_method
 from coterie.runs.schema.sections import make_name
 from coterie.studies.compare.cells import CellOutcome
 from coterie.studies.compare.measures import measure_cells
@@ -280,6 +282,8 @@ def compute(federation: str, method: str) -> Result:
 def _measure(federation: str, method: str, pool: Path) -> dict[str, Any]:
     rates = FEDERATIONS[federation].rates
     plan(federation, method, rates[0]).check(pool)
+    if rates is ADAM_RATES and build_method(Experiment(method=method).method).needs.plain_sgd:
+        raise BadInput("its local steps are plain SGD, and the rates here are Adam's")
     trials: list[dict[str, Any]] = []
     for rate in rates:
         tried, falls, measure = _read_rows(plan(federation, method, rate, TUNING_SEEDS, tuning=True), pool)

@@ -152,3 +152,21 @@ def test_a_checkpoint_of_an_earlier_version_is_taken_up(tmp_path: Path) -> None:
     assert expected is not None
     assert np.array_equal(found.affinity, expected.affinity)
     assert np.array_equal(found.clients, expected.clients)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "pfedme", "apfl", "fedsgd", "per-fedavg"])
+@pytest.mark.parametrize("solver", [{"optimizer": "adam"}, {"momentum": 0.9}, {}])
+def test_a_solver_that_a_method_does_not_use_is_named(method: str, solver: dict[str, object]) -> None:
+    experiment = coterie.Experiment.model_validate(
+        {
+            "method": {"name": method},
+            "data": {"name": "digits", "clients": 4, "samples_per_client": 20},
+            "network": {"name": "mlp", "hidden": [4]},
+            "training": solver,
+            "run": {"workers": 1},
+        }
+    )
+    with closing(Session(experiment)) as session:
+        told = [note for note in session.find_warnings() if method in note]
+    assert len(told) == len(solver)
+    assert all(key in note for key, note in zip(solver, told, strict=True))

@@ -22,7 +22,7 @@ from pydantic import Field
 from coterie.clients.rules.local_and_personal import EvaluateInterpolation, LocalAndPersonalUpdate
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
-from coterie.methods.method import Cohort, ServerView, Split
+from coterie.methods.method import Cohort, Needs, ServerView, Split
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -47,6 +47,10 @@ class APFL(OneModel):
 
     def amounts_to(self, layout: Layout, rounds: int) -> str:
         return "FedAvg" if self.alpha == 0 and not self.adaptive else ""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(plain_sgd=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:

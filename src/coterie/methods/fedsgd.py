@@ -17,7 +17,7 @@ from pydantic import Field
 
 from coterie.clients.rules.gradient import SendGradient
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
-from coterie.methods.method import Cohort
+from coterie.methods.method import Cohort, Needs
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -48,6 +48,10 @@ class FedSGD(OneModel):
     @property
     def own_step(self) -> str:
         return "its server takes a step of its own along the mean gradient"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(plain_sgd=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:

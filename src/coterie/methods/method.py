@@ -110,6 +110,8 @@ class Needs:
     """A task whose outputs are distributions over classes, which are compared."""
     classes: bool = False
     """A task in which each sample is of one class, of which the network has an output each."""
+    plain_sgd: bool = False
+    """Local steps of plain SGD, to which momentum and Adam mean nothing."""
     pairs: Literal["", "cohort", "everybody"] = ""
     """A matrix between all clients of a round, or between all there are, where no other way is known for many."""
 

@@ -25,7 +25,7 @@ from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.meta import MetaUpdate
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.method import Cohort, ServerView, Split, serve
+from coterie.methods.method import Cohort, Needs, ServerView, Split, serve
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -70,6 +70,10 @@ class PerFedAvg(OneModel):
         int | None,
         Field(ge=0, description="passes over own data before an evaluation, in place of steps"),
     ] = None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(plain_sgd=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -22,7 +22,7 @@ from pydantic import Field
 from coterie.clients.rules.moreau import MoreauUpdate
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
-from coterie.methods.method import Assignment, Cohort, ServerView
+from coterie.methods.method import Assignment, Cohort, Needs, ServerView
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -50,6 +50,10 @@ class PFedMe(OneModel):
     personal_lr: Annotated[
         float | None, Field(ge=0, description="size of these steps; without it, the round's learning rate")
     ] = None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(plain_sgd=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -21,7 +21,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.control_variate import ControlVariateUpdate
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
-from coterie.methods.method import Cohort, ServerView
+from coterie.methods.method import Cohort, Needs, ServerView
 from coterie.methods.one_model import GlobalState, OneModel
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS
@@ -45,6 +45,10 @@ class Scaffold(OneModel):
     """
 
     family = "drift correction"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(plain_sgd=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -270,6 +270,10 @@ class Session:
                 f"{few} of {self.server.n} clients have no validation samples, and do not count where "
                 f"{self.experiment.method.name} decides by them"
             )
+        training, name = self.experiment.training, self.experiment.method.name
+        if self.method.needs.plain_sgd and (training.optimizer != "sgd" or training.momentum):
+            idle = f"momentum = {training.momentum:g}" if training.optimizer == "sgd" else "optimizer = 'adam'"
+            found.append(f"training.{idle} means nothing to {name}, whose local steps are plain SGD")
         if self.adds_noise and self.experiment.evaluation.evaluated == "local":
             found.append(
                 "evaluation.evaluated = 'local' keeps each client's own model in the run's checkpoints, without "
