@@ -60,9 +60,14 @@ def answer(runtime: Runtime, exchange: Exchange) -> Replies:
     return replies
 
 
+def summed(reduce: Reduce) -> Reduce:
+    """As a run asks in which nobody looks at single models."""
+    return replace(reduce, row_limit=float("inf"))
+
+
 def one_mean(runtime: Runtime, rule: Rule) -> Exchange:
     send = Send.same(starts(runtime, 1)[0], EVERYONE)
-    return Exchange(EVERYONE, rule, {"model": send}, reduce={"model": Reduce.mean(EVERYONE, WEIGHTS)})
+    return Exchange(EVERYONE, rule, {"model": send}, reduce={"model": summed(Reduce.mean(EVERYONE, WEIGHTS))})
 
 
 def centres(replies: Replies, exchange: Exchange, previous: Tensor) -> Tensor:
@@ -86,7 +91,7 @@ def test_one_mean_has_the_bits_of_rows(runtime: LocalRuntime) -> None:
 
 def test_means_by_choice_have_the_bits_of_rows(runtime: LocalRuntime) -> None:
     previous = starts(runtime, 2)
-    reduce = {"model": Reduce.by_choice(EVERYONE, 2, WEIGHTS)}
+    reduce = {"model": summed(Reduce.by_choice(EVERYONE, 2, WEIGHTS))}
     exchange = Exchange(EVERYONE, ChooseThenTrain(), {"models": Send.all(previous, EVERYONE)}, reduce=reduce)
     sums, rows = answer(runtime, exchange), answer(runtime, replace(exchange, reduce={}))
     assert len(np.unique(rows.numbers["choice"])) == 2
@@ -124,7 +129,13 @@ def test_a_start_too_large_for_sums_brings_rows(runtime: LocalRuntime) -> None:
 def test_few_clients_send_rows_where_sums_would_take_more_memory(runtime: LocalRuntime) -> None:
     few = np.arange(2)
     send = {"model": Send.same(starts(runtime, 1)[0], few)}
-    assert not answer(runtime, Exchange(few, LocalUpdate(), send, reduce={"model": Reduce.mean(few)})).sums
+    assert not answer(runtime, Exchange(few, LocalUpdate(), send, reduce={"model": summed(Reduce.mean(few))})).sums
+
+
+def test_rows_come_where_nobody_says_that_they_can_be_done_without(runtime: LocalRuntime) -> None:
+    exchange = one_mean(runtime, LocalUpdate())
+    asked = replace(exchange, reduce={"model": Reduce.mean(EVERYONE, WEIGHTS)})
+    assert not answer(runtime, asked).sums
 
 
 def test_rows_have_the_mean_that_methods_take_of_matrices(runtime: LocalRuntime) -> None:

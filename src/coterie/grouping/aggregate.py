@@ -163,7 +163,7 @@ def mean_mixes(weights: NDArray[Any], models: Tensor, grid: Grid | None = None) 
         the mean that `group_means` takes; several mixes of many models are one product of matrices instead.
     """
     distinct, which = _distinct(weights)
-    if (distinct % 1).any() or not distinct.any(1).all() or _is_dense(distinct):
+    if not len(weights) or (distinct % 1).any() or not distinct.any(1).all() or _is_dense(distinct):
         totals = weights.sum(1, keepdims=True)
         return mix_models(weights / np.where(totals > 0, totals, 1), models)
     grid = Grid.for_weights(distinct.max(0), largest(models)) if grid is None else grid

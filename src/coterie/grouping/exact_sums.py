@@ -78,7 +78,8 @@ class Reduce:
         weights: of each of them `[m]`, whole positive numbers.
         groups: of each of them `[m]`, 0 … count - 1, or the name of the number by which each client tells its own.
         count: the number of groups K.
-        row_limit: the length of an update above which it is wanted by itself.
+        row_limit: the length of an update above which it is wanted by itself; all are until a run says that it
+            can do without.
         of_run: the grid of all who may ever be asked, where it is known.
         part: the columns that cross, all without one; a runtime sets it.
 
@@ -90,7 +91,7 @@ class Reduce:
     weights: NDArray[np.int64]
     groups: NDArray[np.int64] | str
     count: int = 1
-    row_limit: float = float("inf")
+    row_limit: float = 0.0
     of_run: Grid | None = None
     part: Part | None = None
 
@@ -257,7 +258,7 @@ def as_matrix(models: Sequence[Tensor]) -> Tensor:
 
 
 def largest(models: Tensor) -> float:
-    """Return the largest absolute value of models, of those that are finite; 0 without any."""
+    """Return the largest finite absolute value of models `[r, P]`; 0 without any."""
     if not models.numel():
         return 0.0
     found = max(abs(float(end)) for end in torch.aminmax(models))

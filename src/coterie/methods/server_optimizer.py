@@ -83,7 +83,7 @@ class SteppingAggregation(Aggregator):
         step: bool = True,
     ) -> Tensor:
         """Return each group's model after its step `[K, P]`; see `Aggregator.average_groups`."""
-        means = self.inner.average_groups(models, groups, previous, weights)
+        means = self.inner.average_groups(models, groups, previous, weights, step=step)
         return self._step(means, groups, previous, part) if step else means
 
     @property

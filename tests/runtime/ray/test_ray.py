@@ -194,6 +194,7 @@ def test_sums_have_the_bits_of_rows(ray: Any, together: int) -> None:
     far.together = together  # of one client a task brings a row, of many the sums
     start = torch.stack([torch.linspace(-0.1, end, local.layout.size) for end in (0.1, 0.2)])
     chosen = Reduce.by_choice(everyone, 2, np.random.default_rng(0).integers(1, 90, 60))
+    chosen = replace(chosen, row_limit=float("inf"))
     send = {"models": Send.all(start, everyone)}
     try:
         rows = local.answer(Exchange(everyone, ChooseThenTrain(), send))
