@@ -138,7 +138,7 @@ def test_the_session_knows_only_those_who_train(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 @pytest.mark.thinned(6)
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("name", [e.name for e in METHODS if e.target.__module__.startswith("coterie.")])
 def test_every_method_serves_clients_that_it_never_saw(name: str, tmp_path: Path) -> None:
     needs = METHODS[name].target().needs
     asked = Experiment(
@@ -148,7 +148,7 @@ def test_every_method_serves_clients_that_it_never_saw(name: str, tmp_path: Path
             "split": "rotated(2)",
             "clients": 8,
             "samples_per_client": 40,
-            "public": needs.public,
+            "public": min(needs.public, 100),
         },
         network={"name": "gaussian-mlp" if needs.gaussian else "mlp", "hidden": [16]},
         run={"rounds": 2, "holdout_clients": 0.25, "folder": str(tmp_path), "workers": 1},

@@ -314,8 +314,8 @@ def _serve(pipe: Connection, place: str) -> None:
             except BadInput as error:
                 pipe.send(("failed", "; ".join(error.problems)))
             except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a cell does, the others go on
-                *_, place = extract_tb(error.__traceback__)
-                pipe.send(("failed", f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"))
+                *_, last = extract_tb(error.__traceback__)
+                pipe.send(("failed", f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"))
             else:
                 pipe.send(("finished",))
 
