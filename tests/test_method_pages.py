@@ -151,3 +151,14 @@ def test_meanings_end_with_the_decisions_about_them() -> None:
 def test_a_page_without_a_table_is_refused() -> None:
     with pytest.raises(ValueError, match="the page of adacfl has 0 tables"):
         renew_table("# AdaCFL\n", next(method for method in METHODS if method.name == "adacfl"))
+
+
+def test_what_serves_every_method_names_none() -> None:
+    """Neither the runtime nor the engines nor the exchange know a method; "halves" is a word beside."""
+    names = {name for method in METHODS for name in (method.name, method.target.__name__)} - {"halves", "Halves"}
+    named = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])", re.IGNORECASE)
+    package = ROOT / "src/coterie"
+    files = [*(package / "runtime").rglob("*.py"), *(package / "clients/engine").rglob("*.py")]
+    files.append(package / "methods/exchange.py")
+    assert len(files) > 30
+    assert [(path.name, found[0]) for path in files for found in named.finditer(path.read_text("utf-8"))] == []

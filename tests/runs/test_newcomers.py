@@ -12,6 +12,7 @@ import torch
 
 from coterie.clients.data.federation import build
 from coterie.errors import BadInput
+from coterie.methods import METHODS
 from coterie.randomness import stream
 from coterie.runs import newcomers
 from coterie.runs.folder.run_folder import RunFolder
@@ -133,3 +134,26 @@ def test_the_session_knows_only_those_who_train(tmp_path: Path) -> None:
     assert session.server.n == 12
     assert session.server_with_newcomers.n == 16
     session.close()
+
+
+@pytest.mark.medium
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("name", [e.name for e in METHODS if e.target.__module__.startswith("coterie.")])
+def test_every_method_serves_clients_that_it_never_saw(name: str, tmp_path: Path) -> None:
+    needs = METHODS[name].target().needs
+    asked = Experiment(
+        method=name,
+        data={
+            "name": "digits",
+            "split": "rotated(2)",
+            "clients": 8,
+            "samples_per_client": 40,
+            "public": min(needs.public, 100),
+        },
+        network={"name": "gaussian-mlp" if needs.gaussian else "mlp", "hidden": [16]},
+        run={"rounds": 2, "holdout_clients": 0.25, "folder": str(tmp_path), "workers": 1},
+    )
+    joined = RunFolder(run(asked).folder).newcomers()
+    assert joined is not None
+    assert joined["client"].to_list() == [6, 7]
+    assert joined["arrival"].is_between(0, 1).all()

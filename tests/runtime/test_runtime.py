@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.models.layout import Layout
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.remote.codec import pack_answer, unpack_answer
-from coterie.runtime.runtime import Runtime
+from coterie.runtime.runtime import BadAsk, Runtime, drive
 from coterie.runtime.states import ClientStates
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
@@ -71,7 +72,7 @@ def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None
     clients, rounds, client_dropout = np.arange(100), 5, 0.2
     runtime = _runtime("local", 100, client_dropout)
     lost = 0
-    send = {"model": Send.same(torch.zeros(5), clients)}
+    send = {"greeting": Send.same(torch.zeros(5), clients)}
     for number in range(1, rounds + 1):
         runtime.begin_round(number)
         first = _ask(runtime, Exchange(clients, Nothing(), send))
@@ -238,6 +239,23 @@ def test_a_part_is_of_a_model() -> None:
     runtime = _runtime("local")
     with pytest.raises(ValueError, match=r"upload_part names 'gaussians', which is \(10, 64\) and no model"):
         runtime.answer(Exchange(EVERYONE, Gaussians(), upload_part={"gaussians": runtime.layout.last_layers(1)}))
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        ("hello", "a method yields str"),
+        (Exchange(EVERYONE, LocalUpdate(), {"model": Send.all(torch.zeros(1, 3), EVERYONE)}), "is sent as"),
+    ],
+)
+def test_a_mistake_in_what_a_method_asks_is_raised_where_it_asks(ask: Any, told: str) -> None:
+    def play_round() -> Generator[Any, Any, int]:
+        yield ask
+        return 0
+
+    with pytest.raises(BadAsk, match=told) as raised:
+        drive(play_round(), _runtime("local").answer)
+    assert raised.traceback[-1].name == "play_round"
 
 
 # ---- what is kept

@@ -34,6 +34,12 @@ CHOOSE_DEFAULT = {
 }
 """For a kind with a value `auto`: the function that chooses it, whose docstring says how."""
 
+SERVER_OPTIMIZERS = (
+    'No methods, but a setting of most methods that average: aggregation.optimizer = "sgd" (FedAvgM), "adagrad", '
+    '"adam" or "yogi".'
+)
+"""What a listing of methods says of those that others count among them."""
+
 LISTING = files("coterie.cli").joinpath("listing.json")
 """What `gather` returns of each kind, so that no listing loads torch; `python -m website.methods` renews it."""
 
@@ -95,6 +101,8 @@ def _lines(kind: str, name: str | None, width: int) -> Iterator[str]:
     autos = {"auto": listing["auto"]} if listing["auto"] else {}
     if listing["families"]:
         yield from _family_lines({**summaries, **offered}, listing["families"], margin + 2, width)
+        yield "server optimizers"
+        yield from wrap_beside("", SERVER_OPTIMIZERS, 2, width)
     else:
         for known in (dict(sorted(summaries.items())), autos, dict(sorted(offered.items()))):
             for each, said in known.items():

@@ -248,7 +248,7 @@ class Log:
 class LogGap:
     """How well a matrix `[r, r]` between `clients` tells the true groups apart, for runs that know them.
 
-    Logged as `gap1` for similarities and as `gap2` for distances (docs/methods/layercfl.md), of `of`. The
+    Logged as `gap1` for similarities and as `gap2` for distances, of `of` (see `affinity.gap`). The
     method learns nothing of the groups: answered by None.
     """
 

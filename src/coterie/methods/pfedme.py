@@ -31,7 +31,7 @@ from coterie.methods.registry import METHODS, Grid
 @METHODS.add("pfedme")
 @dataclass(frozen=True)
 class PFedMe(OneModel):
-    """A global model that moves towards the clients' personal ones, which are pulled to it (T. Dinh et al., 2020).
+    """A global model that moves towards the clients' personal ones, which are pulled to it (Dinh et al., 2020).
 
     The steps are plain SGD, whatever solver the training has. The paper's beta is the server's learning rate
     (docs/server-optimizers.md). Per round: down and up `m P b` bytes (docs/methods/pfedme.md).

@@ -161,6 +161,12 @@ class Session:
             self.layout.select(adapt.layers, "evaluation.adapt.layers")  # refuses layers that there are not
         self.state: Any = self.method.start(self.server)
         check_state(self.state)
+        served = self.method.assignment(self.state, self.server).served
+        if served.shape != (self.server.n,):
+            raise ValueError(
+                f"the assignment of {type(self.method).__name__} is of shape {served.shape}; it must be "
+                f"({self.server.n},), one for each client"
+            )
         self.metrics = measure_by(self.population)
         self.groups: NDArray[np.int64] | None = None
         self.folder: RunFolder | None = None
@@ -308,6 +314,8 @@ class Session:
 
         with one_thread(blas=True):
             result.state = drive(self.method.round(self.state, cohort), answer)
+        if result.state is None:
+            raise TypeError(f"the round of {type(self.method).__name__} returns nothing; it must return the state")
         result.passes = mean_passes(result.trained_samples, self.federation.samples)
         if is_enough([*self._passes, result.passes], self.experiment.run.passes):
             self.planned = number

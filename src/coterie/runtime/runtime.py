@@ -36,6 +36,9 @@ from coterie.runtime.threads import one_thread
 
 S = TypeVar("S")
 
+WHOLE_MODELS = ("model", "models")
+"""What is sent under these names are models; without a part, whole ones."""
+
 VANISHED = "vanished in mid-round"
 """The reason of a client that `client_dropout` took away."""
 
@@ -140,12 +143,14 @@ class Runtime(ABC):
 
     def answer(self, ask: Ask) -> Replies | Tensor | None:
         """Answer an ask of the method's round."""
+        if isinstance(ask, Exchange):
+            return self._exchange(ask)
         if isinstance(ask, Outputs):
             return self.outputs(ask)
         if isinstance(ask, Log | LogGap):
             self.logged.append(ask)
             return None
-        return self._exchange(ask)
+        raise BadAsk(f"a method yields {type(ask).__name__}; it must be an Exchange, Outputs, Log or LogGap")
 
     def measure(self, exchange: Exchange, clients: Ids | None = None) -> Replies:
         """Answer an exchange that belongs to the evaluation: nothing is counted, kept or lost.
@@ -208,9 +213,14 @@ class Runtime(ABC):
         shapes = exchange.rule.shapes(self.layout)
         for name in exchange.upload_part:
             if name in shapes:
-                raise ValueError(
+                raise BadAsk(
                     f"upload_part names {name!r}, which is {shapes[name]} and no model; a part is of a model"
                 )
+        for name in WHOLE_MODELS:
+            send = exchange.send.get(name)
+            if send is not None and send.part is None and send.matrix.shape[1] != self.layout.size:
+                shape = tuple(send.matrix.shape)
+                raise BadAsk(f"{name!r} is sent as {shape}; a model of this network has {self.layout.size} numbers")
         return exchange.orders(self._round)
 
     def _vanishes(self, client: int) -> bool:
@@ -275,8 +285,16 @@ class Runtime(ABC):
         return replace(rows, uploads=uploads).map(lambda matrix: close_gaps(matrix, numbers)), sums
 
 
+class BadAsk(ValueError):
+    """What a method asks cannot be answered by anybody."""
+
+
 def drive(work: Generator[Ask, Any, S], answer: Callable[[Ask], Replies | Tensor | None]) -> S:
-    """Have `answer` reply to everything that a method's round `work` asks, and return what the round returns."""
+    """Have `answer` reply to everything that a method's round `work` asks, and return what the round returns.
+
+    Raises:
+        BadAsk: from the line of the method that asks.
+    """
     reply: Replies | Tensor | None = None
     while True:
         try:
@@ -284,7 +302,11 @@ def drive(work: Generator[Ask, Any, S], answer: Callable[[Ask], Replies | Tensor
         except StopIteration as end:
             result: S = end.value
             return result
-        reply = answer(ask)
+        try:
+            reply = answer(ask)
+        except BadAsk as mistake:
+            work.throw(mistake.with_traceback(None))
+            raise
 
 
 def compute_outputs(engine: Engine, ask: Outputs) -> Tensor:

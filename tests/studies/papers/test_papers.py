@@ -19,8 +19,9 @@ from coterie.studies.papers.result import judge_published
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_there_are_items_of_five_papers() -> None:
-    assert {load_item(name).paper for name in list_items()} == {"FedTSDP", "FeSEM", "FedCPS", "LayerCFL", "DC-PFL"}
+def test_there_are_items_of_six_papers() -> None:
+    papers = {"FedTSDP", "FeSEM", "FedCPS", "LayerCFL", "DC-PFL", "FedEM"}
+    assert {load_item(name).paper for name in list_items()} == papers
     assert len(list_items()) == sum(
         path.name.endswith(".toml") for path in files("coterie.studies.papers.items").iterdir()
     )

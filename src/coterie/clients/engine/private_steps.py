@@ -219,5 +219,5 @@ def refuse_rule(rule: Rule) -> None:
     if not rule.private_steps:
         raise BadInput(
             f"the rule {rule.name} is not possible with {HERE}: it makes more of training samples than one local "
-            "update, whose steps hide them; it must be one that only trains, as those of fedavg and fedprox"
+            "update, whose steps hide them; it must be one that only trains"
         )

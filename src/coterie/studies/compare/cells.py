@@ -19,6 +19,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from coterie.errors import BadInput
@@ -313,7 +314,8 @@ def _serve(pipe: Connection, place: str) -> None:
             except BadInput as error:
                 pipe.send(("failed", "; ".join(error.problems)))
             except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a cell does, the others go on
-                pipe.send(("failed", f"{type(error).__name__}: {error}"))
+                *_, last = extract_tb(error.__traceback__)
+                pipe.send(("failed", f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"))
             else:
                 pipe.send(("finished",))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from coterie.errors import BadInput, sentences, unknown
+from coterie.plugins import give
 from coterie.runs.folder.metrics import CLASSIFICATION, RunMetrics
 from coterie.runs.schema import toml
 from coterie.runs.schema.experiment import apply_changes
@@ -32,6 +33,9 @@ DEFAULT_MEASURE = CLASSIFICATION.headline
 FULL = "full"
 SCALES = ("small", "medium", "large", FULL)
 """How much of a paper's setting is run, the least first."""
+
+OWN_NETWORKS = ("coterie.studies.papers.networks:CharacterLSTM",)
+"""Networks that are in no catalogue, and that an item may name all the same."""
 
 Parts = dict[str, dict[str, Any]]
 
@@ -206,6 +210,7 @@ class Item(_Closed):
         from coterie.studies.compare.spec import Comparison
 
         self.require_scale(scale)
+        give(OWN_NETWORKS)  # whoever asks for an item asks for its network
         return Comparison.from_tables(self.tables[scale], name=f"{self.id}-{scale}", given=False)
 
     def require_scale(self, scale: str) -> None:
