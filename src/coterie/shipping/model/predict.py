@@ -197,6 +197,11 @@ def prepare_samples(columns: Columns, about: About, keep: Sequence[str] = ()) ->
         columns = replace(columns, feature_key="tokens")
     known = about.preparation or Preparation()
     known = replace(known, ignored=(*known.ignored, *keep))
+    if isinstance(columns.features, pl.DataFrame) and not known.columns and len(about.features) > 1:
+        raise BadInput(
+            f"{columns.where} is a table; the model takes samples of the shape {format_shape(about.features)}"
+            f"{AXES.get(len(about.features), '')}, not rows of columns"
+        )
     inputs = _prepare(_standardise(columns, about, notes), known, notes)
     return _as_samples(columns, inputs, about, notes)
 
