@@ -319,9 +319,9 @@ def test_nobody_but_the_holder_of_the_lock_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="run whole is not running"):
         stop(run)
     run.write_status("running", 3, 9)  # says this process, which holds no lock
-    with pytest.raises(BadInput, match="is held by no process that can be told"):
+    with pytest.raises(BadInput, match="run whole is held by"):
         stop(run)
-    with lock_folder(run.path, "busy"), pytest.raises(BadInput, match="is held by no process that can be told"):
+    with lock_folder(run.path, "busy"), pytest.raises(BadInput, match="run whole is held by"):
         stop(run)  # its own
     with pytest.raises(BadInput, match="run whole is running already"):
         Resumed().resume(run)
