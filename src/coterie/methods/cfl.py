@@ -235,8 +235,8 @@ class CFL(Method[CFLState]):
             )
         if self.distance == "l2" and self.layers == AUTO:
             problems.append(
-                "method.layers = 'auto' is not possible with distance = 'l2', for distances in layers of different "
-                "sizes do not compare; it must name layers, as in last:1"
+                "method.layers = 'auto' is not possible with distance = 'l2', because distances in layers of "
+                "different sizes do not compare; it must name layers, as in last:1"
             )
         if problems:
             raise BadInput(problems)
