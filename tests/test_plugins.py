@@ -141,8 +141,8 @@ def test_a_module_may_register_the_name_itself(site: Path) -> None:
         (
             "bad_module:Mine",
             METHOD.replace("float", "'Nothing'"),
-            "method 'mine' cannot be used, for its settings cannot be read (name 'Nothing' is not defined); write "
-            "each as a keyword with a type and a default",
+            "method 'mine' cannot be used, because its settings cannot be read (name 'Nothing' is not defined); "
+            "write each as a keyword with a type and a default",
         ),
     ],
 )

@@ -233,8 +233,8 @@ class Catalog:
                 self.entries.pop(name, None)
                 said = str(error).strip().partition("\n")[0]
                 raise BadInput(
-                    f"{self.kind} {name!r} cannot be used, for its settings cannot be read ({said}); write each as "
-                    "a keyword with a type and a default"
+                    f"{self.kind} {name!r} cannot be used, because its settings cannot be read ({said}); write "
+                    "each as a keyword with a type and a default"
                 ) from error
         self._brought.add(name)
 

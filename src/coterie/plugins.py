@@ -131,7 +131,7 @@ def find_refusal(named: Mapping[str, str]) -> str:
         flags = [word for name in names for word in ("--allow", name)]
         remedy = f"write: {shlex.join(['coterie', *_command, *flags])}"
     verb, them = ("is", "it") if len(lacking) == 1 else ("are", "them")
-    why = "not allowed, for a file by itself imports nothing"
+    why = "not allowed, because a file by itself imports nothing"
     return f"{_join(list(lacking))} {verb} {why}; if you trust {them}, {remedy}"
 
 

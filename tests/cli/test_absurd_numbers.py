@@ -40,6 +40,11 @@ def names(path: Path) -> None:
     np.savez(path.with_suffix(".npz"), x=x, y=np.arange(12) % 2, columns=np.array(["a", "\ud800"]))
 
 
+def archive(path: Path) -> None:
+    """A file of some hundred kilobytes that would unfold to a thousand times as much."""
+    np.savez_compressed(path.with_suffix(".npz"), x=np.zeros((10_000, 2_000), np.float32), y=np.arange(10_000) % 2)
+
+
 def image(path: Path) -> None:
     """PNG images of a few bytes that say that they have 3.6 thousand million pixels."""
     for client in ("a", "b"):
@@ -92,7 +97,7 @@ def test_repetitions(words: tuple[str, ...], named: str, terminal: Terminal) -> 
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("write", [columns, classes, names, image])
+@pytest.mark.parametrize("write", [columns, classes, names, archive, image])
 def test_data(write: object, tmp_path: Path, terminal: Terminal) -> None:
     assert callable(write)
     write(tmp_path / "odd")
@@ -102,6 +107,35 @@ def test_data(write: object, tmp_path: Path, terminal: Terminal) -> None:
     assert (code, time.monotonic() - begun < SOON) == (2, True)
     assert "Traceback" not in said
     assert "odd" in said or "labels" in said
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["numbers", "lists"])
+@pytest.mark.parametrize("command", ["explain", "run", "diagnose"])
+def test_a_small_file_that_unfolds_to_more_than_there_is(
+    kind: str, command: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.room.available_bytes", lambda: 10**7)
+    n = 500_000 if kind == "numbers" else 40
+    values = pl.zeros(4_000_000, pl.Float32, eager=True)
+    x = values[:n] if kind == "numbers" else values.reshape((n, len(values) // n)).arr.to_list()
+    client = pl.int_range(n, eager=True) % 4
+    pl.DataFrame({"client": client, "x": x, "label": client % 2}).write_parquet("small.parquet")
+    assert Path("small.parquet").stat().st_size < 10**6
+    words = ("small.parquet",) if command == "diagnose" else ("fedavg", "--data", "small.parquet")
+    code, out, said = terminal(command, *words)
+    assert (code, out, len(said.splitlines())) == (2, "", 1)
+    assert "small.parquet" in said
+
+
+@pytest.mark.medium
+def test_twenty_thousand_clients_are_explained_soon(terminal: Terminal) -> None:
+    row = pl.int_range(120_000, eager=True)
+    pl.DataFrame({"client": row // 6, "x": row % 7, "label": row % 2}).write_parquet("many.parquet")
+    begun = time.monotonic()
+    code, out, _ = terminal("explain", "fedavg", "--data", "many.parquet", "--set", "min_samples=2")
+    assert (code, time.monotonic() - begun < SOON) == (0, True)
+    assert "whole run" in out
 
 
 @pytest.mark.medium

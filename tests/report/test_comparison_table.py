@@ -86,6 +86,15 @@ def test_a_row_by_hand() -> None:
     ]
 
 
+def test_a_row_says_in_how_many_runs_training_diverged() -> None:
+    found = told(plan(), diverged={AVERAGE: [True] * 3, FESEM: [False, True, False], ODD: [False] * 3})
+    average, fesem, odd = (row[0] for row in markdown_rows(to_markdown(found, plan()))[2:])
+    assert average.startswith(AVERAGE)
+    assert average != AVERAGE
+    assert "1 of 3" in fesem.removeprefix(FESEM)
+    assert odd == ODD
+
+
 def test_a_column_that_says_nothing_is_left_out() -> None:
     values = {**ACCURACY, ODD: [0.4, 0.5, 0.5]}
     found = told(plan(), values, ari=dict.fromkeys(METHODS, [None] * 3))

@@ -30,6 +30,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import FAILURES, FEDERATION
 from tests.browser import CHROMIUM, Browser
 from tests.commandline import Terminal
+from tests.damage import make_runs
 from tests.guide import blocks
 from tests.processes import Processes
 
@@ -234,8 +235,17 @@ BAD: dict[str, tuple[str, Callable[[Path], object]]] = {
     "large pid": ("status.json", _said(pid=10**30)),
     "list pid": ("status.json", _said(pid=[1])),
     "a text as round": ("status.json", _said(round="three")),
+    "an object as round": ("status.json", _said(round={})),
     "a large round": ("status.json", _said(round=10**9)),
 }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished and a stopped run."""
+    folder = tmp_path_factory.mktemp("made")
+    make_runs(folder, 1)
+    return folder
 
 
 @pytest.mark.medium
@@ -260,20 +270,48 @@ def test_a_bad_run_is_a_row_that_says_so_and_the_others_are_shown(tmp_path: Path
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    "changed", [{"pid": [1]}, {"pid": 10**30}, {"round": "three"}, {"round": {}}, {"round": 10**9}]
-)
-def test_a_status_of_other_values_is_one_sentence_for_every_command(
-    tmp_path: Path, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.each_once
+@pytest.mark.skipif(sys.platform != "linux", reason="pipes, devices and names that are no text")
+@pytest.mark.parametrize("cause", [*BAD, "odd name"])
+def test_a_bad_run_is_one_sentence_for_every_command(
+    made: Path, tmp_path: Path, cause: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    terminal = Terminal(capsys)
-    _said(**changed)(synthesise(tmp_path / "runs", "good", rounds=3).path / "status.json")
+    run, name = tmp_path / "runs/finished", "finished"
+    shutil.copytree(made / name, run)
+    if cause == "odd name":
+        file, name = "odd", os.fsdecode(b"odd-\xff")
+        run.rename(run.with_name(name))
+    else:
+        file, spoil = BAD[cause]
+        if file == "environment.json":
+            (run / "manifest.json").unlink()
+        spoil(run / file)
     for command in ("show", "report", "resume"):
-        ended = terminal(command, "good")
+        ended = Terminal(capsys)(command, name)
         assert (ended.code, ended.out) == (2, "")
-        assert "status.json" in ended.err
+        assert file in ended.err
         assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(sys.platform != "linux", reason="pipes")
+def test_no_pipe_keeps_a_resumed_run_waiting(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It goes on from the checkpoint before one that is a pipe."""
+    monkeypatch.chdir(tmp_path)
+    run, terminal = tmp_path / "runs/stopped", Terminal(capsys)
+    shutil.copytree(made / "stopped", run)
+    _pipe(run / "checkpoints/000003.safetensors")
+    _pipe(run / "noise.secret")
+    ended = terminal("resume", "stopped")
+    assert ended.code == 2
+    assert "noise.secret" in ended.err
+    (run / "noise.secret").unlink()
+    ended = terminal("resume", "stopped")
+    assert ended.code == 0
+    assert "000003.safetensors" in ended.out + ended.err
 
 
 def test_nobody_but_the_holder_of_the_lock_is_stopped(tmp_path: Path) -> None:
@@ -281,9 +319,9 @@ def test_nobody_but_the_holder_of_the_lock_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="run whole is not running"):
         stop(run)
     run.write_status("running", 3, 9)  # says this process, which holds no lock
-    with pytest.raises(BadInput, match="is held by no process that can be told"):
+    with pytest.raises(BadInput, match="run whole is held by"):
         stop(run)
-    with lock_folder(run.path, "busy"), pytest.raises(BadInput, match="is held by no process that can be told"):
+    with lock_folder(run.path, "busy"), pytest.raises(BadInput, match="run whole is held by"):
         stop(run)  # its own
     with pytest.raises(BadInput, match="run whole is running already"):
         Resumed().resume(run)

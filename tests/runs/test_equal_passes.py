@@ -44,6 +44,13 @@ def test_the_round_that_comes_nearest_is_the_last_and_is_evaluated(
     assert again.rounds.equals(result.rounds)
 
 
+def test_a_warm_up_is_no_measure_of_the_rounds_after_it(tmp_path: Path) -> None:
+    """Ten passes in the first round and two in each later one: after the first, two rounds are left."""
+    fesem = {"name": "fesem", "clusters": 2, "warm_up": 10}
+    result = coterie.run(experiment(tmp_path, 14.0, method=fesem))
+    assert result.rounds["passes"].to_list() == [10.0, 2.0, 2.0]
+
+
 def test_an_interrupted_run_ends_where_it_would_have(tmp_path: Path) -> None:
     whole = coterie.run(experiment(tmp_path / "whole"))
     cut = coterie.run(experiment(tmp_path / "cut"), observers=[StopAfter(2)])

@@ -211,10 +211,10 @@ def test_layercfl_options_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(BadInput) as raised:
         LayerCFL(distance="l2", gamma_max=0.5)
     assert raised.value.problems == [
-        "method.gamma_max = 0.5 is not possible with distance = 'l2', for it is a test of cosines; it must be 0 or "
-        "'noise'",
-        "method.layers = 'auto' is not possible with distance = 'l2', for distances in layers of different sizes "
-        "do not compare; it must name layers, as in last:1",
+        "method.gamma_max = 0.5 is not possible with distance = 'l2', because it is a test of cosines; it must be "
+        "0 or 'noise'",
+        "method.layers = 'auto' is not possible with distance = 'l2', because distances in layers of different "
+        "sizes do not compare; it must name layers, as in last:1",
     ]
     for value in ("half", -0.5, 1.5, True, float("nan")):
         with pytest.raises(BadInput) as raised:

@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -199,7 +200,7 @@ def _rewrite_usage_error(error: Any, words: Sequence[str]) -> str:
         return unknown("command", match[1], context.command.list_commands(context))
     text = text[:1].lower() + text[1:]
     extra = re.match(r"got unexpected extra arguments? \(([^\s)]+)", text)
-    if extra and is_there(extra[1]):
+    if extra and is_there(extra[1]) and Path(extra[1]).is_file():
         return f"{text}; to take several files, put them into one folder, a file a client, and name the folder"
     if context is None or not (match := re.match(r"no such option: (--([\w-]+))", text)):
         return text

@@ -292,7 +292,7 @@ def read_tables(what: str, folder: str) -> dict[str, Any]:
             f"{what!r} is neither an experiment file nor data, and {problem.problems[0]}; name a .toml file, a "
             "run, or what --data takes"
         ) from None
-    return toml.load(run.experiment_text() + "\n")
+    return run.experiment()
 
 
 @contextmanager

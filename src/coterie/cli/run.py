@@ -207,10 +207,9 @@ def resume_command(folder: Path) -> str:
     """Return the command that goes on with the run in a folder, with consent to what its experiment names."""
     from coterie.cli.printing import run_argument
     from coterie.runs.folder.run_folder import RunFolder
-    from coterie.runs.schema import toml
     from coterie.runs.schema.names import find_paths
 
-    names = find_paths(toml.load(RunFolder(folder).experiment_text() + "\n")).values()
+    names = find_paths(RunFolder(folder).experiment()).values()
     return f"coterie resume {run_argument(folder)}{allow_flags(names)}"
 
 

@@ -230,13 +230,13 @@ class CFL(Method[CFLState]):
         problems = []
         if self.distance == "l2" and self.gamma_max not in (0, NOISE):
             problems.append(
-                f"method.gamma_max = {self.gamma_max!r} is not possible with distance = 'l2', for it is a test of "
-                f"cosines; it must be 0 or {NOISE!r}"
+                f"method.gamma_max = {self.gamma_max!r} is not possible with distance = 'l2', because it is a test "
+                f"of cosines; it must be 0 or {NOISE!r}"
             )
         if self.distance == "l2" and self.layers == AUTO:
             problems.append(
-                "method.layers = 'auto' is not possible with distance = 'l2', for distances in layers of different "
-                "sizes do not compare; it must name layers, as in last:1"
+                "method.layers = 'auto' is not possible with distance = 'l2', because distances in layers of "
+                "different sizes do not compare; it must name layers, as in last:1"
             )
         if problems:
             raise BadInput(problems)

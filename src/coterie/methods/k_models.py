@@ -211,8 +211,8 @@ class SharedBase:
         there = len(layout.layers)
         if not 1 <= layers <= there:
             raise BadInput(
-                f"method.personal_layers = {layers} is not possible; it must be 1 to {there}, for this network has "
-                f"{there} layer{'s' * (there > 1)}, or 'all'"
+                f"method.personal_layers = {layers} is not possible; it must be 1 to {there}, because this network "
+                f"has {there} layer{'s' * (there > 1)}, or 'all'"
             )
         head = layout.last_layers(layers)
         return cls(layout.everything - head, head)

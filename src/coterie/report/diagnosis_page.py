@@ -113,9 +113,10 @@ def draw_distances(diagnosis: Diagnosis) -> Figure:
         )
     )
     caption = (
-        "Each field is a pair of clients, by group: the darker, the more alike are the ways in which their "
-        "data lead a model. The distance is 0 where these are the same, and 1 where two clients have no more in "
-        "common than all have: one less the cosine about the mean, averaged over halves and initial models."
+        "Each square is a pair of clients, sorted by group. The darker it is, the more alike are the directions "
+        "in which their data move a model. The distance is 0 if the directions are the same, and 1 if two "
+        "clients have no more in common than all clients have. It is one minus the cosine of their updates, "
+        "after the mean of all clients is subtracted, averaged over halves of the data and initial models."
     )
     return Figure(name, title, caption, chart, square=True)
 
@@ -149,12 +150,12 @@ def draw_options(pay: Pay) -> Figure:
     words = base.mark_text(align="left", dx=4, fontSize=12).encode(text=number)
     better = "more" if pay.measure == "accuracy" else "less"
     caption = (
-        f"Each client's mean over samples that had no part in any of these models, averaged over "
-        f"{count_of(len(pay.clients), 'client')}; {better} is better. The coloured one is chosen: the simplest "
-        f"within one standard error of the best, or two where the test of structure speaks for it."
+        f"A bar is the mean score of {count_of(len(pay.clients), 'client')}, each on samples that no model was "
+        f"trained on; {better} is better. The coloured bar is the chosen model: the simplest within one standard "
+        "error of the best, or within two if the test of structure supports it."
     )
     return Figure(
-        "options", "What each model is worth", caption, alt.layer(bars, words), height=60 + 30 * len(pay.options)
+        "options", "How well each model does", caption, alt.layer(bars, words), height=60 + 30 * len(pay.options)
     )
 
 
@@ -197,8 +198,8 @@ def draw_gains(pay: Pay) -> Figure:
         alt.Chart(alt.InlineData(values=[{"x": 0}])).mark_rule(color=NO_GROUP, strokeDash=[4, 4]).encode(x="x:Q"),
     )
     caption = (
-        f"What each client gains by {TITLES[pay.weighed]}, with what its own samples leave open (95 %). Right of "
-        f"the dashed line it is better off than with one model for all."
+        f"A dot is what a client gains by {TITLES[pay.weighed]} over one model for all, and the line is its 95 % "
+        f"interval by the client's own samples. Right of the dashed line the client is better off."
     )
     caption += f" {left_out:,} clients in between are not drawn." if left_out > 0 else ""
     height = 70 + ROW * len(ordered)
@@ -229,7 +230,7 @@ def _tabulate_signals(diagnosis: Diagnosis) -> Table:
     def cells(title: str, clients: int, test: PairingTest) -> list[str]:
         return [title, say_p(test, diagnosis.draws), f"{test.own:.3f}", f"{test.random:.3f}", str(clients)]
 
-    found = [cells("directions of updates, which decide", diagnosis.tested, diagnosis.structure)]
+    found = [cells("directions of updates (this test decides)", diagnosis.tested, diagnosis.structure)]
     found += [cells(signal.title, signal.clients, signal.test) for signal in diagnosis.signals]
     heads = ["Signal", "p", "Distance of own halves", "Of random pairs", "Clients"]
     return Table(heads, found if diagnosis.is_possible else [], texts=1)

@@ -118,7 +118,7 @@ def describe_clients(run: RunResults, others: Sequence[RunResults] = ()) -> Each
         )
     if apart:
         cautions.append(
-            f"Not held against {join_words(apart)}, whose clients have other test samples or another metric."
+            f"Not compared with {join_words(apart)}, whose clients have other test samples or another metric."
         )
     sorted_by = 1 + first if gains else None
     return EachClient(table, sorted_by, sentences, cautions, max(last.height - MOST_CLIENTS, 0))

@@ -145,8 +145,8 @@ def count_gains(name: str, gains: Floats, ends: Ends | None) -> str:
         return f"{words}."
     up, down = int((ends[0] > 0).sum()), int((ends[1] < 0).sum())
     if not up and not down:
-        return f"{words}; for nobody is that more than chance."
-    return f"{words}; by more than chance {up:,} gain and {down:,} lose."
+        return f"{words}; for nobody is this beyond chance."
+    return f"{words}; beyond chance {up:,} gain and {down:,} lose."
 
 
 def say_visible(
@@ -167,7 +167,7 @@ def say_visible(
     if level is not None:
         least = least_visible_difference(level, median)
         if np.isnan(least):
-            return f"{said}With so few no difference at all can be told from chance for one client."
+            return f"{said}With so few, no difference for a single client can be distinguished from chance."
         size = f"{100 * least:.0f} points"
     else:
         widths = [(high - low)[~np.isnan(high - low)] for low, high in filter(None, ends)]
@@ -199,7 +199,7 @@ def explain_intervals(metric: RunMetric, *, counted: bool, known: bool) -> str:
         begun, how, source = "", f", by {by}", " (Zou and Donner 2008)"
     return (
         f"{begun}In brackets: an interval of 95 % from the client's own test samples{how}. Both models are taken "
-        f"as tested on separate samples{source}, so it is rather too wide. Of 20 clients without any difference, "
+        f"as tested on separate samples{source}, so it is slightly too wide. Of 20 clients without any difference, "
         "about one falls outside by chance."
     )
 

@@ -166,15 +166,15 @@ def _standardise(inputs: InputMeans) -> Floats:
 def _judge_inputs(inputs: InputMeans) -> str:
     what = "images" if inputs.kind == "images" else "inputs"
     if np.isnan(inputs.p):
-        return f"Every client is a group of its own, so mean {what} cannot be held against chance."
+        return f"Every client is a group of its own, so mean {what} cannot be compared with chance."
     usual = (
-        f"{percent(inputs.apart)} of the differences between clients' mean {what} are between groups, where "
-        f"{percent(inputs.chance)} are by chance (permutation test over clients, p = {inputs.p:.3f})"
+        f"{percent(inputs.apart)} of the differences between clients' mean {what} are between groups, and "
+        f"chance gives {percent(inputs.chance)} (permutation test over clients, p = {inputs.p:.3f})"
     )
     if inputs.p > 0.05:
         return (
-            f"Mean {what} do not tell the groups apart: {usual}. What may is how inputs vary, or what labels mean "
-            "for them; `coterie diagnose` tests both."
+            f"Mean {what} do not tell the groups apart: {usual}. How inputs vary, or what labels mean, may still "
+            "tell them apart; `coterie diagnose` tests both."
         )
     return f"Mean {what} tell the groups apart: {usual}."
 
@@ -191,7 +191,7 @@ def _tabulate_layers(layers: LayerDistances) -> Table:
 def _judge_layers(layers: LayerDistances) -> str:
     """Say which layer tells the groups apart most."""
     about = (
-        f"Counted on the models that {count_of(layers.clients, 'client')} sent in the last round. It is 1 where "
+        f"Measured on the models that {count_of(layers.clients, 'client')} sent in the last round. It is 1 where "
         "groups do not differ, and grows as groups train models of their own"
     )
     if np.isnan(layers.ratio).all():
@@ -268,9 +268,7 @@ def _judge(counts: Floats, groups: NDArray[np.int64]) -> str:
     seen, rng = label_distance(counts, groups), stream(0, "labels of groups")
     chance = np.array([label_distance(counts, rng.permutation(groups)) for _ in range(SHUFFLES)])
     p = (1 + (chance >= seen - 1e-12).sum()) / (1 + SHUFFLES)
-    usual = (
-        f"{percent(seen)} of a group's labels differ from all clients', where {percent(chance.mean())} do by chance"
-    )
+    usual = f"{percent(seen)} of a group's labels differ from all clients', and {percent(chance.mean())} by chance"
     if p <= 0.05:
         return f"Labels tell the groups apart: {usual} (permutation test over clients, p = {p:.3f})."
     return (

@@ -82,6 +82,7 @@ def resume(
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     observers = observers or (LoggedNotes(),)
+    folder.experiment()  # names the file if it is no TOML
     experiment = Experiment.from_toml(folder.experiment_text() + "\n", allow)
     said = {"label": experiment.data.label, "client": experiment.data.client}
     if data is not None and (name := Data(name=data, **said).name) != experiment.data.name:

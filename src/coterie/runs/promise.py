@@ -121,7 +121,7 @@ def _list_releases(experiment: Experiment, samples: NDArray[np.int64]) -> list[R
         probability, steps = count_private_steps(count, training.batch_size, training.epochs)
         shares[steps] = max(shares.get(steps, 0.0), probability)
     if not shares:
-        raise BadInput("privacy.unit = 'example' is not possible, for no client has a training sample")
+        raise BadInput("privacy.unit = 'example' is not possible, because no client has a training sample")
     return [Releases(steps, share) for steps, share in sorted(shares.items())]
 
 

@@ -166,9 +166,11 @@ def mean_passes(trained_samples: Mapping[int, float], samples: NDArray[np.int64]
 def is_enough(passes: Sequence[float], wanted: float | None) -> bool:
     """Say whether a run ends after rounds of these local passes: one more like the last would be further off.
 
-    It does not where no number is wanted. The sum is exact, so that a resumed run ends where it would have.
+    It does not where no number is wanted. After the first round, which may hold a warm-up, nothing is known of the
+    next. The sum is exact, so that a resumed run ends where it would have.
     """
-    return wanted is not None and bool(passes) and fsum(passes) + passes[-1] / 2 >= wanted
+    more = passes[-1] / 2 if len(passes) > 1 else 0.0
+    return wanted is not None and bool(passes) and fsum(passes) + more >= wanted
 
 
 def summarise_scores(

@@ -382,7 +382,10 @@ class Session:
             return self.planned
         if not made:
             return max(self.experiment.expected_rounds, self.done + 1)
-        return min(self.planned, self.done + max(1, ceil((wanted - made) * self.done / made - 0.5)))
+        run = self.experiment.run
+        later = fsum(self._passes[1:]) / max(1, self.done - 1)  # the first round may hold a warm-up
+        each = later or self.experiment.training.epochs * run.participation or made / self.done
+        return min(self.planned, self.done + max(1, ceil((wanted - made) / each - 0.5)))
 
     def record(self, result: RoundResult) -> dict[str, Any]:
         """Write the round's tables, where there is a folder, and make its state the run's.

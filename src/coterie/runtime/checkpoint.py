@@ -90,6 +90,8 @@ class Checkpoints:
         Raises:
             BadInput: the file is damaged, no checkpoint, or of another experiment.
         """
+        if not path.is_file():  # to open a pipe would wait for ever
+            raise BadInput(f"checkpoint {path} is damaged (it is no regular file)")
         try:
             with safe_open(path, framework="pt") as file:
                 meta = file.metadata() or {}

@@ -213,6 +213,22 @@ def test_an_adaptation_as_long_as_a_round_takes_all_of_its_epochs() -> None:
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedrep", {"name": "ditto", "personal_epochs": 5}, {"name": "fesem", "warm_up": 20}]
+)
+def test_of_many_epochs_alone_those_are_scaled_that_follow_them(method: str | dict[str, Any]) -> None:
+    """A method's own passes, to warm up or for a head, are as many however many epochs there are."""
+    few, ten, many = (explain(experiment(method).updated({"training.epochs": n})) for n in (5, 10, 40))
+    for cost in ("first", "later"):
+        read = [getattr(found, cost).read_bytes for found in (few, ten, many)]
+        assert read[2] == pytest.approx(read[1] + 6 * (read[1] - read[0]))
+    if method == "fedrep":
+        assert many.later is not None
+        assert ten.later is not None
+        assert many.later.clients_seconds < 3 * ten.later.clients_seconds
+
+
+@pytest.mark.medium
 def test_the_promise_of_privacy_is_that_of_all_epochs() -> None:
     """Clients try few of many epochs, in which far less is spent."""
     asked = experiment(engine="auto").updated(

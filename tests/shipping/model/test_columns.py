@@ -170,6 +170,16 @@ def test_predictions_say_whose_they_are(terminal: Terminal) -> None:
 
 
 @pytest.mark.medium
+def test_a_table_for_a_model_of_images_is_told_the_shape_and_no_column(terminal: Terminal) -> None:
+    assert terminal("run", "fedavg", "--rounds", "1", "--name", "r", "-q", "--baselines", "none").code == 0
+    Path("patients.csv").write_text("client,sex,label\na,f,1\nb,m,0\n", "utf-8")
+    ended = terminal("predict", "r", "--data", "patients.csv")
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert "8x8" in ended.err
+    assert "sex" not in ended.err
+
+
+@pytest.mark.medium
 def test_kept_columns_of_any_name_are_written_and_are_no_features(terminal: Terminal) -> None:
     """`file` is the name of an argument of `np.savez`; a model of an array knows no names that would tell."""
     numbers = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 import coterie
+from coterie.errors import BadInput
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,20 @@ def test_each_row_is_answered_by_the_model_of_its_own_client(tmp_path: Path) -> 
     found = coterie.load(trained.folder).predict(tmp_path / "clients.csv").table()
     assert found["model"].n_unique() == 4
     assert found.height == 160
+
+
+def test_a_frame_is_predicted_as_its_file_is(tmp_path: Path) -> None:
+    trained = coterie.load(train(tmp_path, method="local-only").folder)
+    found, frame = trained.predict(tmp_path / "clients.csv").table(), pl.read_csv(tmp_path / "clients.csv")
+    for given in (frame, frame.to_pandas()):
+        assert trained.predict(given).table()["model"].equals(found["model"])
+        assert trained.predict(given).table()["predicted"].equals(found["predicted"])
+    unlabelled = trained.predict(frame.select("b", "a"), client="2").table()
+    assert unlabelled["predicted"].equals(trained.predict(frame, client="2").table()["predicted"])
+    with pytest.raises(BadInput, match="column"):
+        trained.predict(frame.select("client", "a"))
+    with pytest.raises(BadInput, match="frame"):
+        trained.predict([1, 2])
 
 
 NETWORK = """

@@ -40,7 +40,7 @@ def frames(comparison: Comparison, values: Mapping[str, Any], **columns: Mapping
         if value is None:
             continue
         row: dict[str, Any] = {name: 0.5 if kind == pl.Float64 else 1 for name, kind in CELLS.items()}
-        row |= dict.fromkeys(name for name in CELLS if name.startswith(("adapted_", "newcomers")))
+        row |= dict.fromkeys(name for name in CELLS if name.startswith(("adapted_", "newcomers", "diverged")))
         row |= {"setting": cell.setting, "method": cell.method, "seed": cell.seed, "key": cell.key}
         row |= {comparison.measure: value if value == value else None}
         row |= {name: of_method[cell.method][number] for name, of_method in columns.items()}

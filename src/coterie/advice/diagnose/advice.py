@@ -116,7 +116,7 @@ def _rank_groups(diagnosis: Diagnosis) -> Iterator[Suggestion]:
         reason = "shares the lower layers between groups, so that those of few clients learn from the others"
         yield Suggestion("fedcps", {**known, "method.personal_layers": 2}, reason)
         yield Suggestion("ifca", {**known, **tuned}, "clients pick among the groups' models anew in every round")
-    held_against = "one model for all, fine-tuned: what groups are held against"
+    held_against = "one model for all, fine-tuned: what groups are compared with"
     yield Suggestion("fedavg", TUNED, held_against)
 
 

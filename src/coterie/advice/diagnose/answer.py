@@ -61,13 +61,13 @@ def judge(option: str, pay: Pay | None, p: float, groups: int, why_not: str) -> 
         why_not: why nothing can be told; else empty.
     """
     if why_not:
-        return Suits("unknown", f"What suits them? It cannot be told, for {why_not}")
+        return Suits("unknown", f"What suits them? It cannot be answered, because {why_not}")
     kind = ANSWERS[option]
     if pay is not None and kind == "one" and p <= LEANING and (other := _find_open(pay)) is not None:
         return Suits(
             "unknown",
-            f"What suits them? It cannot be told: one model for all will do, but {TITLES[other.name]} may gain as "
-            f"much as {pay.say_gain(other.gain)}; more samples would tell",
+            f"What suits them? It is open: one model for all is enough so far, but {TITLES[other.name]} may gain "
+            f"up to {pay.say_gain(other.gain)}; more samples would decide",
         )
     return Suits(kind, f"What suits them? {WORDS[kind].format(groups=groups).capitalize()}")
 

@@ -188,11 +188,11 @@ class Diagnosis:
         kinds = () if self.kinds is None else (self.kinds.sentence(),)
         if not self.is_told:
             p = f" ({say_p(self.structure, self.draws)})" if self.is_possible else ""
-            answer = f"Is there structure? It cannot be told{p}, for {self.unlearnt}"
+            answer = f"Is there structure? It cannot be answered{p}, because {self.unlearnt}"
             return (answer, *self._say_turned_round(), *kinds, *self._say_left_out())
         pay = () if self.pay is None else self.pay.sentences()
         if self.unlearnt:
-            pay = (f"Does it pay? It cannot be told, for {self.unlearnt}",)
+            pay = (f"Does it pay? It cannot be answered, because {self.unlearnt}",)
         signals = say_signals(self.signals, self.has_structure, self.alpha, self.draws)
         signals += say_layers(self.layers, self.alpha, self.draws)
         groups = (self._say_count(), *self._say_groups(), *self._say_hostile())
@@ -204,20 +204,20 @@ class Diagnosis:
     def _say_structure(self) -> str:
         if not self.is_possible:
             return (
-                f"Is there structure? It cannot be told: {self.tested} of {self.clients} clients could be tested, "
-                f"and a test needs {LEAST}"
+                f"Is there structure? It cannot be answered: {self.tested} of {self.clients} clients could be "
+                f"tested, and a test needs {LEAST}"
             )
         starts = f"{self.starts} initial model{'s' * (self.starts != 1)}"
         of, test = f"{self.tested} clients, {self.size} samples a half, {starts}", self.structure
         p = say_p(test, self.draws)
         if self.has_structure:
             return (
-                f"Is there structure? Yes ({p}): a client's own halves are nearer to each other than halves paired "
+                f"Is there structure? Yes ({p}): a client's own halves are more alike than halves paired "
                 f"at random, at a distance of {test.own:.3f} against {test.random:.3f} ({of})"
             )
         return (
-            f"Is there structure? None was found ({p}): a client's own halves are nearer to each other than halves "
-            f"paired at random by no more than chance, at a distance of {test.own:.3f} against {test.random:.3f} "
+            f"Is there structure? None was found ({p}): a client's own halves are no more alike than halves "
+            f"paired at random, beyond chance, at a distance of {test.own:.3f} against {test.random:.3f} "
             f"({of})"
         )
 
@@ -232,7 +232,7 @@ class Diagnosis:
         )
         if self.all_differ:
             return (
-                f"How many groups? Everybody differs {level}: most clients are in no group large enough to be "
+                f"How many groups? Everybody differs {level}: most clients are in groups too small to be "
                 f"tested{stable}"
             )
         apart = len(self.standing_apart)
@@ -268,7 +268,7 @@ class Diagnosis:
         of = f"{'groups' if len(numbers) > 1 else 'group'} {', '.join(numbers)}"
         return (
             f"Hostile? {_clients(clients)} of {of} may be: clients that flip their labels together, or send "
-            f"nonsense, look like that; ask what their labels mean; without them the others are {others}",
+            f"nonsense, look like this. Ask what their labels mean. The other clients are {others}",
         )
 
     def _say_kind(self, group: int) -> str:
@@ -280,16 +280,16 @@ class Diagnosis:
             return ()
         they = "They are" if len(self.turned_round) > 1 else "It is"
         return (
-            f"Hostile, or the other way round? {_clients(len(self.turned_round))}: {_names(self.turned_round)}. "
-            "Updates point against all others', as where signs are flipped, or where labels mean the opposite: ask "
-            f"what they mean, for one model for all cannot serve both. {they} left out of all that follows",
+            f"Hostile, or reversed? {_clients(len(self.turned_round))}: {_names(self.turned_round)}. "
+            "Updates point against those of all others, as if signs were flipped or labels meant the opposite. Ask "
+            f"what the labels mean; one model for all cannot serve both. {they} left out of everything below",
         )
 
     def _say_left_out(self) -> tuple[str, ...]:
         said = []
         if self.small:
             few = f"fewer than {2 * self.size} training samples"
-            said.append(f"Placed but not tested, for they have {few}: {_names(self.small)}")
+            said.append(f"Placed in a group but not tested, because they have {few}: {_names(self.small)}")
         if self.missing:
             said.append(f"Without an answer: {_names(tuple(f'{k} ({why})' for k, why in self.missing.items()))}")
         return tuple(said)

@@ -159,7 +159,7 @@ _OF: Mapping[Targets, Mapping[str, str]] = {
         "labels": "how often classes are",
         "features": "what inputs are like",
         "concept": "what labels mean",
-        "why": ", for the same inputs have other labels",
+        "why": ", because the same inputs have other labels",
         "either": " (or what labels mean: with labels this different, both look the same)",
         "or inputs": " (or what inputs are like: with labels this different, both look the same)",
     },

@@ -257,14 +257,12 @@ def _round(session: Session, sample: SampledRuntime, number: int, shares: Shares
     last = number == session.experiment.expected_rounds
     sample.shares = shares
     result, training, serving = _phase(sample, lambda: session.play_round(number))
-    adapt = session.experiment.evaluation.adapt
-    is_long = adapt is not None and adapt.epochs is None and adapt.steps is None  # as long as a round
-    sample.shares = Shares(shares.epochs if is_long else 1.0)
+    sample.shares = Shares(shares.epochs)
     result.scores, evaluating, counting = _phase(sample, lambda: session.evaluate(result.state, last))
     sample.shares = Shares()
     row, _, recording = _phase(sample, lambda: session.record(result))
     times = shares.times(sample.asked)
-    read = sum(result.trained_samples.values()) * times / shares.epochs
+    read = sum(result.trained_samples.values()) * times
     return Cost(
         training,
         serving * times + recording,

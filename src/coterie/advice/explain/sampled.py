@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.clients.rules.requests import Request
 from coterie.clients.rules.rule import Order, Rule
 from coterie.methods.exchange import Exchange, Replies
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.rows import TABLE_ROWS, Rows, StoredAnswer, find_sums, vector_shapes
-from coterie.runtime.runtime import Failure
+from coterie.runtime.runtime import Failure, answer_orders
+from coterie.runtime.threads import one_thread
 
 REPRESENTATIVES = 32
 """Clients that work for all others, where they are quick; more where more of them fill each process's kernel."""
@@ -93,6 +95,8 @@ class SampledRuntime(LocalRuntime):
         self._stand_in: NDArray[np.int64] | None = None
         self._started: set[type[Rule]] = set()
         """What clients have done before."""
+        self._growth: dict[str, float] = {}
+        """Of each round and rule with its settings: how much longer all epochs of a run train than those tried."""
 
     @property
     def largest_state(self) -> int:
@@ -161,13 +165,34 @@ class SampledRuntime(LocalRuntime):
         seconds = time.perf_counter() - begun
         sizes = np.maximum(self.samples[[order.client for order in orders]], 1).astype(np.float64)
         sizes_of_few = np.maximum(self.samples[[order.client for order in asked]], 1).astype(np.float64)
-        tried = [one for one in answers if isinstance(one, StoredAnswer) and one.report.get("trained_samples")]
-        seconds *= self.shares.times(len(orders)) / (self.shares.epochs if tried else 1.0)
+        for at in np.argsort(sizes_of_few):  # the smallest client takes the least time
+            self._grow(asked[at], answers[at])
+        growth = [self._grow(order, answer) for order, answer in zip(asked, answers, strict=True)]
+        work = np.array([_trained_samples(answer) for answer in answers])
+        seconds *= self.shares.times(len(orders)) * (float(work @ growth / work.sum()) if work.any() else 1.0)
         self.predicted += seconds * makespan(sizes, self.workers) / makespan(sizes_of_few, self.workers)
         self.lost.update((answer.reason, None) for answer in answers if isinstance(answer, Failure))
-        ratios = sizes / sizes_of_few[places]
+        ratios = sizes / sizes_of_few[places] * np.array(growth)[places]
         found = [_scale_samples(answers[at], ratio) for at, ratio in zip(places, ratios.tolist(), strict=True)]
         return found, rows
+
+    def _grow(self, order: Order, answer: StoredAnswer | Failure) -> float:
+        """Return how many times as much a client trains in all of a run's epochs; passes of a rule's own stay."""
+        if self.shares.epochs == 1.0 or not _trained_samples(answer):
+            return 1.0
+        if (kind := f"{order.round} {order.rule!r}") not in self._growth:
+            counts = {"all": 0, "own": 0}
+            training, keep_single = self.engine.training, not self.engine.batch_norm
+
+            def count(request: Request) -> None:
+                for name, settings in (("all", training), ("own", training.model_copy(update={"epochs": 0}))):
+                    counts[name] += request.backpropagated(int(self.samples[order.client]), settings, keep_single)
+
+            with one_thread():
+                answer_orders(self.engine, [order], [self.states.of(order.client)], count)
+            own = counts["own"] / max(1, counts["all"])
+            self._growth[kind] = own + (1 - own) / self.shares.epochs
+        return self._growth[kind]
 
     def begin_round(self, round: int) -> None:
         super().begin_round(round)
@@ -222,8 +247,12 @@ def makespan(sizes: NDArray[np.float64], workers: int) -> float:
     return max(float(sizes.sum()) / workers, float(sizes.max()))
 
 
+def _trained_samples(answer: StoredAnswer | Failure) -> float:
+    return 0.0 if isinstance(answer, Failure) else float(answer.report.get("trained_samples") or 0.0)
+
+
 def _scale_samples(answer: StoredAnswer | Failure, ratio: float) -> StoredAnswer | Failure:
-    """Return the answer of a client that has `ratio` times the samples."""
+    """Return the answer of a client that trains on `ratio` times the samples."""
     if isinstance(answer, Failure) or answer.report.get("trained_samples") is None:
         return answer
-    return answer._replace(report={**answer.report, "trained_samples": answer.report["trained_samples"] * ratio})
+    return answer._replace(report={**answer.report, "trained_samples": _trained_samples(answer) * ratio})

@@ -85,7 +85,7 @@ def draw_history(run: RunResults) -> Figure:
         + _describe_last_change(run)
     )
     if step > 1:
-        caption += f" One client in {step} is drawn, in the place of those beside it."
+        caption += f" One client in {step} is drawn and stands for its neighbours."
     if every > 1:
         caption += f" There are many changes, so the chart shows every {every}th round only."
     return Figure(name, title, caption, chart)

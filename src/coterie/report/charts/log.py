@@ -240,7 +240,7 @@ def list_undrawn(names: Sequence[str]) -> Iterator[Figure]:
     """Yield the figure that lists names for which there is no room; none where there are none."""
     if names:
         said = ", ".join(names[:MOST_PLAIN]) + " and others" * (len(names) > MOST_PLAIN)
-        yield Figure("log-rest", "Also in the log", f"Not drawn, for want of room: {said}.")
+        yield Figure("log-rest", "Also in the log", f"Left out for lack of room: {said}.")
 
 
 BLUE = of_groups([0])[0]

@@ -122,7 +122,7 @@ def _give_reason(choice: Choice) -> str:
         return "nothing else could be tried"
     second = min(others, key=lambda one: one.behind)
     if second.ties:
-        return f"{second.candidate.label} ties with it, within one standard error, and it is the simpler"
+        return f"{second.candidate.label} ties with it within one standard error, and it is the simpler one"
     return f"it is {_difference(choice, second, best)} ahead of the next, {second.candidate.label}"
 
 

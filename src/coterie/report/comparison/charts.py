@@ -63,7 +63,7 @@ def draw_curves(view: View) -> Figure:
         caption += f", {view.label_of(view.baseline)} at {value(view.drawn, ends[view.baseline])}"
     target = view.cells["target"].drop_nulls().mean() if view.drawn_measure == view.measure else None
     if isinstance(target, float):
-        caption += f". The dashed level is the target, {value(view.drawn, target)}{_describe_target(view)}"
+        caption += f". The dashed line is the target, {value(view.drawn, target)}{_describe_target(view)}"
     chart = _draw_lines(view, frame, methods, _tooltips("mean", value_format(view.drawn)), target, view.axis)
     return Figure(name, title, f"{caption}.", chart, height=_height(methods))
 
@@ -106,8 +106,8 @@ def draw_agreement(view: View) -> Figure:
         if row["ari_mean"] is not None:
             said.append(f"{method} at {decimals(row['ari_mean'])} with {_mean(row['groups_mean'])} groups")
     caption = (
-        "The adjusted Rand index is 1 where the groups are exactly the true ones, and about 0 where they are as "
-        f"good as drawn by lot. Here {number} {'true group is' if number == '1' else 'true groups are'} there."
+        "The adjusted Rand index is 1 where the groups are exactly the true ones, and about 0 by "
+        f"chance. Here {number} {'true group is' if number == '1' else 'true groups are'} there."
     )
     caption += f" At the end, on average over the seeds: {'; '.join(said)}." if said else ""
     rest = [method for method in view.methods if method not in methods]

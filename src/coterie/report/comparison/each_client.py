@@ -208,7 +208,7 @@ def _say_better(metric: RunMetric, method: str, best: _Best) -> str:
         return ""
     better = known & (best.worth > _weigh(metric, own.values) + SAME)
     if not better.any():
-        return f"For no client is another method here better than {method}."
+        return f"No client has a better method here than {method}."
     of = count_of(int(known.sum()), "client")
     said = f"For {better.sum():,} of {of} another method here is better than {method}"
     ends = best.scores.gain_bounds(metric, own)
@@ -225,14 +225,14 @@ def _caution(view: View, people: pl.DataFrame, pair: pl.DataFrame, methods: Sequ
     means = [np.nanmean(scores.values) for scores in (own, other)]
     samples = people["test_samples"].fill_null(0).to_numpy().astype(np.int64)
     visible = say_visible(metric, samples[samples > 0], [ends], float(np.mean(means)) if counted else None)
-    less = f"A gain is by how much the {metric.title} is lower." if metric.less_is_better else ""
+    less = f"A gain is how much lower the {metric.title} is." if metric.less_is_better else ""
     said = [
         " ".join(filter(None, [less, visible])),
         explain_intervals(metric, counted=counted, known=ends is not None),
     ]
     if len(view.seeds) > 1 and "seed" not in people.columns:
         said.append(
-            "Scores and gains are means over the seeds. An interval is as wide as that of one seed, for all seeds "
+            "Scores and gains are means over the seeds. An interval is as wide as for one seed, because all seeds "
             "may test a client on the same samples."
         )
     elif len(view.seeds) > 1:
@@ -241,7 +241,7 @@ def _caution(view: View, people: pl.DataFrame, pair: pl.DataFrame, methods: Sequ
             "test samples."
         )
     if ends is not None:
-        said[-1] += " An interval says nothing of what training from another seed would give."
+        said[-1] += " An interval does not cover training from another seed."
     if len(methods) > 1 and "seed" not in people.columns:
         common = _common_seeds(view, [view.baseline, *methods])
         if len(common) < len(view.seeds):

@@ -30,7 +30,7 @@ def headline(view: View) -> str:
     share = f"{join_words(view.best_methods)} {'is' if len(view.best_methods) == 1 else 'are'} best"
     said = f"{share} in {view.title}, with {reached}"
     if row["difference"] is None:
-        return f"{said}; there is no finished seed of the baseline {view.baseline} to hold it against."
+        return f"{said}; the baseline {view.baseline} has no finished seed to compare it with."
     other = value(view.of_measure, view.row(view.baseline)[f"{view.measure}_mean"])
     return f"{said} against {other} with {view.baseline}, the baseline: {_describe_difference(view, row)}."
 
@@ -72,8 +72,8 @@ def overall(parts: Sequence[View]) -> str:
     if whole:
         leader = min(whole, key=lambda method: whole[method])
         said += (
-            f" The best place on average over settings and seeds is {leader}'s: {decimals(whole[leader], 1)} "
-            f"among {count_of(len(ranks), 'method')}"
+            f" {leader} has the best average rank over settings and seeds, {decimals(whole[leader], 1)} of "
+            f"{count_of(len(ranks), 'method')}"
         )
         said += (
             f"; {view.baseline}, the baseline, has {decimals(whole[view.baseline], 1)}."

@@ -141,7 +141,7 @@ def columns_of(summary: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> C
     measure, worst = measures[name], measures["worst10"]
     further = {f"{MACRO}{metric.name}": measures[f"{MACRO}{metric.name}"] for metric in metrics.further}
     columns: dict[str, tuple[str, Callable[[Row], str]]] = {
-        "method": ("method", lambda row: str(row["method"])),
+        "method": ("method", _method),
         "seeds": ("seeds", lambda row: f"{row['n']} of {row['seeds']}"),
         "measure": (_title(measure), lambda row: _mean_and_sd(row, measure)),
         "adapted": ("", lambda row: _after(row, measure)),
@@ -216,6 +216,14 @@ def _title(measure: Metric) -> str:
 
 def _or_missing(value: Any, form: Callable[[Any], str]) -> str:
     return MISSING if value is None else form(value)
+
+
+def _method(row: Row) -> str:
+    """Write a method, and where training diverged in some of its runs, in how many."""
+    if not (diverged := row["diverged"]):
+        return str(row["method"])
+    often = "" if diverged == row["finished"] else f" in {diverged} of {row['finished']}"
+    return f"{row['method']} (diverged{often})"
 
 
 def _number(value: float, measure: Metric) -> str:
@@ -338,7 +346,7 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
         )
     if "passes" in columns:
         parts.append(
-            "Local passes: how often a client trained on each of its own samples, a mean over clients; warm-ups "
+            "Local passes: how many times a client trained on all of its samples, as a mean over clients; warm-ups "
             "and trials count, an adaptation before a test does not."
         )
     if {"way", "volume", "effort"} & columns:

@@ -40,7 +40,9 @@ def stop(run: RunFolder) -> None:
     _refuse_cell(run, "stop that with Ctrl-C where it runs")
     pid = find_writer(run.path)
     if pid is None or pid != progress.pid or pid == os.getpid():
-        raise BadInput(f"run {run.name} is held by no process that can be told; stop it with Ctrl-C where it runs")
+        raise BadInput(
+            f"run {run.name} is held by a process that cannot be identified; stop it with Ctrl-C where it runs"
+        )
     try:
         os.kill(pid, signal.SIGINT)
     except ProcessLookupError:

@@ -45,7 +45,7 @@ class _RoundsFile(NamedTuple):
     @classmethod
     def of(cls, path: Path) -> _RoundsFile | None:
         """Return the file's rounds, or None if its name is not one that `name` gives."""
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", path.stem)
+        found = re.fullmatch(r"(\d{6})(?:-(\d{6}))?", path.stem, re.ASCII)
         return None if found is None else cls(int(found[1]), int(found[2] or found[1]), path)
 
     @staticmethod
@@ -65,7 +65,9 @@ class _RoundsFile(NamedTuple):
         """
         frame = decode_round(self.path, table, schemas, run)
         found = set(frame["round"])
-        if not found <= set(self.rounds) or (table == "rounds" and len(found) < len(self.rounds)):
+        if not all(number in self.rounds for number in found) or (
+            table == "rounds" and len(found) < len(self.rounds)
+        ):
             raise damaged_file(self.path, ValueError("it holds other rounds than its name says"))
         return frame
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -47,6 +46,7 @@ from coterie.runs.folder.tables import (
     growing_tables,
     newcomers_schema,
 )
+from coterie.runs.schema import toml
 from coterie.runs.schema.sections import NAME, NAME_RULES, numbered_names
 from coterie.runtime.leftovers import is_alive
 
@@ -147,8 +147,12 @@ class RunFolder:
         """The exact experiment, as it was written. Whatever uses a run begins with it, so links are refused here.
 
         Raises:
-            BadInput: the folder holds none, or a link that leads out of it.
+            BadInput: the folder holds none, or a link that leads out of it, or its path is no text.
         """
+        try:
+            str(self.path).encode()
+        except UnicodeEncodeError:  # pages cannot name it, and libraries cannot open its files
+            raise BadInput(f"the folder {str(self.path)!r} has a name that is not UTF-8; rename it") from None
         try:
             refuse_links(self.path)
             return read_file(self.path / "experiment.toml", MOST_TEXT).decode()
@@ -163,10 +167,11 @@ class RunFolder:
         Raises:
             BadInput: it is missing, or it is no TOML.
         """
+        text = self.experiment_text()
         try:
-            return tomllib.loads(self.experiment_text())
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise damaged_file(self.path / "experiment.toml", error) from None
+            return toml.load(text + "\n")
+        except BadInput as problem:
+            raise damaged_file(self.path / "experiment.toml", problem) from None
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
         """Keep versions, seed, command, start time, and metrics other than a classifier's, as JSON.
@@ -193,7 +198,7 @@ class RunFolder:
         """
         path = self.path / SECRET
         try:
-            secret = bytes.fromhex(path.read_text("ascii"))
+            secret = bytes.fromhex(read_file(path, MOST_TEXT).decode("ascii"))
             if len(secret) != 32:
                 raise ValueError(f"it holds {len(secret)} bytes")
         except FileNotFoundError:

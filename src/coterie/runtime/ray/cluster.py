@@ -222,8 +222,8 @@ def _reach(address: str) -> str:
         ) from None
     if answer[3:4] != SETTINGS[3:4] and os.environ.get("RAY_USE_TLS") != "1":
         raise BadInput(
-            f"{KEY} = {address!r} is not possible, for what answers there is not Ray; it must be the address that "
-            "ray start --head gave"
+            f"{KEY} = {address!r} is not possible, because what answers there is not Ray; it must be the address "
+            "that ray start --head gave"
         )
     return found
 

@@ -72,8 +72,8 @@ class RayRuntime(Runtime):
         super().__init__(self.engine.layout, samples, spec.seed, client_dropout)
         if self.engine.one_process:
             raise BadInput(
-                f"run.engine = {spec.wanted!r} is not possible with run.runtime = 'ray', for it has one process; "
-                "it must be auto, sequential or batched"
+                f"run.engine = {spec.wanted!r} is not possible with run.runtime = 'ray', because it has one "
+                "process; it must be auto, sequential or batched"
             )
         self.together = self.engine.together
         """The most clients that work in one kernel."""

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 from torch import nn
 
+from coterie.clients.data.read.given import to_polars
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.loop import summarise
 from coterie.shipping.model.predict import clients_of, load_samples, named_in, predict, predict_each
@@ -64,26 +65,27 @@ class LoadedRun:
         """
         return trained_model(self.folder, client, group, self._network, self._allow)[0]
 
-    def predict(self, data: Path | str, client: str | None = None, *, group: int | None = None) -> Predictions:
-        """Return what models predict for a file, a folder or a named dataset, as `coterie predict` does.
+    def predict(self, data: Any, client: str | None = None, *, group: int | None = None) -> Predictions:
+        """Return what models predict for a file, a folder, a named dataset or a frame, as `coterie predict` does.
 
         With neither a client nor a group, each row is answered by the model of its own client where the data name
         clients whom the run trained.
 
         Args:
-            data: as `coterie predict --data` takes it; labels are optional.
+            data: as `coterie predict --data` takes it, or a frame of polars or pandas; labels are optional.
             client: as for `model`.
             group: as for `model`.
 
         Raises:
             BadInput: as for `model`, or the data do not fit the model.
         """
-        clients = clients_of(str(data), named_in(self.folder)) if client is None and group is None else []
+        samples = str(data) if isinstance(data, Path | str) else to_polars(data, "the data given")
+        clients = clients_of(samples, named_in(self.folder)) if client is None and group is None else []
         if knows_one_of(self.folder, clients):
             models, _ = client_models(self.folder, clients, self._network, self._allow)
-            return predict_each(models, str(data))[0]
+            return predict_each(models, samples)[0]
         trained = self.model(client, group=group)
-        return predict(trained, load_samples(str(data), trained.about))
+        return predict(trained, load_samples(samples, trained.about))
 
 
 def load(

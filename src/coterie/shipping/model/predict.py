@@ -28,6 +28,7 @@ from coterie.clients.data.read.preparation import (
     make_inputs,
     scale_bytes,
 )
+from coterie.clients.data.read.tables import read_header, read_table, without_counters
 from coterie.clients.engine.engine import EVALUATION_BATCH
 from coterie.clients.tasks import Task
 from coterie.errors import BadInput
@@ -153,8 +154,8 @@ def _run(network: nn.Module, inputs: Tensor) -> Tensor:
         return torch.cat([network(channels_first(batch)) for batch in torch.split(inputs, EVALUATION_BATCH)])
 
 
-def load_samples(data: str, about: About, keep: Sequence[str] = ()) -> Samples:
-    """Load a file, a folder or a named dataset, prepared as the training data were; columns go by their names.
+def load_samples(data: str | pl.DataFrame, about: About, keep: Sequence[str] = ()) -> Samples:
+    """Load a file, a folder, a named dataset or a frame, prepared as the training data were; columns go by names.
 
     The column of clients, where there is one, and those to `keep` stay beside the samples as they are.
 
@@ -164,7 +165,7 @@ def load_samples(data: str, about: About, keep: Sequence[str] = ()) -> Samples:
     Raises:
         BadInput: the data cannot be read, have samples of another shape, or a label that the model's task has not.
     """
-    if data in DATASETS:
+    if isinstance(data, str) and data in DATASETS:
         dataset = load(data)
         inputs = np.array(scale_bytes(dataset.inputs, dataset.standard))
         columns, notes = Columns(data, inputs, dataset.labels, notes=dataset.notes), list(dataset.notes)
@@ -172,16 +173,26 @@ def load_samples(data: str, about: About, keep: Sequence[str] = ()) -> Samples:
         return _as_samples(columns, inputs, about, notes)
     named = named_for(about)
     columns = read_samples(data, named)
-    return replace(prepare_samples(columns, about, keep), kept=read_kept(Path(data), columns, keep, named))
+    return replace(prepare_samples(columns, about, keep), kept=_read_kept(data, columns, keep, named))
 
 
-def read_samples(data: str, named: Named = USUAL) -> Columns:
-    """Read a file or a folder whose samples need no labels.
+def _read_kept(data: str | pl.DataFrame, columns: Columns, keep: Sequence[str], named: Named) -> pl.DataFrame:
+    if isinstance(data, str):
+        return read_kept(Path(data), columns, keep, named)
+    client = read_header(data.schema, columns.where, labelled=False, named=named).roles["client"]
+    return data.select(list(dict.fromkeys(name for name in (client, *keep) if name is not None)))
+
+
+def read_samples(data: str | pl.DataFrame, named: Named = USUAL) -> Columns:
+    """Read a file, a folder or a frame whose samples need no labels.
 
     Raises:
         BadInput: it cannot be read.
     """
-    columns = read_columns(Path(data), labelled=False, named=named)
+    if isinstance(data, str):
+        columns = read_columns(Path(data), labelled=False, named=named)
+    else:
+        columns = without_counters([read_table(data, "the data given", labelled=False, named=named)])[0]
     check_lengths(columns)
     return columns
 
@@ -197,6 +208,11 @@ def prepare_samples(columns: Columns, about: About, keep: Sequence[str] = ()) ->
         columns = replace(columns, feature_key="tokens")
     known = about.preparation or Preparation()
     known = replace(known, ignored=(*known.ignored, *keep))
+    if isinstance(columns.features, pl.DataFrame) and not known.columns and len(about.features) > 1:
+        raise BadInput(
+            f"{columns.where} is a table; the model takes samples of the shape {format_shape(about.features)}"
+            f"{AXES.get(len(about.features), '')}, not rows of columns"
+        )
     inputs = _prepare(_standardise(columns, about, notes), known, notes)
     return _as_samples(columns, inputs, about, notes)
 
@@ -236,25 +252,25 @@ def _read_known_tokens(inputs: NDArray[Any], where: str, about: About, task: Tas
     return tokens
 
 
-def clients_of(data: str, named: Named = USUAL) -> list[str]:
-    """Return the clients that a file or a folder names, in the order of their numbers; none where it names none.
+def clients_of(data: str | pl.DataFrame, named: Named = USUAL) -> list[str]:
+    """Return the clients that samples name, in the order of their numbers; none where they name none.
 
     Raises:
-        BadInput: it cannot be read.
+        BadInput: the file, the folder or the frame cannot be read.
     """
-    if data in DATASETS or not names_clients(Path(data), named):
+    if isinstance(data, str) and (data in DATASETS or not names_clients(Path(data), named)):
         return []
     return list(number_users(read_samples(data, named))[1] or ())
 
 
 def predict_each(
-    models: Sequence[Trained], data: str, keep: Sequence[str] = ()
+    models: Sequence[Trained], data: str | pl.DataFrame, keep: Sequence[str] = ()
 ) -> tuple[Predictions, tuple[str, ...]]:
-    """Predict every sample of a file or a folder with the model of its client; return it with notes for the user.
+    """Predict every sample with the model of its client; return it with notes for the user.
 
     Args:
         models: of the clients, in the order of `clients_of`.
-        data: a file or a folder.
+        data: a file, a folder or a frame.
         keep: columns that stay beside the predictions.
 
     Raises:
@@ -280,7 +296,7 @@ def predict_each(
     about = replace(models[0].about, whose=f"the models of {len(models)} clients, each for its own samples")
     whole = torch.cat(outputs)[torch.from_numpy(order)]
     whose = np.array([model.about.whose for model in models])[users]
-    beside = _beside(read_kept(Path(data), columns, keep, named), whose)
+    beside = _beside(_read_kept(data, columns, keep, named), whose)
     return conclude(about, about.build_task(), whole, labels, beside), tuple(notes)
 
 

@@ -28,10 +28,11 @@ def cells_schema(metrics: RunMetrics) -> pl.Schema:
     """Return the columns of the table of cells of a comparison by these metrics.
 
     One row a finished cell: scores over the last evaluated rounds, then the last round, then totals. The target is
-    what the comparison's measure is to reach. `newcomers` and `newcomers_adapted` are the first metric's mean over
-    clients who were held out of training, on arrival and adapted; null without such clients. `rounds_to_target` is
-    the first evaluated round that reached the target, with the bytes up and down, the local passes and the
-    simulated seconds until its end, all four null where none did. A warm-up is a part of the round it belongs to.
+    what the comparison's measure is to reach. `diverged` says whether training did, for some client. `newcomers`
+    and `newcomers_adapted` are the first metric's mean over clients who were held out of training, on arrival
+    and adapted; null without such clients. `rounds_to_target` is the first evaluated round that reached the
+    target, with the bytes up and down, the local passes and the simulated seconds until its end, all four null
+    where none did. A warm-up is a part of the round it belongs to.
     """
     return pl.Schema(
         {
@@ -48,6 +49,7 @@ def cells_schema(metrics: RunMetrics) -> pl.Schema:
             "simulated_seconds": pl.Float64(),
             "seconds": pl.Float64(),
             "failed": pl.Int64(),
+            "diverged": pl.Boolean(),
             **dict.fromkeys(NEWCOMERS, pl.Float64()),
             "target": pl.Float64(),
             "rounds_to_target": pl.Int32(),
@@ -203,6 +205,7 @@ def _select_columns(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
 def _read_last_values(run: RunResults, schema: pl.Schema) -> dict[str, Any]:
     """Return the columns of the table of cells that depend on one run alone."""
     own = {name: run.summary[name] for name in schema if name in run.summary}
+    own["diverged"] = bool(run.folder.divergences())
     if run.newcomers is not None:
         moments = dict(zip(NEWCOMERS, ("arrival", "adapted"), strict=True))
         # A row after adaptation is about nothing before it.

@@ -38,9 +38,9 @@ def summary_schema(metrics: RunMetrics) -> pl.Schema:
     `adapted_<m>_mean` is what a method's measure is after adaptation, where its runs have one. `measure`,
     `baseline`, `target` (null: the baseline's own last value, seed by seed) and `seeds` (how many are asked for)
     are the comparison's. `n` is the number of seeds with a value of the measure, `finished` that of all finished
-    ones. `<m>_mean`, `<m>_sd` (n - 1 below; null for one value) and `<m>_median` are over the seeds that have
-    one, for the way to the target those that reached it. `reached` counts these, of the `aimed` ones that had a
-    target.
+    ones, and `diverged` that of those in which training did. `<m>_mean`, `<m>_sd` (n - 1 below; null for one value)
+    and `<m>_median` are over the seeds that have one, for the way to the target those that reached it. `reached`
+    counts these, of the `aimed` ones that had a target.
 
     `difference` is the mean over the `pairs` seeds in which both the method and the baseline have a value of the
     measure, method minus baseline, between `difference_low` and `difference_high` (see `interval`; null for one
@@ -61,6 +61,7 @@ def summary_schema(metrics: RunMetrics) -> pl.Schema:
             "seeds": pl.Int32(),
             "finished": pl.Int32(),
             "n": pl.Int32(),
+            "diverged": pl.Int32(),
             **{f"{column}_{of}": pl.Float64() for column in over_seeds for of in ("mean", "sd")},
             **{f"{column}_median": pl.Float64() for column in MEDIANS},
             "aimed": pl.Int32(),
@@ -115,6 +116,7 @@ def summarise(comparison: Comparison, frames: Frames) -> pl.DataFrame:
     over_seeds = ranked.group_by("setting", "method").agg(
         pl.len().alias("finished"),
         pl.col(measure).count().alias("n"),
+        pl.col("diverged").sum(),
         *(pl.col(c).mean().alias(f"{c}_mean") for c in averaged),
         *(pl.col(c).std().fill_nan(None).alias(f"{c}_sd") for c in averaged),
         *(pl.col(c).median().alias(f"{c}_median") for c in MEDIANS),
@@ -132,7 +134,7 @@ def summarise(comparison: Comparison, frames: Frames) -> pl.DataFrame:
     mean = pl.col(f"{measure}_mean")
     first = (mean.min() if falls else mean.max()).over("setting")
     whole = whole.with_columns(
-        pl.col("finished", "n", "aimed", "reached").fill_null(0), best=(mean == first).fill_null(False)
+        pl.col("finished", "n", "diverged", "aimed", "reached").fill_null(0), best=(mean == first).fill_null(False)
     )
     return whole.select(pl.col(name).cast(kind) for name, kind in schema.items())
 

@@ -685,7 +685,7 @@ def _number_groups(
     if columns.groups is None:
         return None
     if users is None or names is None:
-        notes.append("the column group was not used, for the data do not say which client a sample is of")
+        notes.append("the column group was not used, because the data do not say which client a sample belongs to")
         return None
     values, groups = np.unique(to_plain_strings(columns.groups), return_inverse=True)
     found = np.zeros(len(names), np.int64)

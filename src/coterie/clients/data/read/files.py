@@ -58,7 +58,13 @@ def read_columns(path: Path, labelled: bool = True, named: Named = USUAL) -> Col
     if is_saved_dataset(path):
         return hub.read_saved(path, labelled, named)
     if members := _members(path):
-        return pool(str(path), without_counters([_read_file(file, labelled, named) for file in members]))
+        files = without_counters([_read_file(file, labelled, named) for file in members])
+        pooled = pool(str(path), files)
+        place = find_places(path) if labelled and all(file.users is None for file in files) else None
+        if place is None:
+            return pooled
+        note = f"each file in {path} is one client; if column {place!r} names the clients, set data.client to it"
+        return replace(pooled, notes=(*pooled.notes, note))
     if arrays := _array_files(path):
         return _columns_of(path, {name: _read_array(file) for name, file in arrays.items()}, labelled, named)
     return images.read_images(path, labelled, named)
@@ -255,7 +261,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 ALWAYS_UNPACKED = 1 << 26
 """Bytes of an archive's arrays that are unpacked however small the archive is."""
 
-MOST_COMPRESSED = 500
+MOST_COMPRESSED = 200
 """How many times an archive is unpacked beyond that; samples that one can learn from shrink less."""
 
 PIECE_BYTES = 1 << 20

@@ -122,15 +122,24 @@ def _read_part(part: Any, where: str, named: Named) -> Columns:
         from coterie.clients.data.read import hub
 
         return hub.read_given(part, where, named=named)
-    if isinstance(part, pl.DataFrame) or module == "pandas":
-        frame = part if isinstance(part, pl.DataFrame) else _from_pandas(part, where)
+    if table:
+        frame = to_polars(part, where)
         return without_counters([read_table(frame, where, labelled=True, named=named)])[0]
     if not _is_part(part):
         raise BadInput(f"{where} are {type(part).__name__}; give {FORMS}")
     return _read_items(part, where)
 
 
-def _from_pandas(frame: Any, where: str) -> pl.DataFrame:
+def to_polars(frame: Any, where: str) -> pl.DataFrame:
+    """Return a frame of polars as it is, and one of pandas as one of polars.
+
+    Raises:
+        BadInput: it is another thing, or holds what polars cannot.
+    """
+    if isinstance(frame, pl.DataFrame):
+        return frame
+    if type(frame).__module__.split(".")[0] != "pandas" or not hasattr(frame, "columns"):
+        raise BadInput(f"{where} are {type(frame).__name__}; give a path, or a frame of polars or pandas")
     columns = {}
     for name in frame.columns:
         values = frame[name].to_numpy()

@@ -160,10 +160,14 @@ def read_parquet(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
         BadInput: it is damaged, or its columns cannot be used.
     """
     try:
-        columns = len(pl.read_parquet_schema(path))
+        schema = pl.read_parquet_schema(path)
+        columns = len(schema)
         _refuse_many(path, columns)
         rows = pl.scan_parquet(path).select(pl.len()).collect().item()
-        require(rows * columns * BYTES_PER_VALUE, f"{path}, with {rows:,} rows of {columns:,}", "take fewer rows")
+        lists = [pl.col(name).list.len().sum() for name, kind in schema.items() if isinstance(kind, pl.List)]
+        counted = pl.scan_parquet(path).select(lists).collect(engine="streaming").row(0) if lists else ()
+        values = rows * columns + sum(map(int, counted))
+        require(values * BYTES_PER_VALUE, f"{path}, with {values:,} values in {rows:,} rows", "take fewer rows")
         table = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise BadInput(
