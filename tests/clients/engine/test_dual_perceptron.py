@@ -89,9 +89,9 @@ def test_momentum_stays_with_the_weights(taken: list[int]) -> None:
     assert not taken
 
 
-@pytest.mark.parametrize("pull", [0.5, 9.0, 25.0])
-def test_weighted_samples_and_a_pull_to_the_start(taken: list[int], pull: float) -> None:
-    found, expected = in_both_ways(pull=pull, weighted=True)
+@pytest.mark.parametrize(("pull", "hidden"), [(0.5, (40,)), (9.0, (40,)), (25.0, (40, 16)), (0.5, ())])
+def test_weighted_samples_and_a_pull_to_the_start(taken: list[int], pull: float, hidden: tuple[int, ...]) -> None:
+    found, expected = in_both_ways(pull=pull, weighted=True, hidden=hidden)
     assert taken
     for a, b in zip(found, expected, strict=True):
         assert torch.allclose(a.model, b.model, atol=1e-5)
@@ -129,13 +129,13 @@ def test_nobody_depends_on_who_shares_the_kernel() -> None:
 
 
 def in_both_ways(
-    pull: float = 0.0, part: Part | None = None, *, weighted: bool = False
+    pull: float = 0.0, part: Part | None = None, *, weighted: bool = False, hidden: tuple[int, ...] = (40,)
 ) -> tuple[list[Trained], list[Trained]]:
     """What clients train together, and what they train one after the other."""
     found: list[list[Trained]] = []
     for kind in (Batched, Sequential):
         training = Training(epochs=3, batch_size=10, lr=0.1)
-        some = population(kind, training, counts=COUNTS, features=FEATURES, hidden=(40,))
+        some = population(kind, training, counts=COUNTS, features=FEATURES, hidden=hidden)
         asked = [
             Train(m, pull=pull, part=part, weights=torch.linspace(0.0, 2.0, n) if weighted else None)
             for m, n in zip(some.models, COUNTS, strict=True)

@@ -72,7 +72,8 @@ class Dual:
         weight, bias, *_ = (e.views(stack) for e in layout.tensors)
         moves = layout.tensors[0] in task.entries
         layers = split_layers(layout, stack, task.entries, lowest=1)
-        anchors = split_layers(layout, stack, task.entries, lowest=1) if task.kept != 1 else []
+        pulled = task.kept != 1
+        anchors = split_layers(layout, stack, task.entries, lowest=1) if pulled else []
         first = cache(lambda rows: [layer.first(rows) for layer in layers])
         inputs = [align(self._model.prepare(x)) for x, _ in held]
         units = round_up(self._units, LINE)
@@ -97,7 +98,7 @@ class Dual:
             for s, active, rows, _ in task.blocks:
                 x = z[s, :rows] if k is None else z[s, :rows].baddbmm_(k[s, :rows], found[:rows])
                 delta = steps.take(first(rows), x.relu_() if layers else x, s, below=moves)
-                if anchors:
+                if pulled:
                     found[:active] *= task.kept
                     for layer, anchor in zip(layers, anchors, strict=True):
                         layer.first(active).shrink_to(anchor.first(active), task.kept)
