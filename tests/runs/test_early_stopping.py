@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,7 +20,9 @@ FAST = {"lr": 0.5, "epochs": 3, "batch_size": 5}
 """So fast that models soon know their few samples by heart."""
 
 
-def experiment(folder: Path, method: str = "fedavg", **changes: Any) -> coterie.Experiment:
+def experiment(
+    folder: Path, method: str = "fedavg", changes: Mapping[str, Any] = MappingProxyType({})
+) -> coterie.Experiment:
     made = coterie.Experiment(
         data={"name": "digits", "split": "iid", "clients": 4, "samples_per_client": 30, "validation": 0.3},
         network={"name": "mlp", "hidden": [16]},
@@ -40,9 +44,7 @@ def test_it_ends_with_the_best_round(tmp_path: Path, method: str) -> None:
     losses = losses_of(stopped)
     best = losses.index(min(losses)) + 1
     assert stopped.rounds.height == len(losses) == best + PATIENCE < 50
-    whole = coterie.run(
-        experiment(tmp_path, method, **{"training.stop": None, "run.rounds": best, "run.name": "b"})
-    )
+    whole = coterie.run(experiment(tmp_path, method, {"training.stop": None, "run.rounds": best, "run.name": "b"}))
     of_last = ["accuracy", "loss", "groups"]
     assert stopped.rounds.select(of_last).tail(1).equals(whole.rounds.select(of_last).tail(1))
     ends = [open_checkpoints(coterie.RunFolder(r.folder)).latest() for r in (stopped, whole)]
@@ -56,8 +58,8 @@ def test_it_ends_with_the_best_round(tmp_path: Path, method: str) -> None:
 def test_the_last_round_that_is_allowed_returns_to_the_best(tmp_path: Path) -> None:
     losses = losses_of(coterie.run(experiment(tmp_path)))
     best = losses.index(min(losses)) + 1
-    limited = coterie.run(experiment(tmp_path, **{"run.rounds": best + 2, "run.name": "b"}))
-    whole = coterie.run(experiment(tmp_path, **{"training.stop": None, "run.rounds": best, "run.name": "c"}))
+    limited = coterie.run(experiment(tmp_path, changes={"run.rounds": best + 2, "run.name": "b"}))
+    whole = coterie.run(experiment(tmp_path, changes={"training.stop": None, "run.rounds": best, "run.name": "c"}))
     assert limited.rounds.height == best + 2
     assert limited.rounds["accuracy"].to_list()[-1] == whole.rounds["accuracy"].to_list()[-1]
 
@@ -85,6 +87,6 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path, metho
 )
 def test_it_is_refused_where_it_cannot_work(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as told:
-        coterie.run(experiment(tmp_path, **changes))
+        coterie.run(experiment(tmp_path, changes=changes))
     assert len(told.value.problems) == 1
     assert not (tmp_path / "a").exists()

@@ -15,6 +15,7 @@ from coterie.methods import Cohort
 from coterie.methods.exchange import Exchange, Log
 from coterie.runs.hooks.hook import Hook
 from coterie.runs.record import RoundResult, read_scores
+from coterie.runtime.states import ClientStates
 
 if TYPE_CHECKING:
     from coterie.runs.session import Session
@@ -47,7 +48,7 @@ class EarlyStopping(Hook):
         return cohort
 
     def ask(self, exchange: Exchange) -> None:
-        if exchange.rule.client_state and self.run.experiment.data.is_remote:
+        if exchange.rule.client_state and not isinstance(self.run.runtime.states, ClientStates):
             raise BadInput(
                 f"training.stop = 'validation' is not possible with {self.run.experiment.method.name} and real "
                 "clients: they keep a part of their models themselves, and cannot be given back that of the best "
@@ -101,6 +102,8 @@ class EarlyStopping(Hook):
 def _copy_kept(run: Session) -> dict[str, dict[str, Tensor]]:
     """Return a copy of what clients keep, `[r, *shape]` by name, and of which clients it is."""
     states = run.runtime.states
+    if not isinstance(states, ClientStates):  # real clients, who keep nothing: they would have been refused
+        return {"kept": {}, "has": {}}
     rows = {name: states.rows(name) for name in states.names}
     return {
         "kept": {name: torch.stack(values) for name, (_, values) in rows.items()},
@@ -111,6 +114,8 @@ def _copy_kept(run: Session) -> dict[str, dict[str, Tensor]]:
 def _put_back(run: Session, best: Mapping[str, Any]) -> None:
     """Let clients keep what they kept after the best round; it can be undone like any update of a round."""
     states = run.runtime.states
+    if not isinstance(states, ClientStates):
+        return
     for name in dict.fromkeys([*best["kept"], *states.names]):
         owners = best["has"][name].tolist() if name in best["has"] else []
         before = dict(zip(owners, best["kept"][name], strict=True)) if owners else {}
