@@ -1,13 +1,14 @@
 """How often `coterie diagnose` errs: its level on one population, its power, and the groups that it finds.
 
-    python -m benchmarks.diagnose [--write FILE] [--seconds N] [--kept] [--smoke]
+    python -m benchmarks.diagnose [--write FILE] [--seconds N] [--level] [--kept] [--smoke]
 
 20 clients hold digits, some 62 training images each, dealt anew for every federation. For the level all are draws
 from one population, of the same size or of sizes from a third to all of that. For the power there are groups of the
 same size, whose images are rotated or whose labels are shifted in a share of the samples: this is the strength.
 
 A federation is kept once it has been diagnosed, and is not diagnosed again. All cases fill evenly, so `--seconds`
-can stop at any time; the tables say of how many federations they are. `--kept` diagnoses nothing.
+can stop at any time; the tables say of how many federations they are. `--level` diagnoses nothing but the 400
+federations of one population, and `--kept` none.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ KEPT = PAGE.parent / "diagnose" / "calibration.json"
 BEGIN, END = "<!-- calibration -->", "<!-- end of calibration -->"
 CLIENTS = 20
 ALPHA = 0.05
-SMOKE = {"seconds": 1.0, "kept": False}
+SMOKE = {"seconds": 1.0, "level": False, "kept": False}
 PICTURE = "power"
 Kind = Literal["same", "sizes", "rotated", "shifted"]
 KINDS: Mapping[Kind, str] = {
@@ -72,7 +73,7 @@ class Case:
         return f"{self.kind}, {self.groups} groups, {self.strength:g}, seed {seed}"
 
 
-LEVEL = (Case("same", federations=200), Case("sizes", federations=100))
+LEVEL = (Case("same", federations=200), Case("sizes", federations=200))
 POWER = tuple(
     Case(kind, k, s, federations=30) for kind in ("rotated", "shifted") for k in (2, 4) for s in STRENGTHS
 )
@@ -203,11 +204,13 @@ def main(words: Sequence[str]) -> int:
     parser = Arguments("diagnose", __doc__, SMOKE, KEPT)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page that gets the tables")
     parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N", help="stop after so long")
+    parser.add_argument("--level", action="store_true", help="diagnose federations of one population alone")
     parser.add_argument("--kept", action="store_true", help="diagnose nothing")
     asked = parser.read(words)
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    rows = fill(asked.rows, (*LEVEL, *POWER), diagnose_one, 0.0 if asked.kept else asked.seconds)
+    cases = LEVEL if asked.level else (*LEVEL, *POWER)
+    rows = fill(asked.rows, cases, diagnose_one, 0.0 if asked.kept else asked.seconds)
     if asked.write is None:
         print(f"{level_table(rows)}\n\n{power_table(rows)}")
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.rules.fold import FOLDS, OPTIONS, FoldScores, FoldUpdate, Kind
+from coterie.clients.rules.rule import Rule
 from coterie.grouping.aggregate import group_means
 from coterie.grouping.gains import are_sound
 from coterie.grouping.halves import half_distances
@@ -112,11 +113,11 @@ def cross_fit(
     for fold in range(FOLDS):
         rules = [FoldUpdate(size, fold, passes, number) for number in range(rounds)]
         all_one = np.zeros(len(clients), np.int64)
-        whole = yield from _train(rules, clients, all_one, start, server)
+        whole = yield from train_clipped(rules, clients, all_one, start, server)
         send = {"model": Send.same(whole[0], clients)}
         if groups is not None:
             own = groups[fold // 2]
-            models = yield from _train(rules, clients, own, start.repeat(int(groups.max()) + 1, 1), server)
+            models = yield from train_clipped(rules, clients, own, start.repeat(int(groups.max()) + 1, 1), server)
             send["group"] = Send(models, own)
         rule = FoldScores(size, fold, passes * rounds, TUNING, kind, groups is not None)
         replies: Replies = yield Exchange(clients, rule, send)
@@ -128,10 +129,13 @@ def cross_fit(
     return CrossFit(clients, options, moments, rounds, passes)
 
 
-def _train(
-    rules: list[FoldUpdate], clients: Ids, groups: NDArray[np.int64], models: Tensor, server: ServerView
+def train_clipped(
+    rules: Sequence[Rule], clients: Ids, groups: NDArray[np.int64], models: Tensor, server: ServerView
 ) -> Exchanges[Tensor]:
-    """Return the models `[K, P]` of the groups `[m]` after one round for each rule."""
+    """Return the models `[K, P]` of the groups `[m]` after one round for each rule, in which clients train theirs.
+
+    No update counts for more than one of the median length in its group does.
+    """
     for rule in rules:
         replies: Replies = yield Exchange(clients, rule, {"model": Send(models, groups)})
         if not len(replies):

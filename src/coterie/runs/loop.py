@@ -168,6 +168,8 @@ def _train_and_finish(session: Session, folder: RunFolder) -> Result:
 
 def _has_ended(folder: RunFolder, rounds: int, experiment: Experiment) -> bool:
     """Return whether a run that has finished `rounds` rounds has no more to play by its experiment."""
+    if experiment.training.stop is not None:  # a finished run is one that found its end
+        return True
     wanted = experiment.run.passes
     if wanted is None or rounds >= experiment.run.rounds:
         return rounds >= experiment.run.rounds

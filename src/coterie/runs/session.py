@@ -148,6 +148,11 @@ class Session:
                 f"by which {experiment.method.name} decides with these settings; it must be larger, or clients "
                 "must have more samples"
             )
+        if experiment.training.stop and self._count_unvalidated() == self.server.n:
+            raise BadInput(
+                f"data.validation = {experiment.data.validation:g} leaves every client without validation samples, "
+                "by which training.stop ends the run; it must be larger, or clients must have more samples"
+            )
         self.promise = make_promise(experiment, self.population.samples)
         self.has_batch_norm = engine.batch_norm
         if self.promise is not None and self.has_batch_norm:

@@ -13,7 +13,9 @@ from coterie.clients.engine import dual_perceptron
 from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.batched_steps import Descent
 from coterie.clients.engine.dual_perceptron import Dual
+from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules import Train, Trained, Training
+from coterie.models.layout import Part
 from tests.clients.engine.population import Population, population
 
 COUNTS = (40, 40, 33, 64, 7, 1)
@@ -85,3 +87,58 @@ def test_momentum_stays_with_the_weights(taken: list[int]) -> None:
     some = population(Batched, training, counts=COUNTS, features=FEATURES, hidden=(40,))
     assert np.isfinite([t.loss for t in trained(some)]).all()
     assert not taken
+
+
+@pytest.mark.parametrize(("pull", "hidden"), [(0.5, (40,)), (9.0, (40,)), (25.0, (40, 16)), (0.5, ())])
+def test_weighted_samples_and_a_pull_to_the_start(taken: list[int], pull: float, hidden: tuple[int, ...]) -> None:
+    found, expected = in_both_ways(pull=pull, weighted=True, hidden=hidden)
+    assert taken
+    for a, b in zip(found, expected, strict=True):
+        assert torch.allclose(a.model, b.model, atol=1e-5)
+        assert a.loss == pytest.approx(b.loss, rel=1e-4)
+
+
+def test_a_pull_that_no_step_matches_stays_with_the_weights(taken: list[int]) -> None:
+    found, expected = in_both_ways(pull=10.0)
+    assert not taken
+    assert all(torch.allclose(a.model, b.model, atol=1e-5) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_first_layer_that_does_not_move_is_computed_once(taken: list[int]) -> None:
+    some = people()
+    found, expected = in_both_ways(part=some.layout.last_layers(1), weighted=True)
+    assert taken
+    body = some.layout.tensors[0]
+    for a, b, start in zip(found, expected, some.models, strict=True):
+        assert torch.allclose(a.model, b.model, atol=1e-5)
+        assert torch.equal(body.view(a.model), body.view(start))
+
+
+def test_nobody_depends_on_who_shares_the_kernel() -> None:
+    some = people()
+    weights = [torch.linspace(0.0, 2.0, n) for n in COUNTS]
+    part = some.layout.last_layers(1)
+    for pull, moved in ((0.5, None), (0.0, part)):
+        asked = [Train(m, pull, part=moved, weights=w) for m, w in zip(some.models, weights, strict=True)]
+        whole = some.engine.answer(some.clients, asked)
+        for i, client in enumerate(some.clients):
+            (alone,), expected = some.engine.answer([client], [asked[i]]), whole[i]
+            assert isinstance(alone, Trained)
+            assert isinstance(expected, Trained)
+            assert_same([alone], [expected])
+
+
+def in_both_ways(
+    pull: float = 0.0, part: Part | None = None, *, weighted: bool = False, hidden: tuple[int, ...] = (40,)
+) -> tuple[list[Trained], list[Trained]]:
+    """What clients train together, and what they train one after the other."""
+    found: list[list[Trained]] = []
+    for kind in (Batched, Sequential):
+        training = Training(epochs=3, batch_size=10, lr=0.1)
+        some = population(kind, training, counts=COUNTS, features=FEATURES, hidden=hidden)
+        asked = [
+            Train(m, pull=pull, part=part, weights=torch.linspace(0.0, 2.0, n) if weighted else None)
+            for m, n in zip(some.models, COUNTS, strict=True)
+        ]
+        found.append([f for f in some.engine.answer(some.clients, asked) if isinstance(f, Trained)])
+    return found[0], found[1]

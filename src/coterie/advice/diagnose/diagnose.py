@@ -34,11 +34,13 @@ from coterie.grouping.halves import (
     pairing_test,
     resampled_counts,
 )
+from coterie.grouping.labels import relabel
 from coterie.grouping.recoding import find_recoding
 from coterie.grouping.skew import find_group_skew, find_skew
 from coterie.methods.cross_fit import ROUNDS, choose_passes, cross_fit, place_by_other_half
 from coterie.methods.exchange import Ask, Exchange, Replies
 from coterie.methods.half_models import compare_losses, compare_predictions
+from coterie.methods.likely_places import place_by_likelihood
 from coterie.methods.profiles import gather_profiles
 from coterie.methods.split_halves import GatheredHalves, gather_halves
 from coterie.runs.schema.experiment import Experiment, prepare
@@ -66,6 +68,9 @@ STARTS, DRAWS, RESAMPLES = 4, 999, 20
 """Initial models, random pairings a test, and resamples."""
 MOST_STARTS = 1000
 """Initial models at most; all clients train from each of them."""
+
+FEW = 10
+"""Samples in a half below which distances say too little of where a client belongs."""
 
 NOT_ASKED = (
     "gains were not computed, because batch normalisation would use the samples that models are scored on; take a "
@@ -147,7 +152,7 @@ def diagnose(
             public = server.public is not None and session.population.task.distributes
             most = MOST_CLIENTS if (losses or public or layers) and not is_sketched(server.layout) else 0
             gathered = drive(gather_halves(server.everyone, server, starts, say_start, most), answer_of_halves)
-            found, labels = _conclude(session, gathered, alpha, starts, missing)
+            found, labels, places = _conclude(session, gathered, alpha, starts, missing, answer)
             signals = _find_signals(session, gathered, losses, public, answer)
             if layers and gathered.models is not None:
                 found = replace(found, layers=_find_layers(session, gathered, found, labels))
@@ -156,7 +161,7 @@ def diagnose(
             kinds = _find_kinds(session, gathered, parts, alpha, answer, told)
             found = replace(found, signals=signals, kinds=kinds)
             asked = gains and not session.has_batch_norm
-            pay = _find_gains(session, gathered, found, labels, answer, progress) if asked else None
+            pay = _find_gains(session, gathered, found, labels, places, answer, progress) if asked else None
             unlearnt = _judge_learning(session, pay) if asked and gathered.size else ""
             notes = (*_note_invented_clients(experiment), *found.notes)
             if gains and not asked:
@@ -372,15 +377,25 @@ def _find_gains(
     gathered: GatheredHalves,
     found: Diagnosis,
     labels: NDArray[np.int64],
+    places: NDArray[np.int64],
     answer: Callable[[Ask], Replies | Tensor | None],
     progress: Callable[[str], None],
 ) -> Pay | None:
-    """Return who gains by what; None where nobody has samples enough."""
+    """Return who gains by what; None where nobody has samples enough.
+
+    Args:
+        session: asks the clients.
+        gathered: who they are `[r]`.
+        found: what is known of them.
+        labels: their groups `[r]`.
+        places: the same by the samples outside each half `[2, r]`, for scores on that half.
+        answer: answers for the clients.
+        progress: is told each fold.
+    """
     server, clients = session.server, gathered.clients
     if not gathered.size or not len(clients):
         return None
     grouped = found.has_structure and not found.all_differ
-    groups = place_by_other_half(gathered.products, labels) if grouped else None
     training, kind = session.experiment.training, choose_kind(session.population.task)
     passes = choose_passes(server.samples[clients], training.batch_size, training.epochs)
 
@@ -388,7 +403,7 @@ def _find_gains(
         progress(f"fold {done} of {FOLDS}: all clients have scored the models that were trained without it")
 
     fit = drive(
-        cross_fit(clients, groups, server, gathered.size, passes, kind, ROUNDS, say_fold),
+        cross_fit(clients, places if grouped else None, server, gathered.size, passes, kind, ROUNDS, say_fold),
         answer,
     )
     names = np.array(session.federation.names, dtype=object)[clients]
@@ -397,9 +412,14 @@ def _find_gains(
 
 
 def _conclude(
-    session: Session, gathered: GatheredHalves, alpha: float, starts: int, missing: dict[int, str]
-) -> tuple[Diagnosis, NDArray[np.int64]]:
-    """Return what the gathered halves say, and the groups `[r]`."""
+    session: Session,
+    gathered: GatheredHalves,
+    alpha: float,
+    starts: int,
+    missing: dict[int, str],
+    answer: Callable[[Ask], Replies | Tensor | None],
+) -> tuple[Diagnosis, NDArray[np.int64], NDArray[np.int64]]:
+    """Return what the halves say, the groups `[r]`, and the same by the samples outside each half `[2, r]`."""
     server, names = session.server, np.array(session.federation.names, dtype=object)
     clients, tested = gathered.clients, gathered.tested
     for client in np.setdiff1d(server.everyone, [*clients, *gathered.turned_round]).tolist():
@@ -412,8 +432,11 @@ def _conclude(
     )
     found = find_groups(products, alpha, server.stream("pairings"), DRAWS, tested)
     several = found.count > 1 and not found.all_differ
+    labels, places = found.labels, np.stack([found.labels] * 2)
+    if several:
+        labels, places = _place(session, gathered, labels, answer)
     shares = (
-        membership_shares(products, found.labels, server.stream("memberships"), RESAMPLES)
+        membership_shares(products, labels, server.stream("memberships"), RESAMPLES)
         if several
         else np.eye(found.count)[found.labels]
     )
@@ -422,7 +445,7 @@ def _conclude(
         rows = np.stack([2 * np.flatnonzero(tested), 2 * np.flatnonzero(tested) + 1], 1).ravel()
         counts = resampled_counts(products[:, rows[:, None], rows], alpha, server.stream("resamples"), RESAMPLES)
         resampled = tuple(counts.tolist())
-    groups, members = make_groups(tuple(names[clients]), found.labels, shares, tested)
+    groups, members = make_groups(tuple(names[clients]), labels, shares, tested)
     true_groups = session.federation.true_groups if isinstance(session.federation, Federation) else None
     diagnosis = Diagnosis(
         server.n,
@@ -439,14 +462,36 @@ def _conclude(
         resampled,
         None
         if true_groups is None or not len(clients)
-        else float(adjusted_rand_score(true_groups[clients], found.labels)),
+        else float(adjusted_rand_score(true_groups[clients], labels)),
         tuple(names[clients[~tested]]),
         tuple(names[gathered.turned_round]),
         {str(names[client]): reason for client, reason in sorted(missing.items())},
         tuple(session.population.notes),
         distances=_find_distances(products),
     )
-    return diagnosis, found.labels
+    return diagnosis, labels, places
+
+
+def _place(
+    session: Session,
+    gathered: GatheredHalves,
+    labels: NDArray[np.int64],
+    answer: Callable[[Ask], Replies | Tensor | None],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the groups `[r]`, and these by the samples outside each half `[2, r]`.
+
+    Distances of halves of a few samples place clients badly. Linear models are trained in no time, so that these
+    clients can go where their samples are most likely.
+    """
+    clients, server = gathered.clients, session.server
+    if gathered.size >= FEW or len(server.layout.layers) > 1:
+        return labels, place_by_other_half(gathered.products, labels)
+    found, places = drive(place_by_likelihood(clients, labels, server, gathered.size), answer)
+    if len(np.unique(found)) == 1:
+        return labels, place_by_other_half(gathered.products, labels)
+    numbers = np.full(int(max(found.max(), places.max())) + 1, -1)
+    numbers[found] = relabel(found)
+    return relabel(found), np.where(numbers[places] < 0, relabel(found), numbers[places])
 
 
 def _note_invented_clients(experiment: Experiment) -> tuple[str, ...]:

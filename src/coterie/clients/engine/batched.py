@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,7 +52,13 @@ from coterie.clients.engine.minibatches import (
 )
 from coterie.clients.engine.perceptron import Perceptron, allocate_rows, cross_entropy, round_up
 from coterie.clients.engine.sequential import NO_CLASSES, Sequential
-from coterie.clients.engine.solver import initial_memory, is_plain_sgd, tensors_to_train
+from coterie.clients.engine.solver import (
+    initial_memory,
+    is_plain_sgd,
+    split_pull,
+    takes_plain_steps,
+    tensors_to_train,
+)
 from coterie.clients.engine.vectorised import Vectorised
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.minibatch import LINE, Samples
@@ -140,7 +147,7 @@ class Batched(Engine):
             # Clients with the most minibatches come first, so that those still at work are the first rows.
             members.sort(key=lambda i: -counts[i])
             first = jobs[members[0]][2][0]
-            most = self._clients_per_kernel(requests[members[0]], first)
+            most = self._clients_per_kernel(clients[members[0]], requests[members[0]], first)
             chunks = split_evenly(len(members), most, self._model.worthwhile)
             for rows in chunks:
                 some = members[rows]
@@ -191,13 +198,14 @@ class Batched(Engine):
             return None
         if self.example_privacy is not None:
             return None
+        room = self._dual_room(client, request, count)
         return (
             padded_width(count, self.training.batch_size),
-            self._dual_room(request, count),
+            room,
             client.round,
             request.epochs,
             request.part,
-            bool(request.pull),
+            bool(request.pull) if room is None else request.pull,
             request.linear is None,
             request.lr,
             objective,
@@ -222,10 +230,10 @@ class Batched(Engine):
             return None
         return padded_width(count, EVALUATION_WIDTH), request.split
 
-    def _clients_per_kernel(self, request: Request, inputs: Tensor) -> int:
+    def _clients_per_kernel(self, client: Client, request: Request, inputs: Tensor) -> int:
         """How many clients share a kernel for a request about such inputs."""
         if self._dual is not None and isinstance(request, Train):
-            room = self._dual_room(request, len(inputs))
+            room = self._dual_room(client, request, len(inputs))
             if room is not None:
                 return self._dual.chunk(room)
         return self._chunk(tuple(inputs.shape[1:]))
@@ -248,15 +256,16 @@ class Batched(Engine):
             [rng.permutation(n) for rng, n in zip(rngs, counts, strict=True)] for _ in range(self._epochs(first))
         ]
         entries = tensors_to_train(self.layout, first.part)
-        lr = self.training.lr_at(jobs[0][0].round) if first.lr is None else first.lr
+        lr = self._lr(jobs[0][0], first)
         memories = [initial_memory(r, self.training, self.layout) for r in requests]
         for request, count in zip(requests, counts, strict=True):
             check_weights(request, count)
         weights = None if first.weights is None else [r.weights for r in requests if r.weights is not None]
         task = Descent([c.id for c, *_ in jobs], held, stack, blocks, orders, entries, lr, weights)
-        room = self._dual_room(first, counts[0])
+        room = self._dual_room(jobs[0][0], first, counts[0])
         if self._dual is not None and room is not None:
-            means = self._dual.descend(task, room, self.data.classes)
+            short, kept = split_pull(self.training, lr, first.pull)
+            means = self._dual.descend(replace(task, lr=short, kept=kept), room, self.data.classes)
         elif isinstance(self._model, Perceptron) and self._is_plain(first):
             means = descend_plainly(self._model, self.layout, task, self.data.classes)
         else:
@@ -293,14 +302,18 @@ class Batched(Engine):
     def _epochs(self, request: Train) -> int:
         return self.training.epochs if request.epochs is None else request.epochs
 
-    def _dual_room(self, request: Train, count: int) -> int | None:
-        """Room for a client's samples where the first layer is trained in its dual form."""
-        if self._dual is None or not self._is_plain(request):
+    def _lr(self, client: Client, request: Train) -> float:
+        return self.training.lr_at(client.round) if request.lr is None else request.lr
+
+    def _dual_room(self, client: Client, request: Train, count: int) -> int | None:
+        """Room for a client's samples where the first layer is trained in its dual form, or stays as it is."""
+        if self._dual is None or not (self.data.task.plain and takes_plain_steps(self.training, request)):
             return None
-        entries = tensors_to_train(self.layout, request.part)
-        lowest = all(e in entries for e in self.layout.tensors[:2])
+        lowest = [e in tensors_to_train(self.layout, request.part) for e in self.layout.tensors[:2]]
         on_cpu = request.start.device.type == "cpu"
-        return self._dual.room(count, self._epochs(request)) if lowest and on_cpu else None
+        lr, _ = split_pull(self.training, self._lr(client, request), request.pull)
+        possible = all(lowest) == any(lowest) and on_cpu and lr < inf
+        return self._dual.room(count, self._epochs(request), all(lowest)) if possible else None
 
     def _losses(self, jobs: Sequence[Job[Losses]]) -> list[Tensor]:
         counts = [count_samples(r, held) for _, r, held in jobs]

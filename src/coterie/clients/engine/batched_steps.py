@@ -37,6 +37,8 @@ class Descent:
     lr: float
     weights: Sequence[Tensor] | None = None
     """Each client's weights of its samples."""
+    kept: float = 1.0
+    """What a step leaves of the way that a model has gone, before it goes on."""
 
     @cached_property
     def shares(self) -> Tensor:
@@ -65,11 +67,11 @@ class Steps:
         picks: where the samples of each step lie, `[steps, n, >= width]`.
     """
 
-    def __init__(self, task: Descent, picks: Tensor, labels: Tensor, classes: int) -> None:
+    def __init__(self, task: Descent, picks: Tensor, labels: Tensor, classes: int, shares: Tensor) -> None:
         self._task, self.picks = task, picks.transpose(0, 1).contiguous()
-        some = self.picks[..., : task.shares.shape[2]]
+        some = self.picks[..., : shares.shape[2]]
         self._labels = labels.index_select(0, some.flatten()).view(*some.shape, 1)
-        self._shares = task.shares.transpose(0, 1).unsqueeze(3).contiguous()
+        self._shares = shares.transpose(0, 1).unsqueeze(3).contiguous()
         self._logits = self._shares.new_empty(*some.shape, round_up(classes, LINE))
         self._targets = torch.zeros_like(self._logits).scatter_(3, self._labels, self._shares)
 
@@ -85,6 +87,8 @@ class Steps:
         """Each client's mean loss over its samples `[n]`, NaN where there were none."""
         log = self._logits.log_softmax(3).gather(3, self._labels).squeeze(3)
         weights = self._task.blocks.weights
+        if self._task.weights is not None:
+            log *= self._shares.squeeze(3) * self._task.blocks.sizes.T.unsqueeze(2)
         each = torch.where(weights.transpose(0, 1) > 0, log, 0.0).sum(2)
         total = torch.zeros(len(weights), device=weights.device)
         for losses in each:  # one after the other: nobody's digits depend on how many steps others take
@@ -99,7 +103,7 @@ def descend_plainly(model: Perceptron, layout: Layout, task: Descent, classes: i
     first = cache(lambda rows: [layer.first(rows) for layer in layers])
     steps = None
     for order in task.orders:
-        steps = Steps(task, task.blocks.picks(pool, order), pool.labels, classes)
+        steps = Steps(task, task.blocks.picks(pool, order), pool.labels, classes, task.shares)
         for s, _, rows, width in task.blocks:
             steps.take(first(rows), pool.inputs(steps.picks[s, :rows], width), s)
     join_layers(layout, layers, task.stack)

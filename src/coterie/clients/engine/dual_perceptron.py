@@ -43,16 +43,17 @@ class Dual:
         self._kept: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
         self._size = 0
 
-    def room(self, samples: int, epochs: int) -> int | None:
+    def room(self, samples: int, epochs: int, moves: bool) -> int | None:
         """The samples for which a client gets room, a power of two; None where the weights are cheaper.
 
-        A client's inner products take `n² d` multiplications, unless they were kept, and each epoch `2 n d h` in
-        the weights. It goes by the client's own numbers alone: whoever trains it, and whatever was kept, chooses
-        the same.
+        In terms of samples, a layer that does not move takes `n d h` multiplications in all, and not in every
+        epoch. Of one that moves, a client's inner products take `n² d`, unless they were kept, and each epoch in
+        the weights `2 n d h`. It goes by the client's own numbers alone: whoever trains it, and whatever was kept,
+        chooses the same.
         """
         room = max(32, 1 << max(samples - 1, 0).bit_length())
-        pays = 0 < samples <= 2 * epochs * self._units and room <= self._features
-        return room if pays else None
+        pays = samples <= 2 * epochs * self._units and room <= self._features if moves else epochs > 1
+        return room if pays and samples > 0 else None
 
     def chunk(self, room: int) -> int:
         """How many clients one kernel takes, so that what it touches in a step stays in the cache."""
@@ -63,13 +64,16 @@ class Dual:
         """Train, in place; the means `[n]` of the last epoch's losses.
 
         Args:
-            task: plain steps, at least one epoch of them, in which the whole first layer moves.
+            task: plain steps, at least one epoch of them, in which the whole first layer moves, or nothing of it.
             room: the samples for which each client gets room.
             classes: how many there are.
         """
         held, stack, layout = task.held, task.stack, self._layout
         weight, bias, *_ = (e.views(stack) for e in layout.tensors)
+        moves = layout.tensors[0] in task.entries
         layers = split_layers(layout, stack, task.entries, lowest=1)
+        pulled = task.kept != 1
+        anchors = split_layers(layout, stack, task.entries, lowest=1) if pulled else []
         first = cache(lambda rows: [layer.first(rows) for layer in layers])
         inputs = [align(self._model.prepare(x)) for x, _ in held]
         units = round_up(self._units, LINE)
@@ -78,21 +82,32 @@ class Dual:
         for row, (x, (_, y)) in enumerate(zip(inputs, held, strict=True)):
             given[row, : len(x), : self._units] = product(x, weight[row], bias[row])
             labels[row, : len(x)] = y
-        grams = torch.stack([self._gram(*each, room) for each in zip(task.clients, held, inputs, strict=True)])
+        people = zip(task.clients, held, inputs, strict=True)
+        grams = torch.stack([self._gram(*each, room) for each in people]) if moves else None
         found = torch.zeros(len(held), room, units)
         begins = np.arange(len(held))[:, None, None] * room
         for order in task.orders:
-            steps = Steps(task, torch.from_numpy(task.blocks.places(order) + begins), labels.flatten(), classes)
+            places = torch.from_numpy(task.blocks.places(order) + begins)
+            steps = Steps(task, places, labels.flatten(), classes, task.shares_of(order))
             everything = steps.picks.flatten()
-            k, z = (t.flatten(0, 1).index_select(0, everything) for t in (grams, given))
-            k, z = (t.view(*steps.picks.shape, -1) for t in (k, z))
-            for s, _, rows, _ in task.blocks:
-                x = z[s, :rows].baddbmm_(k[s, :rows], found[:rows])
-                delta = steps.take(first(rows), x.relu_() if layers else x, s, below=True)
-                picks = steps.picks[s, :rows].flatten()
-                found.view(-1, units).index_add_(0, picks, delta.view(-1, units), alpha=-task.lr)
+
+            def pick(table: Tensor, of: Tensor = steps.picks, places: Tensor = everything) -> Tensor:
+                return table.flatten(0, 1).index_select(0, places).view(*of.shape, -1)
+
+            z, k = pick(given), None if grams is None else pick(grams)
+            for s, active, rows, _ in task.blocks:
+                x = z[s, :rows] if k is None else z[s, :rows].baddbmm_(k[s, :rows], found[:rows])
+                delta = steps.take(first(rows), x.relu_() if layers else x, s, below=moves)
+                if pulled:
+                    found[:active] *= task.kept
+                    for layer, anchor in zip(layers, anchors, strict=True):
+                        layer.first(active).shrink_to(anchor.first(active), task.kept)
+                if moves:
+                    picks = steps.picks[s, :rows].flatten()
+                    step = -task.lr * task.kept
+                    found.view(-1, units).index_add_(0, picks, delta.view(-1, units), alpha=step)
         join_layers(layout, layers, stack, lowest=1)
-        for row, x in enumerate(inputs):
+        for row, x in enumerate(inputs if moves else ()):
             moved = found[row, : len(x), : self._units]
             add_product(weight[row], moved, x)
             bias[row] += moved.sum(0)

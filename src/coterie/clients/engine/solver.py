@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import torch
 from torch import Tensor
@@ -98,12 +99,28 @@ class Solver:
             torch._foreach_copy_(self._parameters, torch._foreach_add(self._anchor, away, alpha=self._shrink))
 
 
-def is_plain_sgd(training: Training, request: Train) -> bool:
-    """Whether training is plain steps down the cross-entropy, one a minibatch, and nothing is remembered."""
+def takes_plain_steps(training: Training, request: Train) -> bool:
+    """Whether steps go down the cross-entropy, with weights and a pull to the start at most; none is remembered."""
     remembers = training.optimizer == "adam" or training.momentum
-    adds = training.weight_decay or request.pull or request.linear is not None or request.clip
-    other = request.objective is not None or request.weights is not None
-    return not (remembers or adds or other)
+    adds = training.weight_decay or request.linear is not None or request.clip
+    elsewhere = request.pull and request.anchor is not None
+    return not (remembers or adds or elsewhere or request.objective is not None)
+
+
+def is_plain_sgd(training: Training, request: Train) -> bool:
+    """Whether steps go down the cross-entropy of equal samples, nothing is added, and no step is remembered."""
+    return takes_plain_steps(training, request) and not request.pull and request.weights is None
+
+
+def split_pull(training: Training, lr: float, pull: float) -> tuple[float, float]:
+    """Return `lr'` and a factor: a step of lr' without the pull, and then all that is left of `w - anchor` by it.
+
+    It is the step with the pull, explicit or implicit. Where lr pull is 1, there is none such, and lr' is infinite.
+    """
+    if overshoots(training, lr, pull):
+        return lr, 1 / (1 + lr * pull)
+    kept = 1 - lr * pull
+    return (lr / kept if kept else inf), kept
 
 
 def initial_memory(request: Train, training: Training, layout: Layout) -> Tensor | None:

@@ -57,6 +57,14 @@ class Layer:
         if self.moves[1]:
             self.bias.sub_(delta.sum(1), alpha=lr)
 
+    def shrink_to(self, anchor: Layer, kept: float) -> None:
+        """Leave the share `kept` of how far it is from another one, in what moves."""
+        for own, other, moves in zip(
+            (self.weight, self.bias), (anchor.weight, anchor.bias), self.moves, strict=True
+        ):
+            if moves:
+                own.mul_(kept).add_(other, alpha=1 - kept)
+
     def first(self, rows: int) -> Layer:
         """That of the first models."""
         return self if rows == len(self.weight) else Layer(self.weight[:rows], self.bias[:rows], self.moves)

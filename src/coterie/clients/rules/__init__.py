@@ -19,6 +19,7 @@ from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.rules.fold import FoldScores, FoldUpdate
 from coterie.clients.rules.gaussian import ClassGaussians, EvaluateDraws, GaussianUpdate
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient, SendGradient
+from coterie.clients.rules.group_places import GroupPlaces
 from coterie.clients.rules.half_data import HalfDirections
 from coterie.clients.rules.invariant import Invariant, InvariantUpdate, OwnPriorUpdate
 from coterie.clients.rules.latent_moments import LatentMoments
@@ -89,6 +90,7 @@ __all__ = [
     "FullGradient",
     "GaussianUpdate",
     "Gradients",
+    "GroupPlaces",
     "GroupShares",
     "HalfDirections",
     "HalfProfiles",

@@ -30,6 +30,13 @@ class Training(Section):
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum inside a round (SGD)")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="L2 penalty's factor in every gradient")] = 0.0
     optimizer: Annotated[Literal["sgd", "adam"], Field(description="the local solver")] = "sgd"
+    stop: Annotated[
+        Literal["validation"] | None,
+        Field(
+            description="end the run when the clients' validation loss has not fallen for 5 rounds, with the "
+            "models of the best round; run.rounds is then the largest number of rounds; without it, all are played"
+        ),
+    ] = None
     precision: Annotated[
         Precision,
         Field(description="arithmetic of training: float32, or bfloat16 with float32 models (faster, less exact)"),

@@ -56,7 +56,7 @@ class Hook:
         return replies
 
     def round_played(self, result: RoundResult) -> None:
-        """Look at the state that the method's round returned, before it is evaluated; what is logged is kept."""
+        """Look at the state that the method's round returned, or replace it; what is logged is kept."""
 
     def round_ended(self, result: RoundResult) -> None:
         """Remember a round, which is in the run's tables now. What happened before this may have been cut off."""

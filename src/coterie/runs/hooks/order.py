@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from coterie.runs.hooks.attack import Hostile
 from coterie.runs.hooks.divergence import Divergence
+from coterie.runs.hooks.early_stopping import EarlyStopping
 from coterie.runs.hooks.group_traits import DescribeGroups
 from coterie.runs.hooks.hook import Hook
 from coterie.runs.hooks.intervals import Intervals
@@ -27,6 +28,7 @@ ORDER: tuple[type[Hook], ...] = (
     Hostile,
     Screening,  # of what hostile clients send, as of anything
     CountFailures,  # also those of clients whose updates were screened out
+    EarlyStopping,  # before anybody looks at the state, which may become that of an earlier round
     LocalModels,  # of what counts
     DescribeGroups,
     ModelSketches,

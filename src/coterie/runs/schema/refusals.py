@@ -313,6 +313,24 @@ def _refuse_unmeasured(data: Data, evaluation: Evaluation) -> Iterator[str]:
         yield f"data.validation = 0 is not possible with evaluation.on = {evaluation.on!r}; it must be above 0"
 
 
+def _refuse_stop(training: Training, data: Data, evaluation: Evaluation, privacy: Privacy) -> Iterator[str]:
+    """Say where a run cannot end by its validation loss, or cannot return to an earlier round."""
+    if training.stop is None:
+        return
+    if not data.validation:
+        yield f"data.validation = 0 is not possible with training.stop = {training.stop!r}; it must be above 0"
+    if evaluation.evaluated == "local":
+        yield (
+            f"evaluation.evaluated = 'local' is not possible with training.stop = {training.stop!r}, which returns "
+            "to what the method served in an earlier round; it must be served"
+        )
+    if privacy.kind:
+        yield (
+            f"training.stop = {training.stop!r} is not possible with privacy, because losses on validation samples "
+            "would decide without noise; leave it out"
+        )
+
+
 def too_many_pairs(choice: MethodChoice, method: Method[Any], clients: int, run: Run, scale: Scale) -> list[str]:
     """Return why a method cannot have a matrix between so many clients, one sentence; nothing where it can."""
     pairs = method.needs.pairs
@@ -436,6 +454,7 @@ RULES: tuple[Callable[..., Iterable[str]], ...] = (
     _refuse_task,
     _refuse_task_of_own,
     _refuse_unmeasured,
+    _refuse_stop,
     too_many_pairs,
     _refuse_trusted,
     _refuse_aggregation,

@@ -378,7 +378,7 @@ class Comparison:
         found = Experiment.from_tables(whole)
         if not self.refit or found.evaluation.on == "validation" or build_method(found.method).needs.validation:
             return found
-        if _tests_beside_training(found.data):
+        if _tests_beside_training(found.data) or found.training.stop is not None:
             return found
         return found.updated({"data.validation": 0.0})  # the test samples stay the same
 
