@@ -107,7 +107,9 @@ def test_who_vanishes_was_sent_something_and_sends_nothing(runtime: Runtime) -> 
     for number in range(1, 9):
         runtime.begin_round(number)
         assert runtime.ledger.rows == []
-        replies = ask(runtime, Exchange(EVERYONE, Echo(), {"model": Send.same(torch.zeros(8), EVERYONE)}))
+        replies = ask(
+            runtime, Exchange(EVERYONE, Echo(), {"model": Send.same(torch.zeros(runtime.layout.size), EVERYONE)})
+        )
         ways = [(client, way) for client, way, _, _ in runtime.ledger.rows]
         assert {client for client, way in ways if way == "down"} == set(EVERYONE)
         assert {client for client, way in ways if way == "up"} == set(replies.clients)

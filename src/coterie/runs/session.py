@@ -376,8 +376,7 @@ class Session:
 
         `last` is for methods that end in an adaptation: whether no round follows.
         """
-        with one_thread():  # others would only wait for the workers' cores
-            return evaluation.evaluate(self, state, last)
+        return evaluation.evaluate(self, state, last)
 
     @property
     def expected(self) -> int:
@@ -405,9 +404,8 @@ class Session:
         self._is_whole = False
         self.state, self.groups = result.state, groups
         self.runtime.states.commit()
-        with one_thread():
-            for hook in self.hooks:
-                hook.round_ended(result)
+        for hook in self.hooks:
+            hook.round_ended(result)
         self._passes.append(result.passes)
         self.done, self._is_whole = result.number, True
         return row

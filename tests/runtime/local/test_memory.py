@@ -47,7 +47,8 @@ for number in range(1, 4):
     runtime.begin_round(number)
     def answer(ask):
         global peak
-        reply = runtime.answer(ask if sums else replace(ask, reduce={}))
+        wanted = {name: replace(reduce, row_limit=float("inf")) for name, reduce in ask.reduce.items()}
+        reply = runtime.answer(replace(ask, reduce=wanted if sums else {}))
         peak = max(peak, memory())
         return reply
     clients = np.sort(np.random.default_rng(number).permutation(n)[:m])

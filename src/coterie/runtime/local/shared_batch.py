@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -283,7 +284,10 @@ class QuestionWriter:
             if places[i] is None:
                 mine = self._inbox[end : end + values.numel()].view(values.shape)
                 end += values.numel()
-                places[i] = self._place(mine.copy_(values))
+                np.copyto(
+                    mine.numpy(), values.detach().numpy()
+                )  # PyTorch's threads would wait for the workers' cores
+                places[i] = self._place(mine)
         return [place for place in places if place is not None]
 
     def _place(self, values: Tensor) -> Place:
