@@ -27,8 +27,9 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 from unittest.mock import patch
@@ -37,7 +38,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from benchmarks.measuring import arguments, measured, median, ratios, write
@@ -111,22 +112,38 @@ def federation(case: Case) -> Federation:
     return Federation("noise", inputs, labels, 10, bounds, names, None, None, None)
 
 
+Step = Callable[[Tensor, Tensor], None]
+"""Trains on the inputs and labels of a minibatch."""
+
+
+def sgd(model: nn.Module, lr: float = 0.01, *, bf16: bool = False) -> Step:
+    """Return a step of `torch.optim.SGD`, in bfloat16 by autocast if asked."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimizer.zero_grad()
+        with torch.autocast(x.device.type, torch.bfloat16) if bf16 else nullcontext():
+            loss = cross_entropy(model(x), y)
+        torch.autograd.backward(loss)
+        optimizer.step()
+
+    return step
+
+
+def epoch(steps: Sequence[Step], inputs: Tensor, labels: Tensor, batch: int) -> None:
+    """Give all samples, in a fresh order, to the steps: a minibatch to each in turn."""
+    order = torch.randperm(len(labels), device=labels.device)
+    for number, a in enumerate(range(0, len(labels), batch)):
+        rows = order[a : a + batch]
+        steps[number % len(steps)](inputs[rows], labels[rows])
+
+
 def plain(case: Case, samples: int) -> Callable[[int], None]:
     """A training loop without clients: one epoch over so many samples at a batch size."""
     model, _ = build(case.network, case.settings, case.features, 10, 0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = sgd(model)
     inputs, labels = torch.randn(samples, *case.features), torch.randint(10, (samples,))
-
-    def once(batch: int) -> None:
-        order = torch.randperm(samples)
-        for a in range(0, samples, batch):
-            rows = order[a : a + batch]
-            optimizer.zero_grad()
-            loss = cross_entropy(model(channels_first(inputs[rows])), labels[rows])
-            torch.autograd.backward(loss)
-            optimizer.step()
-
-    return once
+    return partial(epoch, [lambda x, y: step(channels_first(x), y)], inputs, labels)
 
 
 def _serve(pipe: Connection, threads: int) -> None:

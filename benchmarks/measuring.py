@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,18 @@ def machine() -> dict[str, Any]:
     }
 
 
-def measured(ways: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each way `[repeats]`, timed in turn; one more run of each, the first, is not counted."""
+def measured(
+    ways: Mapping[str, Callable[[], None]], repeats: int, most_seconds: float = inf
+) -> dict[str, list[float]]:
+    """Seconds of each way `[repeats]`, timed in turn; one more run of each, the first, is not counted.
+
+    After `most_seconds` no turn begins but the first that counts.
+    """
     found: dict[str, list[float]] = {name: [] for name in ways}
+    end = time.perf_counter() + most_seconds
     for repeat in range(repeats + 1):
+        if repeat > 1 and time.perf_counter() > end:
+            break
         for name, once in ways.items():
             start = time.perf_counter()
             once()

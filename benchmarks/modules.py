@@ -28,8 +28,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
+from benchmarks.engine import epoch, sgd
 from benchmarks.measuring import arguments, measured, median, ratios, write
 from coterie.clients.data.federation import Federation
 from coterie.clients.engine.choice import choose_engine
@@ -222,26 +222,20 @@ def make_engine(case: Case, data: Federation, wanted: str, **settings: int) -> E
 
 def make_ways(case: Case) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return the plain loop and the engine, each of which trains one client for one epoch."""
-    data, count = make_data(case, 1), case.batch * case.steps
+    data = make_data(case, 1)
     inputs, labels = data.inputs, data.labels
     engine = make_engine(case, data, "auto")
     client = engine.client(Order(0, 1, LocalUpdate(), {}), {})
     start = engine.initial.clone()
 
     module = case.module()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    steps = [sgd(module)]
     # A signal reaches a module as it is stored, where that is what it takes; images with the channels first.
     laid_out = channels_first(inputs).contiguous() if len(case.features) > 2 else inputs
 
     def plain() -> None:
         module.train()
-        order = torch.randperm(count)
-        for a in range(0, count, case.batch):
-            picked = order[a : a + case.batch]
-            optimizer.zero_grad()
-            loss = cross_entropy(module(laid_out[picked]), labels[picked])
-            torch.autograd.backward(loss)
-            optimizer.step()
+        epoch(steps, laid_out, labels, case.batch)
 
     def ours() -> None:
         (found,) = engine.answer([client], [Train(start)])

@@ -112,9 +112,8 @@ WAYS = {
 SMOKE = {"repeats": 1, "workloads": ["W2"], "ways": [way for way in WAYS if way != "coterie bf16"]}
 
 
-def experiment(name: str) -> coterie.Experiment:
+def experiment(sections: Mapping[str, Any]) -> coterie.Experiment:
     """A workload as an experiment of Coterie."""
-    _, sections = WORKLOADS[name]
     return coterie.Experiment(
         data={"split": "iid", "validation": 0.0, **sections["data"]},
         network=sections["network"],
@@ -394,7 +393,8 @@ def main() -> None:
     ways = {way: python for way, python in pythons.items() if python is not None}
     rows = []
     for name in given.workloads:
-        whole = shrink(experiment(name)) if given.smoke else experiment(name)
+        whole = experiment(WORKLOADS[name][1])
+        whole = shrink(whole) if given.smoke else whole
         found = compared(name, whole, ways, given.repeats, tune=not given.smoke)
         console.print(shown(name, found))
         rows += found

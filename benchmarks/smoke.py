@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from coterie.runs.schema.experiment import Experiment
@@ -100,13 +101,20 @@ def pick_two(cells: list[T]) -> list[T]:
     return cells[:: max(1, len(cells) - 1)]
 
 
-def write_images(folder: Path) -> None:
-    """Make `mnist` and `fashion-mnist`, equal ones, in which each class is a pattern of its own under noise."""
+def make_images(count: int, side: int, channels: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return byte images `[count, side, side, channels]` of ten classes, each a pattern of its own under noise."""
     rng = np.random.default_rng(0)
-    labels = np.arange(IMAGES, dtype=np.uint8) % 10
-    images = rng.integers(0, 200, (10, 4, 4), np.uint8)[labels].repeat(7, axis=1).repeat(7, axis=2)
+    labels = np.arange(count, dtype=np.uint8) % 10
+    images = rng.integers(0, 200, (10, 4, 4, channels), np.uint8)[labels]
+    images = images.repeat(side // 4, axis=1).repeat(side // 4, axis=2)
     images += rng.integers(0, 56, images.shape, np.uint8)
-    for what, values in (("images-idx3", images), ("labels-idx1", labels)):
+    return images, labels
+
+
+def write_images(folder: Path) -> None:
+    """Make `mnist` and `fashion-mnist`, of equal images."""
+    images, labels = make_images(IMAGES, 28, 1)
+    for what, values in (("images-idx3", images[..., 0]), ("labels-idx1", labels)):
         head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">i4").tobytes()
         packed = gzip.compress(head + values.tobytes(), compresslevel=1)
         for name, half in product(("mnist", "fashion-mnist"), ("train", "t10k")):

@@ -24,6 +24,7 @@ from benchmarks import (
     diagnose_signals,
     diagnose_truth,
     document,
+    gpu,
     measuring,
     planted,
 )
@@ -44,7 +45,8 @@ def page_of(folder: Path) -> str:
 
 
 def test_the_committed_page_is_that_of_the_committed_numbers() -> None:
-    assert document.PAGE.read_text("utf-8") == page_of(document.KEPT)
+    text = document.PAGE.read_text("utf-8")
+    assert text == page_of(document.KEPT) == gpu.page(text, gpu.read_rows(gpu.KEPT))
 
 
 def test_the_readme_has_the_speeds_of_the_committed_numbers() -> None:
@@ -125,6 +127,32 @@ def test_a_command_of_the_docs_runs_and_keeps_nothing(
         text = page_of(tmp_path)
         assert text.count("Not measured yet") == len(SECTIONS) - 1
         assert f"Measured by `python -m benchmarks.{name}" in text
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(sys.platform != "linux", reason="the fixture restores what only Linux has")
+@pytest.mark.usefixtures("process_restored")
+def test_the_benchmark_of_a_gpu_goes_on_where_it_was_and_times_no_wrong_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(name: str) -> int:
+        words = ["--device", "cpu", "--only", "W2", "--repeats", "1", "--rows", str(tmp_path / name)]
+        monkeypatch.setattr(sys, "argv", ["gpu", *words])
+        return gpu.main()
+
+    assert play("rows.jsonl") == 0
+    checked, *rows = gpu.read_rows(tmp_path / "rows.jsonl")
+    assert 0 < checked["largest_difference"] <= gpu.ALLOWED
+    timed = {(row["way"], row["precision"]) for row in rows if row.get("seconds", 0) > 0}
+    assert timed == {(way, precision) for way in ("coterie", "plain") for precision in ("fp32", "bf16")}
+    assert play("rows.jsonl") == 0
+    assert gpu.read_rows(tmp_path / "rows.jsonl") == [checked, *rows]
+    text = document.PAGE.read_text("utf-8")
+    assert gpu.page(text, rows) == gpu.page(text, [])  # a processor that stands in tells nothing of a GPU
+    assert "H100" in gpu.page(text, [{**row, "on": "H100"} for row in rows])
+    monkeypatch.setattr(gpu, "ALLOWED", 0.0)
+    assert play("refused.jsonl") == 1
+    assert [row["timed"] for row in gpu.read_rows(tmp_path / "refused.jsonl")] == [False]
 
 
 def judged(middle: float, least: float, most: float, bar: float, reaches: Reaches = ge) -> str:

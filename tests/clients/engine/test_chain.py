@@ -111,6 +111,17 @@ def test_gradients_in_bfloat16_are_near(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(again, expected, strict=True))
 
 
+def test_in_bfloat16_tokens_stay_what_they_are() -> None:
+    network = nn.Sequential(nn.Embedding(1000, 4), nn.Flatten(), nn.Linear(8, 3))
+    layout = Layout.of(network)
+    vector = layout.flatten(network)
+    layout.bind(network, vector)
+    _, (embedding, *_) = Chain(network, layout, vector, "bf16").gradients(
+        torch.tensor([[257, 999], [513, 3]]), torch.tensor([0, 2]), range(len(layout.tensors))
+    )
+    assert embedding.any(1).nonzero().flatten().tolist() == [3, 257, 513, 999]
+
+
 @pytest.mark.medium
 def test_training_in_bfloat16() -> None:
     """It learns what float32 learns, gives the same bits again, and is evaluated in float32."""

@@ -87,7 +87,8 @@ class Chain:
         """
         tensors = self._whole
         if self._bf16 and not exact:
-            tensors, x = self._in_bf16(len(y)), x.to(torch.bfloat16)
+            # Whole numbers, as tokens, are names: rounded to eight binary digits they would be others.
+            tensors, x = self._in_bf16(len(y)), x.to(torch.bfloat16) if x.is_floating_point() else x
         asked = set(wanted)
         lowest = next((i for i, each in enumerate(self._links) if asked & set(each.places)), len(self._links))
         saved, free = [], False

@@ -22,8 +22,8 @@ from coterie.models.layout import Layout
 class OnDevice(Engine):
     """`Sequential` or `Batched` whose tensors lie on a device; rules, and all that crosses, stay on the CPU.
 
-    It is the same code as on a CPU, and on the device "cpu" gives the same bits. On a GPU it is unmeasured: nobody
-    has tuned it, and there are no CUDA graphs. One process owns the device.
+    It is the same code as on a CPU, and on the device "cpu" gives the same bits. On a GPU it is unmeasured
+    (`benchmarks.gpu` measures it): nobody has tuned it, and there are no CUDA graphs. One process owns the device.
 
     Args:
         kind: the engine that computes.

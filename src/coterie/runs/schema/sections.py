@@ -463,7 +463,10 @@ class Run(Section):
     ] = None
     engine: Annotated[
         Literal["auto", "sequential", "batched", "gpu"],
-        Field(description="clients one after the other, many in one kernel, or a GPU; auto is the faster of two"),
+        Field(
+            description="clients one after the other, many in one kernel, or a GPU, on which nothing was measured "
+            "so far; auto is the faster of the other two"
+        ),
     ] = "auto"
     client_timeout: Annotated[
         float | None,
