@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from coterie.runs.hooks.attack import Hostile
 from coterie.runs.hooks.divergence import Divergence
 from coterie.runs.hooks.early_stopping import EarlyStopping
+from coterie.runs.hooks.edge_servers import EdgeServers
 from coterie.runs.hooks.group_traits import DescribeGroups
 from coterie.runs.hooks.hook import Hook
 from coterie.runs.hooks.intervals import Intervals
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from coterie.runs.session import Session
 
 ORDER: tuple[type[Hook], ...] = (
+    EdgeServers,  # of what crosses, before anything is done with it
     KeepPromise,
     ServerOptimizer,  # of sums with their noise
     Hostile,

@@ -484,6 +484,15 @@ class Run(Section):
             "and so on; without it, 3 for clients with their own data and never for simulated ones"
         ),
     ] = None
+    edge_servers: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="edge servers between clients and server: each has as many clients, adds up what it can, and "
+            "the run's log says what it exchanges with the server",
+        ),
+        Changes("tables"),
+    ] = None
     link_mbit: Annotated[
         float,
         Field(gt=0, description="speed of a client's link in simulated time, Mbit/s each way"),
