@@ -488,7 +488,7 @@ class Run(Section):
         int | None,
         Field(
             ge=1,
-            description="edge servers between clients and server: each has as many clients, adds up what it can, and "
+            description="edge servers between clients and server: each has as many clients and adds up what it can; "
             "the run's log says what it exchanges with the server",
         ),
         Changes("tables"),
