@@ -253,7 +253,7 @@ def test_noise_by_the_server_goes_into_the_step() -> None:
     promised = experiment("fedavg", {"optimizer": "sgd", "server_momentum": 0.5}).updated(
         {"privacy.unit": "client", "privacy.noise_multiplier": 1.0, "privacy.noise_seed": 1}
     )
-    plain = promised.updated({"aggregation.optimizer": None, "aggregation.server_momentum": None})
+    plain = promised.updated({"aggregation.optimizer": "none", "aggregation.server_momentum": None})
     moved, mean = states(promised), states(plain)
     assert torch.equal(moved[0].model, mean[0].model)
     assert not torch.equal(moved[1].model, mean[1].model)

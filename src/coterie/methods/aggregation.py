@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, PrivateAttr, model_validator
 from torch import Tensor
 
+from coterie.catalogue import Grid as Tried
 from coterie.catalogue import Section
 from coterie.grouping import aggregate
 from coterie.grouping.exact_sums import Grid, Reduce
@@ -165,12 +166,13 @@ class Aggregation(Aggregator, Section):
         Field(description="largest weight of a client, as a multiple of the median number of samples"),
     ] = 100.0
     optimizer: Annotated[
-        Optimizer | None,
+        Literal["none"] | Optimizer,
         Field(
             description="the server's step from a group's model towards its clients' mean: sgd (FedAvgM), "
-            "adagrad, adam or yogi; without it, the mean replaces the model"
+            "adagrad, adam or yogi; with none, the mean replaces the model"
         ),
-    ] = None
+        Tried("none", "sgd", "adam"),
+    ] = "none"
     server_lr: Annotated[
         float | None,
         Field(gt=0, description="the optimizer's learning rate; without it, 1 for sgd, and 0.01 for the others"),
@@ -206,7 +208,7 @@ class Aggregation(Aggregator, Section):
     @property
     def server_step(self) -> ServerStep | None:
         """How the server's optimizer steps; None without one."""
-        if self.optimizer is None:
+        if self.optimizer == "none":
             return None
         usual = 1.0 if self.optimizer == "sgd" else 0.01, 0.0 if self.optimizer == "adagrad" else 0.9, 0.99, 1e-3
         given = (getattr(self, name) for name in _WITH_SETTING)

@@ -25,6 +25,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.schema.names import catalog
 from coterie.runs.schema.registry import section_settings
+from coterie.runs.schema.toml import literal
 from coterie.runs.setup import load_federation
 from coterie.studies.compare import tuning
 from coterie.studies.compare.cells import CellOutcome, run_cells
@@ -34,6 +35,9 @@ from coterie.studies.compare.tuning import TUNING, describe_shortfalls, grid_of,
 
 METHODS = sorted(catalog("methods").names())
 QUICK = {"data": {"clients": 4}, "network": {"name": "mlp", "hidden": [8]}, "run": {"rounds": 2}}
+
+PLAIN = {"training": {"optimizer": "sgd"}, "aggregation": {"optimizer": "none"}}
+"""Leaves learning rates and a method's own settings to be tuned."""
 
 
 def comparison(methods: Any, **more: Any) -> Comparison:
@@ -76,7 +80,7 @@ def test_every_method_has_a_grid_around_its_defaults(method: str) -> None:
     assert settings
     for key, setting in settings.items():
         assert len(set(setting.grid)) == len(setting.grid) > 1, key
-        numbers = [value for value in setting.grid if not isinstance(value, str)]
+        numbers = [value for value in setting.grid if isinstance(value, int | float)]
         assert numbers == sorted(numbers), key
         if setting.default is not None and setting.default != "auto":
             assert setting.default in setting.grid, key
@@ -143,7 +147,7 @@ def test_settings_that_are_another_method_are_known(settings: Any, other: str) -
 
 
 def test_a_default_that_is_another_method_is_no_trial_either(tmp_path: Path) -> None:
-    given = comparison({"LG": {"method": {"name": "lg-fedavg", "layers": 1}}})
+    given = comparison({"LG": {"method": {"name": "lg-fedavg", "layers": 1}, **PLAIN}})
     (search,) = tuning.plan_searches(given, tmp_path)  # pretrain = 10 of 2 rounds, as it is
     tried = possible_cells(search)
     assert {cell.experiment.method.settings.get("pretrain", 10) for cell in tried} == {0}
@@ -174,7 +178,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Compari
         {
             "FedAvg": {"method": {"name": "fedavg"}},
             "FedProx": {"method": {"name": "fedprox"}},
-            "FedProx at 0.1": {"method": {"name": "fedprox"}, "training": {"lr": 0.1}},
+            "FedProx at 0.1": {"method": {"name": "fedprox"}, **PLAIN, "training": {"lr": 0.1, "optimizer": "sgd"}},
         },
         settings={"iid": {"data": {"split": "iid"}}, "skewed": {"data": {"split": "dirichlet(0.3)"}}},
     )
@@ -226,7 +230,7 @@ def test_the_picks_are_in_the_comparison(tuned: tuple[Comparison, Comparison, pl
         for change in filter(None, row["changes"].split(", ")):
             key, _, value = change.partition(" = ")
             section, _, name = key.partition(".")
-            assert tables[section][name] == float(value)
+            assert literal(tables[section][name]) == value
         assert cell.experiment.evaluation.on == "test"
 
 
@@ -283,7 +287,7 @@ def test_the_metric_of_the_task_decides(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_a_small_grid_ends_early_and_says_so(tmp_path: Path) -> None:
-    given = comparison(["fedavg"])
+    given = comparison({"fedavg": {"method": {"name": "fedavg"}, **PLAIN}})
     _, table = tune(given, 9, runner(tmp_path), tmp_path)
     assert table.height == 6
     assert describe_shortfalls(given, table, 9)[0].startswith("fedavg: 6 of 9 trials, ")
@@ -293,7 +297,7 @@ def test_a_small_grid_ends_early_and_says_so(tmp_path: Path) -> None:
 def test_settings_that_cannot_run_do_not_count(tmp_path: Path) -> None:
     """The network has two layers, and says so only when it is built."""
     fixed = {"name": "fedcps", "clusters": 2, "lambda_0": 0.1}
-    given = comparison({"FedCPS": {"method": fixed, "training": {"lr": 0.1}}})
+    given = comparison({"FedCPS": {"method": fixed, **PLAIN, "training": {"lr": 0.1, "optimizer": "sgd"}}})
     asked: list[str] = []
 
     def run(cells: list[Cell]) -> Mapping[str, CellOutcome]:
@@ -328,7 +332,7 @@ def test_a_method_that_is_another_one_whatever_its_settings_is_said_to_be(tmp_pa
 
 def test_settings_that_do_not_go_together_are_never_asked_for(tmp_path: Path) -> None:
     common = {**QUICK, "data": {"clients": 3}, "method": {"name": "fesem", "clusters": 2}}
-    given = comparison({"FeSEM": {"method": {"name": "fesem"}}}, experiment=common)
+    given = comparison({"FeSEM": {"method": {"name": "fesem"}, **PLAIN}}, experiment=common)
     (search,) = tuning.plan_searches(given, tmp_path)
     assert search.points == 3 * 4 * 6
     possible = [cell.experiment for cell in possible_cells(search)]
@@ -570,12 +574,20 @@ def test_nobody_is_tested_on_what_trials_were_measured_on() -> None:
         assert torch.equal(refitted.slice(client, "test")[0], own.slice(client, "test")[0])
 
 
-def test_learning_rates_come_first_and_are_the_same_for_all() -> None:
-    """Before any other setting changes, all rates of the grid are tried, in one order."""
-    searches = tuning.plan_searches(comparison({"fedprox": "fedprox", "ditto": "ditto"}, adapted={}), Path("pool"))
+def test_rates_come_first_then_optimizers_and_are_the_same_for_all() -> None:
+    """All rates of the grid are tried before anything else; then optimizers take turns with the whole grid."""
+    methods = {name: name for name in ("fedprox", "ditto", "apfl", "fedsoft")}
+    *searches, plain, own_step = tuning.plan_searches(comparison(methods, adapted={}), Path("pool"))
     rates = len(grid_of(searches[0].cell.experiment)["training.lr"])
     for search in searches:
-        search.begin(rates)
-    first = [[trial.changes for trial in search.due(0)] for search in searches]
-    assert first[0] == first[1]
-    assert [list(changes) for changes in first[0]] == [[], *[["training.lr"]] * (rates - 1)]
+        search.begin(rates + 6)
+    fedprox, ditto = ([trial.changes for trial in search.due(0)] for search in searches)
+    assert fedprox[:rates] == ditto[:rates]
+    assert [list(changes) for changes in fedprox[:rates]] == [[], *[["training.lr"]] * (rates - 1)]
+    assert fedprox[rates::2] == ditto[rates::2]
+    solvers = {"training.lr", "training.optimizer", "aggregation.optimizer"}
+    assert all(set(changes) == solvers for changes in fedprox[rates::2])
+    assert all("method.mu" in changes for changes in fedprox[rates + 1 :: 2])
+    # APFL's steps are plain SGD, and FedSoft's models are mixtures.
+    assert "training.optimizer" not in grid_of(plain.cell.experiment)
+    assert "aggregation.optimizer" not in grid_of(own_step.cell.experiment)

@@ -29,7 +29,7 @@ class Training(Section):
     lr_decay: Annotated[float, Field(gt=0, le=1, description="factor on the learning rate after each round")] = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum inside a round (SGD)")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="L2 penalty's factor in every gradient")] = 0.0
-    optimizer: Annotated[Literal["sgd", "adam"], Field(description="the local solver")] = "sgd"
+    optimizer: Annotated[Literal["sgd", "adam"], Field(description="the local solver"), Grid("sgd", "adam")] = "sgd"
     stop: Annotated[
         Literal["validation"] | None,
         Field(

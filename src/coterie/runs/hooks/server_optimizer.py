@@ -25,7 +25,7 @@ class ServerOptimizer(Hook):
 
     @classmethod
     def is_on(cls, run: Session) -> bool:
-        return run.experiment.aggregation.optimizer is not None
+        return run.experiment.aggregation.optimizer != "none"
 
     def server_view(self, cohort: Cohort) -> Cohort:
         step, inner = self.run.experiment.aggregation.server_step, cohort.server.aggregation

@@ -353,7 +353,7 @@ def _refuse_aggregation(choice: MethodChoice, method: Method[Any], aggregation: 
 
 
 def _refuse_optimizer(choice: MethodChoice, method: Method[Any], aggregation: Aggregation) -> Iterator[str]:
-    if aggregation.optimizer and (why := method.own_aggregation or method.own_step):
+    if aggregation.optimizer != "none" and (why := method.own_aggregation or method.own_step):
         told = f"aggregation.optimizer = {aggregation.optimizer!r}"
         yield f"{told} is not possible with {choice.name}: {why}; leave it out"
 

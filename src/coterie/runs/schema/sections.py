@@ -488,8 +488,8 @@ class Run(Section):
         int | None,
         Field(
             ge=1,
-            description="edge servers between clients and server: each has as many clients and adds up what it can; "
-            "the run's log says what it exchanges with the server",
+            description="edge servers between clients and server: each adds up what its equal share of clients "
+            "sends, where it can; the run's log says what crosses behind it",
         ),
         Changes("tables"),
     ] = None

@@ -5,8 +5,9 @@ validation samples (`evaluation.on`). Test samples are never looked at: not for 
 A method that looks at validation data in training still does, for that is its own rule: Ditto with `dynamic`,
 FedCPS with `lambda_mode = "grid"`, DC-PFL with `trial_loss = "validation"`.
 
-The settings as they are come first, then other learning rates alone, the same for all methods. After these the
-search is by default a seeded random one over a finite grid, without replacement. The other samplers
+The settings as they are come first, then other learning rates alone, the same for all methods. After these, points
+of rates and optimizers alone, again the same for all, take turns with points of the whole grid. Both are by default
+drawn at random, by a seed and without replacement. The other samplers
 (`coterie.studies.compare.samplers`) search the ranges that the grids span, by Optuna. All methods get the same
 number of trials, and with pruning the same number of rounds: trials come in brackets of `BRACKET`, and at a
 quarter and at half of the rounds the better half of a bracket goes on. Optuna's own pruners decide on each trial
@@ -93,6 +94,9 @@ and null where ranges are searched. A pruned trial has played `rounds` rounds, a
 `space` says in words what is searched.
 """
 
+TUNED = ("training", "aggregation")
+"""Sections with settings that are tuned, whatever the method."""
+
 BRACKET = 4
 """Trials that are asked for together, and of which the better half goes on at each rung."""
 ATTEMPTS = 25
@@ -100,7 +104,9 @@ ATTEMPTS = 25
 
 
 def tuned_settings(method: str) -> dict[str, Setting]:
-    """Return the settings that tuning changes, by dotted key: the method's that have a grid, and the learning rate.
+    """Return the settings that tuning changes, by dotted key: the method's that have a grid, and the common ones.
+
+    The common ones are the clients' learning rate, and the optimizers of clients and server.
 
     A method with a learning rate of its own (`method.lr`) has that one alone, and one whose clients do not train
     has none.
@@ -112,24 +118,27 @@ def tuned_settings(method: str) -> dict[str, Setting]:
     own = {f"method.{s.name}": s for s in entry.settings if s.grid}
     if not entry.target.uses_training:
         return own
-    common = {f"training.{s.name}": s for s in section_settings("training") if s.grid}
+    common = {f"{title}.{s.name}": s for title in TUNED for s in section_settings(title) if s.grid}
     return own | {key: s for key, s in common.items() if f"method.{s.name}" not in own}
 
 
 def grid_of(experiment: Experiment) -> Grid:
     """Return the values that tuning tries, by dotted key.
 
-    A setting is left out if the method accepts no other value of it. A value is left out if it alone makes another
-    method of this one on the experiment's network.
+    A setting is left out if the method accepts no other value of it, or takes no notice of it; a value if it alone
+    makes another method of this one on the experiment's network.
 
     Raises:
         BadInput: there is no such method, or it refuses its settings.
     """
     now = experiment.resolved().tables()
     is_itself = not other_method(experiment)
+    idle = {"training.optimizer"} if build_method(experiment.method).needs.plain_sgd else set()
     grid = {}
     for key, setting in tuned_settings(experiment.method.name).items():
         section, _, name = key.partition(".")
+        if key in idle:
+            continue
         present = now[section].get(name)
         accepted = {value for value in setting.grid if value == present or _accepts(experiment, key, value)}
         if not accepted - {present}:
@@ -465,10 +474,19 @@ class _Search:
         for changes in draw_points(rates, start.run.seed, "rates") if rates else ():
             if trial := self._try(changes):
                 yield trial
+        solvers = {key: values for key, values in grid.items() if key.endswith((".lr", ".optimizer"))}
         # One stream for all settings and labels of a method: they try the same points.
-        for changes in draw_points(grid, start.run.seed, start.method.name):
-            if trial := self._try(changes):
-                yield trial
+        streams = [
+            draw_points(some, start.run.seed, name)
+            for some, name in ((solvers, "solvers"), (grid, start.method.name))
+        ]
+        while streams:
+            drawn = streams.pop(0)
+            for changes in drawn:
+                if trial := self._try(changes):
+                    yield trial
+                    streams.append(drawn)
+                    break
 
     def _proposals(self) -> Iterator[_Trial]:
         """Yield the trials that a sampler of ranges proposes, each once; the settings as they are come first."""
@@ -540,7 +558,8 @@ def _find_problems(cell: Cell, pool: Path) -> list[str]:
 def _accepts(experiment: Experiment, key: str, value: Any) -> bool:
     """Whether the method accepts another value of one setting, the others being as they are."""
     try:
-        build_method(experiment.updated({key: value}).method)
+        changed = experiment.updated({key: value})
+        build_method(changed.method) if key.startswith("method.") else changed.check()
     except BadInput:
         return False
     return True
