@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from coterie.report.why_groups import explain_groups, label_distance
+from coterie.runs.folder.group_traits import GroupTraits, LayerDistances
 from coterie.runs.folder.reading import read_runs
 from coterie.runs.folder.tables import FEDERATION
 
@@ -45,3 +46,14 @@ def test_without_labels_the_page_says_so_and_one_group_needs_no_reason(tmp_path:
     assert "does not say which labels" in why.sentences[0]
     together = synthesise(tmp_path, "together", clients=12, groups=1, rounds=3, picture=False)
     assert explain_groups(read_runs([together])[0]) is None
+
+
+def test_layers_stand_in_the_order_in_which_they_tell_groups_apart(tmp_path: Path) -> None:
+    folder = synthesise(tmp_path, "one", clients=12, groups=2, rounds=3, picture=False)
+    apart = LayerDistances(("conv1", "conv2", "fc1", "fc2"), np.array([1.2, np.nan, 3.4, 0.9]), 12)
+    folder.write_group_traits(GroupTraits(3, apart))
+    why = explain_groups(read_runs([folder])[0])
+    assert why is not None
+    assert why.layers is not None
+    assert [row[0] for row in why.layers.rows] == ["fc1", "conv1", "fc2", "conv2"]
+    assert [row[1].split()[0] for row in why.layers.rows[:3]] == ["3.4", "1.2", "0.9"]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
+from coterie.advice.diagnose.answer import LEANING
 from coterie.advice.diagnose.diagnosis import MOST_DISTANCES, Diagnosis, make_groups
 from coterie.advice.diagnose.kinds import GroupKinds, Kinds, Recoding, Targets
 from coterie.advice.diagnose.pay import Pay, choose_kind, weigh
@@ -25,6 +26,7 @@ from coterie.clients.data.read.datasets import DATASETS, default_split
 from coterie.clients.rules.fold import FOLDS
 from coterie.clients.rules.half_data import is_sketched
 from coterie.errors import BadInput
+from coterie.grouping.cluster import average_linkage
 from coterie.grouping.halves import (
     LEAST,
     client_distances,
@@ -34,13 +36,12 @@ from coterie.grouping.halves import (
     pairing_test,
     resampled_counts,
 )
-from coterie.grouping.labels import relabel
 from coterie.grouping.recoding import find_recoding
 from coterie.grouping.skew import find_group_skew, find_skew
 from coterie.methods.cross_fit import ROUNDS, choose_passes, cross_fit, place_by_other_half
 from coterie.methods.exchange import Ask, Exchange, Replies
 from coterie.methods.half_models import compare_losses, compare_predictions
-from coterie.methods.likely_places import place_by_likelihood
+from coterie.methods.likely_places import choose_groups, is_small_and_linear
 from coterie.methods.profiles import gather_profiles
 from coterie.methods.split_halves import GatheredHalves, gather_halves
 from coterie.runs.schema.experiment import Experiment, prepare
@@ -69,8 +70,8 @@ STARTS, DRAWS, RESAMPLES = 4, 999, 20
 MOST_STARTS = 1000
 """Initial models at most; all clients train from each of them."""
 
-FEW = 10
-"""Samples in a half below which distances say too little of where a client belongs."""
+MOST_COUNTED = 20
+"""Groups that are looked for, at most, where linear models tell how many there are."""
 
 NOT_ASKED = (
     "gains were not computed, because batch normalisation would use the samples that models are scored on; take a "
@@ -431,17 +432,23 @@ def _conclude(
         DRAWS,
     )
     found = find_groups(products, alpha, server.stream("pairings"), DRAWS, tested)
-    several = found.count > 1 and not found.all_differ
-    labels, places = found.labels, np.stack([found.labels] * 2)
-    if several:
-        labels, places = _place(session, gathered, labels, answer)
+    labels, places, predicted = found.labels, np.stack([found.labels] * 2), False
+    if test.p <= max(alpha, LEANING) and not found.all_differ and is_small_and_linear(server.layout):
+        apart, most = client_distances(half_distances(products)), min(MOST_COUNTED, len(clients) // 2)
+        guesses = (average_linkage(apart, count) for count in range(1, most + 1))
+        placed = drive(choose_groups(clients, guesses, server, gathered.size), answer)
+        if predicted := placed.count > 1:
+            labels, places = placed.relabelled()
+    several = predicted or (found.count > 1 and not found.all_differ)
+    if several and not predicted:
+        places = place_by_other_half(products, labels)
     shares = (
         membership_shares(products, labels, server.stream("memberships"), RESAMPLES)
         if several
         else np.eye(found.count)[found.labels]
     )
     resampled: tuple[int, ...] = ()
-    if found.count > 1:
+    if found.count > 1 and not predicted:
         rows = np.stack([2 * np.flatnonzero(tested), 2 * np.flatnonzero(tested) + 1], 1).ravel()
         counts = resampled_counts(products[:, rows[:, None], rows], alpha, server.stream("resamples"), RESAMPLES)
         resampled = tuple(counts.tolist())
@@ -468,30 +475,9 @@ def _conclude(
         {str(names[client]): reason for client, reason in sorted(missing.items())},
         tuple(session.population.notes),
         distances=_find_distances(products),
+        predicted=predicted,
     )
     return diagnosis, labels, places
-
-
-def _place(
-    session: Session,
-    gathered: GatheredHalves,
-    labels: NDArray[np.int64],
-    answer: Callable[[Ask], Replies | Tensor | None],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the groups `[r]`, and these by the samples outside each half `[2, r]`.
-
-    Distances of halves of a few samples place clients badly. Linear models are trained in no time, so that these
-    clients can go where their samples are most likely.
-    """
-    clients, server = gathered.clients, session.server
-    if gathered.size >= FEW or len(server.layout.layers) > 1:
-        return labels, place_by_other_half(gathered.products, labels)
-    found, places = drive(place_by_likelihood(clients, labels, server, gathered.size), answer)
-    if len(np.unique(found)) == 1:
-        return labels, place_by_other_half(gathered.products, labels)
-    numbers = np.full(int(max(found.max(), places.max())) + 1, -1)
-    numbers[found] = relabel(found)
-    return relabel(found), np.where(numbers[places] < 0, relabel(found), numbers[places])
 
 
 def _note_invented_clients(experiment: Experiment) -> tuple[str, ...]:

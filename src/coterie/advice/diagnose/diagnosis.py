@@ -90,6 +90,8 @@ class Diagnosis:
         kinds: in what clients differ; None where nobody asked.
         pay: what each model that a client could have is worth; None where nobody asked or could be scored.
         unlearnt: why scores say nothing and what to change, where models learnt nothing; else empty.
+        predicted: groups, and how many, are those whose linear models predict held-out samples best; one model for
+            all predicts them worse.
         distances: between clients, in the order of `memberships`; none for more than `MOST_DISTANCES` clients.
         seconds: what it took.
     """
@@ -118,6 +120,7 @@ class Diagnosis:
     unlearnt: str = ""
     distances: tuple[tuple[float, ...], ...] = ()
     seconds: float = 0.0
+    predicted: bool = False
 
     @property
     def tested(self) -> int:
@@ -131,8 +134,8 @@ class Diagnosis:
 
     @property
     def has_structure(self) -> bool:
-        """Whether the clients are no draws from one population, at the error level."""
-        return self.is_possible and self.structure.p <= self.alpha
+        """Whether clients are no draws from one population, by the test at its error level or by prediction."""
+        return self.is_possible and (self.predicted or self.structure.p <= self.alpha)
 
     @property
     def is_told(self) -> bool:
@@ -210,6 +213,11 @@ class Diagnosis:
         starts = f"{self.starts} initial model{'s' * (self.starts != 1)}"
         of, test = f"{self.tested} clients, {self.size} samples a half, {starts}", self.structure
         p = say_p(test, self.draws)
+        if test.p > self.alpha and self.predicted:
+            return (
+                f"Is there structure? Yes: models of {len(self.groups)} groups predict held-out samples better "
+                f"than one model. Halves of a client's data alone leave it open ({p}; {of})"
+            )
         if self.has_structure:
             return (
                 f"Is there structure? Yes ({p}): a client's own halves are more alike than halves paired "
@@ -226,7 +234,7 @@ class Diagnosis:
             return "How many groups? Too few clients to tell; compare one model for all with training alone"
         if not self.has_structure:
             return "How many groups? One: train one model for all"
-        level = f"at an error level of {self.alpha:.3g}"
+        level = "by what their models predict" if self.predicted else f"at an error level of {self.alpha:.3g}"
         stable = (
             f"; with clients and initial models resampled, {_say_counts(self.resampled)}" if self.resampled else ""
         )

@@ -16,7 +16,7 @@ from coterie.clients.rules.control_variate import ControlVariateUpdate
 from coterie.clients.rules.drawn import DrawnUpdate, GroupShares
 from coterie.clients.rules.evaluate import AdaptThenEvaluate, Evaluate
 from coterie.clients.rules.evaluated_model import HandOver
-from coterie.clients.rules.fold import FoldScores, FoldUpdate
+from coterie.clients.rules.fold import FoldScores, FoldUpdate, HalfUpdate
 from coterie.clients.rules.gaussian import ClassGaussians, EvaluateDraws, GaussianUpdate
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient, SendGradient
 from coterie.clients.rules.group_places import GroupPlaces
@@ -94,6 +94,7 @@ __all__ = [
     "GroupShares",
     "HalfDirections",
     "HalfProfiles",
+    "HalfUpdate",
     "HandOver",
     "InputMoments",
     "Inspect",

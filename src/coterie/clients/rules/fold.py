@@ -71,10 +71,23 @@ class FoldUpdate(Rule):
         trained: Trained = yield Train(
             order.items["model"].values,
             epochs=self.passes,
-            weights=_weights(client, fold_rows(client, self.size, self.fold)),
+            weights=_weights(client, self._left_out(client)),
             purpose=f"fold {self.fold}, update {self.number}",
         )
         return Answer(uploads={"model": trained.model}, report={"train_loss": trained.loss})
+
+    def _left_out(self, client: Client) -> NDArray[np.int64]:
+        return fold_rows(client, self.size, self.fold)
+
+
+@rule("half-update")
+@dataclass(frozen=True)
+class HalfUpdate(FoldUpdate):
+    """Train the received `model` on the client's samples outside its first half (0) or its second, and send it."""
+
+    def _left_out(self, client: Client) -> NDArray[np.int64]:
+        rows: NDArray[np.int64] = half_rows(client, self.size)[self.fold]
+        return rows
 
 
 @rule("fold-scores")

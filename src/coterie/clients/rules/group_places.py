@@ -11,36 +11,44 @@ from pydantic import Field
 
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.half_data import half_rows
-from coterie.clients.rules.mixture import sample_losses
+from coterie.clients.rules.mixture import UNLIKELY, sample_losses
 from coterie.clients.rules.requests import Inspect
 from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
 
 PLACES = ("place", "without_first", "without_second")
 """By all samples, and by those that are not of the first half, or not of the second."""
 
+HELD_OUT = "held_out"
+"""The mean loss of the samples of both halves, each under the model that suits the samples outside its half."""
+
 
 @rule("group-places")
 @dataclass(frozen=True)
 class GroupPlaces(Rule):
-    """Tell which of the received `models` `[K, P]` has the least loss on the client's samples; nothing is trained.
+    """Tell which of K groups suits the client's samples, by models that were trained outside each half of them.
 
-    Also which has it on the samples outside each half of `HalfDirections`. Ties go to the first.
+    The received `models` `[2 K, P]` are those without everybody's first halves (see `HalfDirections`), and those
+    without the second ones. Nothing is trained. Ties go to the first group.
     """
 
     size: Annotated[int, Field(ge=1, description="samples in a half")] = 32
     writes = False
 
     def numbers(self, order: Order) -> Mapping[str, tuple[float, float]]:
-        return dict.fromkeys(PLACES, (0.0, len(order.items["models"].values) - 1.0))
+        last = len(order.items["models"].values) // 2 - 1.0
+        return {**dict.fromkeys(PLACES, (0.0, last)), HELD_OUT: (0.0, UNLIKELY)}
 
     def run(self, client: Client, order: Order) -> Work:
-        """Answer with the numbers `place`, `without_first` and `without_second`."""
-        each = torch.zeros(len(order.items["models"].values), client.samples, dtype=torch.float64)
-        for k, model in enumerate(order.items["models"].values if client.samples else ()):
-            each[k] = yield Inspect(sample_losses, model=model)
-        found = {PLACES[0]: float(each.sum(1).argmin())}
-        for name, rows in zip(PLACES[1:], half_rows(client, self.size), strict=True):
-            outside = torch.ones(client.samples, dtype=torch.bool)
-            outside[torch.from_numpy(rows)] = False
-            found[name] = float(each[:, outside].sum(1).argmin())
-        return Answer(numbers=found)
+        """Answer with the numbers `place`, `without_first`, `without_second` and `held_out`."""
+        models = order.items["models"].values
+        each = torch.zeros(len(models), client.samples, dtype=torch.float64)
+        for row, model in zip(each, models if client.samples else (), strict=False):
+            row.copy_((yield Inspect(sample_losses, model=model)))
+        losses = each.reshape(2, -1, client.samples)
+        found, held, count = {PLACES[0]: float(losses.sum((0, 2)).argmin())}, 0.0, 0
+        for name, of_half, rows in zip(PLACES[1:], losses, half_rows(client, self.size), strict=True):
+            inside = torch.zeros(client.samples, dtype=torch.bool)
+            inside[torch.from_numpy(rows)] = True
+            place = int(of_half[:, ~inside].sum(1).argmin())
+            found[name], held, count = float(place), held + float(of_half[place, inside].sum()), count + len(rows)
+        return Answer(numbers={**found, HELD_OUT: min(held / max(1, count), UNLIKELY)})
