@@ -1,6 +1,6 @@
 """How near `coterie auto` and `coterie diagnose` come to the best answer, on federations made by rules.
 
-    python -m benchmarks.answers [--write FILE] [--only TITLE,…] [--seed N] [--kept] [--smoke]
+    python -m benchmarks.answers [--write FILE] [--only TITLE,…] [--seed N] [--counts N] [--kept] [--smoke]
 
 A federation is a table: clients with some samples of six inputs and an outcome, which follows a linear model of
 the client. The rule says how these models differ. Half of everybody's samples are for tests. `auto` chooses by the
@@ -13,7 +13,8 @@ other half, and trains what it chose. Beside it stand, on the same samples:
 
 Regret is how much worse the test score is than the oracle's: in points of accuracy, or per cent of RMSE, the mean
 over clients. A row is kept as soon as its federation has ended, under a key of its rule and seed. `--kept` runs
-nothing.
+nothing. `--counts` looks at the number of groups alone, on N federations of each rule with clear groups or one
+population, beside that of an EM that chooses it by validation samples.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ Row = Mapping[str, Any]
 PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 KEPT = PAGE.with_suffix(".jsonl")
 MARKS = ("<!-- answers -->", "<!-- end of answers -->")
+COUNTED = PAGE.with_name("answers-counts.jsonl")
+COUNT_MARKS = ("<!-- counts -->", "<!-- end of counts -->")
 SEED = 329641
 INPUTS = 6
 ROUNDS = 15
@@ -46,6 +49,8 @@ STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 TRIED = ("linear", "fedavg", "local-only", "halves", "partial-pooling", "pooled-groups", "em-groups")
 """Candidates of `auto`. A linear network has no body to share, and the others search for what these do."""
 COUNTS = (2, 3, 5, 8)
+MOST = 10
+"""Groups that the EM of `--counts` tries, at most."""
 NEAR = 1.0
 """Points of accuracy, or per cent of RMSE, up to which an answer is as good as the oracle's."""
 
@@ -383,6 +388,44 @@ def play(case: Case, seed: int, rounds: int = ROUNDS, tried: Sequence[str] = TRI
     }
 
 
+def count_groups(case: Case, seed: int) -> Row:
+    """Return how many groups `diagnose` says, and how many an EM finds that chooses by validation samples."""
+    from coterie.advice.diagnose.diagnose import diagnose
+
+    clients, truth = make(case, seed)
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "clients.csv"
+        write_table(clients, path, regression=case.regression)
+        asked = ask(case, path, seed, path.parent)
+        parts = read_parts(asked.updated({"data.validation": 0.2}))
+        found = diagnose(asked, gains=False)
+    rng, lost = np.random.default_rng(seed), dict[float, int]()
+    for count in range(1, MOST + 1):
+        groups, models = search_groups([p.train for p in parts], count, rng, regression=case.regression)
+        checked = [losses(*p.validation, models, regression=case.regression) for p in parts]
+        lost[float(sum(of[k] for of, k in zip(checked, groups, strict=True)))] = len(np.unique(groups))
+    said = len(found.groups) if found.has_structure else 1
+    return {"title": case.title, "seed": seed, "true": len(np.unique(truth)), "said": said, "em": lost[min(lost)]}
+
+
+def tabulate_counts(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield how often the number of groups is right, over all and by rule."""
+    several = [row for row in rows if row["true"] > 1]
+    able = [row for row in several if row["em"] == row["true"]]
+    right = sum(row["said"] == row["true"] for row in able)
+    yield (
+        f"Of {len(several)} federations with groups the EM finds the true number in {len(able)}. In {right} of "
+        f"these ({right / max(1, len(able)):.0%}), and in {sum(row['said'] == row['true'] for row in several)} of "
+        "all, `diagnose` says it, too."
+    )
+    lines = []
+    for title in dict.fromkeys(row["title"] for row in rows):
+        own = [row for row in rows if row["title"] == title]
+        told = [sum(row[who] == row["true"] for row in own) for who in ("said", "em")]
+        lines.append([title, str(own[0]["true"]), *(f"{count} of {len(own)}" for count in told)])
+    yield markdown(("federations", "groups", "`diagnose` right", "EM right"), lines)
+
+
 def read_rows(path: Path, seed: int) -> dict[str, Row]:
     """Return the kept rows of the rules as they are and of a seed, by title."""
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
@@ -435,10 +478,40 @@ def _bar(regret: float) -> str:
     return "█" * min(20, max(0, round(regret)))
 
 
-def page(text: str, rows: Mapping[str, Row]) -> str:
+def page(text: str, rows: Mapping[str, Row], counts: Sequence[Row] = ()) -> str:
     """Return a page with what is between its marks made anew."""
-    before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
-    return "\n\n".join([before + MARKS[0], *tabulate(rows), MARKS[1]]) + after
+    for marks, parts in ((MARKS, tabulate(rows)), (COUNT_MARKS, tabulate_counts(counts))):
+        before, after = text.split(marks[0])[0], text.split(marks[1])[1]
+        text = "\n\n".join([before + marks[0], *parts, marks[1]]) + after
+    return text
+
+
+def read_counts(path: Path) -> list[Row]:
+    """Return the kept rows of `--counts`."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+
+
+def keep(row: Row, path: Path) -> None:
+    """Add a row to those that are kept."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def count_all(cases: Sequence[Case], seeds: Sequence[int], counts: list[Row], path: Path | None) -> None:
+    """Count the groups of federations that are not among the kept ones, and keep them where there is a file."""
+    there = {(row["title"], row["seed"]) for row in counts}
+    for case in cases:
+        if (
+            case.groups < 2 or case.nested or case.samples < 50
+        ):  # nested groups are of two sizes, tiny clients of none
+            continue
+        for seed in seeds:
+            if (case.title, seed) not in there:
+                counts.append(count_groups(case, seed))
+                if path is not None:
+                    keep(counts[-1], path)
+                print("{title}, seed {seed}: {said} groups, EM {em}, true {true}".format(**counts[-1]), flush=True)
 
 
 def main() -> None:
@@ -449,6 +522,7 @@ def main() -> None:
     parser.add_argument("--only", metavar="TITLE,…", help="federations whose titles begin so; all without it")
     parser.add_argument("--seed", type=int, default=SEED, help=f"of the federations; default {SEED}")
     parser.add_argument("--kept", action="store_true", help="run nothing; the page is of what is kept")
+    parser.add_argument("--counts", type=int, default=0, metavar="N", help="federations of each rule to be counted")
     given = parser.read()
     begins = tuple(given.only.split(",")) if given.only else ("",)
     wanted = [case for case in CASES if case.title.startswith(begins)]
@@ -457,6 +531,12 @@ def main() -> None:
     if given.smoke:
         wanted = pick_two(wanted)[:1]
     path = None if given.smoke else given.rows
+    counts = read_counts(COUNTED)
+    if given.counts:
+        seeds = range(given.seed + 1, given.seed + 2 + (0 if given.smoke else given.counts - 1))
+        some = [case for case in CASES if case.title == "2 groups"] if given.smoke else wanted
+        count_all(some, seeds, counts, None if given.smoke else COUNTED)
+        given.kept = True
     rows = {} if path is None else read_rows(path, given.seed)
     try:
         for case in () if given.kept else wanted:
@@ -465,9 +545,7 @@ def main() -> None:
             little: dict[str, Any] = {"rounds": 2, "tried": ["fedavg"]} if given.smoke else {}
             row = rows[case.title] = play(case, given.seed, **little)
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                keep(row, path)
             print(
                 f"{case.title}: {row['auto']} {row['regret']:.2f} ({row['candidates']}), {row['simple']} "
                 f"{row['simple_regret']:.2f}, "
@@ -479,7 +557,7 @@ def main() -> None:
         sys.exit("interrupted; the same command goes on with the next federation")
     if given.write:
         text = (given.write if given.write.exists() else PAGE).read_text("utf-8")
-        given.write.write_text(page(text, rows), encoding="utf-8")
+        given.write.write_text(page(text, rows, counts), encoding="utf-8")
         print(given.write)
 
 
