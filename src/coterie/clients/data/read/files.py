@@ -114,7 +114,8 @@ PLACES = (
 def find_places(folder: Path) -> str | None:
     """Return a column of a folder's tables that might name the clients, where files do not agree with it.
 
-    Of each file the first rows are looked at. None where there is no such column, or each file has one value of it.
+    Of each file the first rows are looked at. None where there is no such column, where each file has one value of
+    it, or where it has another value in each row. Of several columns, the first of `PLACES`.
     """
     tables = [file for file in _members(folder) if file.suffix != ".npz"] if folder.is_dir() else []
     heads = [
@@ -122,7 +123,11 @@ def find_places(folder: Path) -> str | None:
         for f in tables
     ]
     names = [name for name in heads[0].columns if name.lower() in PLACES] if heads else []
-    return next((n for n in names if any(n in head.columns and head[n].n_unique() > 1 for head in heads)), None)
+    names.sort(key=lambda name: PLACES.index(name.lower()))
+    return next(
+        (n for n in names if any(n in head.columns and 1 < head[n].n_unique() < head.height for head in heads)),
+        None,
+    )
 
 
 def _existing(path: Path) -> Path:
