@@ -484,7 +484,7 @@ class Session:
             when = f"rounds {first} to {last}" if first < last else f"round {last}"
             self._write_warnings([])
             raise BadInput(
-                f"nobody answered in {when}, and nothing was learnt: {self.federation.names[client]} {reason}; "
+                f"nobody answered in {when}, and nothing was learnt: {self.federation.names[client]}: {reason}; "
                 f"{self.runtime.remedy}"
             )
 
