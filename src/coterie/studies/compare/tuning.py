@@ -274,8 +274,8 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
             if tied:
                 others = own.filter(~pl.col("pruned"))["value"].count() - 1
                 found.append(
-                    f"{where}: {tied} of the {others} other trials score{'s' * (tied == 1)} the same as the picked one "
-                    "within noise (on validation samples, paired by client)"
+                    f"{where}: {tied} of the {others} other trials score{'s' * (tied == 1)} the same as the "
+                    "picked one within noise (on validation samples, paired by client)"
                 )
             if lost := own["value"].null_count():
                 found.append(
