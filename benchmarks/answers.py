@@ -342,7 +342,7 @@ def answer_of(found: Any) -> str:
     kind: str = found.suits.kind
     if kind in ("one", "unknown") and found.kinds is not None and found.kinds.recoded:
         return "recoded"
-    return {"unknown": "cannot be told", "gradual-groups": "gradual groups"}.get(kind, kind)
+    return {"unknown": "open", "gradual-groups": "gradual groups"}.get(kind, kind)
 
 
 def play(case: Case, seed: int, rounds: int = ROUNDS, tried: Sequence[str] = TRIED) -> Row:

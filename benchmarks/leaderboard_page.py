@@ -24,8 +24,8 @@ COMMAND = "python -m benchmarks.leaderboard --write docs/leaderboard.md"
 
 PICTURE = """![Ranks of all methods on each federation, the best mean rank on top](pictures/leaderboard.svg)
 
-A number in it is a rank, 1 is the best, and equal ones share the mean of their places. A dot: it cannot be told
-from the best."""
+Numbers in it are ranks: 1 is the best, and equal ones share the mean of their places. A dot marks what is within
+noise of the best."""
 
 
 @dataclass(frozen=True)

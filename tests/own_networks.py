@@ -90,6 +90,20 @@ class Frozen(nn.Module):
         return logits
 
 
+class Untrainable(nn.Module):
+    """A network that answers, and fails when it is trained."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and self.training and len(x) > 2:
+            raise RuntimeError("no electricity")
+        logits: Tensor = self.head(x.flatten(1))
+        return logits
+
+
 def tied(features: tuple[int, ...], outputs: int, *, width: int = 16) -> nn.Module:
     """A chain of which two layers share a weight."""
     first, second = nn.Linear(64, width), nn.Linear(width, width)

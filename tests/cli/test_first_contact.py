@@ -41,6 +41,16 @@ def test_a_table_that_is_no_terminals_is_as_wide_as_columns_says(
     assert max(map(len, terminal("show", "first").out.splitlines())) <= columns
 
 
+def test_what_is_missing_at_several_clients_is_one_note(terminal: Terminal) -> None:
+    rows = [f"h{row % 4},{row % 7 if row % 5 else ''},{row % 3},{row % 2}" for row in range(80)]
+    Path("wards.csv").write_text("\n".join(["client,age,x,label", *rows]), "utf-8")
+    words = ("--set", "missing=mean", "--rounds", "1", "--name", "wards", "--baselines", "none", "-q")
+    assert terminal("run", "fedavg", "--data", "wards.csv", *words).code == 0
+    said = terminal("predict", "wards", "--data", "wards.csv").out
+    assert next(line for line in said.splitlines() if " missing " in line).startswith("note: 16 ")
+    assert said.count(" missing ") == 1
+
+
 def test_of_many_columns_the_nearest_are_named_first(terminal: Terminal) -> None:
     names = [f"lab_{number}" for number in range(30)] + ["discharged", "ward"]
     Path("wide.csv").write_text("\n".join([",".join(names), *[",".join(["1"] * len(names))] * 3]), "utf-8")

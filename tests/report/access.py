@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.browser import Browser
 
-WIDTHS = (360, 800, 1440)
+WIDTHS = (360, 800, 1280, 1440)
 
 MOST_STEPS = 60
 """Presses of Tab at most."""
@@ -63,6 +63,11 @@ def assert_usable(browser: Browser) -> None:
     wide = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, pre, svg, .unseen'))"
     wide += ".filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"
     assert (out := browser.evaluate(wide)) == [], out
+    # Each row of tiles or cards reaches the right edge of the page's text.
+    rows = "[...document.querySelectorAll('.tiles, .shown')].flatMap(grid => [...Object.values(Object.groupBy("
+    rows += "[...grid.children], e => Math.round(e.getBoundingClientRect().top)))].map(row => Math.round("
+    rows += "grid.getBoundingClientRect().right - Math.max(...row.map(e => e.getBoundingClientRect().right)))))"
+    assert set(browser.evaluate(rows)) <= {0}
     _assert_headings(browser)
     _assert_names(browser)
     for scheme in ("light", "dark"):

@@ -165,7 +165,7 @@ def test_of_an_error_the_lower_is_the_gain(tmp_path: Path) -> None:
     assert (winner[0], winner[4]) == ("client 0", "fesem")
     low, high = join_intervals(2.0, 1.9, 2.1, 3.0, 2.9, 3.1)
     assert interval_of(loser[1]) == pytest.approx((float(low), float(high)), abs=0.01)
-    assert "2 gain and 1 lose" in found.choices[0].says
+    assert "2 gain, 1 lose" in found.choices[0].says
     assert "for 1 of them by more than chance" in found.choices[0].says
     assert "RMSE" in found.cautions[0]
 

@@ -295,6 +295,22 @@ def test_a_bad_run_is_one_sentence_for_every_command(
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("name", ["000001-999999.zip", "999999.zip", "000001-" + "9" * 30 + ".zip"])
+def test_the_name_of_a_file_alone_makes_no_rounds(
+    name: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs/stopped"
+    shutil.copytree(made / "stopped", run)
+    (run / "metrics/000003.zip").rename(run / "metrics" / name)
+    for command in ("show", "report", "resume"):
+        ended = Terminal(capsys)(command, "stopped")
+        assert (ended.code, ended.out) == (2, "")
+        assert "metrics/" in ended.err
+        assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform != "linux", reason="pipes")
 def test_no_pipe_keeps_a_resumed_run_waiting(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -32,6 +32,20 @@ def test_a_method_that_shares_nothing_says_so(
             assert warned[0].split(";")[0] in " ".join((ended.out + ended.err).split())
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize("rounds", ["1", "2"])
+def test_a_short_run_in_which_nobody_answers_is_no_success(
+    rounds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is it said that its clients have trained alone."""
+    monkeypatch.chdir(tmp_path)
+    words = ("--clients", "4", "--rounds", rounds, "--workers", "1", "--network", "tests.own_networks:Untrainable")
+    code, out, said = Terminal(capsys)("run", "fedavg", *words, "--name", "mine")
+    assert code == 2
+    assert "no electricity" in said
+    assert "local-only" not in out + said
+
+
 @pytest.mark.parametrize(
     ("away", "best"),
     [

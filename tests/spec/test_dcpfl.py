@@ -531,7 +531,7 @@ def test_dcpfl_says_why_nothing_was_split() -> None:
     federation = with_validation(planted("feature", 2))
     short = train(DCPFL(), federation, 3)
     (remark,) = short.method.final_warnings(short.state, short.server, 3)
-    assert remark.startswith("clients took part 3 times on average, and method.t_start = 5 of them make")
+    assert all(part in remark for part in ("3 times", "method.t_start = 5"))
     calm = train(DCPFL(), federation, 6)
     (remark,) = calm.method.final_warnings(calm.state, calm.server, 6)
     assert remark.startswith("the rapid decrease of the loss was not seen to end in 6 rounds")

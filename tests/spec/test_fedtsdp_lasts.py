@@ -290,13 +290,13 @@ def test_fedtsdp_says_why_there_is_one_group() -> None:
     assert remark.endswith(f"{highest:.3f}")
     linked = train(FedTSDP(h=0.0), planted("iid"), 1, training=TWO)
     (remark,) = linked.method.final_warnings(linked.state, linked.server, 1)
-    assert remark.startswith("clients were regrouped and are one group, for method.eps1 = 0.15 links all")
+    assert "method.eps1 = 0.15" in remark
     apart = float(remark.split("below ")[1].split(" ")[0])
-    first = "; predictions hardly differ yet, so try more training.epochs first"
-    for nearest, told in ((0.019, first), (0.021, "")):
+    for nearest, advises in ((0.019, True), (0.021, False)):
         state = replace(linked.state, divergences=linked.state.divergences * (nearest / apart))
         (remark,) = linked.method.final_warnings(state, linked.server, 1)
-        assert remark.endswith(f"below {nearest} would have parted them{told}")
+        assert f"below {nearest} " in remark
+        assert ("training.epochs" in remark) == advises
     assert len(np.unique(train(FedTSDP(h=0.0, eps1=0.98 * apart), planted("iid"), 1, training=TWO).groups())) > 1
     found = train(FedTSDP(), planted("label", 2), 1, training=TWO)
     assert found.method.final_warnings(found.state, found.server, 1) == []

@@ -158,7 +158,7 @@ def train(
         for line in describe_outcome(result, written):
             say(line)
     if folder.diverged_for_all():
-        if quiet:
+        if quiet and ended:  # else the run has said so
             for sentence in folder.divergences():
                 print_escaped(f"coterie: {sentence}", file=sys.stderr)
         raise typer.Exit(DIVERGED)

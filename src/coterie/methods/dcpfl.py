@@ -306,8 +306,8 @@ class DCPFL(Method[DCPFLState]):
         if state.tree is None:
             seen = float(state.together.diagonal().mean())
             return [
-                f"clients took part {seen:.3g} times on average, and method.t_start = {self.t_start} of them make "
-                "the dendrogram, so nothing was ever split"
+                f"clients took part {seen:.3g} times on average, and the dendrogram is made after "
+                f"method.t_start = {self.t_start} times, so nothing was split"
             ]
         if state.closest is not None:
             now, finer = state.closest
@@ -321,7 +321,7 @@ class DCPFL(Method[DCPFLState]):
                 f"(method.window = {self.window}, method.t_obv = {self.t_obv})"
             ]
         if next_cut(state.tree, state.tried, self.step) is None:
-            return ["no groups came about: no lower cut of the dendrogram has others than the one group of all"]
+            return ["no groups came about: no lower cut of the dendrogram divides the one group"]
         return [
             f"the rapid decrease of the loss ended within {rounds} rounds, but no trial was completed. A trial "
             "needs one more round, and clients that answer and have samples to measure its loss on"

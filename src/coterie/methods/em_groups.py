@@ -45,7 +45,7 @@ class EMGroupsState:
 @METHODS.add("em-groups")
 @dataclass(frozen=True)
 class EMGroups(MixtureMethod[EMGroupsState]):
-    """Each client is of one of K groups, found by annealed stochastic EM; it mixes their models by its doubts.
+    """K groups, found by annealed stochastic EM; each client mixes their models by how likely it is in each.
 
     Unlike FedEM's, shares are of a client and not of its samples. Per round: down `m K P b`, up
     `m (P b + 4 K + 4)` bytes; the first round with `kmeans` `n P b` each way.

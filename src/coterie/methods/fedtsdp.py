@@ -351,8 +351,8 @@ class FedTSDP(Method[FedTSDPState]):
         # Models that have hardly left their common start predict alike, whatever their data.
         first = "; predictions hardly differ yet, so try more training.epochs first" if apart < LITTLE else ""
         return [
-            f"clients were regrouped and are one group, for method.eps1 = {self.eps1} links all; at the last "
-            f"regrouping a method.eps1 below {apart:.3g} would have parted them{first}"
+            f"clients were regrouped into one group, because method.eps1 = {self.eps1} links all of them; a "
+            f"method.eps1 below {apart:.3g} would have divided them at the last regrouping{first}"
         ]
 
     def assignment(self, state: FedTSDPState, server: ServerView) -> Assignment:

@@ -147,8 +147,8 @@ class FeSEM(Method[FeSEMState]):
         if self.e_step != "nearest":
             return [inert]
         return [
-            f"{inert}. A client starts each round at its own centre and moves once another one is nearer; the "
-            f"nearest other was always at least {state.margin:.3g} times as far away. e_step = 'update_aware' "
+            f"{inert}. A client starts each round at its own centre and moves if another one is nearer; the "
+            f"nearest other one was always at least {state.margin:.3g} times as far away. e_step = 'update_aware' "
             "moves clients sooner"
         ]
 

@@ -145,8 +145,8 @@ def count_gains(name: str, gains: Floats, ends: Ends | None) -> str:
         return f"{words}."
     up, down = int((ends[0] > 0).sum()), int((ends[1] < 0).sum())
     if not up and not down:
-        return f"{words}; for nobody is this beyond chance."
-    return f"{words}; beyond chance {up:,} gain and {down:,} lose."
+        return f"{words}; none of this is beyond chance."
+    return f"{words}; {up:,} of the gains and {down:,} of the losses are beyond chance."
 
 
 def say_visible(

@@ -273,5 +273,5 @@ def _judge(counts: Floats, groups: NDArray[np.int64]) -> str:
         return f"Labels tell the groups apart: {usual} (permutation test over clients, p = {p:.3f})."
     return (
         f"Labels do not tell the groups apart: {usual} (permutation test over clients, p = {p:.2f}). If the groups "
-        "are real, it is by the inputs, or by what labels mean."
+        "are real, they differ in the inputs, or in what labels mean."
     )

@@ -249,7 +249,7 @@ class Session:
         Raises:
             BadInput: the run was resumed after its last round, and nobody had answered in the last few.
         """
-        if self._silent_rounds >= MAX_SILENT_ROUNDS and self.done == self.planned:
+        if self._has_given_up and self.done == self.planned:
             raise BadInput(
                 f"nobody answered in the last {self._silent_rounds} rounds, and nothing was learnt; begin a new run"
             )
@@ -474,17 +474,23 @@ class Session:
         """Count the rounds in a row in which nobody answered, though somebody was there.
 
         Raises:
-            BadInput: there are `MAX_SILENT_ROUNDS` of them.
+            BadInput: there are `MAX_SILENT_ROUNDS` of them, or as many as the run has rounds.
         """
         failures = [(client, reason) for client, reason in self.runtime.failures if reason != VANISHED]
         self._silent_rounds = self._silent_rounds + 1 if failures and not result.took_part.any() else 0
-        if self._silent_rounds >= MAX_SILENT_ROUNDS:
+        if self._has_given_up:
             (client, reason), last = failures[0], result.number
+            first = last - self._silent_rounds + 1
+            when = f"rounds {first} to {last}" if first < last else f"round {last}"
             self._write_warnings([])
             raise BadInput(
-                f"nobody answered in rounds {last - self._silent_rounds + 1} to {last}, and nothing was learnt: "
-                f"{self.federation.names[client]} {reason}; {self.runtime.remedy}"
+                f"nobody answered in {when}, and nothing was learnt: {self.federation.names[client]}: {reason}; "
+                f"{self.runtime.remedy}"
             )
+
+    @property
+    def _has_given_up(self) -> bool:
+        return self._silent_rounds >= min(MAX_SILENT_ROUNDS, self.planned)
 
     # ---- the end
 
@@ -557,11 +563,11 @@ class Session:
     def describe(self) -> list[str]:
         """Describe in a few lines who the clients are, what is trained, and how."""
         name = network_name(self.prepared, self.population.features)
-        count = len(self.newcomers)
+        count, layers = len(self.newcomers), len(self.layout.layers)
         return [
             *describe(self.federation).lines(),
             *([f"{count} more clients join when training has ended"] if count else []),
-            f"network {name}: {self.layout.size:,} parameters in {len(self.layout.layers)} layers; "
+            f"network {name}: {self.layout.size:,} parameters in {layers} layer{'s' * (layers != 1)}; "
             f"{self.engine} engine ({self.engine_reason})",
             *self.runtime.engine.notes,
             *([self.promise.describe()] if self.promise is not None else []),

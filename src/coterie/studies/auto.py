@@ -88,22 +88,22 @@ CANDIDATES = (
     Candidate("cfl", "a model for each group, found while training", {"method": {"name": "cfl"}}),
     Candidate(
         "partial-pooling",
-        "one model, and for each client a shrunk departure from it",
+        "one model, and a shrunken deviation for each client",
         {"method": {"name": "partial-pooling", "shrink": "tensor"}},
     ),
     Candidate(
         "pooled-groups",
-        "a model for each group, and for each client a shrunk departure from it",
+        "a model for each group, and a shrunken deviation for each client",
         {"method": {"name": "pooled-groups", "shrink": "tensor"}},
     ),
     Candidate(
         "em-groups",
-        "models of groups, which each client mixes by its doubts of whose it is",
+        "a model for each group, mixed for each client by how likely it belongs to each",
         {"method": {"name": "em-groups"}},
         ("training.lr", "method.clusters"),
     ),
     Candidate("fedrep", "a common body, and a head for each client", {"method": {"name": "fedrep"}}),
-    Candidate("ditto", "a model for each client, drawn to a common one", {"method": {"name": "ditto"}}),
+    Candidate("ditto", "a model for each client, pulled to a common one", {"method": {"name": "ditto"}}),
     Candidate(
         "local-only", "a model of its own for each client, trained alone", {"method": {"name": "local-only"}}
     ),

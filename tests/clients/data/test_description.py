@@ -45,7 +45,7 @@ def test_describe_counts_what_is_there() -> None:
     text = "\n".join(description.lines())
     assert f"6 clients, {len(federation.labels)} samples of 8 x 8 x 1, 10 classes" in text
     assert f"{description.divergence:.4f} nats (mean pairwise symmetric KL, 0.001 added per class)" in text
-    assert "true groups: 2 of 3, 3 clients" in text
+    assert "true groups: 2, of 3, 3 clients" in text
     assert "few-shot clients: 3" in text
     assert f"test: {federation.test_samples.sum()} samples; per client" in text
 

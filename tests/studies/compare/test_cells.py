@@ -287,7 +287,7 @@ def test_a_line_a_cell_without_a_terminal() -> None:
         "4 runs, of which 3 are finished, 3 rounds",
         "run 4/4  fedavg, seed 1  ",
         "note: labels were numbered in sorted order: good is 0, scrap is 1 (all 3 runs)",
-        "note: fedavg: none of 2 E-steps (of fedavg, seed 0) moved a [client] (seed 0; 1 other is alike but for "
+        "note: fedavg: none of 2 E-steps (of fedavg, seed 0) moved a [client] (seed 0; 1 other differs only in "
         "the numbers)",
         "note: ifca(clusters=2), seed 0: a [remark]",
     ]

@@ -206,7 +206,7 @@ def test_what_runs_say_alike_is_printed_once(terminal: Terminal) -> None:
     live, _, behind = " ".join(terminal("compare", *words).out.split()).partition("rounds to target")
     assert "training diverged" not in live
     assert behind.count("training diverged for 4 of 4 clients") == 1
-    assert "(seed 0; 1 other is alike but for the numbers)" in behind
+    assert "(seed 0; 1 other differs only in the numbers)" in behind
     # Printed again it is said with the table alone.
     again = " ".join(terminal("compare", *words).out.split())
     assert again.count("training diverged for 4 of 4 clients") == 1
@@ -269,20 +269,20 @@ def test_a_number_of_one_run_is_not_said_of_others() -> None:
         (cfl[2], 0.8),
     )
     assert describe_notes(((cell, would.format(value)) for cell, value in values), 6) == [
-        "halves: method.alpha = 0.459 would have divided them (seed 0; 2 others are alike but for the numbers)",
-        "cfl: method.alpha = 0.7 would have divided them (2 of 6 runs; 1 other is alike but for the numbers)",
+        "halves: method.alpha = 0.459 would have divided them (seed 0; 2 others differ only in the numbers)",
+        "cfl: method.alpha = 0.7 would have divided them (2 of 6 runs; 1 other differs only in the numbers)",
     ]
     # What is the same to the letter is said once for all methods.
     same = [*((cell, "3 samples are left out") for cell in halves), (cfl[0], "3 samples are left out")]
     assert describe_notes(same, 6) == ["halves, cfl: 3 samples are left out (4 of 6 runs)"]
     assert describe_notes(same, 4) == ["3 samples are left out (all 4 runs)"]
     assert describe_notes([*same, (cfl[1], "4 samples are left out")], 6) == [
-        "halves, cfl: 3 samples are left out (4 of 6 runs; 1 other is alike but for the numbers)"
+        "halves, cfl: 3 samples are left out (4 of 6 runs; 1 other differs only in the numbers)"
     ]
     settings = {name: {"data.split": "iid"} for name in ("β = 1", "β = 2")}
     ((one, other),) = cells_of("halves", seeds=1, settings=settings)
     assert describe_notes(((one, "p = 0.1"), (other, "p = 0.2")), 2) == [
-        "halves: p = 0.1 (β = 1, seed 0; 1 other is alike but for the numbers)"
+        "halves: p = 0.1 (β = 1, seed 0; 1 other differs only in the numbers)"
     ]
 
 

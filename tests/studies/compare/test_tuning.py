@@ -78,6 +78,7 @@ def runner(pool: Path) -> Callable[[list[Cell]], Mapping[str, CellOutcome]]:
 def test_every_method_has_a_grid_around_its_defaults(method: str) -> None:
     settings = tuned_settings(method)
     assert settings
+    assert "method.warm_up" not in settings  # at equal rounds, the longest would win by its passes
     for key, setting in settings.items():
         assert len(set(setting.grid)) == len(setting.grid) > 1, key
         numbers = [value for value in setting.grid if isinstance(value, int | float)]
@@ -267,7 +268,7 @@ def test_what_ties_with_the_pick_is_said(tuned: tuple[Comparison, Comparison, pl
     said = describe_shortfalls(before, table, 4)
     assert tied
     assert sum(int(sentence.split(": ")[1].split()[0]) for sentence in said) == tied
-    assert all("of 3 other trials" in sentence for sentence in said)
+    assert all("3 other trials" in sentence for sentence in said)
 
 
 @pytest.mark.medium

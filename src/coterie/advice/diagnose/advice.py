@@ -94,7 +94,7 @@ def predict_costs(
     for suggestion in suggestions:
         told = explain(suggestion.experiment(asked))
         found.append(replace(suggestion, seconds=told.seconds, up_bytes=told.up_bytes, down_bytes=told.down_bytes))
-        done(f"{suggestion.method}: two rounds of a few clients have been timed")
+        done(f"{suggestion.method}: timed two rounds of a few clients")
     return tuple(found)
 
 
@@ -111,9 +111,9 @@ def _rank_groups(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     if count <= MOST_GROUPS:
         known = {"method.clusters": count}
         if _median_samples(diagnosis) >= FEW_SAMPLES:
-            on = "clusters models after a warm-up, and goes on in every round"
+            on = "clusters models after a warm-up, and again in every round"
             yield Suggestion("fesem", {**known, **tuned}, on)
-        reason = "shares the lower layers between groups, so that those of few clients learn from the others"
+        reason = "shares the lower layers between groups, so that small groups learn from the others"
         yield Suggestion("fedcps", {**known, "method.personal_layers": 2}, reason)
         yield Suggestion("ifca", {**known, **tuned}, "clients pick among the groups' models anew in every round")
     held_against = "one model for all, fine-tuned: what groups are compared with"

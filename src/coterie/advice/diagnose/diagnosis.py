@@ -211,7 +211,7 @@ class Diagnosis:
                 f"tested, and a test needs {LEAST}"
             )
         starts = f"{self.starts} initial model{'s' * (self.starts != 1)}"
-        of, test = f"{self.tested} clients, {self.size} samples a half, {starts}", self.structure
+        of, test = f"{self.tested} clients, {self.size} samples in a half, {starts}", self.structure
         p = say_p(test, self.draws)
         if test.p > self.alpha and self.predicted:
             return (
@@ -220,12 +220,12 @@ class Diagnosis:
             )
         if self.has_structure:
             return (
-                f"Is there structure? Yes ({p}): a client's own halves are more alike than halves paired "
-                f"at random, at a distance of {test.own:.3f} against {test.random:.3f} ({of})"
+                f"Is there structure? Yes ({p}): the two halves of a client's samples are more alike than halves "
+                f"paired at random, with a distance of {test.own:.3f} against {test.random:.3f} ({of})"
             )
         return (
-            f"Is there structure? None was found ({p}): a client's own halves are no more alike than halves "
-            f"paired at random, beyond chance, at a distance of {test.own:.3f} against {test.random:.3f} "
+            f"Is there structure? None was found ({p}): the two halves of a client's samples are as far apart as "
+            f"halves paired at random, up to chance, with a distance of {test.own:.3f} against {test.random:.3f} "
             f"({of})"
         )
 
@@ -236,11 +236,13 @@ class Diagnosis:
             return "How many groups? One: train one model for all"
         level = "by what their models predict" if self.predicted else f"at an error level of {self.alpha:.3g}"
         stable = (
-            f"; with clients and initial models resampled, {_say_counts(self.resampled)}" if self.resampled else ""
+            f"; resamples of clients and initial models give {_say_counts(self.resampled)}"
+            if self.resampled
+            else ""
         )
         if self.all_differ:
             return (
-                f"How many groups? Everybody differs {level}: most clients are in groups too small to be "
+                f"How many groups? Everybody differs, {level}: most clients are in groups too small to be "
                 f"tested{stable}"
             )
         apart = len(self.standing_apart)
@@ -248,7 +250,7 @@ class Diagnosis:
         groups = f"{shared} {'group' if shared == 1 else 'groups'}"
         sizes = ", ".join(str(len(group.clients)) for group in self.groups if len(group.clients) > 1)
         alone = f", and {_clients(apart)} standing apart" if apart else ""
-        return f"How many groups? {groups[:1].upper()}{groups[1:]} of {sizes} clients{alone} {level}{stable}"
+        return f"How many groups? {groups[:1].upper()}{groups[1:]}, of {sizes} clients{alone}, {level}{stable}"
 
     def _say_groups(self) -> tuple[str, ...]:
         if not self.has_structure or self.all_differ:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.errors import shorten
-from coterie.grouping.skew import Share, Skew
+from coterie.grouping.skew import Skew
 
 MOST_CLASSES = 4
 """Classes that are named in a sentence."""
@@ -108,8 +108,8 @@ class Kinds:
             return f"What differs? {what[:1].upper()}{what[1:]}: {self._say_shares()}; {sizes}"
         if self.named:
             return (
-                "What differs? Most clients do not differ in their profiles, but a group does, as said of it "
-                f"below: {self._say_shares()}; {sizes}"
+                "What differs? Most clients do not differ in their profiles, but one group does (see below): "
+                f"{self._say_shares()}; {sizes}"
             )
         if self.targets == "others":
             return (
@@ -150,13 +150,16 @@ class Kinds:
             }
         else:
             named = {"classes": classes, "inputs beyond their classes": inputs, "inputs within a class": within}
-        shares = ", ".join(f"{name} {_say_share(share)}" for name, share in named.items())
-        return f"of the variance of {shares} is between clients"
+        parts = [
+            f"{max(0.0, share.share):.1%} of {'that' if number else 'the variance'} of {name} (p = {share.p:.2g})"
+            for number, (name, share) in enumerate(named.items())
+        ]
+        return f"differences between clients explain {', '.join(parts)}"
 
 
 _OF: Mapping[Targets, Mapping[str, str]] = {
     "classes": {
-        "labels": "how often classes are",
+        "labels": "how frequent classes are",
         "features": "what inputs are like",
         "concept": "what labels mean",
         "why": ", because the same inputs have other labels",
@@ -173,7 +176,7 @@ _OF: Mapping[Targets, Mapping[str, str]] = {
     },
     "labels": {
         "of": "labels",
-        "labels": "how often labels are there",
+        "labels": "how frequent labels are",
         "features": "what inputs are like",
         "concept": "what labels the same inputs have",
         "why": "",
@@ -186,7 +189,3 @@ _OF: Mapping[Targets, Mapping[str, str]] = {
 def may_mean(found: tuple[str, ...]) -> bool:
     """Say whether it may be that labels mean something else: beside different labels, so may different inputs."""
     return "concept" in found or {"labels", "features"} <= {*found}
-
-
-def _say_share(share: Share) -> str:
-    return f"{max(0.0, share.share):.1%} (p = {share.p:.2g})"

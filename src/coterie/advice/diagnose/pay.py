@@ -143,8 +143,8 @@ class Pay:
             other = next(option for option in self.options if option.name == self.weighed)
             return (
                 f"Does it pay? {'Not on average' if self.paying else 'No'}: one model for all gives {self._measure}"
-                f"{whole}, and nothing is clearly better; next comes {TITLES[self.weighed]} with "
-                f"{self.say_score(other.score)}, {self.say_gain(other.gain)} on average over {count} clients"
+                f"{whole}, and nothing is clearly better; the next best is {TITLES[self.weighed]}, with "
+                f"{self.say_score(other.score)} ({self.say_gain(other.gain)} on average over {count} clients)"
                 f"{''.join(f'; but {self.say_group(of)}' for of in self.paying)}"
             )
         option = next(option for option in self.options if option.name == self.best)
@@ -154,8 +154,8 @@ class Pay:
         score, chosen = f"{self._measure}{self.say_score(option.score)}", self.say_gain(self.chosen)
         return (
             f"Does it pay? {sure}: {TITLES[self.best]}{without}, with {score} against {whole} of one model for "
-            f"all, {self.say_gain(option.gain)} on average over {count} clients; {chosen} where the "
-            "choice is made on other samples than the score"
+            f"all, {self.say_gain(option.gain)} on average over {count} clients; {chosen} if the "
+            "choice and the score use different samples"
         )
 
     @property
@@ -175,11 +175,13 @@ class Pay:
         gain, lose = ([client.client for client in some] for some in (self.gaining, self.losing))
         sure = {*gain, *lose}
         unsure = [client.client for client in self.clients if client.client not in sure]
-        by = TITLES[self.weighed] + (", the next best" if self.weighed != self.best else "")
+        by = ("the next best, " if self.weighed != self.best else "") + TITLES[self.weighed]
         said = [f"{_count(gain)} gain{'s' if len(gain) == 1 else ''} by {by}{_names(gain)}"]
         said.append(f"{_count(lose)} lose{'s' if len(lose) == 1 else ''}{_names(lose)}")
         if unsure:
-            said.append(f"for {len(unsure)} their own samples cannot tell{_names(unsure)}")
+            said.append(
+                f"{_count(unsure)} {'has' if len(unsure) == 1 else 'have'} too few samples to tell{_names(unsure)}"
+            )
         if self.unscored:
             said.append(f"not scored: {', '.join(self.unscored[:MOST_NAMES])}")
         return f"For whom? {'; '.join(said)}"
@@ -187,9 +189,9 @@ class Pay:
     def _say_others(self) -> str:
         falls = "" if self.measure == "accuracy" else ", of which less is better: a gain is by how much it falls"
         return (
-            f"What else there is: {'; '.join(f'{TITLES[o.name]} {self.say_score(o.score)}' for o in self.options)} "
+            f"All that was tried: {'; '.join(f'{TITLES[o.name]} {self.say_score(o.score)}' for o in self.options)} "
             f"({MEASURES[self.measure].title if self.measure in MEASURES else self.measure}{falls}, after "
-            f"{self.rounds} rounds, on samples that had no part in any of these)"
+            f"{self.rounds} rounds, on samples that trained none of these models)"
         )
 
     def say_score(self, score: float) -> str:

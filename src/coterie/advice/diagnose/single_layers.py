@@ -101,5 +101,7 @@ def say_layers(layers: tuple[LayerSignal, ...], alpha: float, draws: int) -> tup
     named = f"{', '.join(said[:MOST_NAMED])}{more}"
     if telling[0].contrast is None:
         return (f"Which layers? {named} tell clients apart{others}",)
-    by = "in brackets by how much more alike clients of one group are"
-    return (f"Which layers? {named} tell clients apart, {by}{others}; for layercfl write layers={telling[0].name}",)
+    return (
+        f"Which layers? {named} tell clients apart{others}. In brackets: by how much more alike clients of one "
+        f"group are in the layer. For layercfl write layers={telling[0].name}",
+    )

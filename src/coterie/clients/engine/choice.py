@@ -121,18 +121,18 @@ def _weigh(
     """Whether one client's training keeps a core busy, and why or why not, in one clause."""
     size = layout.size
     if size > PARAMETERS:
-        return f"a model of {size} parameters keeps a core busy by itself", True
+        return f"one client's model, of {size:,} parameters, keeps a core busy", True
     if opaque:
         counted = count_operations(network, features)
         each = (size + batch_size * counted.written) // max(counted.operations, 1)
-        sizes, busy = f"operations that touch {each} scalars on average", each > OPERATION
+        sizes, busy = f"whose operations handle {each:,} numbers on average", each > OPERATION
     elif any(e.kind == "conv" for e in layout.tensors):
         each = forward_cost(network, features).work
-        sizes = f"{each} multiply-accumulates a sample in minibatches of {batch_size}"
+        sizes = f"with {each:,} multiply-accumulates a sample and minibatches of {batch_size}"
         busy = each > TINY or each * batch_size > CONVOLUTIONS
     else:
-        sizes, busy = f"{size} parameters and minibatches of {batch_size}", size * batch_size > WORK
-    return f"{sizes} {'keep a core busy' if busy else 'are mostly overhead'}", busy
+        sizes, busy = f"with {size:,} parameters and minibatches of {batch_size}", size * batch_size > WORK
+    return f"one client, {sizes}, {'keeps' if busy else 'does not keep'} a core busy", busy
 
 
 def _is_in_order(network: nn.Module, layout: Layout) -> bool:

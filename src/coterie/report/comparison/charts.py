@@ -107,7 +107,7 @@ def draw_agreement(view: View) -> Figure:
             said.append(f"{method} at {decimals(row['ari_mean'])} with {_mean(row['groups_mean'])} groups")
     caption = (
         "The adjusted Rand index is 1 where the groups are exactly the true ones, and about 0 by "
-        f"chance. Here {number} {'true group is' if number == '1' else 'true groups are'} there."
+        f"chance. There {'is' if number == '1' else 'are'} {number} true group{'s' * (number != '1')} here."
     )
     caption += f" At the end, on average over the seeds: {'; '.join(said)}." if said else ""
     rest = [method for method in view.methods if method not in methods]

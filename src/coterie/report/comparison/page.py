@@ -119,7 +119,7 @@ def _reading(comparison: Comparison, measure: Metric) -> str:
     if len(comparison.seeds) > 1 and len(comparison.rows) > 1:
         said += (
             " A difference is beyond chance if its 95 % interval, over the seeds that both methods share, leaves"
-            " out zero; of twenty pairs of methods that are alike, about one will look so."
+            " out zero; of twenty pairs of equally good methods, about one will seem to differ."
         )
     return said + " A click on a method in a chart's legend brings it out."
 

@@ -353,5 +353,7 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
         target = f"{baseline}'s own last value, seed by seed"
         if first["target"] is not None:
             target = _number(first["target"], measure) + (" %" if measure.is_share else "")
-        parts.append(f"Target: {target}; medians over the seeds that reached it.")
+        parts.append(
+            f"Target: {target}; medians over the seeds that reached it; a warm-up counts as a part of its round."
+        )
     return " ".join(parts)

@@ -49,10 +49,10 @@ const columns = [
   ["run", "name", (run) => link(run), "text name"],
   ["state", "state", (run) => make("span", run.state, { class: run.state }), "text"],
   ["method", "method", (run) => run.method, "text wide"],
-  ["data", "data", (run) => [run.data, run.split].filter(Boolean).join(", "), "text wide"],
+  ["data", "data", (run) => [run.data, run.split].filter(Boolean).join(", "), "text wide wrap"],
   ["round", (run) => run.rounds ? run.round / run.rounds : 0, (run) => progress(run)],
   [() => sharedMetric() ?? "score", "value", (run) => number(run.value, run.is_share) +
-    (sharedMetric() === null && run.metric ? " " + run.metric : "")],
+    (sharedMetric() === null && run.metric ? " " + run.metric : ""), "wrap"],
   ["worst 10 %", "worst10", (run) => number(run.worst10, run.is_share), "wide"],
   ["groups", "groups", (run) => run.groups ?? missing, "wide"],
   ["failures", "failed", (run) => make("span", run.failed, run.failed ? { class: "bad" } : {}), "wide"],
@@ -172,7 +172,8 @@ const chart = (series, title, isShare, width) => {
   if (!points.length) return svg;
   const values = points.map((p) => p[1]), last = Math.max(...points.map((p) => p[0]), 2);
   const margin = (Math.max(...values) - Math.min(...values)) * .06 || Math.abs(values[0]) * .05 || .05;
-  const low = Math.min(...values) - margin, high = Math.max(...values) + margin;
+  const within = isShare ? [0, 1] : [-Infinity, Infinity];
+  const low = Math.max(Math.min(...values) - margin, within[0]), high = Math.min(Math.max(...values) + margin, within[1]);
   const { ticks, decimals } = rounded(low, high, isShare ? 100 : 1);
   const x = scale(1, last, left, width - 10), y = scale(low, high, height - bottom, top);
   for (const value of ticks) {
@@ -258,12 +259,12 @@ const facts = (run) => {
   if (run.runtime !== "local") add("runtime", run.runtime);
   return list;
 };
-// A chart is as wide as the card that it is in, so that its words are as large as those around it on a phone, too.
+// The widths of cards. A chart is as wide as its card, so that its words are as large as those around it on a phone, too.
 const roomOf = (place, count) => {
   const grid = make("div", null, { class: "shown" });
   for (let i = 0; i < count; i++) grid.append(make("article", "", { class: "card" }));
   place.replaceChildren(grid);
-  return Math.max(grid.firstChild.clientWidth - 32, 200);
+  return [...grid.children].map((child) => Math.max(child.clientWidth - 32, 200));
 };
 const card = (run, width, several) => {
   const place = make("article", null, { class: "card", "data-name": run.name });
@@ -312,14 +313,14 @@ const showRuns = (found) => {
     kinds.get(title).series.push({ name: run.name, points: curve.points, colour: palette[which % palette.length] });
   }));
   const charts = make("div", null, { class: "shown" });
-  const room = kinds.size ? roomOf(place, kinds.size) : 0, cardRoom = roomOf(place, found.length);
+  const room = roomOf(place, kinds.size), cardRoom = roomOf(place, found.length);
   for (const [title, { isShare, series }] of kinds) {
     const card = make("article", null, { class: "card" });
-    card.append(make("h2", title), chart(series, title, isShare, room));
+    card.append(make("h2", title), chart(series, title, isShare, room[charts.children.length]));
     charts.append(card);
   }
   const cards = make("div", null, { class: "shown" });
-  cards.append(...found.map((run) => card(run, cardRoom, found.length > 1)));
+  cards.append(...found.map((run, which) => card(run, cardRoom[which], found.length > 1)));
   cards.classList.add("cards");
   const parts = [make("p", null, { class: "note" })];
   parts[0].append(make("a", "all runs", { href: "#" }));

@@ -290,14 +290,27 @@ def predict_each(
         outputs.append(_run(model.network(), samples.inputs))
         found += [] if samples.labels is None else [samples.labels]
         rows.append(np.flatnonzero(own))
-        notes += [note for note in samples.notes if note not in notes]
+        notes += samples.notes
     order = np.argsort(np.concatenate(rows))
     labels = np.concatenate(found)[order] if len(found) == len(models) else None
     about = replace(models[0].about, whose=f"the models of {len(models)} clients, each for its own samples")
     whole = torch.cat(outputs)[torch.from_numpy(order)]
     whose = np.array([model.about.whose for model in models])[users]
     beside = _beside(_read_kept(data, columns, keep, named), whose)
-    return conclude(about, about.build_task(), whole, labels, beside), tuple(notes)
+    return conclude(about, about.build_task(), whole, labels, beside), _add_up(notes)
+
+
+def _add_up(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return each note once; those that differ only in the number that they begin with are one, with its sum."""
+    found: dict[str, tuple[int, str]] = {}
+    for note in notes:
+        number, _, rest = note.partition(" ")
+        digits = number.replace(",", "")
+        count = int(digits) if digits.isdecimal() else 0
+        key = rest.replace("value was", "values were") if count else note
+        before = found[key][0] if key in found else 0
+        found[key] = (before + count, f"{before + count:,} {key}" if before and count else note)
+    return tuple(note for _, note in found.values())
 
 
 def _prepare(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[np.float32]:

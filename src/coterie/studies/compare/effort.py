@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 TOLERANCE = 1.1
 """How many times as many local passes as another a method may have before a note says so."""
 
-REMEDY = "; --equal passes gives all methods the same number"
+REMEDIES = {
+    "rounds": "--equal passes gives all methods the same number",
+    "passes": "they end with whole rounds, so more rounds or a shorter warm-up bring them nearer",
+}
+"""What to do about it, by what the methods have as much of."""
 
 
 def describe(comparison: Comparison, summary: pl.DataFrame) -> list[str]:
@@ -31,6 +35,6 @@ def describe(comparison: Comparison, summary: pl.DataFrame) -> list[str]:
             where = f"{setting.name}: " if setting.name else ""
             found.append(
                 f"{where}the methods trained for different numbers of local passes: {many:.3g} with {most}, and "
-                f"{few:.3g} with {least}{REMEDY if comparison.equal == 'rounds' else ''}"
+                f"{few:.3g} with {least}; {REMEDIES[comparison.equal]}"
             )
     return found

@@ -38,8 +38,8 @@ class Note:
     def describe(self, runs: int) -> str:
         """Write the note with who says it.
 
-        `fedavg, seed 0: …` of one run, `fedavg: … (2 of 6 runs)` of several, and `fedavg: … (seed 0; 2 others are
-        alike but for the numbers)` where other runs of the method have other numbers.
+        `fedavg, seed 0: …` of one run, `fedavg: … (2 of 6 runs)` of several, and `fedavg: … (seed 0; 2 others
+        differ only in the numbers)` where other runs of the method have other numbers.
         """
         if len(self.cells) == 1 and not self.others:
             return f"{self.cells[0].label}: {self.text}"
@@ -57,8 +57,8 @@ class Note:
     def _describe_others(self) -> str:
         if not self.others:
             return ""
-        several = "1 other is" if self.others == 1 else f"{self.others} others are"
-        return f"; {several} alike but for {self.differs_in}"
+        several = "1 other differs" if self.others == 1 else f"{self.others} others differ"
+        return f"; {several} only in {self.differs_in}"
 
 
 def kind_of(text: str) -> str:

@@ -283,8 +283,8 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
             if tied:
                 others = own.filter(~pl.col("pruned"))["value"].count() - 1
                 found.append(
-                    f"{where}: {tied} of {others} other trials score the same as the pick within noise, paired by "
-                    "client on validation samples"
+                    f"{where}: {tied} of the {others} other trials score{'s' * (tied == 1)} the same as the "
+                    "picked one within noise (on validation samples, paired by client)"
                 )
             if lost := own["value"].null_count():
                 found.append(

@@ -66,7 +66,9 @@ class Description:
                 f"(mean pairwise symmetric KL, {SMOOTHING:g} added per class)"
             )
         if self.group_sizes is not None:
-            lines.append(f"true groups: {len(self.group_sizes)} of {', '.join(map(str, self.group_sizes))} clients")
+            lines.append(
+                f"true groups: {len(self.group_sizes)}, of {', '.join(map(str, self.group_sizes))} clients"
+            )
         if self.few_shot is not None:
             lines.append(f"few-shot clients: {self.few_shot}")
         if self.public is not None:

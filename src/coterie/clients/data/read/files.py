@@ -114,7 +114,8 @@ PLACES = (
 def find_places(folder: Path) -> str | None:
     """Return a column of a folder's tables that might name the clients, where files do not agree with it.
 
-    Of each file the first rows are looked at. None where there is no such column, or each file has one value of it.
+    Of each file the first rows are looked at. None where there is no such column, where each file has one value of
+    it, or where it has another value in each row. Of several columns, the first of `PLACES`.
     """
     tables = [file for file in _members(folder) if file.suffix != ".npz"] if folder.is_dir() else []
     heads = [
@@ -122,7 +123,11 @@ def find_places(folder: Path) -> str | None:
         for f in tables
     ]
     names = [name for name in heads[0].columns if name.lower() in PLACES] if heads else []
-    return next((n for n in names if any(n in head.columns and head[n].n_unique() > 1 for head in heads)), None)
+    names.sort(key=lambda name: PLACES.index(name.lower()))
+    return next(
+        (n for n in names if any(n in head.columns and 1 < head[n].n_unique() < head.height for head in heads)),
+        None,
+    )
 
 
 def _existing(path: Path) -> Path:
@@ -403,9 +408,19 @@ def _read_npz(path: Path, labelled: bool, named: Named) -> Columns:
     return _columns_of(path, read_arrays(path), labelled, named)
 
 
+def _is_text(values: NDArray[Any]) -> bool:
+    """Whether an array holds no text with a code that no character has, such as half of a pair."""
+    if values.dtype.kind != "U" or not values.dtype.itemsize:
+        return True
+    points = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="))).reshape(-1).view(np.uint32)
+    return not ((points > 0x10FFFF) | ((points >= 0xD800) & (points <= 0xDFFF))).any()
+
+
 def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named: Named) -> Columns:
     """Return named arrays as columns."""
     key, roles, others = _keys(list(held), path, labelled, named)
+    if broken := [name for name, values in held.items() if not _is_text(values)]:
+        raise BadInput(f"{path}: {broken[0]} holds a text that is not Unicode; write it again")
     label, user, split, segment, group, names = (None if name is None else held[name] for name in roles.values())
     features: NDArray[Any] | pl.DataFrame = held[key]
     if (mask := find_mask(key, held)) is not None:
@@ -418,10 +433,7 @@ def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named
             )
         if held[key].dtype.kind not in "biufUS":
             raise BadInput(f"{path}: {key} is of type {held[key].dtype}; its columns must hold numbers or text")
-        called = [str(name) for name in names]
-        if any("\ud800" <= sign <= "\udfff" for name in called for sign in name):  # half a pair is no text
-            raise BadInput(f"{path}: {roles['columns']} holds a name that is no text; write it in Unicode")
-        features = pl.DataFrame(held[key], schema=called)
+        features = pl.DataFrame(held[key], schema=[str(name) for name in names])
     return Columns(
         str(path),
         features,

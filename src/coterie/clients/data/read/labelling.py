@@ -58,8 +58,8 @@ def _refuse_names(labels: NDArray[Any]) -> None:
     count = len(set(labels.tolist()))
     if count > MOST_TEXTS and 2 * count > len(labels):
         raise BadInput(
-            f"the labels are {count:,} different texts for {len(labels):,} samples, as names of samples are; name "
-            "the column of the outcome by data.label, or write task.name = 'classification' if these are classes"
+            f"{len(labels):,} samples have {count:,} different texts as labels, as a column of names has; set "
+            "data.label to the column of the outcome, or task.name = 'classification' if these are classes"
         )
 
 
