@@ -140,6 +140,11 @@ def test_a_module_may_register_the_name_itself(site: Path) -> None:
         ),
         (
             "bad_module:Mine",
+            "from coterie.methods import Method\nclass Mine(Method):\n    def start(self, server): ...\n",
+            "method 'mine' does not define assignment and newcomer and round, as every Method must",
+        ),
+        (
+            "bad_module:Mine",
             METHOD.replace("float", "'Nothing'"),
             "method 'mine' cannot be used, because its settings cannot be read (name 'Nothing' is not defined); "
             "write each as a keyword with a type and a default",

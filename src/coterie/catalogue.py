@@ -267,6 +267,8 @@ class Catalog:
                 f"{self.kind} {name!r} is {what} that is no {parent}; it must be a class derived from "
                 f"{module}.{parent}"
             )
+        if missing := sorted(getattr(target, "__abstractmethods__", ())):
+            raise BadInput(f"{self.kind} {name!r} does not define {' and '.join(missing)}, as every {parent} must")
 
     def __contains__(self, name: object) -> bool:
         """Whether a name can be used, which imports what a package has under it."""

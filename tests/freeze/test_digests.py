@@ -135,6 +135,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fedbn": ("fedbn", {}, {}),
     "fedpac": ("fedpac", {}, {}),
     "fedrod": ("fedrod", {}, {}),
+    "knn-per": ("knn-per", {}, {"run.holdout_clients": 0.25}),
     "pfedme": ("pfedme", {}, {}),
     "scaffold": ("scaffold", {}, {}),
     "fedavg with a server optimizer": ("fedavg", {}, {"aggregation.optimizer": "yogi"}),

@@ -22,7 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coterie.clients.rules import Score, Training, gaussian
+from coterie.clients.data.federation import Federation
+from coterie.clients.rules import Inspect, LocalUpdate, Order, Score, Scored, Training, gaussian
+from coterie.clients.rules.minibatch import Batch
+from coterie.clients.rules.neighbours import Neighbours
+from coterie.clients.rules.objective import LocalModel
 from coterie.grouping.affinity import singular_coordinates, squared_distances
 from coterie.grouping.aggregate import mean, mix_models, trimmed_count, trimmed_means
 from coterie.grouping.cluster import cut_dendrogram, dendrogram, kmeans
@@ -66,6 +70,7 @@ from coterie.methods.scaffold import Scaffold
 from coterie.methods.stocfl import StoCFL
 from coterie.models.layout import Part
 from coterie.models.networks import NETWORKS
+from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from tests.golden.replay import GivenOrder, Replay
 from tests.golden.vectors import BATCH, FEATURES, HIDDEN, SIZES, read
 
@@ -189,6 +194,33 @@ def test_two_heads(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
         close(played.replies[0].models, numbers["clients"][number])
         close(played.state.model[0], numbers["global"][number])
         close(played.kept["head"], numbers["heads"][number])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_neighbours(engine: str) -> None:
+    """kNN-Per's neighbours, and how often each mixture with the model is right."""
+    numbers = read("knn-per")
+    starts, ends = numbers["bounds"].astype(np.int64).T
+    trained, model = ends - 24, torch.from_numpy(numbers["initial"])
+    inputs, labels = torch.from_numpy(numbers["inputs"]), torch.from_numpy(numbers["labels"].astype(np.int64))
+    bounds = np.column_stack([starts, trained, trained, ends])
+    federation = Federation("golden", inputs, labels, 3, bounds, ("a", "b", "c"), None, None, None)
+    spec = EngineSpec("mlp", {"hidden": (8,)}, (FEATURES,), federation, Training(), 0, engine)
+    asked = LocalRuntime(spec, federation.samples, workers=1).engine
+    for client, (first, end) in enumerate(zip(trained, ends, strict=True)):
+        me = asked.client(Order(client, 1, LocalUpdate(), {}), {})
+
+        def say(own: Batch, network: LocalModel | None, tested: Tensor = inputs[first:end]) -> Tensor:
+            assert network is not None
+            return Neighbours(4, share=1.0)(own, network)(tested).softmax(1)
+
+        (found,) = asked.answer([me], [Inspect(say, model=model)])
+        assert isinstance(found, Tensor)
+        close(found, numbers["outputs"][client])
+        for share, correct in zip(np.linspace(0, 1, 11), numbers["correct"][client], strict=True):
+            (score,) = asked.answer([me], [Score(model, memory=Neighbours(4, share))])
+            assert isinstance(score, Scored)
+            assert score.correct.sum() == correct
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -27,6 +27,19 @@ def test_a_run_that_has_given_up_does_not_reach_its_end_by_being_resumed(tmp_pat
     assert RunFolder(tmp_path / "lost").status == "interrupted"
 
 
+def test_a_run_that_is_over_before_it_gives_up_says_why_nobody_answered(tmp_path: Path) -> None:
+    diverging = Experiment(
+        data={"name": "digits", "clients": 4},
+        method="fedavg",
+        training={"lr": 1e30, "epochs": 1},
+        run={"rounds": 2, "workers": 1, "folder": str(tmp_path), "name": "lost"},
+    )
+    coterie.run(diverging)
+    warnings = RunFolder(tmp_path / "lost").warnings()
+    assert any("client 0" in warning for warning in warnings)
+    assert not any("alone" in warning for warning in warnings)
+
+
 class Broken(Stopping):
     """An observer with a mistake in it."""
 

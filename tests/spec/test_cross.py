@@ -55,6 +55,7 @@ from coterie.methods import (
     FeSEMMA,
     GroupedLayers,
     Halves,
+    KNNPer,
     LayerCFL,
     LGFedAvg,
     LocalOnly,
@@ -111,6 +112,7 @@ METHODS: dict[str, Method[Any]] = {
     "fedamp": FedAMP(),
     "fedala": FedALA(),
     "fedrod": FedRoD(),
+    "knn-per": KNNPer(neighbours=3),
     "fedpac": FedPAC(),
     "fedcr": FedCR(samples=3, head_epochs=1),
     "fedsr": FedSR(fine_tune=1),
@@ -140,15 +142,7 @@ SIZES = [40 + 3 * i for i in range(20)]
 FEW = 8
 """Clients, where what is compared does not depend on how many there are."""
 IN_PROCESSES = (
-    "fedavg",
-    "apfl",
-    "fedala",
-    "fedrep",
-    "ifca-kmeans",
-    "fedcps",
-    "fesem-update-aware",
-    "fedtsdp-options",
-    "dcpfl",
+    *("apfl", "fedala", "knn-per"),
     *("fedavg", "fedrep", "ifca-kmeans", "fedcps", "fesem-update-aware", "fedtsdp-options", "dcpfl"),
     *("pacfl", "fedrc", "fedsoft", "stocfl", "flux"),
 )

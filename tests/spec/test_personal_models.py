@@ -1,7 +1,8 @@
-"""Methods whose clients have models of their own beside a common one (6.21 to 6.27 of docs/methods/)."""
+"""Methods whose clients have models of their own beside a common one (6.21 to 6.28 of docs/methods/)."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,20 +10,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.clients.rules import Gradients, Losses, Score, Train
+import coterie
+from coterie.clients.rules import Evaluate, Gradients, Losses, Score, Train
 from coterie.clients.rules.adaptive_start import AdaptStart
 from coterie.clients.rules.aligned import AlignedFeatures
 from coterie.grouping.aggregate import mean
 from coterie.methods import FedAvg, LocalOnly, Method
 from coterie.methods.apfl import APFL
+from coterie.methods.exchange import Exchange
 from coterie.methods.fedala import FedALA
 from coterie.methods.fedamp import FedAMP, FedAMPState
 from coterie.methods.fedbn import FedBN
 from coterie.methods.fedpac import FedPAC, weigh_heads
 from coterie.methods.fedrep import FedRep
 from coterie.methods.fedrod import FedRoD
+from coterie.methods.knn_per import KNNPer
+from coterie.methods.method import serve
 from coterie.methods.pfedme import PFedMe
+from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.runtime import drive
+from coterie.shipping.model.served import trained_model
 from tests.federated import TRAINING, Trained, planted, train
 from tests.survival import SIZES, asked, kept
 
@@ -472,14 +479,84 @@ def test_fedpac_6_27_bytes(participation: float) -> None:
         assert run.bytes("up", number) == 4 * m * (size + 10 * 33 + 1)
 
 
+# ---- kNN-Per
+
+
+@both_engines
+def test_knn_per_6_28_has_the_model_of_fedavg(engine: str) -> None:
+    federation = planted("feature", sizes=SIZES)
+    settings: dict[str, Any] = {"training": TRAINING.updated(momentum=0.5), "engine": engine, "participation": 0.5}
+    knn_per, fedavg = (train(m, federation, 4, **settings) for m in (KNNPer(), FedAvg()))
+    assert same_models(knn_per, fedavg)
+
+
+def say_of_neighbours(features: Tensor, stored: Tensor, labels: Tensor, alone: bool) -> Tensor:
+    """Return the share of each class among the five nearest, one sample after another."""
+    found = torch.zeros(len(features), 10, dtype=torch.float64)
+    for row, given in enumerate(features.double()):
+        apart = (stored.double() - given).square().sum(1)
+        if alone:
+            apart[row] = torch.inf
+        near = apart.argsort()[:5]
+        weights = torch.exp(-apart[near] / stored.shape[1])
+        found[row].index_add_(0, labels[near], weights / weights.sum())
+    return found.clamp(min=1e-6)
+
+
+@both_engines
+def test_knn_per_6_28(engine: str) -> None:
+    """(1 - lam) W + lam h, by the lam of least loss where no sample is its own neighbour; newcomers too."""
+    run = train(KNNPer(neighbours=5), planted("incongruent", 2, clients=4), 2, participation=0.5, engine=engine)
+    federation, model = run.federation, run.state.model[0]
+    body_weight, body_bias, weight, bias = (entry.view(model) for entry in run.server.layout.tensors)
+    joined = drive(run.method.newcomer(run.state, np.arange(4), run.server), run.runtime.answer)
+    as_newcomers = Exchange(np.arange(4), Evaluate(neighbours=joined.neighbours), serve(joined, joined.served))
+    shares = []
+    for exchange in (run.method.evaluation(run.state, run.server, np.arange(4)), as_newcomers):
+        for client, score in enumerate(run.runtime.measure(exchange).report["score"]):
+            a, b, c, d = federation.bounds[client].tolist()
+            inputs, labels = federation.inputs[a:d].flatten(1), federation.labels[a:d]
+            features = (inputs @ body_weight.T + body_bias).relu()
+            predicted = (features @ weight.T + bias).softmax(1).double()
+            stored, known, tested = features[: b - a], labels[: b - a], slice(c - a, d - a)
+
+            def losses(near: Tensor, by_model: Tensor, of: Tensor) -> list[float]:
+                rows, of_class = np.arange(len(of)), of.numpy()
+                mixtures = [((1 - lam) * by_model + lam * near)[rows, of_class] for lam in np.linspace(0, 1, 11)]
+                return [float(-p.log().mean()) for p in mixtures]
+
+            on_own = losses(say_of_neighbours(stored, stored, known, True), predicted[: b - a], known)
+            near = say_of_neighbours(features[tested], stored, known, False)
+            shares.append(best := int(np.argmin(on_own)))
+            assert score.loss == pytest.approx(losses(near, predicted[tested], labels[tested])[best], abs=1e-4)
+    assert max(shares) > 0
+
+
+def test_knn_per_6_28_adapts_and_exports_the_model_alone(tmp_path: Path) -> None:
+    """What is scored after an adaptation has neighbours by the features of the adapted copy; a file has none."""
+    result = coterie.run(
+        coterie.Experiment(
+            data={"name": "digits", "split": "permuted-labels(2)", "clients": 8, "samples_per_client": 40},
+            method={"name": "knn-per", "neighbours": 5},
+            evaluation={"adapt": {"epochs": 5}},
+            run={"rounds": 3, "holdout_clients": 0.25, "folder": str(tmp_path), "workers": 1},
+        )
+    )
+    assert result.summary["adapted_macro_accuracy"] > result.summary["macro_accuracy"] - 0.1
+    folder = RunFolder(result.folder)
+    (alone, _), (served, notes) = trained_model(folder, group=0), trained_model(folder, client="client 0")
+    assert torch.equal(alone.vector, served.vector)
+    assert any("5 nearest samples" in note for note in notes)
+
+
 # ---- all of them
 
-EACH: list[Method[Any]] = [PFedMe(), APFL(), FedAMP(), FedALA(), FedRoD()]
+EACH: list[Method[Any]] = [PFedMe(), APFL(), FedAMP(), FedALA(), FedRoD(), KNNPer()]
 
 
 @pytest.mark.parametrize("method", EACH, ids=lambda method: type(method).__name__)
 @pytest.mark.parametrize("participation", [1.0, 0.4])
-def test_personal_models_6_22_to_6_26_bytes(method: Method[Any], participation: float) -> None:
+def test_personal_models_6_22_to_6_28_bytes(method: Method[Any], participation: float) -> None:
     """m P b each way in every round."""
     run = train(method, planted("feature"), 3, participation=participation, network="narrow-batch-norm")
     for number in (1, 2, 3):
@@ -489,7 +566,7 @@ def test_personal_models_6_22_to_6_26_bytes(method: Method[Any], participation: 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("method", EACH, ids=lambda method: type(method).__name__)
-def test_personal_models_6_22_to_6_26_suit_their_clients(method: Method[Any]) -> None:
+def test_personal_models_6_22_to_6_28_suit_their_clients(method: Method[Any]) -> None:
     """Where labels mean other things to other groups, personal models beat the common one by far."""
     federation, training = planted("incongruent", 2), TRAINING.updated(epochs=3)
     personal, common = (train(m, federation, 8, training=training).accuracy().mean() for m in (method, FedAvg()))

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from coterie.methods.grouped_layers import GroupedLayers as GroupedLayers
     from coterie.methods.halves import Halves as Halves
     from coterie.methods.ifca import IFCA as IFCA
+    from coterie.methods.knn_per import KNNPer as KNNPer
     from coterie.methods.layercfl import LayerCFL as LayerCFL
     from coterie.methods.lbfgs import LBFGS as LBFGS
     from coterie.methods.lg_fedavg import LGFedAvg as LGFedAvg

@@ -158,6 +158,7 @@ class Assignment:
             without a part nothing is.
         shares: `[n, K]`, by which a client is evaluated with the mixture of what all models predict; 0 for who
             has none, which is evaluated with one row as without.
+        neighbours: how many of a client's own samples predict beside what it is served (`Evaluate.neighbours`).
     """
 
     models: Tensor
@@ -166,6 +167,7 @@ class Assignment:
     part: Part | None = None
     own: str = ""
     shares: NDArray[np.float64] | None = None
+    neighbours: int = 0
 
     @property
     def served(self) -> NDArray[np.int64]:
@@ -292,7 +294,7 @@ class Method(ABC, Generic[S]):
         assignment = self.assignment(state, server)
         shares = None if assignment.shares is None else assignment.shares[clients]
         send = serve(assignment, assignment.served[clients], shares)
-        return Exchange(clients, Evaluate(split, assignment.own), send)
+        return Exchange(clients, Evaluate(split, assignment.own, neighbours=assignment.neighbours), send)
 
     def private_layers(self, state: S, server: ServerView) -> Part:
         """Return the layers that each client keeps to itself; all, where the method serves whole models."""

@@ -476,7 +476,7 @@ class Session:
         Raises:
             BadInput: there are `MAX_SILENT_ROUNDS` of them, or as many as the run has rounds.
         """
-        failures = [(client, reason) for client, reason in self.runtime.failures if reason != VANISHED]
+        failures = self._find_failures()
         self._silent_rounds = self._silent_rounds + 1 if failures and not result.took_part.any() else 0
         if self._has_given_up:
             (client, reason), last = failures[0], result.number
@@ -492,13 +492,21 @@ class Session:
     def _has_given_up(self) -> bool:
         return self._silent_rounds >= min(MAX_SILENT_ROUNDS, self.planned)
 
+    def _find_failures(self) -> list[tuple[int, str]]:
+        """Return which clients failed in the last round, and why; not those that were away."""
+        return [(client, reason) for client, reason in self.runtime.failures if reason != VANISHED]
+
     # ---- the end
 
     @insist_on_signals()
     def finish(self) -> None:
         """Have the hooks write what is to be kept of the run; tell, and keep, what did not come about."""
         warnings = self.method.final_warnings(self.state, self.server, self.done)
-        if not self._up_bytes and self.done and self.experiment.method.name != LOCAL:
+        if self._silent_rounds and (failures := self._find_failures()):
+            (client, reason), count = failures[0], self._silent_rounds
+            last = f"the last {count} rounds" if count > 1 else "the last round"
+            warnings.append(f"nobody answered in {last}: {self.federation.names[client]} {reason}")
+        elif not self._up_bytes and self.done and self.experiment.method.name != LOCAL:
             warnings.append(
                 f"{self.experiment.method.name} shared nothing: no client sent the server a number, so each has "
                 "trained alone, as with local-only; share a part of the network that is trained"

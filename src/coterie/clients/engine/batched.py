@@ -226,7 +226,8 @@ class Batched(Engine):
         return padded_width(count, limit), request.full, request.batches, request.size
 
     def _score_key(self, client: Client, request: Score, count: int) -> tuple[Hashable, ...] | None:
-        if request.draws or request.shares is not None or not self.data.task.batchable:
+        alone = request.shares is None and request.memory is None
+        if request.draws or not alone or not self.data.task.batchable:
             return None
         return padded_width(count, EVALUATION_WIDTH), request.split
 

@@ -32,6 +32,7 @@ from coterie.clients.rules.requests import (
     Result,
     Score,
     Scored,
+    Split,
     Train,
     Trained,
 )
@@ -188,13 +189,18 @@ class Sequential(Engine):
         return LocalModel(self.network, self.layout)
 
     def _inspect(self, client: Client, request: Inspect) -> Tensor:
-        inputs, labels = self.data.slice(client.id, request.split)
-        if request.model is not None:
-            self.network.eval()
-            self._bound.vector.copy_(request.model)
+        model = None if request.model is None else self._load(request.model)
         with torch.no_grad():
-            batch = Batch(channels_first(self.data.to_numbers(inputs)), labels, task=self.data.task)
-            return request.function(batch, None if request.model is None else self._model)
+            return request.function(self._batch(client, request.split), model)
+
+    def _load(self, model: Tensor) -> LocalModel:
+        self.network.eval()
+        self._bound.vector.copy_(model)
+        return self._model
+
+    def _batch(self, client: Client, split: Split) -> Batch:
+        inputs, labels = self.data.slice(client.id, split)
+        return Batch(channels_first(self.data.to_numbers(inputs)), labels, task=self.data.task)
 
     def _logits(self, of: Callable[[Tensor], Tensor], inputs: Tensor) -> Iterator[tuple[slice, Tensor]]:
         for a in range(0, len(inputs), EVALUATION_BATCH):
@@ -237,6 +243,8 @@ class Sequential(Engine):
         inputs, labels = self.data.slice(client.id, request.split)
         if request.shares is not None:
             of = self._mixture(request.model, request.shares)
+        elif request.memory is not None:
+            of = request.memory(self._batch(client, "train"), self._load(request.model))
         else:
             of = self._bound.load_for_evaluation(request.model)
         if request.draws:

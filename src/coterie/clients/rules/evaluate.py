@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.rules.client import Client
+from coterie.clients.rules.neighbours import Neighbours
 from coterie.clients.rules.requests import Losses, Request, Score, Train
 from coterie.clients.rules.rule import Answer, Order, Rule, Work, rule
 
@@ -30,6 +31,9 @@ class Evaluate(Rule):
 
     split: Annotated[Literal["validation", "test"], Field(description="which held-out data")] = "test"
     own: Annotated[str, Field(description="the kept vector that is evaluated under the received part")] = ""
+    neighbours: Annotated[
+        int, Field(ge=0, description="own samples nearest to an input that predict beside the model")
+    ] = field(default=0, kw_only=True)
 
     def run(self, client: Client, order: Order) -> Work:
         """Report the scores, and the `choice` where there was one."""
@@ -51,7 +55,8 @@ class Evaluate(Rule):
 
     def _scored(self, model: Tensor, choice: int | None, order: Order) -> Work:
         shares = order.items["shares"].values if "shares" in order.items else None
-        scored = yield Score(model, self.split, shares=shares)
+        memory = Neighbours(self.neighbours) if self.neighbours else None
+        scored = yield Score(model, self.split, shares=shares, memory=memory)
         return Answer(report={"score": scored, "choice": choice})
 
 

@@ -181,7 +181,8 @@ class Score(Request):
 
     A network with stochastic features predicts by their means; with `draws`, by the mean of the logits of so many
     draws of them. With `shares` `[K]` the model is `[K, P]`, and the mixture of what the K predict is scored
-    (`Task.mix`).
+    (`Task.mix`). With a `memory`, what it makes of the client's training samples and the model gives the outputs
+    `[B, …]` of inputs that are scored.
 
     Raises:
         ValueError: `draws` is above 0, and the network has no Gaussian features.
@@ -192,6 +193,7 @@ class Score(Request):
     """Which of the client's samples: training, validation or test."""
     draws: int = 0
     shares: Tensor | None = None
+    memory: Callable[[Batch, LocalModel], Callable[[Tensor], Tensor]] | None = None
 
 
 @dataclass(frozen=True, eq=False)

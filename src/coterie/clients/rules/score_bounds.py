@@ -28,7 +28,8 @@ SAMPLES_AT_A_TIME = 256
 class ScoreBounds(Rule):
     """Do all that an evaluating rule does, and answer how sure each of its scores is instead of the scores.
 
-    Only the ends of an interval of 95 % are told, of no sample. A score by draws of stochastic features has none.
+    Only the ends of an interval of 95 % are told, of no sample. A score by draws of stochastic features, or by a
+    memory, has none.
     """
 
     evaluation: Annotated[InnerRule, Field(description="the rule that evaluates")]
@@ -42,7 +43,7 @@ class ScoreBounds(Rule):
             if not isinstance(asked, Score):
                 return (yield asked)
             ends = [float("nan")] * 2
-            if not asked.draws:
+            if not asked.draws and asked.memory is None:
                 rng = client.stream(f"bounds of score {len(bounds)}")
                 bound_by = _Bounds(self.metric, rng, asked)
                 first = asked.model if asked.shares is None else asked.model[0]

@@ -83,9 +83,11 @@ class UnseenClients(Hook):
         run, method, server, clients = self.run, self.run.method, self.run.server_with_newcomers, self.run.newcomers
         joined = drive(method.newcomer(run.state, clients, server), run.runtime.answer)
         sends = serve(joined, joined.served, joined.shares)
-        evaluated = Exchange(clients, Evaluate(own=joined.own), sends)
+        own, neighbours = joined.own, joined.neighbours
+        evaluated = Exchange(clients, Evaluate(own=own, neighbours=neighbours), sends)
         if (adapt := run.experiment.evaluation.adapt) is None:
-            adapting = Exchange(clients, AdaptThenEvaluate(own=joined.own, lr_drops=method.rate_drops), sends)
+            rule = AdaptThenEvaluate(own=own, neighbours=neighbours, lr_drops=method.rate_drops)
+            adapting = Exchange(clients, rule, sends)
         else:
             private = method.private_layers(run.state, server)
             adapting = adapt_exchange(evaluated, adapt, private, server.layout, method.rate_drops)

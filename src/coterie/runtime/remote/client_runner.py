@@ -114,7 +114,7 @@ class ClientRunner:
         evaluated: list[Tensor] = []
 
         def watch(request: Request) -> None:
-            if isinstance(request, Score) and request.shares is None:
+            if isinstance(request, Score) and request.shares is None and request.memory is None:
                 evaluated.append(request.model)
 
         with one_thread():

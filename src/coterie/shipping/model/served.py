@@ -16,7 +16,7 @@ from coterie.clients.data.agree.population import ClientInfo, RemotePopulation
 from coterie.clients.data.federation import Federation
 from coterie.clients.data.read.datasets import DATASETS
 from coterie.clients.data.read.preparation import AS_READ, Preparation
-from coterie.clients.rules import Evaluate
+from coterie.clients.rules import Evaluate, Rule
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.tasks import CLASSIFICATION
 from coterie.errors import MOST_NAMES, BadInput, unknown
@@ -217,11 +217,12 @@ class _RestoredRun:
             return self._newcomer_model(client), whose, [f"{whose} never trained; this is its model on arrival"]
         if NUMBER in self.session.runtime.states.to_checkpoint()["kept"]:  # a rehearsal: states are elsewhere
             raise _keeps_its_model(text, self.run)
-        served = self._hand_over(self._evaluation(client), client)
+        evaluation = self._evaluation(client)
+        served = self._hand_over(evaluation, client)
         averaged = (
             f"the run scores {whose} by the mean of {served.draws} draws of its features; here by their means"
         )
-        return served.model, whose, [averaged] * (served.draws > 0)
+        return served.model, whose, [averaged] * (served.draws > 0) or _note_neighbours(evaluation.rule, whose)
 
     def group(self, group: int | None) -> tuple[Tensor, str, list[str]]:
         """Return the model of a group by its number in the tables, whose it is, and notes on it."""
@@ -313,9 +314,18 @@ class _RestoredRun:
         if wrong:
             names = _list_first([repr(session.population.names[member]) for member in members])
             raise BadInput(f"{wrong}; choose a client with --client{self._tell(f': {names}')}")
-        personal = evaluation.rule != Evaluate(session.experiment.evaluation.on)
-        notes = [f"a client of group {group} is served a model of its own; --client gives that"] * personal
+        notes = _note_neighbours(evaluation.rule, f"a client of group {group}")
+        if not notes and evaluation.rule != Evaluate(session.experiment.evaluation.on):
+            notes = [f"a client of group {group} is served a model of its own; --client gives that"]
         return assignment.models[int(rows[0])], notes
+
+
+def _note_neighbours(rule: Rule, whose: str) -> list[str]:
+    """Say that a client is scored by more than the model that it is served, where it is."""
+    if not isinstance(rule, Evaluate) or not rule.neighbours:
+        return []
+    count = rule.neighbours
+    return [f"the run scores {whose} by its {count} nearest samples beside the model; here by the model alone"]
 
 
 def _keeps_its_model(client: str, run: str) -> BadInput:
