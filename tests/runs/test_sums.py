@@ -30,7 +30,7 @@ class Watching(Hook):
         self.summed: list[bool] = []
         self.rows = 0
 
-    def row_limit(self, exchange: Exchange, number: int) -> float:
+    def row_limit(self, exchange: Exchange, name: str, number: int) -> float:
         return float("inf")
 
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
@@ -126,6 +126,34 @@ RUNS: dict[str, tuple[dict[str, Any], list[bool]]] = {
         {"method": {"name": "fedper"}, "run": {"client_dropout": 0.3}},
         [True] * ROUNDS,
     ),
+    "gradients": ({"method": {"name": "fedsgd", "lr": 0.5}}, [True] * ROUNDS),
+    "gradients, then models": ({"method": {"name": "feddane"}}, [True] * 2 * ROUNDS),
+    "gradients that clients keep and who vanishes": (
+        {"method": {"name": "feddane", "mu": 0.1}, "run": {"client_dropout": 0.3}},
+        [True] * 2 * ROUNDS,
+    ),
+    "models beside what is none": ({"method": {"name": "scaffold"}}, [True] * ROUNDS),
+    "a server optimizer for one of two": (
+        {"method": {"name": "scaffold"}, "aggregation": {"optimizer": "adam"}},
+        [True] * ROUNDS,
+    ),
+    "a model for every group": ({"method": {"name": "fedem", "init": "plain"}}, [True] * ROUNDS),
+    "a model for every group, and a server optimizer": (
+        {"method": {"name": "fedem", "init": "plain"}, "aggregation": {"optimizer": "adam"}},
+        [True] * ROUNDS,
+    ),
+    "a model for every group, and counts": ({"method": {"name": "fedrc", "init": "plain"}}, [True] * ROUNDS),
+    "drawn groups": ({"method": {"name": "em-groups", "init": "plain"}}, [True] * ROUNDS),
+    "models of groups and one of all": ({"method": {"name": "stocfl"}}, [False] + [True] * ROUNDS),
+    "a mean without its step": (
+        {"method": {"name": "partial-pooling"}, "aggregation": {"optimizer": "adam"}},
+        [True] * ROUNDS,
+    ),
+    "groups of which all share a base": ({"method": {"name": "fedcps"}}, [False, True, True]),
+    "a server optimizer for groups of which all share a base": (
+        {"method": {"name": "fedcps", "init": "plain"}, "aggregation": {"optimizer": "adam"}},
+        [True] * ROUNDS,
+    ),
     "a server optimizer": ({"aggregation": {"optimizer": "adam"}}, [True] * ROUNDS),
     "clients that vanish": ({"run": {"client_dropout": 0.3}}, [True] * ROUNDS),
     "no screening": ({"aggregation": {"norm_bound": "off"}}, [True] * ROUNDS),
@@ -146,19 +174,30 @@ def test_sums_give_the_bits_of_rows(name: str, player: Player) -> None:
     assert_equal(sums, player.play(rows=True, **keys))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedavg"},
+        {"name": "fedper"},
+        {"name": "feddane"},
+        {"name": "scaffold"},
+        {"name": "fedem", "init": "plain"},
+        {"name": "fedcps", "init": "plain", "clusters": 2},
+    ],
+    ids=lambda method: method["name"],
+)
 @pytest.mark.parametrize("workers", [2, 5])
-def test_workers_give_the_bits_of_one_process(workers: int, method: str, player: Player) -> None:
-    alone = player.play(method={"name": method})
-    many = player.play(method={"name": method}, run={"workers": workers})
-    assert many.watching.summed == [True] * ROUNDS
+def test_workers_give_the_bits_of_one_process(workers: int, method: dict[str, Any], player: Player) -> None:
+    alone = player.play(method=method)
+    many = player.play(method=method, run={"workers": workers})
+    assert all(many.watching.summed)
     assert_equal(alone, many)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto"])
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto", "feddane", "scaffold"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_who_is_out_of_proportion_is_left_out_of_sums(method: str, workers: int, player: Player) -> None:
-    """Clients that keep a state are asked once more from the one with which the round began."""
+    """Clients that keep a state are asked once more from the one with which the exchange began."""
     keys: dict[str, Any] = {
         "method": {"name": method},
         "aggregation": {"norm_bound": 1.0},  # all above the median

@@ -19,7 +19,7 @@ from coterie.clients.rules.rule import Order, Rule
 from coterie.methods.exchange import Exchange, Replies
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runtime.local.runtime import LocalRuntime
-from coterie.runtime.rows import TABLE_ROWS, Rows, StoredAnswer, find_sums, vector_shapes
+from coterie.runtime.rows import Rows, StoredAnswer, find_sums, vector_shapes
 from coterie.runtime.runtime import Failure, answer_orders
 from coterie.runtime.threads import one_thread
 
@@ -219,7 +219,7 @@ class SampledRuntime(LocalRuntime):
         times = self.shares.times(len(orders))
         whole = round(times * len(orders))
         sums = find_sums(orders * round(times), self.layout, self.tables) if orders else {}
-        rows = {n: sums[n].count * TABLE_ROWS * self.tables if n in sums else whole for n in exchange.rule.uploads}
+        rows = {n: sums[n].table_rows * self.tables if n in sums else whole for n in exchange.rule.uploads}
         answers = sum(count * shapes[name] for name, count in rows.items()) * BYTES_PER_SCALAR
         asked, before = whole if shapes else 0, self.peak
         added = bool(sums) if answers > before.answers else before.added
