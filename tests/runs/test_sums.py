@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import coterie
+from coterie.methods import METHODS
 from coterie.methods.exchange import Exchange, Replies
 from coterie.runs.hooks import order
 from coterie.runs.hooks.hook import Hook
@@ -29,6 +30,7 @@ class Watching(Hook):
         super().__init__(run)
         self.summed: list[bool] = []
         self.rows = 0
+        self.models_in_rows = False
 
     def row_limit(self, exchange: Exchange, name: str, number: int) -> float:
         return float("inf")
@@ -36,6 +38,8 @@ class Watching(Hook):
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
         self.summed.append(bool(replies.sums))
         self.rows += sum(len(summed.rows) for summed in replies.sums.values())
+        shapes, size = exchange.rule.shapes(self.run.layout), self.run.layout.size
+        self.models_in_rows |= any(shapes.get(name, (size,))[-1] == size for name in replies.uploads)
         return replies
 
 
@@ -149,6 +153,11 @@ RUNS: dict[str, tuple[dict[str, Any], list[bool]]] = {
         {"method": {"name": "partial-pooling"}, "aggregation": {"optimizer": "adam"}},
         [True] * ROUNDS,
     ),
+    "part of the way to a mean": ({"method": {"name": "feddist"}}, [True] * ROUNDS),
+    "groups of layers, and private ones": (
+        {"method": {"name": "grouped-layers", "after": 1, "private": "last:1"}},
+        [False, True, True],
+    ),
     "groups of which all share a base": ({"method": {"name": "fedcps"}}, [False, True, True]),
     "a server optimizer for groups of which all share a base": (
         {"method": {"name": "fedcps", "init": "plain"}, "aggregation": {"optimizer": "adam"}},
@@ -172,6 +181,16 @@ def test_sums_give_the_bits_of_rows(name: str, player: Player) -> None:
     sums = player.play(**keys)
     assert sums.watching.summed == expected
     assert_equal(sums, player.play(rows=True, **keys))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("method", METHODS.names())
+def test_a_method_says_whether_its_server_looks_at_single_models(method: str, player: Player) -> None:
+    keys: dict[str, Any] = {"method": {"name": method}, "run": {"rounds": 6}}
+    if method in ("fedcr", "fedsr"):
+        keys["network"] = {"name": "gaussian-mlp", "hidden": [4]}
+    watching = player.play(**keys).watching
+    assert watching.models_in_rows == bool(watching.run.method.needs.models)
 
 
 @pytest.mark.parametrize(

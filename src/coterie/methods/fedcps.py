@@ -199,7 +199,12 @@ class FedCPS(Method[FedCPSState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(validation=self.lambda_mode.startswith("grid"))
+        first = (
+            "its server clusters clients by their first models"
+            if self.init in ("silhouette", "kmeans") and self.clusters > 1
+            else ""
+        )
+        return Needs(validation=self.lambda_mode.startswith("grid"), models=first)
 
     def amounts_to(self, layout: Layout, rounds: int) -> str:
         """Without a pull, one cluster is FedAvg, and clusters that share nothing are IFCA (3.8.1, 3.8.3)."""

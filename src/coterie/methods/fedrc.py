@@ -15,7 +15,7 @@ Decisions where the paper is silent, and cost: docs/methods/fedrc.md
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class FedRC(MixtureMethod[FedRCState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(classes=True)
+        return replace(super().needs, classes=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -34,7 +34,7 @@ from coterie.methods.k_models import (
     warn_of_one_choice,
     warn_of_sketches,
 )
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -85,6 +85,14 @@ class IFCA(Method[IFCAState]):
             "without it 0.35 for two models, 0.4 / K for others, as in the authors' code",
         ),
     ] = None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(
+            models="its server clusters clients by their first models"
+            if self.init in ("silhouette", "kmeans") and self.clusters > 1
+            else ""
+        )
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -18,7 +18,7 @@ from coterie.clients.rules.mixture import MixtureShares
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import begin_from_first, cluster_first_models, warn_of_sketches
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.registry import Grid
 
 FirstComponents = Literal["kmeans", "plain"]
@@ -99,6 +99,14 @@ class MixtureMethod(Method[M]):
         FirstComponents,
         Field(description="initial models: from the groups of a local round of all, by K-means; or drawn"),
     ] = "kmeans"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(
+            models="its server clusters clients by their first models"
+            if self.init == "kmeans" and self.clusters > 1
+            else ""
+        )
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of K-means on sketches."""

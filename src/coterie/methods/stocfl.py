@@ -68,7 +68,7 @@ class StoCFL(Method[StoCFLState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(pairs="cohort")
+        return Needs(models="its server groups clients by their first updates", pairs="cohort")
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -37,6 +38,10 @@ class OutOfMemory(Exception):
     """The messages of an exchange do not fit in this machine's memory."""
 
 
+Form = Literal["sums", "method", "run", "few"]
+"""Added up near clients; or a row each, as the method or the run looks at single ones, or as sums take no less."""
+
+
 @dataclass(frozen=True)
 class Peak:
     """The largest exchange so far."""
@@ -47,8 +52,8 @@ class Peak:
     """Bytes of the matrices of what comes back: a row for each client, or sums."""
     clients: int = 0
     """Clients that are asked for a vector, or to keep one."""
-    added: bool = False
-    """Whether what comes back is added up near the clients."""
+    form: Form = "method"
+    """In which form models come back."""
 
 
 @dataclass(frozen=True)
@@ -222,10 +227,13 @@ class SampledRuntime(LocalRuntime):
         rows = {n: sums[n].table_rows * self.tables if n in sums else whole for n in exchange.rule.uploads}
         answers = sum(count * shapes[name] for name, count in rows.items()) * BYTES_PER_SCALAR
         asked, before = whole if shapes else 0, self.peak
-        added = bool(sums) if answers > before.answers else before.added
+        form = before.form
+        if answers > before.answers:
+            limit = max((reduce.row_limit for reduce in exchange.reduce.values()), default=0.0)
+            form = "sums" if sums else "method" if not exchange.reduce else "few" if limit else "run"
         own = times if len(items) >= len(orders) else 1.0  # who is sent a model of its own is so in a whole cohort
         self.peak = Peak(
-            max(before.sent, round(own * sent)), max(before.answers, answers), max(before.clients, asked), added
+            max(before.sent, round(own * sent)), max(before.answers, answers), max(before.clients, asked), form
         )
         if self._room is not None and sent + answers / times > self._room:
             raise OutOfMemory

@@ -95,7 +95,7 @@ def run_jobs(
     """
     runner = runner_of(key, shipped)
     batch = replace(batch, items=dict(zip(items, things, strict=True)))
-    answers = []
+    answers: list[JobAnswer] = []
     layout, count = runner.engine.layout, sum(len(tasks) for tasks in jobs)
     wanted = {name: reduce for name, reduce in batch.reduce.items() if reduce.table_rows < count}
     sums = {name: ExactSums.empty(layout.size, reduce) for name, reduce in wanted.items()}
