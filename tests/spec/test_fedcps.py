@@ -289,13 +289,13 @@ def _gap(run: federated.Trained, client: int) -> float:
 @pytest.mark.parametrize(
     ("settings", "up", "heads"),
     [
-        ({"personal_layers": 1}, 8, 1),
-        ({"personal_layers": "all"}, 8, 2),
-        ({"personal_layers": 1, "lambda_mode": "fixed"}, 4, 1),
+        ({"personal_layers": 1}, 12, 1),
+        ({"personal_layers": "all"}, 12, 2),
+        ({"personal_layers": 1, "lambda_mode": "fixed"}, 8, 1),
     ],
 )
 def test_fedcps_8_5(participation: float, settings: Any, up: int, heads: int) -> None:
-    """Down m (P_G + K P_H) b, up m (P b + 8); a probe of the redraw sends the same and gets a number back."""
+    """Down m (P_G + K P_H) b, up m (P b + 12); a probe of the redraw sends the same and gets a number back."""
     run = train(FedCPS(3, **{"init": "redraw", **settings}), planted("feature"), 2, participation=participation)
     layout, m = run.server.layout, round(20 * participation)
     head = layout.last_layers(heads).size

@@ -38,10 +38,6 @@ class OutOfMemory(Exception):
     """The messages of an exchange do not fit in this machine's memory."""
 
 
-Form = Literal["sums", "method", "run", "few"]
-"""Added up near clients; or a row each, as the method or the run looks at single ones, or as sums take no less."""
-
-
 @dataclass(frozen=True)
 class Peak:
     """The largest exchange so far."""
@@ -52,8 +48,9 @@ class Peak:
     """Bytes of the matrices of what comes back: a row for each client, or sums."""
     clients: int = 0
     """Clients that are asked for a vector, or to keep one."""
-    form: Form = "method"
-    """In which form models come back."""
+    form: Literal["", "sums", "run", "few"] = ""
+    """Whether sums come back; or rows, as the run must see single models or sums take no less. Empty where the method
+    asks for rows."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +227,7 @@ class SampledRuntime(LocalRuntime):
         form = before.form
         if answers > before.answers:
             limit = max((reduce.row_limit for reduce in exchange.reduce.values()), default=0.0)
-            form = "sums" if sums else "method" if not exchange.reduce else "few" if limit else "run"
+            form = "sums" if sums else "" if not exchange.reduce else "few" if limit else "run"
         own = times if len(items) >= len(orders) else 1.0  # who is sent a model of its own is so in a whole cohort
         self.peak = Peak(
             max(before.sent, round(own * sent)), max(before.answers, answers), max(before.clients, asked), form
