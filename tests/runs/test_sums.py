@@ -166,6 +166,13 @@ RUNS: dict[str, tuple[dict[str, Any], list[bool]]] = {
     "a server optimizer": ({"aggregation": {"optimizer": "adam"}}, [True] * ROUNDS),
     "clients that vanish": ({"run": {"client_dropout": 0.3}}, [True] * ROUNDS),
     "no screening": ({"aggregation": {"norm_bound": "off"}}, [True] * ROUNDS),
+    "capped weights": (
+        {
+            "data": {"name": "digits", "clients": 40, "split": "dirichlet(0.5)"},
+            "aggregation": {"max_weight": 1.0},
+        },
+        [True] * ROUNDS,
+    ),
     "a median": ({"aggregation": {"rule": "median"}}, [False] * ROUNDS),
     "clipped": ({"aggregation": {"clip_norm": 0.5}}, [False] * ROUNDS),
     "local evaluation": ({"evaluation": {"evaluated": "local"}}, [False] * ROUNDS),

@@ -49,7 +49,7 @@ class Peak:
     clients: int = 0
     """Clients that are asked for a vector, or to keep one."""
     form: Literal["", "sums", "run", "few"] = ""
-    """Whether sums come back; or rows, as the run must see single models or sums take no less. Empty where the method
+    """Whether sums come back; or rows, as the run must see single models or sums take no less. Empty where a method
     asks for rows."""
 
 
