@@ -289,11 +289,11 @@ class DCPFL(Method[DCPFLState]):
 
     @property
     def needs(self) -> Needs:
-        compared, tried = (
-            "its server compares single clients' models",
-            self.dynamic and self.trial_loss == "validation",
+        return Needs(
+            validation=self.dynamic and self.trial_loss == "validation",
+            models="its server compares single clients' models",
+            pairs="everybody",
         )
-        return Needs(validation=tried, models=compared, pairs="everybody")
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of a run too short for a dendrogram."""

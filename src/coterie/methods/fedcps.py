@@ -35,6 +35,7 @@ from coterie.methods.k_models import (
     SharedBase,
     begin_from_first,
     cluster_first_models,
+    describe_first_clustering,
     draw_models,
     read_choices,
     redraw_until_all_picked,
@@ -199,11 +200,7 @@ class FedCPS(Method[FedCPSState]):
 
     @property
     def needs(self) -> Needs:
-        first = (
-            "its server clusters clients by their first models"
-            if self.init in ("silhouette", "kmeans") and self.clusters > 1
-            else ""
-        )
+        first = describe_first_clustering(self.init, self.clusters)
         return Needs(validation=self.lambda_mode.startswith("grid"), models=first)
 
     def amounts_to(self, layout: Layout, rounds: int) -> str:

@@ -86,10 +86,8 @@ class GroupedLayers(Method[GroupedLayersState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(
-            models="its server groups clients by their first models"
-            + f", and averages {self.common!r} apart" * bool(self.common)
-        )
+        apart = f", and averages {self.common} of all" * bool(self.common)
+        return Needs(models="its server groups clients by their first models" + apart)
 
     @property
     def privacy_support(self) -> PrivacySupport:

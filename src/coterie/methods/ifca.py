@@ -28,6 +28,7 @@ from coterie.methods.k_models import (
     Init,
     begin_from_first,
     cluster_first_models,
+    describe_first_clustering,
     draw_models,
     redraw_until_all_picked,
     serve_picked,
@@ -88,11 +89,7 @@ class IFCA(Method[IFCAState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(
-            models="its server clusters clients by their first models"
-            if self.init in ("silhouette", "kmeans") and self.clusters > 1
-            else ""
-        )
+        return Needs(models=describe_first_clustering(self.init, self.clusters))
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -112,6 +112,12 @@ def cluster_first_models(
     return replies, labels
 
 
+def describe_first_clustering(init: str, clusters: int) -> str:
+    """Return what `Needs.models` says of a method that begins by `cluster_first_models`; empty if it does not."""
+    begins = init in ("silhouette", "kmeans") and clusters > 1
+    return "its server clusters clients by their first models" * begins
+
+
 def begin_from_first(models: Tensor, labels: NDArray[np.int64]) -> Tensor:
     """Return `models` `[K, P]` in which each of the clusters that were found begins with the first model.
 

@@ -138,7 +138,8 @@ class LBFGS(ServesOneModel[LBFGSState]):
     def _ask(self, model: Tensor, clients: Ids, cohort: Cohort) -> Exchanges[tuple[Ids, Tensor, Tensor]]:
         """Return who answered, their objective's gradient `[P]`, and the model `[1, P]` with their statistics."""
         layout, server = cohort.server.layout, cohort.server
-        send, told = {"model": Send.same(model[0], clients)}, Reduce.mean(clients, server.samples[clients], False)
+        send = {"model": Send.same(model[0], clients)}
+        told = Reduce.mean(clients, server.samples[clients], is_model=False)
         replies: Replies = yield Exchange(clients, SendGradient("all"), send, reduce={"gradient": told})
         if not len(replies):
             return replies.clients, torch.zeros(layout.size, dtype=torch.float64), model

@@ -17,7 +17,12 @@ from torch import Tensor
 from coterie.clients.rules.mixture import MixtureShares
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.k_models import begin_from_first, cluster_first_models, warn_of_sketches
+from coterie.methods.k_models import (
+    begin_from_first,
+    cluster_first_models,
+    describe_first_clustering,
+    warn_of_sketches,
+)
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.registry import Grid
 
@@ -102,11 +107,7 @@ class MixtureMethod(Method[M]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(
-            models="its server clusters clients by their first models"
-            if self.init == "kmeans" and self.clusters > 1
-            else ""
-        )
+        return Needs(models=describe_first_clustering(self.init, self.clusters))
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of K-means on sketches."""

@@ -313,9 +313,8 @@ def _memory(session: Session, sample: SampledRuntime, before: int) -> list[Memor
     data = (whole.inputs.nbytes if whole.file is None else 0) + whole.labels.nbytes + public
     mapped = "" if whole.file is None else ", without the inputs, which are mapped"
     peak, seen, width = sample.peak, min(n, MAX_SKETCHED), sample.sketcher.width
-    how = f"in the largest exchange, of {peak.clients:,} clients" + _describe_form(
-        peak, session.method.needs.models
-    )
+    form = _describe_form(peak, session.method.needs.models)
+    how = f"in the largest exchange, of {peak.clients:,} clients{form}"
     parts = [
         MemoryPart("Python and libraries", before),
         MemoryPart("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),
