@@ -253,7 +253,7 @@ def test_fedcps_3_8_8(groups: int, seed: int) -> None:
     base, head = layout.first_layers(1).size, layout.last_layers(1).size
     assert [run.bytes("down", t) for t in (2, 3)] == [20 * 4 * (base + groups * head)] * 2
     assert [run.bytes("down", t) for t in (4, 5, 6)] == [20 * 4 * layout.size] * 3
-    assert [run.bytes("up", t) for t in range(2, 7)] == [20 * (4 * layout.size + 8)] * 5
+    assert [run.bytes("up", t) for t in range(2, 7)] == [20 * (4 * layout.size + 12)] * 5
 
 
 @pytest.mark.slow

@@ -145,7 +145,7 @@ def add_up(answers: Sequence[Answered], name: str, sums: ExactSums) -> None:
         numbers[reduce.groups] = np.array([one.answer.numbers[reduce.groups] for one in answers])
     groups, weights = reduce.groups_of(clients, numbers), reduce.weights_of(clients)
     uploads = (one.answer.uploads[name] for one in answers)
-    sent = [model for upload in uploads for model in upload.view(-1, upload.shape[-1])]
+    sent = [model for upload in uploads for model in (upload.unbind() if upload.dim() > 1 else (upload,))]
     for group in np.unique(groups).tolist():
         members = np.flatnonzero(groups == group).tolist()
         models = [sent[i] for i in members]
