@@ -145,6 +145,18 @@ def test_groups_have_sums_of_their_own_and_one_without_models_stays() -> None:
         assert torch.equal(found[k], means(alone)[0])
 
 
+@pytest.mark.parametrize("groups", [EVERYONE % 3, np.minimum(EVERYONE, 2), np.zeros(CLIENTS, np.int64)])
+def test_the_sums_of_all_groups_make_one(groups: NDArray[np.int64]) -> None:
+    models, weights = made(1.0)
+    reduce = Reduce(EVERYONE, weights, groups, 4)
+    apart, whole = ExactSums.empty(COLUMNS, reduce), ExactSums.empty(COLUMNS, reduce.together())
+    for k in range(4):
+        members = np.flatnonzero(groups == k)
+        apart.add(k, list(models[torch.from_numpy(members)]), weights[members].tolist())
+    add(whole, models, weights, EVERYONE)
+    assert torch.equal(apart.together().table, whole.table)
+
+
 def test_rows_join_sums_of_others() -> None:
     models, weights = made(1.0)
     reduce, groups = Reduce.mean(EVERYONE, weights), np.zeros(CLIENTS, np.int64)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import coterie
+from coterie.methods import METHODS
 from coterie.methods.exchange import Exchange, Replies
 from coterie.runs.hooks import order
 from coterie.runs.hooks.hook import Hook
@@ -29,13 +30,16 @@ class Watching(Hook):
         super().__init__(run)
         self.summed: list[bool] = []
         self.rows = 0
+        self.models_in_rows = False
 
-    def row_limit(self, exchange: Exchange, number: int) -> float:
+    def row_limit(self, exchange: Exchange, name: str, number: int) -> float:
         return float("inf")
 
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
         self.summed.append(bool(replies.sums))
         self.rows += sum(len(summed.rows) for summed in replies.sums.values())
+        shapes, size = exchange.rule.shapes(self.run.layout), self.run.layout.size
+        self.models_in_rows |= any(shapes.get(name, (size,))[-1] == size for name in replies.uploads)
         return replies
 
 
@@ -126,9 +130,49 @@ RUNS: dict[str, tuple[dict[str, Any], list[bool]]] = {
         {"method": {"name": "fedper"}, "run": {"client_dropout": 0.3}},
         [True] * ROUNDS,
     ),
+    "gradients": ({"method": {"name": "fedsgd", "lr": 0.5}}, [True] * ROUNDS),
+    "gradients, then models": ({"method": {"name": "feddane"}}, [True] * 2 * ROUNDS),
+    "gradients that clients keep and who vanishes": (
+        {"method": {"name": "feddane", "mu": 0.1}, "run": {"client_dropout": 0.3}},
+        [True] * 2 * ROUNDS,
+    ),
+    "models beside what is none": ({"method": {"name": "scaffold"}}, [True] * ROUNDS),
+    "a server optimizer for one of two": (
+        {"method": {"name": "scaffold"}, "aggregation": {"optimizer": "adam"}},
+        [True] * ROUNDS,
+    ),
+    "a model for every group": ({"method": {"name": "fedem", "init": "plain"}}, [True] * ROUNDS),
+    "a model for every group, and a server optimizer": (
+        {"method": {"name": "fedem", "init": "plain"}, "aggregation": {"optimizer": "adam"}},
+        [True] * ROUNDS,
+    ),
+    "a model for every group, and counts": ({"method": {"name": "fedrc", "init": "plain"}}, [True] * ROUNDS),
+    "drawn groups": ({"method": {"name": "em-groups", "init": "plain"}}, [True] * ROUNDS),
+    "models of groups and one of all": ({"method": {"name": "stocfl"}}, [False] + [True] * ROUNDS),
+    "a mean without its step": (
+        {"method": {"name": "partial-pooling"}, "aggregation": {"optimizer": "adam"}},
+        [True] * ROUNDS,
+    ),
+    "part of the way to a mean": ({"method": {"name": "feddist"}}, [True] * ROUNDS),
+    "groups of layers, and private ones": (
+        {"method": {"name": "grouped-layers", "after": 1, "private": "last:1"}},
+        [False, True, True],
+    ),
+    "groups of which all share a base": ({"method": {"name": "fedcps"}}, [False, True, True]),
+    "a server optimizer for groups of which all share a base": (
+        {"method": {"name": "fedcps", "init": "plain"}, "aggregation": {"optimizer": "adam"}},
+        [True] * ROUNDS,
+    ),
     "a server optimizer": ({"aggregation": {"optimizer": "adam"}}, [True] * ROUNDS),
     "clients that vanish": ({"run": {"client_dropout": 0.3}}, [True] * ROUNDS),
     "no screening": ({"aggregation": {"norm_bound": "off"}}, [True] * ROUNDS),
+    "capped weights": (
+        {
+            "data": {"name": "digits", "clients": 40, "split": "dirichlet(0.5)"},
+            "aggregation": {"max_weight": 1.0},
+        },
+        [True] * ROUNDS,
+    ),
     "a median": ({"aggregation": {"rule": "median"}}, [False] * ROUNDS),
     "clipped": ({"aggregation": {"clip_norm": 0.5}}, [False] * ROUNDS),
     "local evaluation": ({"evaluation": {"evaluated": "local"}}, [False] * ROUNDS),
@@ -146,19 +190,40 @@ def test_sums_give_the_bits_of_rows(name: str, player: Player) -> None:
     assert_equal(sums, player.play(rows=True, **keys))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+@pytest.mark.medium
+@pytest.mark.parametrize("method", METHODS.names())
+def test_a_method_says_whether_its_server_looks_at_single_models(method: str, player: Player) -> None:
+    keys: dict[str, Any] = {"method": {"name": method}, "run": {"rounds": 6}}
+    if method in ("fedcr", "fedsr"):
+        keys["network"] = {"name": "gaussian-mlp", "hidden": [4]}
+    watching = player.play(**keys).watching
+    assert watching.models_in_rows == bool(watching.run.method.needs.models)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedavg"},
+        {"name": "fedper"},
+        {"name": "feddane"},
+        {"name": "scaffold"},
+        {"name": "fedem", "init": "plain"},
+        {"name": "fedcps", "init": "plain", "clusters": 2},
+    ],
+    ids=lambda method: method["name"],
+)
 @pytest.mark.parametrize("workers", [2, 5])
-def test_workers_give_the_bits_of_one_process(workers: int, method: str, player: Player) -> None:
-    alone = player.play(method={"name": method})
-    many = player.play(method={"name": method}, run={"workers": workers})
-    assert many.watching.summed == [True] * ROUNDS
+def test_workers_give_the_bits_of_one_process(workers: int, method: dict[str, Any], player: Player) -> None:
+    alone = player.play(method=method)
+    many = player.play(method=method, run={"workers": workers})
+    assert all(many.watching.summed)
     assert_equal(alone, many)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto"])
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto", "feddane", "scaffold"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_who_is_out_of_proportion_is_left_out_of_sums(method: str, workers: int, player: Player) -> None:
-    """Clients that keep a state are asked once more from the one with which the round began."""
+    """Clients that keep a state are asked once more from the one with which the exchange began."""
     keys: dict[str, Any] = {
         "method": {"name": method},
         "aggregation": {"norm_bound": 1.0},  # all above the median

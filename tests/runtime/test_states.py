@@ -67,6 +67,23 @@ def test_what_is_updated_twice_in_a_round_can_be_undone() -> None:
     assert states.of(1)["model"].tolist() == [0.0] * 4
 
 
+def test_what_an_exchange_began_with_is_shown_until_the_next_one() -> None:
+    states = ClientStates(2)
+    for value in range(30):
+        states.mark()
+        states.update(1, {"model": torch.full((4,), float(value))})
+        with states.rewound():
+            assert states.of(1).get("model", torch.tensor([-1.0]))[0] == value - 1
+        if value % 3 == 1:
+            states.commit()
+    states.mark()
+    with states.rewound():
+        assert states.of(1)["model"][0] == 29
+    states.roll_back()
+    assert states.of(1)["model"][0] == 28
+    assert states.room <= 6 * 4  # of two clients' rows none is lost
+
+
 @pytest.mark.parametrize("limit", [0, 0.0005])
 def test_beyond_the_limit_it_lies_in_a_file_without_a_name(
     limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.clients.rules import Answer, ChooseThenTrain, Client, LocalUpdate, Order, Rule, Work, rule
+from coterie.clients.rules.mixture import MixtureUpdate
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Replies, Send
@@ -97,6 +98,21 @@ def test_means_by_choice_have_the_bits_of_rows(runtime: LocalRuntime) -> None:
     assert len(np.unique(rows.numbers["choice"])) == 2
     assert "model" in sums.sums
     assert torch.equal(centres(sums, exchange, previous), centres(rows, exchange, previous))
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_model_for_every_group_has_the_bits_of_rows(share: float, runtime: LocalRuntime) -> None:
+    previous, reduce = starts(runtime, 3), summed(Reduce(EVERYONE, WEIGHTS, None, 3))
+    exchange = Exchange(EVERYONE, MixtureUpdate(3), {"models": Send.all(previous, EVERYONE)})
+    rows = answer(runtime, exchange)
+    limit = float(np.quantile(rows.update_lengths["models"], share))
+    sums = answer(runtime, replace(exchange, reduce={"models": replace(reduce, row_limit=limit)}))
+    assert len(sums.sums["models"].rows) == (rows.update_lengths["models"] > limit).sum()
+    found = [Aggregation().centres(replies, "models", reduce, previous) for replies in (sums, rows)]
+    assert torch.equal(*found)
+    for k in range(3):
+        alone = Aggregation().average(rows.uploads["models"][:, k], previous[k : k + 1], WEIGHTS)
+        assert torch.allclose(found[0][k], alone[0], rtol=0, atol=1e-6)
 
 
 def test_every_number_of_workers_gives_the_same_bits() -> None:

@@ -253,7 +253,7 @@ def test_fedcps_3_8_8(groups: int, seed: int) -> None:
     base, head = layout.first_layers(1).size, layout.last_layers(1).size
     assert [run.bytes("down", t) for t in (2, 3)] == [20 * 4 * (base + groups * head)] * 2
     assert [run.bytes("down", t) for t in (4, 5, 6)] == [20 * 4 * layout.size] * 3
-    assert [run.bytes("up", t) for t in range(2, 7)] == [20 * (4 * layout.size + 8)] * 5
+    assert [run.bytes("up", t) for t in range(2, 7)] == [20 * (4 * layout.size + 12)] * 5
 
 
 @pytest.mark.slow
@@ -289,13 +289,13 @@ def _gap(run: federated.Trained, client: int) -> float:
 @pytest.mark.parametrize(
     ("settings", "up", "heads"),
     [
-        ({"personal_layers": 1}, 8, 1),
-        ({"personal_layers": "all"}, 8, 2),
-        ({"personal_layers": 1, "lambda_mode": "fixed"}, 4, 1),
+        ({"personal_layers": 1}, 12, 1),
+        ({"personal_layers": "all"}, 12, 2),
+        ({"personal_layers": 1, "lambda_mode": "fixed"}, 8, 1),
     ],
 )
 def test_fedcps_8_5(participation: float, settings: Any, up: int, heads: int) -> None:
-    """Down m (P_G + K P_H) b, up m (P b + 8); a probe of the redraw sends the same and gets a number back."""
+    """Down m (P_G + K P_H) b, up m (P b + 12); a probe of the redraw sends the same and gets a number back."""
     run = train(FedCPS(3, **{"init": "redraw", **settings}), planted("feature"), 2, participation=participation)
     layout, m = run.server.layout, round(20 * participation)
     head = layout.last_layers(heads).size

@@ -148,7 +148,7 @@ def test_fedcps_grid_takes_the_least_validation_loss() -> None:
         assert torch.equal(replies.models[client], models[best])
         taken.add(best)
     assert len(taken) > 1
-    assert run.bytes("up", 4) == 20 * (4 * run.server.layout.size + 4)
+    assert run.bytes("up", 4) == 20 * (4 * run.server.layout.size + 8)
 
 
 @pytest.mark.parametrize("mode", ["grid", "grid_steps"])

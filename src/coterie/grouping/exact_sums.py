@@ -7,7 +7,7 @@ bits wherever it is done, in parts, by processes, machines or trees of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import frexp, isfinite
 from typing import Any
@@ -21,6 +21,12 @@ from coterie.models.layout import Part
 
 BOUND = 256.0
 """The largest absolute value of a model that a sum takes. A larger one is added to the mean by itself."""
+
+SIGNAL_BOUND = 64.0
+"""The same of what is no model, whose values are often small: of them more digits count."""
+
+TABLE_ROWS = 2
+"""Rows that take as much memory as the sum of one group, whose numbers have twice the bytes."""
 
 _SUM_BITS = 62
 """Bits of the largest sum: integers of 64 bits never wrap."""
@@ -76,8 +82,11 @@ class Reduce:
     Attributes:
         clients: who is asked `[m]`, in any order.
         weights: of each of them `[m]`, whole positive numbers.
-        groups: of each of them `[m]`, 0 … count - 1, or the name of the number by which each client tells its own.
+        groups: of each of them `[m]`, 0 … count - 1, or the name of the number by which each client tells its own;
+            None where each sends `[K, P]`, a model for every group.
         count: the number of groups K.
+        is_model: whether models are sent; what is none, as a gradient, has a finer grid, and no server optimizer
+            steps by it.
         row_limit: the length of an update above which it is wanted by itself; all are until a run says that it
             can do without.
         of_run: the grid of all who may ever be asked, where it is known.
@@ -89,15 +98,16 @@ class Reduce:
 
     clients: NDArray[np.int64]
     weights: NDArray[np.int64]
-    groups: NDArray[np.int64] | str
+    groups: NDArray[np.int64] | str | None
     count: int = 1
+    is_model: bool = True
     row_limit: float = 0.0
     of_run: Grid | None = None
     part: Part | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("weights", self.weights), ("groups", self.groups)):
-            if isinstance(values, str):
+            if values is None or isinstance(values, str):
                 continue
             if len(values) != len(self.clients):
                 raise ValueError(
@@ -107,28 +117,43 @@ class Reduce:
                 raise ValueError(f"{name} is {values.dtype}; it must be whole numbers")
 
     @classmethod
-    def mean(cls, clients: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> Reduce:
+    def mean(
+        cls, clients: NDArray[np.int64], weights: NDArray[np.int64] | None = None, is_model: bool = True
+    ) -> Reduce:
         """One mean of all clients `[m]`; uniform without weights `[m]`."""
-        return cls(clients, _ones_unless(weights, clients), np.zeros(len(clients), np.int64))
+        return cls(clients, _ones_unless(weights, clients), np.zeros(len(clients), np.int64), is_model=is_model)
 
     @classmethod
     def by_choice(cls, clients: NDArray[np.int64], count: int, weights: NDArray[np.int64] | None = None) -> Reduce:
         """A mean of those clients of `[m]` who choose it, for each of `count` models; uniform without weights."""
         return cls(clients, _ones_unless(weights, clients), "choice", count)
 
+    def together(self) -> Reduce:
+        """Return the same for one mean of all groups."""
+        return replace(self, groups=np.zeros(len(self.clients), np.int64), count=1)
+
     @property
     def grid(self) -> Grid:
         """In which they are added: the same, whoever answers."""
-        return Grid.for_weights(self.weights) if self.of_run is None else self.of_run
+        if self.is_model:
+            return Grid.for_weights(self.weights) if self.of_run is None else self.of_run
+        return Grid.for_weights(self.weights, SIGNAL_BOUND)
+
+    @property
+    def table_rows(self) -> int:
+        """How many clients' rows take as much memory as the sums."""
+        return TABLE_ROWS * (1 if self.groups is None else self.count)
 
     def weights_of(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the weights of some of the clients `[r]`."""
-        return self.weights[self._places(clients)]
+        """Return the weights of what some of the clients `[r]` send, one model after the other."""
+        return self.weights[self._places(clients)].repeat(self.count if self.groups is None else 1)
 
     def groups_of(
         self, clients: NDArray[np.int64], numbers: Mapping[str, NDArray[np.float64]]
     ) -> NDArray[np.int64]:
-        """Return the groups of some of the clients `[r]`, who answered with `numbers`."""
+        """Return the groups of what some of the clients `[r]` send, who answered with `numbers`; likewise."""
+        if self.groups is None:
+            return np.tile(np.arange(self.count), len(clients))
         if isinstance(self.groups, str):
             return numbers.get(self.groups, np.empty(0)).astype(np.int64)
         return self.groups[self._places(clients)]
@@ -208,15 +233,24 @@ class ExactSums:
                     sums[columns] += found
         self.table[group, -2], self.table[group, -1] = weight + sum(weights), count + len(models)
 
+    def together(self) -> ExactSums:
+        """Return the one sum of all groups."""
+        whole = ExactSums.empty(self.table.shape[1] - 2, replace(self.reduce.together(), part=None))
+        for row in self.table:
+            whole.add_sums(ExactSums(row[None], whole.reduce))
+        return whole
+
     def add_sums(self, other: ExactSums) -> None:
         """Add the sums of other models."""
         for group in range(len(self.table)):
             sums, more = self.table[group], other.table[group]
+            if not other.count(group):
+                continue
             if not self.count(group):
                 sums.copy_(more)
             elif other.count(group) == 1:
                 self.add(group, [other.model(group)], [other.weight(group)])
-            elif other.count(group):
+            else:
                 if self.count(group) == 1:  # its multiples first, on top of the other sum
                     alone, weight = self.model(group).clone(), self.weight(group)
                     sums.copy_(more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -64,20 +65,28 @@ class Aggregator(ABC):
         """
 
     def centres(
-        self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None
+        self,
+        replies: Replies,
+        name: str,
+        reduce: Reduce,
+        previous: Tensor,
+        part: Part | None = None,
+        step: bool = True,
     ) -> Tensor:
         """Return the centre of each group's uploads `[K, P]`, whether they came as rows or as sums.
 
         Args:
             replies: to an exchange that asked for `reduce`.
             name: of the upload.
-            reduce: who is in which group, and counts how much.
+            reduce: who is in which group, and counts how much; or all of that together.
             previous: `[K, P]`; a group of which nobody answered keeps its row.
-            part: the columns of a model that crossed; `previous`, and what is returned, has these alone.
+            part: the columns of a model that count; `previous`, and what is returned, has all, or those alone of
+                models of which no others crossed.
+            step: whether a server optimizer may step.
         """
-        groups, uploads = reduce.groups_of(replies.clients, replies.numbers), replies.uploads[name]
-        models = uploads if part is None else part.take(uploads)
-        return self.average_groups(models, groups, previous, reduce.weights_of(replies.clients), part)
+        models = _take_rows(replies.uploads[name], previous, part)
+        groups, weights = reduce.groups_of(replies.clients, replies.numbers), reduce.weights_of(replies.clients)
+        return self.average_groups(models, groups, previous, weights, part, step and reduce.is_model)
 
     @property
     def takes_sums(self) -> bool:
@@ -111,6 +120,12 @@ class Aggregator(ABC):
     ) -> Tensor:
         """Return the centre of all models `[r, P]`, or `previous` `[1, P]` where there are none; `[1, P]`."""
         return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights, part, step)
+
+
+def _take_rows(uploads: Tensor, previous: Tensor, part: Part | None) -> Tensor:
+    """Return uploads `[r, P]`, or `[r, K, P]` one after the other, with the columns that `previous` has."""
+    rows = uploads.flatten(0, -2)
+    return rows if part is None or previous.shape[1] == rows.shape[1] else part.take(rows)
 
 
 class Aggregation(Aggregator, Section):
@@ -224,19 +239,25 @@ class Aggregation(Aggregator, Section):
         return self.is_mean
 
     def centres(
-        self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None
+        self,
+        replies: Replies,
+        name: str,
+        reduce: Reduce,
+        previous: Tensor,
+        part: Part | None = None,
+        step: bool = True,
     ) -> Tensor:
         if not self.is_mean:
-            return super().centres(replies, name, reduce, previous, part)
-        groups, weights = reduce.groups_of(replies.clients, replies.numbers), reduce.weights_of(replies.clients)
+            return super().centres(replies, name, reduce, previous, part, step)
         if (summed := replies.sums.get(name)) is not None:
-            models, sums, grid = summed.models, summed.sums, summed.sums.reduce.grid
-            groups, weights = groups[summed.rows], weights[summed.rows]
+            models, sums, who = summed.models, summed.sums, summed.rows
+            sums = sums if len(sums.table) == len(previous) else sums.together()
         else:
-            models, sums = replies.uploads[name], None
-            grid = reduce.grid if self._grid is None else self._grid
-        models = models if part is None else part.take(models)
-        return aggregate.group_means(models, groups, previous, weights, grid, sums)
+            models, sums, who = replies.uploads[name], None, np.arange(len(replies))
+        clients, numbers = replies.clients[who], {n: values[who] for n, values in replies.numbers.items()}
+        groups, weights = reduce.groups_of(clients, numbers), reduce.weights_of(clients)
+        grid = reduce.grid if self._grid is None else replace(reduce, of_run=self._grid).grid
+        return aggregate.group_means(_take_rows(models, previous, part), groups, previous, weights, grid, sums)
 
     def for_clients(self, samples: NDArray[np.int64]) -> Aggregation:
         """Return the same for clients with so many samples `[n]`: the means of all cohorts are in one grid."""

@@ -50,7 +50,7 @@ from coterie.grouping.micro import bipartition_of_many
 from coterie.grouping.split_tree import Gates, Leaves, born, norms, row_of, separation, separation_at, split
 from coterie.methods.client_rows import add_rows, replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
-from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, ServerView
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 from coterie.methods.split_halves import compare_halves
@@ -302,6 +302,10 @@ class CFL(Method[CFLState]):
         if self.eps1_frac is not None:
             return "eps1_frac", self.eps1_frac
         return "ratio", 1 / self.ratio if self.ratio else math.inf
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(models="its server compares single clients' updates")
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -65,7 +65,7 @@ class CFLGP(Method[CFLGPState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(pairs="everybody")
+        return Needs(models="its server groups clients by their updates", pairs="everybody")
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -150,7 +150,8 @@ class ClusterFL(Method[ClusterFLState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(public=500, distributions=True, pairs="everybody")
+        related = "its server relates single clients' models"
+        return Needs(public=500, distributions=True, models=related, pairs="everybody")
 
     def final_warnings(self, state: ClusterFLState, server: ServerView, rounds: int) -> list[str]:
         """Say so if there was no relation, or none that parts the clients, and which setting makes one."""

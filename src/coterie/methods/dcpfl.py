@@ -289,7 +289,11 @@ class DCPFL(Method[DCPFLState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(validation=self.dynamic and self.trial_loss == "validation", pairs="everybody")
+        return Needs(
+            validation=self.dynamic and self.trial_loss == "validation",
+            models="its server compares single clients' models",
+            pairs="everybody",
+        )
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of a run too short for a dendrogram."""

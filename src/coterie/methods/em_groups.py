@@ -25,6 +25,7 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.drawn import DrawnUpdate, GroupShares
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import draw_models, read_choices
 from coterie.methods.method import Assignment, Cohort, ServerView
@@ -71,19 +72,20 @@ class EMGroups(MixtureMethod[EMGroupsState]):
         return EMGroupsState(draw_models(server, self.clusters), np.zeros((server.n, self.clusters)))
 
     def round(self, state: EMGroupsState, cohort: Cohort) -> Exchanges[EMGroupsState]:
-        models, clients = state.models, cohort.clients
+        models, clients, samples = state.models, cohort.clients, cohort.server.samples[cohort.clients]
         if self.begins_with_groups(cohort):
             return EMGroupsState(*(yield from make_first_components(models, cohort)))
         heat = self.heat ** max(0.0, 1 - (cohort.round - 1) / self.cooling)
         settings = {"heat": np.full(len(clients), heat)}
+        send, means = {"models": Send.all(models, clients)}, Reduce.by_choice(clients, self.clusters, samples)
         replies: Replies = yield Exchange(
-            clients, DrawnUpdate(), {"models": Send.all(models, clients)}, settings
+            clients, DrawnUpdate(), send, settings, reduce={"model": means}
         )  # steps 1 to 3
         drawn = read_choices(replies)
         if len(replies):
             told = update_shares(state.shares, replies.clients, replies)[replies.clients]
             yield Log("draws of another group than the likeliest", float((drawn != told.argmax(1)).mean()))
-        models = cohort.server.aggregation.average_groups(replies.models, drawn, models, replies.samples)  # step 4
+        models = cohort.server.aggregation.centres(replies, "model", means, models)  # step 4
         return EMGroupsState(models, update_shares(state.shares, replies.clients, replies))
 
     def newcomer(self, state: EMGroupsState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:

@@ -68,7 +68,7 @@ class FedAMP(Method[FedAMPState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(pairs="everybody")
+        return Needs(models="its server mixes a model for each client from those of all", pairs="everybody")
 
     @property
     def own_aggregation(self) -> str:

@@ -28,12 +28,14 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.proximal import GRID, PLU, ChooseIdentity, Mode, PLUThenEvaluate, pull_ratio
 from coterie.errors import BadInput
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies
 from coterie.methods.k_models import (
     Init,
     SharedBase,
     begin_from_first,
     cluster_first_models,
+    describe_first_clustering,
     draw_models,
     read_choices,
     redraw_until_all_picked,
@@ -44,7 +46,7 @@ from coterie.methods.k_models import (
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView, Split
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
-from coterie.models.layout import Layout, Part
+from coterie.models.layout import Layout
 
 MIN_TAU2 = 1e-12
 """The least tau^2."""
@@ -85,13 +87,12 @@ class FedCPSState:
         """Find the `clients` that pick another cluster than when they last took part."""
         return np.asarray((self.groups[clients] != UNKNOWN) & (self.groups[clients] != picked))
 
-    def note_round(self, replies: Replies, picked: NDArray[np.int64], seen: Part, power: int) -> FedCPSState:
+    def note_round(self, replies: Replies, picked: NDArray[np.int64], power: int) -> FedCPSState:
         """Update identities, spreads and the median ratio after a round (docs/methods/fedcps.md); not the models.
 
         Args:
             replies: of the round.
             picked: the cluster of each client that answered `[r]`.
-            seen: what counts of an update.
             power: p of the ratio.
         """
         groups, taken, changed_at = self.groups.copy(), self.taken.copy(), self.changed_at.copy()
@@ -100,7 +101,7 @@ class FedCPSState:
         changed_at[moved] = taken[moved]
         groups[replies.clients] = picked
         state = replace(
-            self, groups=groups, taken=taken, changed_at=changed_at, tau2=self._update_spread(replies, picked, seen)
+            self, groups=groups, taken=taken, changed_at=changed_at, tau2=self._update_spread(replies, picked)
         )
         noise = replies.numbers.get("noise", np.empty(0))
         ratios = [
@@ -115,13 +116,11 @@ class FedCPSState:
         settled = still.all() and (self.taken >= 2).mean() >= SETTLED_SHARE
         return replace(self, frozen=self.frozen or bool(settled))
 
-    def _update_spread(self, replies: Replies, picked: NDArray[np.int64], seen: Part) -> NDArray[np.float64]:
+    def _update_spread(self, replies: Replies, picked: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return tau^2 of each cluster: half of it new, and all of it the first time."""
         tau2 = self.tau2.copy()
-        models, starts = seen.take(replies.models), seen.take(self.models)
         for k in np.unique(picked):
-            moved = [(models[i] - starts[k]).double().square().mean() for i in np.flatnonzero(picked == k)]
-            now = float(torch.stack(moved).mean())
+            now = float(torch.from_numpy(replies.numbers["spread"][picked == k]).mean())
             tau2[k] = max((tau2[k] + now) / 2 if tau2[k] else now, MIN_TAU2)
         return tau2
 
@@ -136,7 +135,7 @@ class FedCPS(Method[FedCPSState]):
 
     The warm-up lets a round show groups also where one epoch teaches little (docs/methods/fedcps.md, D6).
 
-    Per round: down `m (P_G + K P_H) b` bytes, frozen `m P b`; up `m (P b + 8)`. What lambda is computed from (mean
+    Per round: down `m (P_G + K P_H) b` bytes, frozen `m P b`; up `m (P b + 12)`. What lambda is computed from (mean
     samples, tau^2, the median) are settings and not counted. Modes without noise send 4 bytes less.
     """
 
@@ -201,7 +200,8 @@ class FedCPS(Method[FedCPSState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(validation=self.lambda_mode.startswith("grid"))
+        first = describe_first_clustering(self.init, self.clusters)
+        return Needs(validation=self.lambda_mode.startswith("grid"), models=first)
 
     def amounts_to(self, layout: Layout, rounds: int) -> str:
         """Without a pull, one cluster is FedAvg, and clusters that share nothing are IFCA (3.8.1, 3.8.3)."""
@@ -231,16 +231,19 @@ class FedCPS(Method[FedCPSState]):
                 replies, labels = yield from cluster_first_models(
                     state.models[0], self.clusters, cohort, self.init, self.warm_up or None
                 )
-                begun = begin_from_first(state.models, labels)
-                return replace(state, models=self._average(begun, replies, labels, cohort.server))
+                begun, known = begin_from_first(state.models, labels), replies.clients
+                means = Reduce(known, self._weigh(known, server), labels, self.clusters)
+                return replace(state, models=self._average(begun, replies, means, server))
             if self.init == "redraw":
                 state = replace(state, models=(yield from self._redraw(cohort)))
         sends = self._make_shared_base(layout).send(state.models, state.heads_sent(clients))
-        replies = yield Exchange(clients, self._make_rule(), sends, state.steering(clients, server))  # steps 1-3
+        rule, steering = self._make_rule(), state.steering(clients, server)
+        means = Reduce.by_choice(clients, self.clusters, self._weigh(clients, server))
+        replies = yield Exchange(clients, rule, sends, steering, reduce={"model": means})  # steps 1-3
         picked = read_choices(replies)
-        models = self._average(state.models, replies, picked, cohort.server)  # step 4
+        models = self._average(state.models, replies, means, server)  # step 4
         yield Log("identity changes", float(state.find_changes(replies.clients, picked).sum()))
-        state = state.note_round(replies, picked, layout.trainable, self.lambda_power)
+        state = state.note_round(replies, picked, self.lambda_power)
         state = replace(state, models=models)
         state = state.settle(self.window) if self.freeze else state  # step 5
         strengths = zip(replies.clients, replies.report.get("lambda", []), strict=False)
@@ -286,11 +289,11 @@ class FedCPS(Method[FedCPSState]):
             draw_models(server, self.clusters, attempt), server.initial(0)
         )
 
-    def _average(self, models: Tensor, replies: Replies, picked: Ids, server: ServerView) -> Tensor:
-        weights = replies.samples if self.weights == "samples" else None
-        return self._make_shared_base(server.layout).average_heads(
-            models, replies, picked, weights, server.aggregation
-        )
+    def _weigh(self, clients: Ids, server: ServerView) -> Ids:
+        return server.samples[clients] if self.weights == "samples" else np.ones_like(clients)
+
+    def _average(self, models: Tensor, replies: Replies, picked: Reduce, server: ServerView) -> Tensor:
+        return self._make_shared_base(server.layout).average_heads(models, replies, picked, server.aggregation)
 
     def _make_shared_base(self, layout: Layout) -> SharedBase:
         return SharedBase.below(self.personal_layers, layout)

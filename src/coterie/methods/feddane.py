@@ -19,6 +19,7 @@ import torch
 from pydantic import Field
 
 from coterie.clients.rules.gradient import CorrectedUpdate, FullGradient
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
@@ -58,24 +59,26 @@ class FedDANE(OneModel):
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         layout, same = cohort.server.layout, self.cohorts == "same"
-        w, signal = state.model[0], layout.trainable
+        w, signal, server = state.model[0], layout.trainable, cohort.server
+        gradients = Reduce.mean(cohort.clients, server.samples[cohort.clients], is_model=False)
         replies: Replies = yield Exchange(
             cohort.clients,
             FullGradient(remember=same),
             {"model": Send.same(w, cohort.clients)},
             upload_part={"gradient": signal},
+            reduce={"gradient": gradients},
         )
         if not len(replies):
             return state
-        average, gradients = cohort.server.aggregation.average, replies.uploads["gradient"]
-        mean = average(gradients, torch.zeros_like(state.model), replies.samples, step=False)
-        gradient = signal.copy(state.model.clone(), mean)
+        centres, nothing = server.aggregation.centres, torch.zeros(1, signal.size)
+        gradient = centres(replies, "gradient", gradients, nothing, signal)
         clients = replies.clients if same else self._draw_second_cohort(cohort)
-        send = {"gradient": Send.same(gradient[0], clients, signal)}
+        send = {"gradient": Send.same(signal.put(w.clone(), gradient[0]), clients, signal)}
         if not same:
             send["model"] = Send.same(w, clients)
-        trained: Replies = yield Exchange(clients, CorrectedUpdate(), send, {"mu": np.full(len(clients), self.mu)})
-        return GlobalState(average(trained.models, state.model, trained.samples))
+        models, pull = Reduce.mean(clients, server.samples[clients]), {"mu": np.full(len(clients), self.mu)}
+        trained: Replies = yield Exchange(clients, CorrectedUpdate(), send, pull, reduce={"model": models})
+        return GlobalState(centres(trained, "model", models, state.model))
 
     def _draw_second_cohort(self, cohort: Cohort) -> Ids:
         """Draw as many clients as in the first cohort, uniformly without replacement."""

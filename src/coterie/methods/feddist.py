@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
@@ -51,9 +52,10 @@ class FedDist(OneModel):
         return AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        clients = cohort.clients
-        replies: Replies = yield Exchange(clients, LocalUpdate(), {"model": Send.same(state.model[0], clients)})
-        weights, kappa = replies.samples if self.weights == "samples" else None, self.kappa
-        reached = cohort.server.aggregation.average(replies.models, state.model, weights)
+        clients, server, kappa = cohort.clients, cohort.server, self.kappa
+        mean = Reduce.mean(clients, server.samples[clients] if self.weights == "samples" else None)
+        send = {"model": Send.same(state.model[0], clients)}
+        replies: Replies = yield Exchange(clients, LocalUpdate(), send, reduce={"model": mean})
+        reached = server.aggregation.centres(replies, "model", mean, state.model)
         # In this form a step of 1 gives the mean to the bit.
         return GlobalState(((1 - kappa) * state.model.double() + kappa * reached.double()).float())

@@ -26,7 +26,7 @@ from coterie.methods.k_models import draw_models
 from coterie.methods.method import Cohort, ServerView
 from coterie.methods.mixtures import (
     MixtureMethod,
-    average_components,
+    component_means,
     make_first_components,
     send_components,
     update_shares,
@@ -65,7 +65,8 @@ class FedEM(MixtureMethod[FedEMState]):
         models, shares, clients = state.models, state.shares, cohort.clients
         if self.begins_with_groups(cohort):
             return FedEMState(*(yield from make_first_components(models, cohort)))
-        send = send_components(models, shares, clients)
-        replies: Replies = yield Exchange(clients, MixtureUpdate(self.clusters), send)  # steps 1 to 3
-        models = average_components(replies, models, cohort.server.aggregation)  # step 4
+        send, means = send_components(models, shares, clients), component_means(models, cohort)
+        rule = MixtureUpdate(self.clusters)
+        replies: Replies = yield Exchange(clients, rule, send, reduce={"models": means})  # steps 1 to 3
+        models = cohort.server.aggregation.centres(replies, "models", means, models)  # step 4
         return FedEMState(models, update_shares(shares, replies.clients, replies))

@@ -32,7 +32,7 @@ from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import kmeans
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import RESTARTS, train_groups
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -64,6 +64,10 @@ class FedGroup(Method[FedGroupState]):
     group_lr: Annotated[
         float, Field(ge=0, description="weight of another group's model over its length (eta_G)"), Grid(0.0, 0.1)
     ] = 0.0
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(models="its server groups clients by their first updates")
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -62,7 +62,8 @@ class FedPAC(OneModel):
 
     @property
     def needs(self) -> Needs:
-        return Needs(classes=True, pairs="cohort")
+        mixed = "its server mixes a head for each client from those of the cohort"
+        return Needs(classes=True, models=mixed, pairs="cohort")
 
     @property
     def own_aggregation(self) -> str:

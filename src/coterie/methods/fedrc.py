@@ -15,7 +15,7 @@ Decisions where the paper is silent, and cost: docs/methods/fedrc.md
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from coterie.methods.k_models import draw_models
 from coterie.methods.method import Cohort, Needs, ServerView
 from coterie.methods.mixtures import (
     MixtureMethod,
-    average_components,
+    component_means,
     make_first_components,
     send_components,
     update_shares,
@@ -62,7 +62,7 @@ class FedRC(MixtureMethod[FedRCState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(classes=True)
+        return replace(super().needs, classes=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:
@@ -78,13 +78,13 @@ class FedRC(MixtureMethod[FedRCState]):
         if self.begins_with_groups(cohort):
             return FedRCState(*(yield from make_first_components(models, cohort)), state.classes)
         send = send_components(models, shares, clients) | {"classes": Send.all(state.classes, clients)}
-        rule = ConceptUpdate(self.clusters, cohort.server.classes)
-        replies: Replies = yield Exchange(clients, rule, send)  # steps 1 to 3
+        rule, means = ConceptUpdate(self.clusters, cohort.server.classes), component_means(models, cohort)
+        replies: Replies = yield Exchange(clients, rule, send, reduce={"models": means})  # steps 1 to 3
         if not len(replies):
             return state
         counts = replies.uploads["counts"].double().sum(0).clamp_min(RAREST)
         return FedRCState(  # step 4
-            average_components(replies, models, cohort.server.aggregation),
+            cohort.server.aggregation.centres(replies, "models", means, models),
             update_shares(shares, replies.clients, replies),
             (counts / counts.sum(1, keepdim=True)).float(),
         )

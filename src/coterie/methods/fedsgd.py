@@ -16,6 +16,7 @@ import torch
 from pydantic import Field
 
 from coterie.clients.rules.gradient import SendGradient
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort, Needs
 from coterie.methods.one_model import GlobalState, OneModel
@@ -61,12 +62,10 @@ class FedSGD(OneModel):
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients, layout = cohort.clients, cohort.server.layout
         send = {"model": Send.same(state.model[0], clients)}
-        replies: Replies = yield Exchange(clients, SendGradient(self.batch), send)
+        mean = Reduce.mean(clients, cohort.server.samples[clients], is_model=False)
+        replies: Replies = yield Exchange(clients, SendGradient(self.batch), send, reduce={"gradient": mean})
         if not len(replies):
             return state
-        gradients = replies.uploads["gradient"]
-        gradient = cohort.server.aggregation.average(
-            gradients, torch.zeros_like(state.model), replies.samples, step=False
-        )
+        gradient = cohort.server.aggregation.centres(replies, "gradient", mean, torch.zeros_like(state.model))
         model = (state.model.double() - self.lr * gradient.double()).float()
         return GlobalState((layout.everything - layout.trainable).copy(model, gradient))

@@ -26,7 +26,7 @@ from coterie.catalogue import state
 from coterie.clients.rules.soft_clusters import SampleShares, SoftClusterUpdate
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import draw_models, warn_of_sketches
-from coterie.methods.method import Assignment, Cohort, Method, ServerView
+from coterie.methods.method import Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.mixtures import (
     FirstComponents,
     make_first_components,
@@ -71,6 +71,10 @@ class FedSoft(Method[FedSoftState]):
     @property
     def own_step(self) -> str:
         return "each of its cluster models is a mixture of single clients' models"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(models="its server counts each model in every group, by shares that are no whole numbers")
 
     @property
     def privacy_support(self) -> PrivacySupport:

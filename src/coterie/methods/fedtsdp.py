@@ -229,7 +229,8 @@ class FedTSDP(Method[FedTSDPState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(public=10_000, distributions=True, pairs="everybody" if self.tests else "cohort")
+        kept = "its server keeps each client's last model, and looks at what it predicts"
+        return Needs(10_000, distributions=True, models=kept, pairs="everybody" if self.tests else "cohort")
 
     @property
     def tests(self) -> bool:

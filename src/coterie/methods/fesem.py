@@ -31,7 +31,7 @@ from coterie.grouping.cluster import distances_of_many, kmeans
 from coterie.methods.client_rows import VersionedRows, replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import warn_of_sketches
-from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, ServerView
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import BYTES_PER_SCALAR, Part
@@ -119,6 +119,10 @@ class FeSEM(Method[FeSEMState]):
             "one that moves them least"
         ),
     ] = "nearest"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(models="its server compares single clients' last models with the centres")
 
     @property
     def privacy_support(self) -> PrivacySupport:

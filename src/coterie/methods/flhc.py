@@ -70,7 +70,7 @@ class FLHC(Method[FLHCState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(pairs="everybody")
+        return Needs(models="its server groups clients by their updates", pairs="everybody")
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -94,7 +94,8 @@ class FLIS(Method[FLISState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(public=2500, distributions=True, pairs="everybody" if self.mode == "hc" else "cohort")
+        seen = "its server looks at what each model predicts"
+        return Needs(2500, distributions=True, models=seen, pairs="everybody" if self.mode == "hc" else "cohort")
 
     @property
     def own_step(self) -> str:

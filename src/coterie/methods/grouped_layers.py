@@ -26,10 +26,11 @@ from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.errors import BadInput
 from coterie.grouping.affinity import model_distances, squared_distances
 from coterie.grouping.cluster import kmeans
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.client_rows import replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import RESTARTS, warn_of_sketches
-from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, ServerView, Split
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView, Split
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.private_layers import evaluate_kept_models, send_shared_part
 from coterie.methods.registry import METHODS, Grid
@@ -84,6 +85,11 @@ class GroupedLayers(Method[GroupedLayersState]):
         return "no search for groups" if self.after > rounds else ""
 
     @property
+    def needs(self) -> Needs:
+        apart = f", and averages {self.common} of all" * bool(self.common)
+        return Needs(models="its server groups clients by their first models" + apart)
+
+    @property
     def privacy_support(self) -> PrivacySupport:
         return PrivacySupport("its server makes groups of single clients' models", UNTRIED, UNTRIED)
 
@@ -102,7 +108,12 @@ class GroupedLayers(Method[GroupedLayersState]):
         shared, common, compared = self.shared(layout), self.common_part(layout), self.compared(layout)
         rule = LocalUpdate() if self.private is None else PrivateUpdate()
         send = send_shared_part(state.starts, state.rows(clients), shared, layout, state.known[clients])
-        replies: Replies = yield Exchange(clients, rule, send, upload_part={"model": shared})  # step 1
+        grouped, own = len(state.models) > 1 and not common, state.groups[clients]
+        means = Reduce(clients, server.samples[clients], own, len(state.models))
+        reduce = {"model": means} if grouped and (own != UNKNOWN).all() else {}
+        replies: Replies = yield Exchange(
+            clients, rule, send, upload_part={"model": shared}, reduce=reduce
+        )  # step 1
         known = state.known.copy()
         known[replies.clients] = True
         state = replace(state, known=known)
@@ -113,12 +124,13 @@ class GroupedLayers(Method[GroupedLayersState]):
                 state = self._find_groups(state, cohort)
         groups = state.groups.copy()
         late = groups[replies.clients] == UNKNOWN
-        newly = compared.take(replies.models[torch.from_numpy(late)])
-        groups[replies.clients[late]] = squared_distances(newly, compared.take(state.models)).argmin(1)
+        if late.any():
+            newly = compared.take(replies.models[torch.from_numpy(late)])
+            groups[replies.clients[late]] = squared_distances(newly, compared.take(state.models)).argmin(1)
         # Step 3
-        average, own, weights = server.aggregation, groups[replies.clients], replies.samples
-        trained, before = shared.take(replies.models), shared.take(state.models)
-        models = shared.put(state.models.clone(), average.average_groups(trained, own, before, weights, shared))
+        average, weights, before = server.aggregation, replies.samples, shared.take(state.models)
+        means = Reduce(replies.clients, weights, groups[replies.clients], len(state.models))
+        models = shared.put(state.models.clone(), average.centres(replies, "model", means, before, shared))
         if common:
             trained, before = common.take(replies.models), common.take(state.models[:1])
             models = common.put(models, average.average(trained, before, weights, common).repeat(len(models), 1))

@@ -29,7 +29,7 @@ from coterie.clients.rules.choose import Choose
 from coterie.grouping.halves import LEAST, common_half, find_groups
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import place_by_loss, serve_picked, train_groups
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 from coterie.methods.split_halves import gather_halves
@@ -69,6 +69,10 @@ class Halves(Method[HalvesState]):
     starts: Annotated[
         int, Field(ge=1, le=1000, description="initial models from which halves are compared (V)")
     ] = 4
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(models="its server compares directions from halves of single clients' samples")
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -28,13 +28,14 @@ from coterie.methods.k_models import (
     Init,
     begin_from_first,
     cluster_first_models,
+    describe_first_clustering,
     draw_models,
     redraw_until_all_picked,
     serve_picked,
     warn_of_one_choice,
     warn_of_sketches,
 )
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -85,6 +86,10 @@ class IFCA(Method[IFCAState]):
             "without it 0.35 for two models, 0.4 / K for others, as in the authors' code",
         ),
     ] = None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(models=describe_first_clustering(self.init, self.clusters))
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.rules.choose import Choose
@@ -110,6 +110,12 @@ def cluster_first_models(
         distances = model_distances(seen)
         labels = better_separated(distances, [labels, average_linkage(distances, clusters)])
     return replies, labels
+
+
+def describe_first_clustering(init: str, clusters: int) -> str:
+    """Return what `Needs.models` says of a method that begins by `cluster_first_models`; empty if it does not."""
+    begins = init in ("silhouette", "kmeans") and clusters > 1
+    return "its server clusters clients by their first models" * begins
 
 
 def begin_from_first(models: Tensor, labels: NDArray[np.int64]) -> Tensor:
@@ -221,27 +227,21 @@ class SharedBase:
         """Copy the base of the model `common` `[P]` into all of `models` `[K, P]`, in place, and return them."""
         return self.base.copy(models, common)
 
-    def average_heads(
-        self,
-        models: Tensor,
-        replies: Replies,
-        groups: NDArray[np.int64],
-        weights: ArrayLike | None,
-        aggregation: Aggregator,
-    ) -> Tensor:
+    def average_heads(self, models: Tensor, replies: Replies, picked: Reduce, aggregation: Aggregator) -> Tensor:
         """Return `[K, P]`: the mean of each group's heads over the mean of everybody's base.
 
         Args:
             models: as they were `[K, P]`; of a group without members the head stays.
             replies: with the clients' models.
-            groups: of each of them `[r]`.
-            weights: of each of them `[r]`; uniform where not given.
+            picked: the group of each of them, and how much it counts.
             aggregation: how models become a mean.
         """
-        means = aggregation.average_groups(replies.models, groups, models, weights)
+        means = aggregation.centres(replies, "model", picked, models)
         if not self.base:
             return means
-        return self.copy_base(means, aggregation.average(replies.models, models[:1], weights, self.base)[0])
+        return self.copy_base(
+            means, aggregation.centres(replies, "model", picked.together(), models[:1], self.base)[0]
+        )
 
     def send(self, models: Tensor, rows: Ids, to: NDArray[np.bool_] | None = None) -> dict[str, Send]:
         """Return what clients are sent: the base, and one head or all of them to choose among.

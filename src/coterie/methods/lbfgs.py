@@ -24,6 +24,7 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.gradient import SendGradient
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.method import Cohort, ServerView
 from coterie.methods.one_model import ServesOneModel
@@ -137,10 +138,12 @@ class LBFGS(ServesOneModel[LBFGSState]):
     def _ask(self, model: Tensor, clients: Ids, cohort: Cohort) -> Exchanges[tuple[Ids, Tensor, Tensor]]:
         """Return who answered, their objective's gradient `[P]`, and the model `[1, P]` with their statistics."""
         layout, server = cohort.server.layout, cohort.server
-        replies: Replies = yield Exchange(clients, SendGradient("all"), {"model": Send.same(model[0], clients)})
+        send = {"model": Send.same(model[0], clients)}
+        told = Reduce.mean(clients, server.samples[clients], is_model=False)
+        replies: Replies = yield Exchange(clients, SendGradient("all"), send, reduce={"gradient": told})
         if not len(replies):
             return replies.clients, torch.zeros(layout.size, dtype=torch.float64), model
-        mean = server.aggregation.average(replies.uploads["gradient"], torch.zeros_like(model), replies.samples)
+        mean = server.aggregation.centres(replies, "gradient", told, torch.zeros_like(model))
         buffers = layout.everything - layout.trainable
         gradient = layout.trainable.copy(torch.zeros(layout.size, dtype=torch.float64), mean[0].double())
         pull = layout.where(lambda one: one.role == "weight").copy(torch.zeros_like(gradient), model[0].double())

@@ -112,6 +112,8 @@ class Needs:
     """A task in which each sample is of one class, of which the network has an output each."""
     plain_sgd: bool = False
     """Local steps of plain SGD, to which momentum and Adam mean nothing."""
+    models: str = ""
+    """What the server does with single uploads of a model's size, in a sentence; empty where means will do."""
     pairs: Literal["", "cohort", "everybody"] = ""
     """A matrix between all clients of a round, or between all there are, where no other way is known for many."""
 

@@ -15,10 +15,15 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.clients.rules.mixture import MixtureShares
-from coterie.methods.aggregation import Aggregator
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.k_models import begin_from_first, cluster_first_models, warn_of_sketches
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.k_models import (
+    begin_from_first,
+    cluster_first_models,
+    describe_first_clustering,
+    warn_of_sketches,
+)
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.registry import Grid
 
 FirstComponents = Literal["kmeans", "plain"]
@@ -48,11 +53,9 @@ def send_components(models: Tensor, shares: NDArray[np.float64], clients: Ids) -
     return {"models": Send.all(models, clients), "shares": Send(torch.from_numpy(shares).float(), rows)}
 
 
-def average_components(replies: Replies, models: Tensor, aggregation: Aggregator) -> Tensor:
-    """Return the mean of each component that clients trained, weighted by samples, `[K, P]`."""
-    trained = replies.uploads["models"]
-    means = [aggregation.average(trained[:, k], model[None], replies.samples) for k, model in enumerate(models)]
-    return torch.cat(means)
+def component_means(models: Tensor, cohort: Cohort) -> Reduce:
+    """Return that of each component that clients train `[K, P]` the mean is wanted, weighted by samples."""
+    return Reduce(cohort.clients, cohort.server.samples[cohort.clients], None, len(models))
 
 
 def update_shares(shares: NDArray[np.float64], at: NDArray[np.int64], replies: Replies) -> NDArray[np.float64]:
@@ -101,6 +104,10 @@ class MixtureMethod(Method[M]):
         FirstComponents,
         Field(description="initial models: from the groups of a local round of all, by K-means; or drawn"),
     ] = "kmeans"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(models=describe_first_clustering(self.init, self.clusters))
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of K-means on sketches."""

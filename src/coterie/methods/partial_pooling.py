@@ -21,12 +21,12 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.pooled import PooledUpdate, Shrunk, find_shares, list_parts
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Log, Replies, Send
 from coterie.methods.method import Assignment, Cohort, ServerView
 from coterie.methods.one_model import ServesOneModel
@@ -79,12 +79,12 @@ class PartialPooling(ServesOneModel[PoolingState]):
         send = {"model": Send.same(state.model[0], clients)}  # step 1
         if len(state.variances):
             send |= {"mean": Send.same(state.mean[0], clients), "variances": Send.same(state.variances[0], clients)}
-        replies: Replies = yield Exchange(clients, PooledUpdate(self.passes, self.shrink), send)  # steps 2 and 3
-        model = cohort.server.aggregation.average(replies.models, state.model, replies.samples)  # step 4
+        rule, means = PooledUpdate(self.passes, self.shrink), Reduce.mean(clients, cohort.server.samples[clients])
+        replies: Replies = yield Exchange(clients, rule, send, reduce={"model": means})  # steps 2 and 3
+        model = cohort.server.aggregation.centres(replies, "model", means, state.model)  # step 4
         if not (replies.samples > 1).any():
             return PoolingState(model, state.mean, state.variances)
-        groups = np.zeros(len(replies), np.int64)
-        mean, variances = yield from estimate_departures(replies, groups, state.model, cohort.server, self.shrink)
+        mean, variances = yield from estimate_departures(replies, means, state.model, cohort.server, self.shrink)
         return PoolingState(model, mean, variances)
 
     def assignment(self, state: PoolingState, server: ServerView) -> Assignment:
@@ -92,19 +92,20 @@ class PartialPooling(ServesOneModel[PoolingState]):
 
 
 def estimate_departures(
-    replies: Replies, groups: NDArray[np.int64], models: Tensor, server: ServerView, shrink: Shrunk
+    replies: Replies, means: Reduce, models: Tensor, server: ServerView, shrink: Shrunk
 ) -> Exchanges[tuple[Tensor, Tensor]]:
     """Return what the clients of each group depart by on average `[K, P]`, and the variances `[1, 2 L]` (step 4).
 
     Args:
         replies: of `PooledUpdate`; at least one client has more than one sample.
-        groups: of each of them `[r]`.
+        means: that were asked for, of each group.
         models: that they were sent `[K, P]`.
         server: that asked them.
         shrink: what has variances of its own.
     """
     parts, samples = list_parts(server.layout, shrink), replies.samples
-    mean = server.aggregation.average_groups(replies.models, groups, models, samples, step=False) - models
+    groups = means.groups_of(replies.clients, replies.numbers)
+    mean = server.aggregation.centres(replies, "model", means, models, step=False) - models
     told = samples > 1
     share = samples[told] / samples[told].sum()
     found = np.einsum("r,rkl->kl", share, replies.uploads["moments"].double().numpy()[told])

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.pooled import PooledUpdate, Shrunk, list_parts
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.halves import Halves, HalvesState
 from coterie.methods.k_models import place_by_loss
@@ -74,12 +75,15 @@ class PooledGroups(Halves):
         send = {"model": Send(state.models, groups[placed])}  # step 1
         if len(state.variances):
             send |= {"mean": Send(state.mean, groups[placed]), "variances": Send.same(state.variances[0], placed)}
-        replies: Replies = yield Exchange(placed, PooledUpdate(self.passes, self.shrink), send)  # step 2
-        there, aggregation = groups[replies.clients], server.aggregation
-        models = aggregation.average_groups(replies.models, there, state.models, replies.samples)  # step 3
+        rule, means = (
+            PooledUpdate(self.passes, self.shrink),
+            Reduce(placed, server.samples[placed], groups[placed], len(state.models)),
+        )
+        replies: Replies = yield Exchange(placed, rule, send, reduce={"model": means})  # step 2
+        models = server.aggregation.centres(replies, "model", means, state.models)  # step 3
         if not (replies.samples > 1).any():
             return replace(state, models=models)
-        mean, variances = yield from estimate_departures(replies, there, state.models, server, self.shrink)
+        mean, variances = yield from estimate_departures(replies, means, state.models, server, self.shrink)
         return replace(state, models=models, mean=mean, variances=variances)
 
     def assignment(self, state: HalvesState, server: ServerView) -> Assignment:

@@ -27,7 +27,7 @@ from coterie.grouping.affinity import squared_distances
 from coterie.grouping.aggregate import trimmed_means
 from coterie.grouping.cluster import trimmed_kmeans
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Part
@@ -75,6 +75,10 @@ class RobustTKM(Method[RobustTKMState]):
     @property
     def own_aggregation(self) -> str:
         return "it has a trimmed mean of its own (trim, kmeans_trim)"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(models="its server compares single clients' models")
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.control_variate import ControlVariateUpdate
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort, Needs, ServerView
 from coterie.methods.one_model import GlobalState, OneModel
@@ -63,13 +64,20 @@ class Scaffold(OneModel):
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         assert isinstance(state, ScaffoldState)
-        clients, signal, average = cohort.clients, cohort.server.layout.trainable, cohort.server.aggregation.average
+        clients, signal, centres = cohort.clients, cohort.server.layout.trainable, cohort.server.aggregation.centres
         send = {
             "model": Send.same(state.model[0], clients),
             "control": Send.same(state.control[0], clients, signal),
         }
-        replies: Replies = yield Exchange(clients, ControlVariateUpdate(), send, upload_part={"control": signal})
-        gains = signal.take(replies.uploads["control"])
-        gain = average(gains, torch.zeros(1, signal.size), step=False)
+        models, gains = Reduce.mean(clients), Reduce.mean(clients, is_model=False)
+        replies: Replies = yield Exchange(
+            clients,
+            ControlVariateUpdate(),
+            send,
+            upload_part={"control": signal},
+            reduce={"model": models, "control": gains},
+        )
+        gain = centres(replies, "control", gains, torch.zeros(1, signal.size), signal)
         control = signal.take(state.control) + len(replies) / cohort.server.n * gain
-        return ScaffoldState(average(replies.models, state.model), signal.put(state.control.clone(), control))
+        model = centres(replies, "model", models, state.model)
+        return ScaffoldState(model, signal.put(state.control.clone(), control))

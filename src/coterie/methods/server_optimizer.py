@@ -95,10 +95,17 @@ class SteppingAggregation(Aggregator):
         return self.inner.grid
 
     def centres(
-        self, replies: Replies, name: str, reduce: Reduce, previous: Tensor, part: Part | None = None
+        self,
+        replies: Replies,
+        name: str,
+        reduce: Reduce,
+        previous: Tensor,
+        part: Part | None = None,
+        step: bool = True,
     ) -> Tensor:
-        means = self.inner.centres(replies, name, reduce, previous, part)
-        return self._step(means, reduce.groups_of(replies.clients, replies.numbers), previous, part)
+        means = self.inner.centres(replies, name, reduce, previous, part, step)
+        groups = reduce.groups_of(replies.clients, replies.numbers)
+        return self._step(means, groups, previous, part) if step and reduce.is_model else means
 
     def _step(self, means: Tensor, groups: NDArray[np.int64], previous: Tensor, part: Part | None) -> Tensor:
         """Move each group's model `[K, P]` towards the mean of its models, in place of the means."""

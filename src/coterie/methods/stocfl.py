@@ -28,6 +28,7 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import cosines, quartiles
 from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import cluster_by_distance
+from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
 from coterie.methods.privacy import PrivacySupport
@@ -67,7 +68,7 @@ class StoCFL(Method[StoCFLState]):
 
     @property
     def needs(self) -> Needs:
-        return Needs(pairs="cohort")
+        return Needs(models="its server groups clients by their first updates", pairs="cohort")
 
     @property
     def privacy_support(self) -> PrivacySupport:
@@ -86,12 +87,15 @@ class StoCFL(Method[StoCFLState]):
         state = yield from self._merge(state, present)
         send = {"model": Send(state.models, state.groups[present]), "common": Send.same(state.common[0], present)}
         mu = {"mu": np.full(len(present), self.mu)}
-        replies: Replies = yield Exchange(present, ClusterAndCommon(), send, mu)  # step 3
-        aggregation, groups = server.aggregation, state.groups[replies.clients]
+        common = Reduce.mean(present)
+        own = replace(common, groups=state.groups[present], count=len(state.models))
+        means = {"model": own, "common": common}
+        replies: Replies = yield Exchange(present, ClusterAndCommon(), send, mu, reduce=means)  # step 3
+        centres = server.aggregation.centres
         return replace(  # step 4
             state,
-            models=aggregation.average_groups(replies.models, groups, state.models),
-            common=aggregation.average(replies.uploads["common"], state.common),
+            models=centres(replies, "model", own, state.models),
+            common=centres(replies, "common", common, state.common),
         )
 
     def _observe(self, state: StoCFLState, fresh: Ids, server: ServerView) -> Exchanges[StoCFLState]:

@@ -342,10 +342,13 @@ class Session:
         """Return an exchange that brings rows wherever somebody must see them, though the method does not."""
         if not exchange.reduce:
             return exchange
-        limit = min((hook.row_limit(exchange, cohort.round) for hook in self.hooks), default=inf)
         average = cohort.server.aggregation
-        limit = limit if average.takes_sums else 0.0
-        reduce = {n: replace(r, row_limit=limit, of_run=average.grid) for n, r in exchange.reduce.items()}
+
+        def limit(name: str) -> float:
+            limits = (hook.row_limit(exchange, name, cohort.round) for hook in self.hooks)
+            return min(limits, default=inf) if average.takes_sums else 0.0
+
+        reduce = {n: replace(r, row_limit=limit(n), of_run=average.grid) for n, r in exchange.reduce.items()}
         return replace(exchange, reduce=reduce)
 
     def _exchange(self, exchange: Exchange, result: RoundResult) -> Replies:

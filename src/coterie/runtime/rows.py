@@ -19,9 +19,6 @@ from coterie.models.sketch import Sketch
 MODEL = "model"
 """The name under which a rule sends or keeps the model whose sketch is made."""
 
-TABLE_ROWS = 2
-"""Rows that take as much memory as the sum of one group, whose numbers have twice the bytes."""
-
 V = TypeVar("V")
 W = TypeVar("W")
 
@@ -147,14 +144,16 @@ def add_up(answers: Sequence[Answered], name: str, sums: ExactSums) -> None:
     if answers and isinstance(reduce.groups, str):
         numbers[reduce.groups] = np.array([one.answer.numbers[reduce.groups] for one in answers])
     groups, weights = reduce.groups_of(clients, numbers), reduce.weights_of(clients)
+    uploads = (one.answer.uploads[name] for one in answers)
+    sent = [model for upload in uploads for model in (upload.unbind() if upload.dim() > 1 else (upload,))]
     for group in np.unique(groups).tolist():
         members = np.flatnonzero(groups == group).tolist()
-        models = [answers[i].answer.uploads[name] for i in members]
+        models = [sent[i] for i in members]
         crossed = models if reduce.part is None else [reduce.part.take(model) for model in models]
         sums.add(group, crossed, weights[members].tolist())
 
 
-def find_sums(orders: Sequence[Order], layout: Layout, tables: int, can_repeat: bool = True) -> dict[str, Reduce]:
+def find_sums(orders: Sequence[Order], layout: Layout, tables: int) -> dict[str, Reduce]:
     """Return of which uploads to make sums, by name: where that takes less memory than rows.
 
     Updates are so short there that no value exceeds what sums take, and what crosses is one part of all.
@@ -163,26 +162,30 @@ def find_sums(orders: Sequence[Order], layout: Layout, tables: int, can_repeat: 
         orders: of one exchange, at least one.
         layout: of the network.
         tables: how many tables of sums there are at a time.
-        can_repeat: whether clients who are asked once more would answer from the same states.
     """
-    rule, reduces, room = orders[0].rule, orders[0].reduce, BOUND / 4
-    if not reduces or not can_repeat:
+    reduces, room = orders[0].reduce, BOUND / 4
+    if not reduces:
         return {}
     starts = {id(item): item.values for order in orders for sent in order.sent for item in sent.values()}
     if not all(float(values.abs().max()) <= 2 * room for values in starts.values() if values.numel()):
         return {}
     parts = {name: {order.upload_part.get(name) for order in orders} for name in reduces}
     limits = {
-        name: replace(reduce, row_limit=min(reduce.row_limit, room), part=next(iter(parts[name])))
+        name: replace(
+            reduce,
+            row_limit=min(reduce.row_limit, room if name == MODEL else reduce.grid.bound),
+            part=next(iter(parts[name])),
+        )
         for name, reduce in reduces.items()
         if len(parts[name]) == 1
     }
+    shapes = vector_shapes(orders[0].rule, layout)
     return {
         name: reduce
         for name, reduce in limits.items()
-        if name not in rule.shapes(layout)
+        if shapes[name] == ((layout.size,) if reduce.groups is not None else (reduce.count, layout.size))
         and reduce.row_limit > 0
-        and TABLE_ROWS * reduce.count * tables < len(orders)
+        and reduce.table_rows * tables < len(orders)
     }
 
 

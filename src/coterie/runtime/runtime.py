@@ -65,6 +65,7 @@ class States(Protocol):
 
     folder: Path | None
 
+    def mark(self) -> None: ...
     def rewound(self) -> AbstractContextManager[None]: ...
     def commit(self) -> None: ...
     def roll_back(self) -> None: ...
@@ -170,7 +171,10 @@ class Runtime(ABC):
         return self._replies(orders, outcomes, rows, missing)
 
     def repeat(self, exchange: Exchange, clients: Ids) -> Replies:
-        """Have clients answer once more, as they did from the states with which the round began; nothing counts."""
+        """Have clients answer once more, as they did in the last exchange, from the states that they had then.
+
+        Nothing counts.
+        """
         with self.states.rewound():
             return self.measure(exchange, clients)
 
@@ -197,6 +201,7 @@ class Runtime(ABC):
             if any(name in order.items for name in TRAINED):
                 self._sent[order.client] = (*before, order.items)
             present.append(replace(order, earlier=before) if before else order)
+        self.states.mark()
         outcomes, rows = self._deliver(exchange, present, keep=True)
         for order, outcome in zip(present, outcomes, strict=True):
             if isinstance(outcome, Failure):

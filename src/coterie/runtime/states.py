@@ -21,7 +21,8 @@ Key = tuple[str, tuple[int, ...]]
 class ClientStates:
     """Stores the vectors that clients keep, by name: a row for each client that keeps one, and none for the others.
 
-    A vector that is replaced or deleted stays until the next commit, so that nothing has to be copied to go back.
+    A vector that is replaced or deleted stays until the next commit, or the next mark where it came after the last
+    commit, so that nothing has to be copied to go back.
 
     Args:
         clients: how many there are.
@@ -40,21 +41,24 @@ class ClientStates:
         self._rows: dict[str, dict[int, Tensor]] = {}
         self._stores: dict[Key, _Store] = {}
         self._before: dict[tuple[str, int], Tensor | None] = {}
-        self._shows_before = False
+        self._marked: dict[tuple[str, int], Tensor | None] = {}
+        self._shows_marked = False
 
-    @property
-    def can_repeat(self) -> bool:
-        """Whether an exchange can be repeated from `rewound` states: nothing was updated since the last commit."""
-        return not self._before
+    def mark(self) -> None:
+        """Remember the states as they are now, in place of those of the last mark."""
+        for key, values in self._marked.items():
+            if values is not None and self._before.get(key) is not values:
+                self._store(key[0], values.shape).give(values)
+        self._marked.clear()
 
     @contextmanager
     def rewound(self) -> Iterator[None]:
-        """Show the states of the last commit."""
-        self._shows_before = True
+        """Show the states of the last mark, or of the last commit if that came later."""
+        self._shows_marked = True
         try:
             yield
         finally:
-            self._shows_before = False
+            self._shows_marked = False
 
     @property
     def shared(self) -> bool:
@@ -92,6 +96,7 @@ class ClientStates:
 
     def commit(self) -> None:
         """Make every update since the last commit permanent."""
+        self.mark()
         for (name, _), values in self._before.items():
             if values is not None:
                 self._store(name, values.shape).give(values)
@@ -100,6 +105,7 @@ class ClientStates:
 
     def roll_back(self) -> None:
         """Undo every update since the last commit."""
+        self.mark()
         for (name, client), values in self._before.items():
             now = self._rows[name].pop(client, None)
             if now is not None and now is not values:
@@ -112,8 +118,8 @@ class ClientStates:
     def of(self, client: int) -> dict[str, Tensor]:
         """Return the state of one client, as views."""
         found = {name: rows[client] for name, rows in self._rows.items() if client in rows}
-        if self._shows_before:
-            before = {name: self._before[name, client] for name in self._rows if (name, client) in self._before}
+        if self._shows_marked:
+            before = {name: self._marked[name, client] for name in self._rows if (name, client) in self._marked}
             found = {name: values for name, values in {**found, **before}.items() if values is not None}
         return found
 
@@ -150,10 +156,11 @@ class ClientStates:
             if values is not None and not own:
                 (room,) = self.reserve(name, tuple(values.shape), 1)
                 values = room.copy_(values)
-            old = rows.pop(client, None)
-            if (name, client) not in self._before:
-                self._before[name, client] = old
-            elif old is not None:
+            old, is_wanted = rows.pop(client, None), False
+            for log in (self._before, self._marked):
+                if (name, client) not in log:
+                    log[name, client], is_wanted = old, True
+            if old is not None and not is_wanted:
                 self._store(name, old.shape).give(old)
             if values is not None:
                 rows[client] = values
@@ -177,7 +184,7 @@ class ClientStates:
 
         A checkpoint of an earlier version holds a row for every client, and for each whether it counts.
         """
-        for forgotten in (self._rows, self._stores, self._in_memory, self._before):
+        for forgotten in (self._rows, self._stores, self._in_memory, self._before, self._marked):
             forgotten.clear()
         for name, rows in kept.items():
             dense = has[name].dtype == torch.bool

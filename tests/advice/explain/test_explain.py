@@ -91,6 +91,16 @@ def test_methods_that_look_at_what_clients_learn_go_through(method: str) -> None
 
 
 @pytest.mark.medium
+@pytest.mark.thinned(12)
+@pytest.mark.parametrize("method", [e.name for e in METHODS if e.target.__module__.startswith("coterie.")])
+def test_it_says_why_a_server_looks_at_single_models(method: str) -> None:
+    """Whether each does is seen in tests/runs/test_sums.py."""
+    asked = experiment(method, workers=1, rounds=1)
+    (where,) = (part.where for part in explain(asked).memory if part.name == "answers")
+    assert METHODS[method].target().needs.models in where
+
+
+@pytest.mark.medium
 def test_of_clients_that_diverge_no_totals_are_made() -> None:
     found = explain(experiment().updated({"training.lr": 1e30}))
     assert [note for note in found.notes if note.startswith("a client that was tried gave no answer: ")]

@@ -51,8 +51,11 @@ METHODS: dict[str, dict[str, Any]] = {
         "privacy.noise_multiplier": 1.0,
         **WIDE,
     },
+    "feddane": {"run.client_dropout": 0.3},
+    "scaffold": {},
 }
-"""Each with what else is said. FedTSDP asks for outputs; FedPer keeps states, and adds noise here."""
+"""Each with what else is said. FedTSDP asks for outputs; FedPer keeps states, and adds noise here; of FedDANE and
+SCAFFOLD sums are made."""
 
 
 def spec(engine: str = "batched") -> tuple[EngineSpec, np.ndarray[Any, Any]]:
@@ -191,7 +194,7 @@ def test_sums_have_the_bits_of_rows(ray: Any, together: int) -> None:
     federation = planted(clients=60, samples=40)
     asked = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "batched")
     local, far = LocalRuntime(asked, federation.samples, workers=1), type(ray)(asked, federation.samples)
-    far.together = together  # of one client a task brings a row, of many the sums
+    far.together = together  # clients of a job; a call has several, and brings one sum of all
     start = torch.stack([torch.linspace(-0.1, end, local.layout.size) for end in (0.1, 0.2)])
     chosen = Reduce.by_choice(everyone, 2, np.random.default_rng(0).integers(1, 90, 60))
     chosen = replace(chosen, row_limit=float("inf"))

@@ -8,8 +8,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import torch
 
 from coterie.clients.rules import Answer, Client, Order, Rule, Train, Work, rule
 from coterie.errors import BadInput
+from coterie.grouping.exact_sums import Reduce
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
@@ -28,6 +30,8 @@ MISSING = importlib.util.find_spec("ray") is None
 pytestmark = [pytest.mark.medium, pytest.mark.skipif(MISSING, reason="Ray is not installed (coterie[ray])")]
 
 CLIENTS = 20
+MEAN = replace(Reduce.mean(np.arange(CLIENTS)), row_limit=float("inf"))
+NO_SUMS: Mapping[str, Reduce] = {}
 STORE = 80 * 2**20
 SOON = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -64,11 +68,11 @@ def spec() -> tuple[EngineSpec, np.ndarray[Any, Any]]:
     return EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0), federation.samples
 
 
-def ask(runtime: Runtime, number: int, folder: str) -> Replies:
+def ask(runtime: Runtime, number: int, folder: str, reduce: Mapping[str, Reduce] = NO_SUMS) -> Replies:
     runtime.begin_round(number)
     who = np.arange(CLIENTS)
     start = torch.linspace(-0.1, 0.1, runtime.layout.size)
-    replies = runtime.answer(Exchange(who, Slow(folder), {"model": Send.same(start, who)}))
+    replies = runtime.answer(Exchange(who, Slow(folder), {"model": Send.same(start, who)}, reduce=reduce))
     assert isinstance(replies, Replies)
     return replies
 
@@ -102,7 +106,7 @@ def test_a_node_that_is_lost_in_mid_round_costs_nobody_the_round(
     from coterie.runtime.ray.runtime import RayRuntime
 
     sound = LocalRuntime(*spec(), workers=1)
-    expected = [ask(sound, number, "") for number in (1, 2, 3)]
+    expected = [ask(sound, number, "") for number in (1, 2, 3, 4)]
     runtime = RayRuntime(*spec(), address=cluster.address)
     try:
         first, lost = tmp_path / "first", cluster.list_all_nodes()[-1]
@@ -126,6 +130,18 @@ def test_a_node_that_is_lost_in_mid_round_costs_nobody_the_round(
         third.mkdir()
         compare(ask(runtime, 3, str(third)), expected[2])
         assert (third / new.node_id).exists()
+
+        # Where sums are made, a node is lost with what it had added.
+        fourth = tmp_path / "fourth"
+        fourth.mkdir()
+        killing = threading.Thread(target=kill_at_work, args=(new, fourth))
+        killing.start()
+        summed = ask(runtime, 4, str(fourth), {"model": MEAN})
+        killing.join()
+        assert (fourth / new.node_id).exists()
+        assert summed.sums
+        compare(summed, expected[3])
+        cluster.remove_node(new)
         for client in range(CLIENTS):
             assert torch.equal(runtime.states.of(client)["model"], sound.states.of(client)["model"])
 
@@ -138,7 +154,7 @@ def test_a_node_that_is_lost_in_mid_round_costs_nobody_the_round(
         with pytest.raises(
             BadInput, match="the Ray cluster has had no core to work on for 2 s; add a machine to it"
         ):
-            ask(runtime, 4, "")
+            ask(runtime, 5, "")
     finally:
         runtime.close()
     said = capfd.readouterr()
@@ -155,7 +171,10 @@ def kill_at_work(node: Any, folder: Path) -> None:
 
 def compare(found: Replies, expected: Replies) -> None:
     assert dict(found.missing) == {}
-    assert torch.equal(found.models, expected.models)
+    start = torch.zeros(1, expected.models.shape[1])
+    means = [Aggregation().centres(replies, "model", MEAN, start) for replies in (found, expected)]
+    assert torch.equal(*means)
+    assert found.sums or torch.equal(found.models, expected.models)
     assert found.numbers["norm"].tobytes() == expected.numbers["norm"].tobytes()
     assert found.sketches is not None
     assert expected.sketches is not None

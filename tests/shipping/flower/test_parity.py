@@ -30,9 +30,9 @@ PRIVATE: dict[str, dict[str, Any]] = {
 }
 """What is promised, with noise that can be made again: neither side knows the other's secret."""
 
-CROSSING = ("fedprox", "feddist", "fedper", "dcpfl", "fedcr", "lg-fedavg")
-"""One for each kind of noise; trial rounds, public data, private layers. That each method's messages cross as bytes
-is shown for all of them in tests/spec/test_cross.py."""
+CROSSING = ("fedprox", "feddist", "fedper", "dcpfl", "fedcr", "lg-fedavg", "feddane")
+"""One for each kind of noise; trial rounds, public data, private layers; two exchanges, of which a simulation makes
+sums. That each method's messages cross as bytes is shown for all of them in tests/spec/test_cross.py."""
 
 TABLES = ("rounds", "clients", "ledger", "failures", "federation", "log")
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from coterie.advice.explain import footprint
-from coterie.advice.explain.sampled import OutOfMemory, SampledRuntime, Shares
+from coterie.advice.explain.sampled import OutOfMemory, Peak, SampledRuntime, Shares
 from coterie.clients.data.federation import Federation
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
 from coterie.room import available_bytes
@@ -297,6 +297,15 @@ def _stored(session: Session, workers: int) -> Stored:
     return Stored(inputs.nbytes, 0, f"in memory, shared by {users}" if workers > 1 else "in memory")
 
 
+def _describe_form(peak: Peak, reason: str) -> str:
+    """Say whether models come added up, and why not; `reason` is the method's."""
+    if peak.form == "sums":
+        return ", added up near them" + f", but a row each when {reason}" * bool(reason)
+    own = {"": "", "run": "this run looks at single models", "few": "sums would take no less"}[peak.form]
+    reasons = ", and ".join(one for one in (own, reason) if one)
+    return ", a row each" * bool(peak.answers) + f": {reasons}" * bool(reasons)
+
+
 def _memory(session: Session, sample: SampledRuntime, before: int) -> list[MemoryPart]:
     """Return the parts of a run's memory at its peak."""
     whole, n = _clients(session), session.server.n
@@ -304,7 +313,8 @@ def _memory(session: Session, sample: SampledRuntime, before: int) -> list[Memor
     data = (whole.inputs.nbytes if whole.file is None else 0) + whole.labels.nbytes + public
     mapped = "" if whole.file is None else ", without the inputs, which are mapped"
     peak, seen, width = sample.peak, min(n, MAX_SKETCHED), sample.sketcher.width
-    how = f"in the largest exchange, of {peak.clients:,} clients" + ", added up near them" * peak.added
+    form = _describe_form(peak, session.method.needs.models)
+    how = f"in the largest exchange, of {peak.clients:,} clients{form}"
     parts = [
         MemoryPart("Python and libraries", before),
         MemoryPart("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from coterie.clients.rules.rule import Order, Rule
 from coterie.methods.exchange import Exchange, Replies
 from coterie.models.layout import BYTES_PER_SCALAR
 from coterie.runtime.local.runtime import LocalRuntime
-from coterie.runtime.rows import TABLE_ROWS, Rows, StoredAnswer, find_sums, vector_shapes
+from coterie.runtime.rows import Rows, StoredAnswer, find_sums, vector_shapes
 from coterie.runtime.runtime import Failure, answer_orders
 from coterie.runtime.threads import one_thread
 
@@ -47,8 +48,9 @@ class Peak:
     """Bytes of the matrices of what comes back: a row for each client, or sums."""
     clients: int = 0
     """Clients that are asked for a vector, or to keep one."""
-    added: bool = False
-    """Whether what comes back is added up near the clients."""
+    form: Literal["", "sums", "run", "few"] = ""
+    """Whether sums come back; or rows, as the run must see single models or sums take no less. Empty where a method
+    asks for rows."""
 
 
 @dataclass(frozen=True)
@@ -219,13 +221,16 @@ class SampledRuntime(LocalRuntime):
         times = self.shares.times(len(orders))
         whole = round(times * len(orders))
         sums = find_sums(orders * round(times), self.layout, self.tables) if orders else {}
-        rows = {n: sums[n].count * TABLE_ROWS * self.tables if n in sums else whole for n in exchange.rule.uploads}
+        rows = {n: sums[n].table_rows * self.tables if n in sums else whole for n in exchange.rule.uploads}
         answers = sum(count * shapes[name] for name, count in rows.items()) * BYTES_PER_SCALAR
         asked, before = whole if shapes else 0, self.peak
-        added = bool(sums) if answers > before.answers else before.added
+        form = before.form
+        if answers > before.answers:
+            limit = max((reduce.row_limit for reduce in exchange.reduce.values()), default=0.0)
+            form = "sums" if sums else "" if not exchange.reduce else "few" if limit else "run"
         own = times if len(items) >= len(orders) else 1.0  # who is sent a model of its own is so in a whole cohort
         self.peak = Peak(
-            max(before.sent, round(own * sent)), max(before.answers, answers), max(before.clients, asked), added
+            max(before.sent, round(own * sent)), max(before.answers, answers), max(before.clients, asked), form
         )
         if self._room is not None and sent + answers / times > self._room:
             raise OutOfMemory

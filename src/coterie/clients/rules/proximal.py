@@ -79,9 +79,10 @@ class ChooseIdentity(Rule):
 
 @dataclass(frozen=True, eq=False)
 class ProximalUpdate:
-    """What a proximal local update made: the `cluster` it started from, the pull, and the gradients' noise."""
+    """What a proximal local update made of the model `start` of a `cluster`, its pull, and the gradients' noise."""
 
     trained: Trained
+    start: Tensor
     cluster: int
     pull: float
     noise: float | None
@@ -114,14 +115,18 @@ class PLU(ChooseIdentity):
     uploads: ClassVar[tuple[str, ...]] = ("model",)
     client_state: ClassVar[tuple[str, ...]] = ("model", "identity", "pull")
 
+    def numbers(self, order: Order) -> Mapping[str, tuple[float, float]]:
+        return {**super().numbers(order), "spread": (0.0, math.inf)}
+
     def shapes(self, layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """The identity is one number, and so is the pull."""
         return {"identity": (1,), "pull": (1,)}
 
     def run(self, client: Client, order: Order) -> Work:
-        """Answer with the personal `model` and the number `choice`; `noise` where it is wanted."""
+        """Answer with the personal `model` and the numbers `choice` and `spread`; `noise` where it is wanted."""
         done = yield from self.update(client, order)
-        numbers = {"choice": float(done.cluster)}
+        moved = client.layout.trainable.take(done.trained.model - done.start).double().square().mean()
+        numbers = {"choice": float(done.cluster), "spread": float(moved)}
         if done.noise is not None:
             numbers["noise"] = done.noise
         model = done.trained.model
@@ -156,7 +161,7 @@ class PLU(ChooseIdentity):
         if len(results) > 1:
             losses = yield Losses(torch.stack([r.model for r in results]), split="validation")
             best = int(losses.nan_to_num(nan=torch.inf).argmin())  # a pull that fails wins nothing
-        return ProximalUpdate(results[best], cluster, pulls[best], noise)
+        return ProximalUpdate(results[best], theta, cluster, pulls[best], noise)
 
     @property
     def measures_noise(self) -> bool:

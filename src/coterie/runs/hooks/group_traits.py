@@ -72,10 +72,10 @@ class DescribeGroups(Hook):
     def _is_last(self, result: RoundResult) -> bool:
         return result.number == self.run.planned and self.run.folder is not None
 
-    def row_limit(self, exchange: Exchange, number: int) -> float:
+    def row_limit(self, exchange: Exchange, name: str, number: int) -> float:
         last = number == self.run.planned or self.run.experiment.run.passes is not None
         kept = last and self.run.folder is not None  # of one group nothing is told apart
-        return 0.0 if kept and any(r.count > 1 for r in exchange.reduce.values()) else inf
+        return 0.0 if kept and name == "model" and exchange.reduce[name].count > 1 else inf
 
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
         if (

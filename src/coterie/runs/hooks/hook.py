@@ -43,11 +43,11 @@ class Hook:
             RuntimeError: the method must not ask for it.
         """
 
-    def row_limit(self, exchange: Exchange, number: int) -> float:
+    def row_limit(self, exchange: Exchange, name: str, number: int) -> float:
         """Return the length of an update above which the hook must see the upload itself; 0 where it must see all.
 
-        It is asked where the method would do with sums. `number` is the round's. Whoever changes replies is taken
-        to need all, and else nobody.
+        It is asked for each upload, by `name`, of which the method would do with sums. `number` is the round's.
+        Whoever changes replies is taken to need all, and else nobody.
         """
         return inf if type(self).reply is Hook.reply else 0.0
 

@@ -57,7 +57,7 @@ class KeepPromise(Hook):
             raise RuntimeError(f"{self.run.experiment.method.name} asks a client twice in a private round")
         self._asked[exchange.clients] = True
 
-    def row_limit(self, exchange: Exchange, number: int) -> float:
+    def row_limit(self, exchange: Exchange, name: str, number: int) -> float:
         return 0.0
 
     def round_played(self, result: RoundResult) -> None:

@@ -38,22 +38,22 @@ class Screening(Hook):
     def __init__(self, run: Session) -> None:
         super().__init__(run)
         # Whether it is allowed to sum changes no bit, so that no checkpoint needs to hold this.
-        self._usual = inf
+        self._usual: dict[str, float] = {}
 
     @property
     def _bound(self) -> float | Literal["off"]:
         # Whether one client counts may not depend on how long the others' updates are; theirs are clipped anyway.
         return "off" if self.run.adds_noise else self.run.experiment.aggregation.norm_bound
 
-    def row_limit(self, exchange: Exchange, number: int) -> float:
+    def row_limit(self, exchange: Exchange, name: str, number: int) -> float:
         if self.run.trusted is not None:
             return 0.0
-        return inf if self._bound == "off" else max(1.0, NEAR * self._bound) * self._usual
+        return inf if self._bound == "off" else max(1.0, NEAR * self._bound) * self._usual.get(name, inf)
 
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
         run, earlier, bound = self.run, result.exchanges, self._bound
-        if exchange.reduce and len(replies):
-            self._usual = min(float(np.median(replies.update_lengths[name])) for name in exchange.reduce)
+        if len(replies):
+            self._usual |= {name: float(np.median(replies.update_lengths[name])) for name in exchange.reduce}
         if replies.sums and bound != "off" and has_added_too_long(replies, bound):
             replies = self._ask_for_rows(exchange, replies)
         kept = screen_updates(exchange, replies, bound, earlier)

@@ -207,7 +207,7 @@ class LocalRuntime(Runtime):
     ) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         """Carry out orders in this process."""
         rows = allocate_rows(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep)
-        wanted = find_sums(orders, self.layout, self.tables, self.states.can_repeat)
+        wanted = find_sums(orders, self.layout, self.tables)
         rows = replace(rows, sums={name: ExactSums.empty(self.layout.size, wanted[name]) for name in wanted})
         outcomes: list[StoredAnswer | Failure] = []
         for chunk in chunks:

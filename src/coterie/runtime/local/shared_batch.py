@@ -205,7 +205,7 @@ class QuestionWriter:
         rooms = [{name: self._place(given[row]) for name, given in room.items()} for row in range(len(orders))]
         own = [states.of(order.client) for order in orders]
         tasks, batch = write_tasks(orders, own, rooms, keep, self._write)
-        wanted = find_sums(orders, self._layout, workers + 2, states.can_repeat)
+        wanted = find_sums(orders, self._layout, workers + 2)
         slots = self._make_slots(wanted, workers + 1)
         batch = replace(batch, reduce={} if slots is None else slots.reduce)
         return tasks, SharedBatch(self._arena.paths(), batch, rows.map(self._place)), rows, slots

@@ -21,7 +21,7 @@ from coterie.grouping.exact_sums import ExactSums
 from coterie.models.layout import Part
 from coterie.models.networks import NETWORKS
 from coterie.runtime.local.runtime import EngineSpec
-from coterie.runtime.rows import TABLE_ROWS, Rows, StoredAnswer, allocate_rows, find_apart
+from coterie.runtime.rows import Rows, StoredAnswer, allocate_rows, find_apart
 from coterie.runtime.runtime import Failure
 from coterie.runtime.tasks import Batch, Task, TaskRunner
 from coterie.runtime.threads import one_thread
@@ -74,7 +74,10 @@ def runner_of(key: str, shipped: Shipped) -> TaskRunner:
 
 
 JobAnswer = tuple[list[StoredAnswer | Failure], Rows[Array]]
-"""What came of the tasks of one job, and rows that hold one row for each of them, or for those not in its sums."""
+"""What came of the tasks of one job, and rows that hold one row for each of them, or for those not in sums.
+
+The sums of a whole call are with its first job.
+"""
 
 
 def run_jobs(
@@ -92,19 +95,22 @@ def run_jobs(
     """
     runner = runner_of(key, shipped)
     batch = replace(batch, items=dict(zip(items, things, strict=True)))
-    answers = []
+    answers: list[JobAnswer] = []
+    layout, count = runner.engine.layout, sum(len(tasks) for tasks in jobs)
+    wanted = {name: reduce for name, reduce in batch.reduce.items() if reduce.table_rows < count}
+    sums = {name: ExactSums.empty(layout.size, reduce) for name, reduce in wanted.items()}
+    empty = {name: ExactSums(made.table[:, -2:].clone(), made.reduce) for name, made in sums.items()}
     with one_thread(blas=True):
         for tasks in jobs:
-            layout, wanted = runner.engine.layout, batch.reduce.items()
             rows = allocate_rows(batch.rule, layout, len(tasks), runner.sketcher.width, batch.keep)
-            few = {name: reduce for name, reduce in wanted if TABLE_ROWS * reduce.count < len(tasks)}
-            rows = replace(rows, sums={name: ExactSums.empty(layout.size, few[name]) for name in few})
+            rows = replace(rows, sums=sums)
             at = range(len(tasks))
             outcomes = runner.run_tasks(
                 batch, tasks, rows, at, as_tensor, lambda task, name, values: as_array(values)
             )
-            apart = {name: rows.uploads[name][find_apart(outcomes, name, sums)] for name, sums in rows.sums.items()}
-            answers.append((outcomes, replace(rows, uploads={**rows.uploads, **apart}).map(as_array)))
+            apart = {name: rows.uploads[name][find_apart(outcomes, name, made)] for name, made in sums.items()}
+            rows = replace(rows, uploads={**rows.uploads, **apart}, sums=empty if answers else sums)
+            answers.append((outcomes, rows.map(as_array)))
     return answers
 
 

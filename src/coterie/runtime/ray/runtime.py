@@ -119,7 +119,7 @@ class RayRuntime(Runtime):
 
     def deliver(self, orders: Sequence[Order], keep: bool) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         rows = allocate_rows(orders[0].rule, self.layout, len(orders), self.sketcher.width, keep)
-        wanted = find_sums(orders, self.layout, 1, self.states.can_repeat)
+        wanted = find_sums(orders, self.layout, 1)
         rows = replace(rows, sums={name: ExactSums.empty(self.layout.size, wanted[name]) for name in wanted})
         outcomes: list[StoredAnswer | Failure] = [Failure("was not asked")] * len(orders)
         states = [self.states.of(order.client) for order in orders]

@@ -42,7 +42,7 @@ class StateNumbers:
     def __init__(self, clients: int) -> None:
         self.folder: Path | None = None
         self._current: NDArray[np.int64] = np.zeros(clients, np.int64)
-        self._committed = self._current.copy()
+        self._committed, self._marked = self._current.copy(), self._current.copy()
         self._checkpoints = [self._current.copy(), self._current.copy()]
 
     def of(self, client: int) -> int:
@@ -65,9 +65,12 @@ class StateNumbers:
         """Note that a client has kept a state under a new number, or has lost all its states (0)."""
         self._current[client] = number
 
+    def mark(self) -> None:
+        self._marked = self._current.copy()
+
     @contextmanager
     def rewound(self) -> Iterator[None]:
-        now, self._current = self._current, self._committed.copy()
+        now, self._current = self._current, self._marked.copy()
         try:
             yield
         finally:
