@@ -69,6 +69,12 @@ def test_an_edge_sends_a_sum_for_each_group_that_its_clients_chose(tmp_path: Pat
     assert count_edge_bytes(result)[:-1] == sums[:-1]  # in the last round the page compares the groups' layers
 
 
+def test_models_for_every_group_cross_as_one_message(tmp_path: Path) -> None:
+    result = play(tmp_path, 3, "fedem", clusters=2)
+    shares = 4 * 2 * CLIENTS
+    assert count_edge_bytes(result)[1][0] == shares + 3 * 8 * 2 * (SIZE + 2)
+
+
 def test_a_run_goes_on_with_its_edge_servers(tmp_path: Path) -> None:
     assert count_edge_bytes(play(tmp_path / "a", 4, resumed=True)) == count_edge_bytes(play(tmp_path / "b", 4))
 

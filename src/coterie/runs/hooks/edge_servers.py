@@ -56,7 +56,7 @@ class EdgeServers(Hook):
         self._counted = len(self.run.runtime.ledger.rows)
         self._equipped = {self._edge[client] for client in self.run.runtime.equipped}
 
-    def row_limit(self, exchange: Exchange, number: int) -> float:
+    def row_limit(self, exchange: Exchange, name: str, number: int) -> float:
         return inf
 
     def reply(self, exchange: Exchange, replies: Replies, result: RoundResult) -> Replies:
@@ -82,8 +82,9 @@ class EdgeServers(Hook):
                 self._up += scalars * BYTES_PER_SCALAR
         self._down += sum(sent.values()) * BYTES_PER_SCALAR
         for (_, what, _), clients in added.items():
-            alone = sizes[what] * BYTES_PER_SCALAR
-            self._up += (sizes[what] + 2) * BYTES_PER_SUM if clients > 1 else alone
+            reduce, alone = exchange.reduce[what], sizes[what] * BYTES_PER_SCALAR
+            sums = reduce.count if reduce.groups is None else 1
+            self._up += (sizes[what] + 2 * sums) * BYTES_PER_SUM if clients > 1 else alone
         return replies
 
     def round_played(self, result: RoundResult) -> None:
@@ -103,7 +104,12 @@ class EdgeServers(Hook):
 
 
 def _find_groups(reduce: Reduce, replies: Replies, apart: NDArray[np.int64]) -> dict[int, int]:
-    """Return in which sum each client's upload is; those `apart`, positions among the replies, are in none."""
+    """Return in which sum each client's upload is; those `apart`, positions among the replies, are in none.
+
+    Who sends a model for every group adds to all sums, which cross together.
+    """
     clients = replies.clients
-    groups = dict(zip(clients.tolist(), reduce.groups_of(clients, replies.numbers).tolist(), strict=True))
-    return {client: group for client, group in groups.items() if client not in clients[apart]}
+    every = reduce.groups is None
+    groups = np.zeros(len(clients), np.int64) if every else reduce.groups_of(clients, replies.numbers)
+    alone = set(clients[apart].tolist())
+    return {c: group for c, group in zip(clients.tolist(), groups.tolist(), strict=True) if c not in alone}
