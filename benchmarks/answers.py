@@ -502,9 +502,8 @@ def count_all(cases: Sequence[Case], seeds: Sequence[int], counts: list[Row], pa
     """Count the groups of federations that are not among the kept ones, and keep them where there is a file."""
     there = {(row["title"], row["seed"]) for row in counts}
     for case in cases:
-        if (
-            case.groups < 2 or case.nested or case.samples < 50
-        ):  # nested groups are of two sizes, tiny clients of none
+        # Nested groups are of two sizes, and those of tiny clients of none that can be told.
+        if case.nested or case.samples < 50 or (case.groups < 2 and case.right != ("one",)):
             continue
         for seed in seeds:
             if (case.title, seed) not in there:

@@ -39,7 +39,7 @@ from coterie.clients.data.read.datasets import find_problems
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.errors import unknown
 from coterie.methods import METHODS
-from coterie.runs.checkpoints import CHECKPOINT_TIME_SHARE
+from coterie.runs.checkpoint_schedule import CHECKPOINT_TIME_SHARE
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.loop import train
 from coterie.runs.schema.experiment import Experiment

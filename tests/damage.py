@@ -27,7 +27,7 @@ from safetensors import safe_open
 
 import coterie
 from coterie.errors import BadInput
-from coterie.runs.checkpoints import open_checkpoints
+from coterie.runs.checkpoint_schedule import open_checkpoints
 from coterie.runs.folder.run_folder import RunFolder
 
 LEFT_OUT = {"experiment.toml", "report.html", "status.json", ".lock"}

@@ -217,7 +217,7 @@ def test_the_check_of_pickles_lets_pass(tmp_path: Path) -> None:
     "source",
     [
         "pool._replies",
-        "from coterie.runtime.local.workers import _replies",
+        "from coterie.runtime.local.pool import _replies",
         "monkeypatch.setattr(pool, '_replies', None)",
     ],
 )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.newcomers import hold_out_clients
+from coterie.runs.held_out_clients import hold_out_clients
 from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import load_federation
 from coterie.shipping.flower.status import FEDERATION

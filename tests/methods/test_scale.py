@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coterie.errors import BadInput
 from coterie.methods.client_rows import VersionedRows
 from coterie.methods.fesem import FeSEMState
-from coterie.runs.checkpoints import open_checkpoints
+from coterie.runs.checkpoint_schedule import open_checkpoints
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.session import Session

@@ -12,7 +12,7 @@ import torch
 
 import coterie
 from coterie.errors import BadInput
-from coterie.runs.checkpoints import open_checkpoints
+from coterie.runs.checkpoint_schedule import open_checkpoints
 from coterie.runs.hooks.early_stopping import PATIENCE
 from tests.interrupted import Stopping, assert_same_run
 

@@ -21,7 +21,7 @@ import coterie
 from coterie.cli.app import main
 from coterie.errors import BadInput
 from coterie.randomness import stream
-from coterie.runs.checkpoints import open_checkpoints
+from coterie.runs.checkpoint_schedule import open_checkpoints
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.session import Session

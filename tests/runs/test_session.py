@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import coterie
 from coterie.grouping import aggregate
 from coterie.grouping.aggregate import group_means
-from coterie.runs.checkpoints import open_checkpoints
+from coterie.runs.checkpoint_schedule import open_checkpoints
 from coterie.runs.hooks import picture
 from coterie.runs.hooks.picture import ModelSketches
 from coterie.runs.session import Session

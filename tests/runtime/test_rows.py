@@ -31,7 +31,7 @@ from coterie.runtime.rows import close_gaps
 from coterie.runtime.runtime import Runtime
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
-from tests.runtime.local.test_workers import record_arenas
+from tests.runtime.local.test_pool import record_arenas
 
 CLIENTS = 7
 EVERYONE = np.arange(CLIENTS)

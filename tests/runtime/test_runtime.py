@@ -22,7 +22,7 @@ from coterie.runtime.runtime import BadAsk, Runtime, drive
 from coterie.runtime.states import ClientStates
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
-from tests.runtime.local.test_workers import worker_processes
+from tests.runtime.local.test_pool import worker_processes
 
 CLIENTS = 8
 EVERYONE = np.arange(CLIENTS)

@@ -17,7 +17,7 @@ from coterie.methods.exchange import Send
 from coterie.runtime import shared_memory
 from coterie.runtime.shared_memory import Arena, make_file, map_file
 from coterie.runtime.states import ClientStates
-from tests.runtime.local.test_workers import arenas, mixed, runtime_of
+from tests.runtime.local.test_pool import arenas, mixed, runtime_of
 
 SCALARS = 3_000_000
 

@@ -20,7 +20,7 @@ from coterie.runtime import states as client_states
 from coterie.runtime.checkpoint import Checkpoints
 from coterie.runtime.shared_memory import Arena
 from coterie.runtime.states import ClientStates
-from tests.runtime.local.test_workers import record_arenas, scalars_of
+from tests.runtime.local.test_pool import record_arenas, scalars_of
 
 
 @pytest.mark.parametrize("shared", [False, True])

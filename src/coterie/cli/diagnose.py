@@ -220,10 +220,9 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
         return []
     if is_folder:
         column = None if check_path(path, labelled=False) else find_places(path)
-        question = (
-            f"{path}: is each file a client, or does column {column!r} name them? give --split by-user for the "
-        )
-        return [] if column is None else [f"{question}files, or --set client={column}"]
+        question = f"{path}: is each file a client, or does column {column!r} name the client?"
+        flags = f"give --split by-user if each file is a client, or --set client={column}"
+        return [] if column is None else [f"{question} {flags}"]
     if check_path(path, labelled=False) or names_clients(path, Named()):
         return []
     return [

@@ -101,8 +101,8 @@ def _render(explanation: Explanation) -> Iterator[RenderableType]:
         if not explanation.experiment.privacy.kind:
             limit = f"{CHEAP_SECONDS:.0f} s"
             yield Text(
-                f"beside  FedAvg, FedAvg + FT and local-only are trained, too, if all rounds take at most {limit}; "
-                "--baselines changes this"
+                f"beside  FedAvg, FedAvg + FT and local-only are trained as baselines, if all rounds of all three "
+                f"take at most {limit}; --baselines changes this"
             )
     for note in (*find_idle_training(explanation.experiment), *explanation.notes):
         yield Text(f"note: {note}", style="yellow")

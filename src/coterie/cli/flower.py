@@ -135,7 +135,7 @@ def data(
     allow: Allow = None,
 ) -> None:
     """Write each client's part of a simulated federation as a file, which real clients can hold in a rehearsal."""
-    from coterie.runs.newcomers import hold_out_clients
+    from coterie.runs.held_out_clients import hold_out_clients
     from coterie.runs.schema.experiment import Experiment, prepare
     from coterie.runs.setup import load_federation
     from coterie.shipping.flower.parts import write_parts

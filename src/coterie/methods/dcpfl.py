@@ -327,8 +327,9 @@ class DCPFL(Method[DCPFLState]):
         if next_cut(state.tree, state.tried, self.step) is None:
             return ["no groups came about: no lower cut of the dendrogram divides the one group"]
         return [
-            f"the rapid decrease of the loss ended within {rounds} rounds, but no trial was completed. A trial "
-            "needs one more round, and clients that answer and have samples to measure its loss on"
+            f"the rapid decrease of the loss ended within {rounds} rounds, before any trial of groups was "
+            "completed. A trial takes one more round, and clients that answer and have samples on which its loss "
+            "is measured"
         ]
 
     @property

@@ -146,14 +146,14 @@ class FeSEM(Method[FeSEMState]):
             return []
         inert = (
             f"no client moved in {state.e_steps} E-step{'s' if state.e_steps > 1 else ''}: the groups are those of "
-            "K-means after the warm-up (warm_up, restarts)"
+            "K-means after the warm-up (see warm_up and restarts)"
         )
         if self.e_step != "nearest":
             return [inert]
         return [
-            f"{inert}. A client starts each round at its own centre and moves if another one is nearer; the "
-            f"nearest other one was always at least {state.margin:.3g} times as far away. e_step = 'update_aware' "
-            "moves clients sooner"
+            f"{inert}. Each client trains from its group's centre, so it stays near it: the nearest other centre "
+            f"was always at least {state.margin:.3g} times as far away. With e_step = 'update_aware' clients "
+            "change groups more easily"
         ]
 
     def start(self, server: ServerView) -> FeSEMState:

@@ -198,9 +198,9 @@ def explain_intervals(metric: RunMetric, *, counted: bool, known: bool) -> str:
         by = HOW.get(metric.name, "a bootstrap of 1,000 draws at most; with few samples that is too narrow")
         begun, how, source = "", f", by {by}", " (Zou and Donner 2008)"
     return (
-        f"{begun}In brackets: an interval of 95 % from the client's own test samples{how}. Both models are taken "
-        f"as tested on separate samples{source}, so it is slightly too wide. Of 20 clients without any difference, "
-        "about one falls outside by chance."
+        f"{begun}In brackets: an interval of 95 % from the client's own test samples{how}. It is slightly too "
+        f"wide, because it treats the two models as if they were tested on different samples{source}. Of 20 "
+        "clients without any difference, about one has an interval without zero by chance."
     )
 
 

@@ -268,7 +268,10 @@ def _judge(counts: Floats, groups: NDArray[np.int64]) -> str:
     seen, rng = label_distance(counts, groups), stream(0, "labels of groups")
     chance = np.array([label_distance(counts, rng.permutation(groups)) for _ in range(SHUFFLES)])
     p = (1 + (chance >= seen - 1e-12).sum()) / (1 + SHUFFLES)
-    usual = f"{percent(seen)} of a group's labels differ from all clients', and {percent(chance.mean())} by chance"
+    usual = (
+        f"the total variation distance between a group's labels and all clients' is {percent(seen)}, and "
+        f"{percent(chance.mean())} by chance"
+    )
     if p <= 0.05:
         return f"Labels tell the groups apart: {usual} (permutation test over clients, p = {p:.3f})."
     return (

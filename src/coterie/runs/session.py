@@ -25,7 +25,7 @@ from coterie.methods.method import UNKNOWN
 from coterie.models.factory import digest_start
 from coterie.randomness import PrivateRandomness, make_secret, stream
 from coterie.runs import evaluation, provenance
-from coterie.runs.checkpoints import CheckpointSchedule, open_checkpoints
+from coterie.runs.checkpoint_schedule import CheckpointSchedule, open_checkpoints
 from coterie.runs.events import EndObserver, Observer, Round
 from coterie.runs.folder import metrics
 from coterie.runs.folder.baselines import LOCAL
@@ -487,8 +487,8 @@ class Session:
             when = f"rounds {first} to {last}" if first < last else f"round {last}"
             self._write_warnings([])
             raise BadInput(
-                f"nobody answered in {when}, and nothing was learnt: {self.federation.names[client]}: {reason}; "
-                f"{self.runtime.remedy}"
+                f"nobody answered in {when}, and the model did not change. {self.federation.names[client]}: "
+                f"{reason}. If other clients gave no reason, {self.runtime.remedy}"
             )
 
     @property
@@ -511,8 +511,8 @@ class Session:
             warnings.append(f"nobody answered in {last}: {self.federation.names[client]} {reason}")
         elif not self._up_bytes and self.done and self.experiment.method.name != LOCAL:
             warnings.append(
-                f"{self.experiment.method.name} shared nothing: no client sent the server a number, so each has "
-                "trained alone, as with local-only; share a part of the network that is trained"
+                f"{self.experiment.method.name} shared no parameters: each client has trained alone, as with "
+                "local-only; share layers that are trained"
             )
         for hook in self.hooks:
             self._tell_phase(hook.describe_end())

@@ -26,8 +26,8 @@ from coterie.methods.exchange import Ids
 from coterie.models.networks import build_network, channels_first, count_tokens, default_network, is_own
 from coterie.models.origin import Origin, initialise
 from coterie.plugins import consent
+from coterie.runs.held_out_clients import hold_out_clients
 from coterie.runs.hooks.attack import Attackers, choose_attackers, poison_data
-from coterie.runs.newcomers import hold_out_clients
 from coterie.runs.promise import find_client_noise
 from coterie.runs.schema.experiment import Experiment, Prepared
 from coterie.runs.schema.names import AUTO, named_columns, set_metrics

@@ -23,7 +23,7 @@ from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.local import workers
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.runtime import Runtime
-from tests.runtime.local.test_workers import kill_workers, mixed, runtime_of, worker_processes
+from tests.runtime.local.test_pool import kill_workers, mixed, runtime_of, worker_processes
 
 
 @rule("test-words")

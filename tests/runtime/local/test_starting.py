@@ -61,7 +61,7 @@ from coterie.clients.rules import Answer, Objective, Rule, Train, objective, rul
 from coterie.methods.exchange import Exchange, Send
 from coterie.runtime import shared_memory
 from coterie.runtime.local import workers
-from tests.runtime.local.test_workers import runtime_of
+from tests.runtime.local.test_pool import runtime_of
 
 @objective("test-of-main")
 @dataclass(frozen=True)

@@ -61,15 +61,16 @@ def judge(option: str, pay: Pay | None, p: float, groups: int, why_not: str) -> 
         why_not: why nothing can be told; else empty.
     """
     if why_not:
-        return Suits("unknown", f"What suits them? It cannot be answered, because {why_not}")
+        return Suits("unknown", f"What suits the clients? It cannot be answered, because {why_not}")
     kind = ANSWERS[option]
     if pay is not None and kind == "one" and p <= LEANING and (other := _find_open(pay)) is not None:
         return Suits(
             "unknown",
-            f"What suits them? It is open: one model for all is enough so far, but {TITLES[other.name]} may gain "
-            f"up to {pay.say_gain(other.gain)}; more samples would decide",
+            f"What suits the clients? It is open: so far {TITLES[other.name]} is not clearly better than one model "
+            f"for all, but its gain may be as large as the upper end of {pay.say_gain(other.gain)}; more samples "
+            "would decide",
         )
-    return Suits(kind, f"What suits them? {WORDS[kind].format(groups=groups).capitalize()}")
+    return Suits(kind, f"What suits the clients? {WORDS[kind].format(groups=groups).capitalize()}")
 
 
 def _find_open(pay: Pay) -> Option | None:

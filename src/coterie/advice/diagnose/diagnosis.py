@@ -191,7 +191,7 @@ class Diagnosis:
         kinds = () if self.kinds is None else (self.kinds.sentence(),)
         if not self.is_told:
             p = f" ({say_p(self.structure, self.draws)})" if self.is_possible else ""
-            answer = f"Is there structure? It cannot be answered{p}, because {self.unlearnt}"
+            answer = f"Do clients differ? It cannot be answered{p}, because {self.unlearnt}"
             return (answer, *self._say_turned_round(), *kinds, *self._say_left_out())
         pay = () if self.pay is None else self.pay.sentences()
         if self.unlearnt:
@@ -207,7 +207,7 @@ class Diagnosis:
     def _say_structure(self) -> str:
         if not self.is_possible:
             return (
-                f"Is there structure? It cannot be answered: {self.tested} of {self.clients} clients could be "
+                f"Do clients differ? It cannot be answered: {self.tested} of {self.clients} clients could be "
                 f"tested, and a test needs {LEAST}"
             )
         starts = f"{self.starts} initial model{'s' * (self.starts != 1)}"
@@ -215,18 +215,17 @@ class Diagnosis:
         p = say_p(test, self.draws)
         if test.p > self.alpha and self.predicted:
             return (
-                f"Is there structure? Yes: models of {len(self.groups)} groups predict held-out samples better "
-                f"than one model. Halves of a client's data alone leave it open ({p}; {of})"
+                f"Do clients differ? Yes: models of {len(self.groups)} groups predict held-out samples better "
+                f"than one model. The test on halves leaves it open ({p}; {of})"
             )
         if self.has_structure:
             return (
-                f"Is there structure? Yes ({p}): the two halves of a client's samples are more alike than halves "
-                f"paired at random, with a distance of {test.own:.3f} against {test.random:.3f} ({of})"
+                f"Do clients differ? Yes ({p}): the mean distance between the two halves of a client's samples is "
+                f"{test.own:.3f}, and between halves paired at random {test.random:.3f} ({of})"
             )
         return (
-            f"Is there structure? None was found ({p}): the two halves of a client's samples are as far apart as "
-            f"halves paired at random, up to chance, with a distance of {test.own:.3f} against {test.random:.3f} "
-            f"({of})"
+            f"Do clients differ? No difference was found ({p}): the mean distance between the two halves of a "
+            f"client's samples is {test.own:.3f}, and between halves paired at random {test.random:.3f} ({of})"
         )
 
     def _say_count(self) -> str:
@@ -234,7 +233,7 @@ class Diagnosis:
             return "How many groups? Too few clients to tell; compare one model for all with training alone"
         if not self.has_structure:
             return "How many groups? One: train one model for all"
-        level = "by what their models predict" if self.predicted else f"at an error level of {self.alpha:.3g}"
+        level = "by what their models predict" if self.predicted else f"at a significance level of {self.alpha:.3g}"
         stable = (
             f"; resamples of clients and initial models give {_say_counts(self.resampled)}"
             if self.resampled
@@ -250,7 +249,7 @@ class Diagnosis:
         groups = f"{shared} {'group' if shared == 1 else 'groups'}"
         sizes = ", ".join(str(len(group.clients)) for group in self.groups if len(group.clients) > 1)
         alone = f", and {_clients(apart)} standing apart" if apart else ""
-        return f"How many groups? {groups[:1].upper()}{groups[1:]}, of {sizes} clients{alone}, {level}{stable}"
+        return f"How many groups? {groups[:1].upper()}{groups[1:]} with {sizes} clients{alone}, {level}{stable}"
 
     def _say_groups(self) -> tuple[str, ...]:
         if not self.has_structure or self.all_differ:
@@ -277,8 +276,8 @@ class Diagnosis:
         others = "one group" if left == 1 else f"{left} groups"
         of = f"{'groups' if len(numbers) > 1 else 'group'} {', '.join(numbers)}"
         return (
-            f"Hostile? {_clients(clients)} of {of} may be: clients that flip their labels together, or send "
-            f"nonsense, look like this. Ask what their labels mean. The other clients are {others}",
+            f"Hostile? {_clients(clients)} of {of} may be: clients that flip labels together, or send meaningless "
+            f"updates, would also form such a group. Ask what labels mean there. All other clients are {others}",
         )
 
     def _say_kind(self, group: int) -> str:

@@ -45,13 +45,13 @@ class Recoding:
     def sentence(self) -> str:
         """Return what is to be checked."""
         (own, other), *rest = self.meanings[:MOST_CLASSES]
-        said = [f"what they call {own} looks like what is called {other} {self.others}"]
-        said += [f"their {own} like {other}" for own, other in rest]
+        said = [f"their class {own} resembles class {other} {self.others}"]
+        said += [f"their class {own} class {other}" for own, other in rest]
         if (more := len(self.meanings) - MOST_CLASSES) > 0:
             said.append(f"and so on for {more} more")
         return (
-            f"Check the coding of the outcome at {shorten(self.clients)}: {', '.join(said)}; if that is one "
-            "outcome under two codes, recode it, and one model may serve all"
+            f"Check the coding of the outcome at {shorten(self.clients)}: {', '.join(said)}; if these are the same "
+            "classes under other codes, recode them, and one model may serve all"
         )
 
 
@@ -149,7 +149,7 @@ class Kinds:
                 f"inputs where {self._words['of']} are alike": within,
             }
         else:
-            named = {"classes": classes, "inputs beyond their classes": inputs, "inputs within a class": within}
+            named = {"classes": classes, "inputs given the class": inputs, "inputs of a single class": within}
         parts = [
             f"{max(0.0, share.share):.1%} of {'that' if number else 'the variance'} of {name} (p = {share.p:.2g})"
             for number, (name, share) in enumerate(named.items())

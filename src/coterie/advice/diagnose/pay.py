@@ -143,7 +143,7 @@ class Pay:
             other = next(option for option in self.options if option.name == self.weighed)
             return (
                 f"Does it pay? {'Not on average' if self.paying else 'No'}: one model for all gives {self._measure}"
-                f"{whole}, and nothing is clearly better; the next best is {TITLES[self.weighed]}, with "
+                f"{whole}, and no alternative is clearly better; the best of these is {TITLES[self.weighed]}, with "
                 f"{self.say_score(other.score)} ({self.say_gain(other.gain)} on average over {count} clients)"
                 f"{''.join(f'; but {self.say_group(of)}' for of in self.paying)}"
             )

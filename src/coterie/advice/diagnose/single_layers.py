@@ -102,6 +102,7 @@ def say_layers(layers: tuple[LayerSignal, ...], alpha: float, draws: int) -> tup
     if telling[0].contrast is None:
         return (f"Which layers? {named} tell clients apart{others}",)
     return (
-        f"Which layers? {named} tell clients apart{others}. In brackets: by how much more alike clients of one "
-        f"group are in the layer. For layercfl write layers={telling[0].name}",
+        f"Which layers? {named} tell clients apart{others}. In brackets: the similarity of two clients of one "
+        f"group less that of two groups. For layercfl write layers={telling[0].name}, the layer with the largest "
+        "difference",
     )

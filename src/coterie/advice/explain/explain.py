@@ -238,8 +238,8 @@ def explain(experiment: Experiment) -> Explanation:
 def _describe_head(layout: Layout) -> str:
     """Say what counts as the head where a method tells head and body apart."""
     size, of = layout.last_layers(1).size, layout.size
-    why = "as network.head says" if layout.head else "the last layer that the network registers"
-    return f"head and body: {layout.layers[-1]} is the head, {size:,} of {of:,} parameters ({why})"
+    why = "network.head says so" if layout.head else "the last layer that the network registers"
+    return f"head: layer {layout.layers[-1]}, {size:,} of {of:,} parameters ({why}); body: all other layers"
 
 
 def _shrink_cohort(session: Session) -> tuple[int, int]:

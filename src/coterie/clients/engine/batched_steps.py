@@ -13,8 +13,8 @@ from torch import Tensor
 
 from coterie.clients.engine.minibatches import Backward, Blocks, Pool, Stacked
 from coterie.clients.engine.perceptron import Perceptron, round_up
+from coterie.clients.engine.perceptron_steps import Layer, join_layers, split_layers, step_layers
 from coterie.clients.engine.solver import overshoots
-from coterie.clients.engine.stacked_layers import Layer, join_layers, split_layers, step_layers
 from coterie.clients.rules.minibatch import LINE, Samples
 from coterie.clients.rules.requests import Train
 from coterie.clients.rules.training import Training

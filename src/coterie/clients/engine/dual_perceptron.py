@@ -22,7 +22,7 @@ from coterie.clients.engine.choice import CHUNK_SCALARS, LARGEST_CHUNK
 from coterie.clients.engine.layer_gradients import add_product, product
 from coterie.clients.engine.minibatches import memory_key
 from coterie.clients.engine.perceptron import Perceptron, align, round_up
-from coterie.clients.engine.stacked_layers import join_layers, split_layers
+from coterie.clients.engine.perceptron_steps import join_layers, split_layers
 from coterie.clients.rules.minibatch import LINE, Samples
 from coterie.models.layout import Layout
 

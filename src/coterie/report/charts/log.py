@@ -93,8 +93,8 @@ ABOUT = {
     ),
     "margin": About(
         "How near clients are to another group",
-        "For the client that is nearest to changing its group: the distance to the next centre, divided by that to "
-        "the centre of its own group. Below 1 it moves.",
+        "For the client that is closest to changing its group: the distance to the nearest other centre, divided "
+        "by that to the centre of its own group. Below 1 it moves.",
     ),
     "trial": About(
         "Trials of a finer grouping",

@@ -123,7 +123,8 @@ def _give_reason(choice: Choice) -> str:
     second = min(others, key=lambda one: one.behind)
     if second.ties:
         return f"{second.candidate.label} ties with it within one standard error, and it is the simpler one"
-    return f"it is {_difference(choice, second, best)} ahead of the next, {second.candidate.label}"
+    ahead = _difference(choice, second, best)
+    return f"{chosen.candidate.label} scores {ahead} better than the next best method, {second.candidate.label}"
 
 
 def _describe_gain(choice: Choice) -> str:

@@ -147,7 +147,7 @@ def _cost(view: View) -> str:
     if not best:
         return f"{view.best} sends nothing, {view.baseline} {volume(base)}."
     if abs(times - 1) <= ALIKE:
-        return f"{view.best} sends as much as {view.baseline}: {volume(best)} in all."
+        return f"{view.best} and {view.baseline} send {volume(best)} each."
     shown = f"{times:.1f} times" if times >= 1.1 else f"{times:.0%} of"
     return f"{view.best} sends {shown} what {view.baseline} does: {volume(best)} against {volume(base)} in all."
 
@@ -166,8 +166,9 @@ def _losers(view: View) -> str:
     if not found.height:
         return ""
     row = count_by_method(found).row(0, named=True)
-    tested = "clients" if found["seeds"].max() != 1 or len(view.seeds) == 1 else "clients of all seeds"
-    said = f"Of {row['clients']:,} {tested}, {row['gained']:,} gain by it and {row['lost']:,} lose"
+    tested = "clients" if found["seeds"].max() != 1 or len(view.seeds) == 1 else "clients, counted in each seed,"
+    better, worse = f"{row['gained']:,} score better than with {view.baseline}", f"{row['lost']:,} worse"
+    said = f"Of {row['clients']:,} {tested} {better} and {worse}"
     if not row["lost"]:
         return f"{said}."
     worst = found.filter(pl.col("gain") == pl.col("gain").min()).row(0, named=True)

@@ -354,6 +354,7 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
         if first["target"] is not None:
             target = _number(first["target"], measure) + (" %" if measure.is_share else "")
         parts.append(
-            f"Target: {target}; medians over the seeds that reached it; a warm-up counts as a part of its round."
+            f"Target: {target}. Each value is the median over the seeds that reached it. A warm-up counts towards "
+            "the round in which it ran."
         )
     return " ".join(parts)

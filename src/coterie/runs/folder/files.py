@@ -145,4 +145,4 @@ def missing_file(path: Path, reason: str) -> BadInput:
     return BadInput(f"{path} is missing ({reason}); {_REMEDY}")
 
 
-_REMEDY = "restore it, or remove its folder and run it again"
+_REMEDY = "restore it, or remove the run's folder and repeat the run"

@@ -120,8 +120,8 @@ class Data(Section):
     missing: Annotated[
         Literal["refuse", "drop", "mean", "zero"] | None,
         Field(
-            description="missing values: refuse them, drop the sample, or replace them by zero or by the mean (of "
-            "all training samples in a simulation, of its own at a real client); without it, refuse"
+            description="what becomes of missing values: the data are refused, the sample is dropped, or the value "
+            "becomes the mean of all training samples (at a real client, of its own) or zero; without it, refuse"
         ),
     ] = None
     standardise: Annotated[

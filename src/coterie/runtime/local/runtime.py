@@ -26,7 +26,7 @@ from coterie.models.networks import NETWORKS, Built, build_network, is_own
 from coterie.models.origin import PLAIN, Origin
 from coterie.plugins import give, import_modules
 from coterie.runtime.dispatch import divide, divide_by_samples, ranges
-from coterie.runtime.local.workers import Pool
+from coterie.runtime.local.pool import Pool
 from coterie.runtime.rows import Answered, Rows, StoredAnswer, allocate_rows, find_sums
 from coterie.runtime.runtime import Failure, Runtime, answer_orders, compute_outputs
 from coterie.runtime.shared_memory import Arena

@@ -22,7 +22,7 @@ from coterie.errors import BadInput, print_escaped
 from coterie.runs import loop
 from coterie.runs.events import Observer, Result
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.newcomers import hold_out_clients
+from coterie.runs.held_out_clients import hold_out_clients
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
 from coterie.runs.schema.names import named_columns
 from coterie.runs.setup import Backend, agreed_preparation, engine_spec, load_federation

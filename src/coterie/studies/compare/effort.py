@@ -14,7 +14,7 @@ TOLERANCE = 1.1
 
 REMEDIES = {
     "rounds": "--equal passes gives all methods the same number",
-    "passes": "they end with whole rounds, so more rounds or a shorter warm-up bring them nearer",
+    "passes": "a method can stop only after a whole round; more rounds or a shorter warm-up make the gap smaller",
 }
 """What to do about it, by what the methods have as much of."""
 

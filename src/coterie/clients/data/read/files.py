@@ -420,7 +420,9 @@ def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named
     """Return named arrays as columns."""
     key, roles, others = _keys(list(held), path, labelled, named)
     if broken := [name for name, values in held.items() if not _is_text(values)]:
-        raise BadInput(f"{path}: {broken[0]} holds a text that is not Unicode; write it again")
+        raise BadInput(
+            f"{path}: the array {broken[0]} holds a text that is not valid Unicode; save it again with valid texts"
+        )
     label, user, split, segment, group, names = (None if name is None else held[name] for name in roles.values())
     features: NDArray[Any] | pl.DataFrame = held[key]
     if (mask := find_mask(key, held)) is not None:

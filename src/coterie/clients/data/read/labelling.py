@@ -58,8 +58,9 @@ def _refuse_names(labels: NDArray[Any]) -> None:
     count = len(set(labels.tolist()))
     if count > MOST_TEXTS and 2 * count > len(labels):
         raise BadInput(
-            f"{len(labels):,} samples have {count:,} different texts as labels, as a column of names has; set "
-            "data.label to the column of the outcome, or task.name = 'classification' if these are classes"
+            f"{len(labels):,} samples have {count:,} different texts as labels, so this is probably a column of "
+            "names; set data.label to the column of the outcome, or task.name = 'classification' if the texts are "
+            "classes"
         )
 
 

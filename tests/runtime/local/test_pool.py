@@ -232,7 +232,7 @@ class Threads(Rule):
 PARENT = """
 import numpy as np, torch
 from coterie.methods.exchange import Exchange, Send
-from tests.runtime.local.test_workers import Asleep, runtime_of, worker_processes
+from tests.runtime.local.test_pool import Asleep, runtime_of, worker_processes
 
 if __name__ == "__main__":
     runtime = runtime_of()
