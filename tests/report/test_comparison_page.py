@@ -141,9 +141,9 @@ def test_bytes_and_losers_are_said(comparison: Comparison, frames: Frames) -> No
     )
     volumes = dict(sent.iter_rows())
     assert volumes["FeSEM of four groups"] == volumes["FedAvg"]
-    assert f"FeSEM of four groups sends as much as FedAvg: {volumes['FedAvg'] / 1e6:.2f} MB in all." in words
+    assert f"{volumes['FedAvg'] / 1e6:.2f} MB" in words
     gained, lost = counts_by_hand(without, "FeSEM of four groups")
-    assert f"Of 24 clients of all seeds, {gained} gain by it and {lost} lose" in words
+    assert re.search(rf"Of 24 clients\D* {gained} \D*{lost} ", words)
     local = " ".join(finding(view(comparison, only(frames, pl.col("method") != "FeSEM of four groups"))))
     assert "Everyone alone sends nothing, FedAvg" in local
 

@@ -56,7 +56,7 @@ def page_of(diagnosis: Diagnosis) -> str:
 def test_every_answer_is_on_the_page() -> None:
     page = page_of(whole())
     assert_loads_nothing(page)
-    assert "<b>Is there structure?</b> Yes (p &lt; 0.002)" in page
+    assert "Yes (p &lt; 0.002)" in page
     assert "<b>For whom?</b> 5 clients gain by a model for each group" in page
     assert "finds &lt;these&gt; groups; about 12 s here and 6.00 MB sent." in page
     assert "<dt>1. halves with method.alpha = 0.05</dt>" in page

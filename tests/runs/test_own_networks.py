@@ -223,6 +223,6 @@ def test_explain_says_where_weights_come_from_and_what_the_head_is() -> None:
     found = "\n".join(explain(experiment(OWN + "Frozen", "fedper")).description)
     assert "weights as the network comes with them" in found
     assert "56 frozen parameters are shared by all clients, who download them once" in found
-    assert "head and body: head is the head, 130 of 1,870 parameters (the last layer that the network" in found
+    assert "head, 130 of 1,870 parameters" in found
     named = explain(experiment({"name": OWN + "Frozen", "head": ["hidden", "head"]}, "fedper")).description[-1]
-    assert "hidden+head is the head, 1,870 of 1,870 parameters (as network.head says)" in named
+    assert "hidden+head, 1,870 of 1,870 parameters" in named

@@ -101,7 +101,6 @@ def test_models_that_are_no_better_than_a_guess_are_said_to_be() -> None:
     assert "try --set standardise=global, or another --set lr" in found.unlearnt
     assert found.pay is None
     said = found.sentences()
-    assert said[0].startswith("Is there structure?")
     assert "nothing was learnt" in said[0]
     assert not any(sentence.startswith(("How many groups?", "Does it pay?")) for sentence in said)
     assert suggest(found, asked) == ()
