@@ -51,9 +51,9 @@ class Call:
         return (), dict(zip(self.names, parts, strict=True))
 
     def __str__(self) -> str:
-        kind = "as whole numbers" if self.whole else ""
+        kind = "as integers" if self.whole else ""
         order = "as sequences of time x channels" if self.as_stored and not self.names else ""
-        names = f"under the names {', '.join(self.names)}" if self.names else ""
+        names = f"as the keyword arguments {', '.join(self.names)}" if self.names else ""
         return ", ".join(word for word in (kind, order, names) if word)
 
 

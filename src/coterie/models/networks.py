@@ -186,7 +186,7 @@ def build_network(
                 network.float()
                 break
         call = str(prepare(network, entry.name, features, classes, origin.output))
-        notes += [f"the network gets its inputs {call}"] * bool(call)
+        notes += [f"the network receives its inputs {call}"] * bool(call)
     elif origin.output is not None:
         raise BadInput(f"network.output = {origin.output!r} is not possible: {entry.name} gives one tensor")
     layout = Layout.of(network, origin.head)
