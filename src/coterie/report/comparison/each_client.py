@@ -250,7 +250,7 @@ def _caution(view: View, people: pl.DataFrame, pair: pl.DataFrame, methods: Sequ
             )
     if len(methods) > 1:
         said[-1] += (
-            f" The best of {len(methods) + 1} methods for a client is chosen on its test samples, so that part of its "
-            "lead is luck. The fewer these samples are, the larger that part."
+            f" The best of {len(methods) + 1} methods for a client is chosen on its test samples, so that part of "
+            "its lead is luck. The fewer these samples are, the larger that part."
         )
     return list(filter(None, said))
