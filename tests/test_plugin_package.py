@@ -155,7 +155,7 @@ EVERYWHERE = """
 import sys
 import coterie
 from coterie.runtime import shared_memory
-from coterie.runtime.local import workers
+from coterie.runtime.local import pool
 
 def outcome(**run):
     experiment = coterie.Experiment(
@@ -169,7 +169,7 @@ if __name__ == "__main__":
         assert outcome(runtime="ray") == alone
     else:
         assert outcome(workers=2) == alone
-        workers.FORKS = shared_memory.NAMELESS = False
+        pool.FORKS = shared_memory.NAMELESS = False
         assert outcome(workers=2) == alone
 """
 

@@ -210,11 +210,11 @@ def test_what_the_line_says() -> None:
         "mean ± standard deviation over 3 seeds (or those that are counted beside it);",
         "Difference: to fedavg in percentage points, paired by seed, with the 95 % interval by Student's t, "
         "not corrected for the number of methods.",
-        "Target: fedavg's own last value, seed by seed;",
+        "Target: fedavg's own last value, seed by seed",
     ):
         assert part in said
     assert "\n" not in said
-    assert "Target: 80.00 %;" in note(told(plan(target=0.8)))
+    assert "Target: 80.00 %" in note(told(plan(target=0.8)))
     assert "Rank" not in note(told(plan()), ["measure"])
 
 

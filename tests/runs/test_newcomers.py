@@ -14,8 +14,8 @@ from coterie.clients.data.federation import build
 from coterie.errors import BadInput
 from coterie.methods import METHODS
 from coterie.randomness import stream
-from coterie.runs import newcomers
 from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.held_out_clients import hold_out_clients
 from coterie.runs.hooks.unseen_clients import UnseenClients, renumber_groups
 from coterie.runs.loop import resume, run
 from coterie.runs.schema.experiment import Experiment
@@ -35,7 +35,7 @@ def _experiment(folder: Path, method: str = "fesem", share: float = 0.25) -> Exp
 
 def test_who_is_held_out_is_drawn_and_stands_last() -> None:
     federation = build("digits", "rotated(2)", 10, 0)
-    whole, ids = newcomers.hold_out_clients(federation, 0.2, 0)
+    whole, ids = hold_out_clients(federation, 0.2, 0)
     assert ids.tolist() == [8, 9]
     assert sorted(whole.names) == sorted(federation.names)
     away = np.sort(stream(0, "holdout-clients").permutation(10)[:2])
@@ -43,14 +43,14 @@ def test_who_is_held_out_is_drawn_and_stands_last() -> None:
     for i in range(10):
         before = federation.names.index(whole.names[i])
         assert torch.equal(whole.slice(i, "train")[0], federation.slice(before, "train")[0])
-    same, nobody = newcomers.hold_out_clients(federation, 0.0, 0)
+    same, nobody = hold_out_clients(federation, 0.0, 0)
     assert same is federation
     assert not len(nobody)
 
 
 def test_somebody_must_be_left_to_train() -> None:
     with pytest.raises(BadInput, match=r"run.holdout_clients = 0.9 keeps 2 of 2 clients out of training"):
-        newcomers.hold_out_clients(build("digits", "iid", 2, 0), 0.9, 0)
+        hold_out_clients(build("digits", "iid", 2, 0), 0.9, 0)
 
 
 @pytest.mark.medium

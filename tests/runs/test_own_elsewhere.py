@@ -24,7 +24,7 @@ from torch import nn
 import coterie
 from coterie.clients.tasks import Regression, measure
 from coterie.runtime import shared_memory
-from coterie.runtime.local import workers
+from coterie.runtime.local import pool
 from tests.own_networks import ViT
 
 @measure("main-bias", "bias", "how far the mean is off", "value", is_share=False, less_is_better=True)
@@ -66,7 +66,7 @@ if __name__ == "__main__":
     cases = [(Net((3,), 1), "__main__:Squares", "tables"), (ViT(10), "classification", "digits")]
     for case in cases[: 1 if sys.argv[1] == "ray" else 2]:
         alone = outcome(*case, workers=1, engine="sequential")
-        workers.FORKS = shared_memory.NAMELESS = False
+        pool.FORKS = shared_memory.NAMELESS = False
         found = outcome(*case, **{"engine": "sequential", **elsewhere})
         if sys.argv[1] == "gpu":
             losses = [[each[0] for each in events] for events in (found, alone)]

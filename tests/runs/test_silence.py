@@ -34,10 +34,9 @@ def test_a_run_that_is_over_before_it_gives_up_says_why_nobody_answered(tmp_path
         training={"lr": 1e30, "epochs": 1},
         run={"rounds": 2, "workers": 1, "folder": str(tmp_path), "name": "lost"},
     )
-    coterie.run(diverging)
-    warnings = RunFolder(tmp_path / "lost").warnings()
-    assert any("client 0" in warning for warning in warnings)
-    assert not any("alone" in warning for warning in warnings)
+    with pytest.raises(BadInput, match="client 0"):
+        coterie.run(diverging)
+    assert not any("alone" in warning for warning in RunFolder(tmp_path / "lost").warnings())
 
 
 class Broken(Stopping):

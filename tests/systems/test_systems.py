@@ -175,9 +175,9 @@ place = Path({str(tmp_path)!r})
 from coterie.clients import open_files
 from coterie.runtime import leftovers
 from coterie.runtime import shared_memory
-from coterie.runtime.local import workers
+from coterie.runtime.local import pool
 assert os.name == "posix" and open_files.os.name == "nt" and leftovers.sys.platform == "win32"
-assert not workers.FORKS and not shared_memory.NAMELESS
+assert not pool.FORKS and not shared_memory.NAMELESS
 assert not hasattr(open_files.os, "fork")
 assert leftovers.is_alive(os.getpid()) and not leftovers.is_alive(10**8)
 handle = open_files.os.open(place / "text", open_files.os.O_WRONLY | open_files.os.O_CREAT)
@@ -237,8 +237,8 @@ import os
 from pathlib import Path
 from coterie.runtime import leftovers, threads
 from coterie.runtime import shared_memory
-from coterie.runtime.local import workers
-assert os.name == "posix" and not workers.FORKS and not shared_memory.NAMELESS
+from coterie.runtime.local import pool
+assert os.name == "posix" and not pool.FORKS and not shared_memory.NAMELESS
 assert leftovers.sys.platform == "darwin" and not hasattr(threads.os, "sched_getaffinity")
 for path in (Path("/proc/self/stat"), Path("/dev/shm/x")):
     try:

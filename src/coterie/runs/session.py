@@ -487,8 +487,8 @@ class Session:
             when = f"rounds {first} to {last}" if first < last else f"round {last}"
             self._write_warnings([])
             raise BadInput(
-                f"nobody answered in {when}, and the model did not change. {self.federation.names[client]}: "
-                f"{reason}. If other clients gave no reason, {self.runtime.remedy}"
+                f"nobody answered in {when}, and the model did not change: {self.federation.names[client]} "
+                f"{reason}; {self.runtime.remedy}"
             )
 
     @property

@@ -86,7 +86,7 @@ class Runtime(ABC):
             round that asks it, after it was sent its order, and is away for the rest of the round.
     """
 
-    remedy = "training.lr may be too large, or run.client_timeout too short"
+    remedy = "if that does not say what to do, try a smaller training.lr or a longer run.client_timeout"
     """What to do about it where nobody answers any more."""
     engine: Engine
     """It knows the network; on a real federation it computes for the server alone."""

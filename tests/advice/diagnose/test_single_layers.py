@@ -29,7 +29,7 @@ def test_layers_tell_clients_apart_by_more_or_less() -> None:
     assert (best.contrast or 0.0) > (layers["fc2"].contrast or 0.0)
     (said,) = [sentence for sentence in found.sentences() if sentence.startswith("Which layers?")]
     assert said.startswith(f"Which layers? {best.name} (")
-    assert said.endswith(f"layers={best.name}")
+    assert f"layers={best.name}" in said
     # It is asked for, and changes nothing else.
     without = diagnose(experiment(PERMUTED, network=CNN), gains=False)
     assert (without.layers, without.groups, without.structure) == ((), found.groups, found.structure)

@@ -134,7 +134,7 @@ def test_large_ones_keep_a_core_busy() -> None:
         assert (touched <= OPERATION) == (engine == "batched")
         found, reason = choose_engine(network, layout, Training(batch_size=32), (5, 3), "auto")
         assert found == engine
-        assert f"operations that touch {touched} scalars" in reason
+        assert f"{touched:,}" in reason
         assert choose_engine(network, layout, Training(), (5, 3), "batched") == ("batched", "as asked")
 
 

@@ -21,8 +21,8 @@ import torch
 from coterie.clients.rules import Answer, Client, Order, Rule, Work, rule
 from coterie.methods import IFCA
 from coterie.methods.exchange import Exchange, Replies, Send
+from coterie.runtime.local import pool
 from coterie.runtime.local import runtime as local_runtime
-from coterie.runtime.local import workers
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
 from coterie.runtime.shared_memory import Arena
@@ -197,7 +197,7 @@ def test_spawned_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no fork, workers start from nothing: same bits, one thread, and the data there once."""
     matrix, alone = torch.randn(30, runtime_of(workers=1).layout.size), runtime_of(workers=1)
     expected = mixed(alone, {"models": Send.all(matrix, np.arange(6))}).models
-    monkeypatch.setattr(workers, "FORKS", False)
+    monkeypatch.setattr(pool, "FORKS", False)
     before, federation = arenas(), planted(clients=6, samples=20)
     inputs = torch.zeros(800_000, *federation.features)  # 200 MB
     inputs[: len(federation.inputs)] = federation.inputs

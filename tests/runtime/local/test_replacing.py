@@ -20,7 +20,7 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.rules import Answer, Client, LocalUpdate, Order, Rule, Work, rule
 from coterie.errors import BadInput
 from coterie.methods.exchange import Exchange, Replies, Send
-from coterie.runtime.local import workers
+from coterie.runtime.local import pool
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.runtime import Runtime
 from tests.runtime.local.test_pool import kill_workers, mixed, runtime_of, worker_processes
@@ -54,7 +54,7 @@ class Broken(EngineSpec):
         return super().build()
 
 
-@pytest.mark.skipif(not workers.FORKS, reason="there is no fork")
+@pytest.mark.skipif(not pool.FORKS, reason="there is no fork")
 def test_a_forked_worker_has_an_engine_of_its_own() -> None:
     """It builds none, but has the parent's, in pages that are copied when either writes to them."""
     runtime = runtime_of(kind=Broken)
@@ -90,7 +90,7 @@ def test_workers_that_cannot_start_are_given_up(monkeypatch: pytest.MonkeyPatch)
 
     runtime = runtime_of()
     kill_workers()
-    monkeypatch.setattr(workers, "start", start)
+    monkeypatch.setattr(pool, "start", start)
     try:
         with pytest.raises(BadInput) as raised:
             mixed(runtime, {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))})
@@ -120,7 +120,7 @@ def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: py
             raise Interruption
 
         with monkeypatch.context() as patch:
-            patch.setattr(workers, "wait", interrupted)
+            patch.setattr(pool, "wait", interrupted)
             with pytest.raises(Interruption):
                 ask_words(runtime, "old")
         assert ask_words(runtime, "a whole new question").numbers["length"].tolist() == expected == [20.0] * 6
@@ -132,7 +132,7 @@ def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: py
 @pytest.mark.medium
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="nobody says that a process is stopped")
 def test_a_worker_that_is_stopped_costs_nobody_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "STOPPED_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "STOPPED_SECONDS", 0.5)
     runtime = runtime_of()
     try:
         send = {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))}

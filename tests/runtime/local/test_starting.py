@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.runtime.local import workers
+from coterie.runtime.local import pool
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,9 +20,9 @@ PROGRAM = """
 import sys
 import coterie
 from coterie.runtime import shared_memory
-from coterie.runtime.local import workers
+from coterie.runtime.local import pool
 if "fork" not in sys.argv[1:]:
-    workers.FORKS = shared_memory.NAMELESS = False
+    pool.FORKS = shared_memory.NAMELESS = False
 experiment = coterie.Experiment(method="fedavg", data={"clients": 5}, run={"rounds": 2, "workers": 2})
 print([event.metrics["loss"] for event in coterie.rounds(experiment)])
 """
@@ -60,7 +60,7 @@ import torch
 from coterie.clients.rules import Answer, Objective, Rule, Train, objective, rule
 from coterie.methods.exchange import Exchange, Send
 from coterie.runtime import shared_memory
-from coterie.runtime.local import workers
+from coterie.runtime.local import pool
 from tests.runtime.local.test_pool import runtime_of
 
 @objective("test-of-main")
@@ -78,8 +78,8 @@ class RuleOfMain(Rule):
         return Answer(numbers={"id": float(me.id)})
 
 if __name__ == "__main__":
-    for forks in (workers.FORKS, False):
-        workers.FORKS = shared_memory.NAMELESS = forks
+    for forks in (pool.FORKS, False):
+        pool.FORKS = shared_memory.NAMELESS = forks
         runtime = runtime_of()
         clients = np.arange(6)
         send = {"model": Send.same(torch.zeros(runtime.layout.size), clients)}
@@ -111,7 +111,7 @@ def _in_a_daemon(pipe: Connection) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.skipif(not workers.FORKS, reason="there is no fork")
+@pytest.mark.skipif(not pool.FORKS, reason="there is no fork")
 def test_in_a_daemonic_process() -> None:
     """As that of a pool of somebody else; it stays daemonic."""
     ours, theirs = multiprocessing.Pipe()
