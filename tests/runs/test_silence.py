@@ -14,28 +14,26 @@ from coterie.runs.schema.experiment import Experiment
 from tests.interrupted import Stopping
 
 
-def test_a_run_that_has_given_up_does_not_reach_its_end_by_being_resumed(tmp_path: Path) -> None:
-    diverging = Experiment(
+def diverging(folder: Path, rounds: int) -> Experiment:
+    return Experiment(
         data={"name": "digits", "clients": 4},
         method="fedavg",
         training={"lr": 1e30, "epochs": 1},
-        run={"rounds": 4, "workers": 1, "folder": str(tmp_path), "name": "lost"},
+        run={"rounds": rounds, "workers": 1, "folder": str(folder), "name": "lost"},
     )
+
+
+def test_a_run_that_has_given_up_does_not_reach_its_end_by_being_resumed(tmp_path: Path) -> None:
+    lost = tmp_path / "lost"
     for ends in ("in rounds 1 to 3,", "in rounds 1 to 4,", "in the last 4"):
         with pytest.raises(BadInput, match=f"nobody answered {ends}"):
-            coterie.resume(tmp_path / "lost") if (tmp_path / "lost").exists() else coterie.run(diverging)
-    assert RunFolder(tmp_path / "lost").status == "interrupted"
+            coterie.resume(lost) if lost.exists() else coterie.run(diverging(tmp_path, 4))
+    assert RunFolder(lost).status == "interrupted"
 
 
 def test_a_run_that_is_over_before_it_gives_up_says_why_nobody_answered(tmp_path: Path) -> None:
-    diverging = Experiment(
-        data={"name": "digits", "clients": 4},
-        method="fedavg",
-        training={"lr": 1e30, "epochs": 1},
-        run={"rounds": 2, "workers": 1, "folder": str(tmp_path), "name": "lost"},
-    )
     with pytest.raises(BadInput, match="client 0"):
-        coterie.run(diverging)
+        coterie.run(diverging(tmp_path, 2))
     assert not any("alone" in warning for warning in RunFolder(tmp_path / "lost").warnings())
 
 

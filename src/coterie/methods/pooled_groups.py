@@ -75,10 +75,8 @@ class PooledGroups(Halves):
         send = {"model": Send(state.models, groups[placed])}  # step 1
         if len(state.variances):
             send |= {"mean": Send(state.mean, groups[placed]), "variances": Send.same(state.variances[0], placed)}
-        rule, means = (
-            PooledUpdate(self.passes, self.shrink),
-            Reduce(placed, server.samples[placed], groups[placed], len(state.models)),
-        )
+        means = Reduce(placed, server.samples[placed], groups[placed], len(state.models))
+        rule = PooledUpdate(self.passes, self.shrink)
         replies: Replies = yield Exchange(placed, rule, send, reduce={"model": means})  # step 2
         models = server.aggregation.centres(replies, "model", means, state.models)  # step 3
         if not (replies.samples > 1).any():

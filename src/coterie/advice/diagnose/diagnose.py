@@ -41,7 +41,7 @@ from coterie.grouping.skew import find_group_skew, find_skew
 from coterie.methods.cross_fit import ROUNDS, choose_passes, cross_fit, place_by_other_half
 from coterie.methods.exchange import Ask, Exchange, Replies
 from coterie.methods.half_models import compare_losses, compare_predictions
-from coterie.methods.likely_places import choose_groups, is_small_and_linear
+from coterie.methods.likely_places import choose_groups, is_small_and_linear, place_by_likelihood
 from coterie.methods.profiles import gather_profiles
 from coterie.methods.split_halves import GatheredHalves, gather_halves
 from coterie.runs.schema.experiment import Experiment, prepare
@@ -437,10 +437,13 @@ def _conclude(
         apart, most = client_distances(half_distances(products)), min(MOST_COUNTED, len(clients) // 2)
         guesses = (average_linkage(apart, count) for count in range(1, most + 1))
         placed = drive(choose_groups(clients, guesses, server, gathered.size), answer)
-        if predicted := placed.count > 1:
+        predicted = placed.count > 1
+        if found.count > 1 and not predicted:  # too few samples to predict by; the test says that there are groups
+            placed = drive(place_by_likelihood(clients, found.labels, server, gathered.size), answer)
+        if placed.count > 1:
             labels, places = placed.relabelled()
     several = predicted or (found.count > 1 and not found.all_differ)
-    if several and not predicted:
+    if several and labels is found.labels:
         places = place_by_other_half(products, labels)
     shares = (
         membership_shares(products, labels, server.stream("memberships"), RESAMPLES)

@@ -133,7 +133,7 @@ def grid_of(experiment: Experiment) -> Grid:
     """
     now = experiment.resolved().tables()
     is_itself = not other_method(experiment)
-    idle = {"training.optimizer"} if build_method(experiment.method).needs.plain_sgd else set()
+    idle = _settings_without_use(build_method(experiment.method))
     grid = {}
     for key, setting in tuned_settings(experiment.method.name).items():
         section, _, name = key.partition(".")
@@ -558,11 +558,16 @@ def _find_problems(cell: Cell, pool: Path) -> list[str]:
 def _accepts(experiment: Experiment, key: str, value: Any) -> bool:
     """Whether the method accepts another value of one setting, the others being as they are."""
     try:
-        changed = experiment.updated({key: value})
-        build_method(changed.method) if key.startswith("method.") else changed.check()
+        build_method(experiment.updated({key: value}).method)
     except BadInput:
         return False
     return True
+
+
+def _settings_without_use(method: Method[Any]) -> set[str]:
+    """Return common settings, by dotted key, that the method takes no notice of, or refuses."""
+    found = {"training.optimizer"} if method.needs.plain_sgd else set()
+    return found | ({"aggregation.optimizer"} if method.own_aggregation or method.own_step else set())
 
 
 def _nest(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
