@@ -37,8 +37,8 @@ _TERM_BITS = 51
 _MAGIC = 1.5 * 2.0**52
 _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
-_BLOCK_NUMBERS = 1 << 18
-"""Numbers taken to integers at a time: 2 MB."""
+_BLOCK_NUMBERS = 1 << 17
+"""Numbers taken to integers at a time: 1 MB."""
 
 
 @dataclass(frozen=True)
@@ -274,9 +274,10 @@ def blocks(models: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 def sum_multiples(block: Tensor, scale: Tensor) -> Tensor:
     """Return the sum of models `[r, c]`, each times its scale `[r, 1]` and rounded to an integer; int64 `[c]`."""
-    rounded = block.double().mul_(scale).add_(_MAGIC)
-    excess = len(block) * _MAGIC_BITS
-    return rounded.view(torch.int64).sum(0).sub_((excess + 2**63) % 2**64 - 2**63)  # both wrap alike
+    rounded = block.double().mul_(scale).add_(_MAGIC).view(torch.int64)
+    total = rounded[0] if len(rounded) == 1 else rounded.sum(0)
+    excess = len(rounded) * _MAGIC_BITS
+    return total.sub_((excess + 2**63) % 2**64 - 2**63)  # both wrap alike
 
 
 def as_matrix(models: Sequence[Tensor]) -> Tensor:
