@@ -438,7 +438,7 @@ def test_phases_after_the_last_round_say_how_far_they_are(
         coterie.Experiment(
             data={"name": "digits", "clients": 8, "samples_per_client": 40},
             method="fedavg",
-            evaluation={"metrics": ["macro_f1"]},
+            task={"metrics": ["f1"]},
             run={"rounds": 1, "folder": str(tmp_path), "holdout_clients": 0.25, "workers": workers},
         ),
         observers=[Listening()],
