@@ -74,7 +74,7 @@ def test_a_result_that_was_changed_is_refused(tmp_path: Path) -> None:
     path = keep(tmp_path, result("fedavg", [0.5, 0.6, 0.7]))
     assert read(tmp_path)["iid", "fedavg"]["rows"]["fedavg"][2]["value"] == 0.7
     path.write_text(path.read_text("utf-8").replace("0.7,", "0.9,"), "utf-8")
-    with pytest.raises(BadInput, match=r"fedavg.json' was changed: it says digest [0-9a-f]{32}, and has"):
+    with pytest.raises(BadInput, match=r"fedavg\.json'.*[0-9a-f]{32}"):
         read(tmp_path)
     path.write_text("{}", "utf-8")
     with pytest.raises(BadInput, match=r"is no result of the leaderboard; remove it"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import time
 import zlib
 from pathlib import Path
@@ -126,6 +127,24 @@ def test_a_small_file_that_unfolds_to_more_than_there_is(
     code, out, said = terminal(command, *words)
     assert (code, out, len(said.splitlines())) == (2, "", 1)
     assert "small.parquet" in said
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the addresses of a process")
+def test_a_file_that_a_limit_on_the_process_has_no_room_for(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read a table takes twice as many addresses as bytes; where these run out, nothing could be said."""
+    import resource
+
+    row = pl.int_range(4_000_000, eager=True)
+    pl.DataFrame({"client": row % 4, "x": row % 3, "label": row % 2}).write_parquet("small.parquet")
+    taken = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (taken + 250_000_000, resource.RLIM_INFINITY))
+    code, _, said = terminal("explain", "fedavg", "--data", "small.parquet")
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert "small.parquet" in said
+    assert "12,000,000 values" in said
 
 
 @pytest.mark.medium

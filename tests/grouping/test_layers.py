@@ -89,11 +89,9 @@ def test_a_selection_of_its_own_stands_before_everything() -> None:
 
 def test_layers_that_the_network_does_not_have_are_refused() -> None:
     mlp = layout_of("mlp")
-    with pytest.raises(
-        BadInput, match=r"^method.layers = 'feature_skew' is not possible: .* no conv layer; .*fc1, fc2$"
-    ):
+    with pytest.raises(BadInput, match=r"method\.layers = 'feature_skew'.* conv .*fc1, fc2"):
         candidates(mlp, "feature_skew")
-    with pytest.raises(BadInput, match=r"layers = 'fc22' is no layer of this network; did you mean fc2\?"):
+    with pytest.raises(BadInput, match=r"layers = 'fc22'.* fc2\b"):
         candidates(mlp, "fc22")
     first = Layout.of(torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)))
     assert list(every_layer(first)) == ["1", "all"]

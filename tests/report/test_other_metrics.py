@@ -300,7 +300,7 @@ def test_a_target_of_an_error_is_reached_from_above(
 
 def test_a_measure_that_the_runs_do_not_have_is_refused() -> None:
     named = Comparison.from_tables({"methods": ["fedavg"], "measure": "macro_f1"})
-    with pytest.raises(BadInput, match="measure = 'macro_f1' is not possible; it must be rmse, macro_rmse"):
+    with pytest.raises(BadInput, match=r"measure = 'macro_f1'.*rmse, macro_rmse"):
         named.measured_by(FALLING)
     aimed = Comparison.from_tables(
         {"methods": ["fedavg"], "target": 40, "experiment": {"data": {"name": "./own.npz"}}}
@@ -314,7 +314,7 @@ def test_runs_of_different_metrics_are_not_compared(tmp_path: Path) -> None:
     comparison = Comparison.from_tables({"methods": ["fedavg", "fesem"], "seeds": 1, "adapted": {}})
     one, other = comparison.cells()
     done = {one.key: run(tmp_path, one.key, FALLING), other.key: run(tmp_path, other.key, CLASSIFICATION)}
-    with pytest.raises(BadInput, match=r"measured by rmse, mae, r2 and accuracy, f1 cannot be compared"):
+    with pytest.raises(BadInput, match=r"rmse, mae, r2.*accuracy, f1"):
         measure_cells(comparison, done)
 
 

@@ -280,7 +280,7 @@ def test_rounds_that_were_never_reached(own: Callable[..., Item], tmp_path: Path
 def test_a_result_of_nothing_is_refused(tmp_path: Path) -> None:
     item = load_item(list_items()[0])
     result.write(tmp_path / "another.json", item, _empty(item.id, "0"))
-    with pytest.raises(BadInput, match=r"another.json' is the result of no item and scale by that name; remove it"):
+    with pytest.raises(BadInput, match=r"another\.json'.*remove"):
         document.render(tmp_path)
 
 

@@ -38,7 +38,11 @@ def test_baselines_are_the_same_runs_again_and_alter_nothing(
     assert not dear.experiments
     assert all(why.startswith("the rounds of the run took") for why in dear.refused.values())
     (folder.path / "baselines" / "fedavg").mkdir(parents=True)  # killed before it began
-    plan = baselines.run_baselines(folder, always=True)
+    monkeypatch.setattr("coterie.runs.events.PROGRESS_SECONDS", 0.0)
+    heard: list[str] = []
+    plan = baselines.run_baselines(folder, always=True, progress=heard.append)
+    assert any("FedAvg" in text for text in heard)
+    assert any("local-only" in text for text in heard)
     assert [*plan.experiments] == ["fedavg", "local-only"]
     assert not read_refusals(folder)
     assert tables(folder) == before

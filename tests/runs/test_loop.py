@@ -420,3 +420,28 @@ def test_observers_hear_what_takes_time_after_the_last_round(tmp_path: Path) -> 
         observers=[Listening()],
     )
     assert heard == ["round", "phase"]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("workers", [1, 2])
+def test_phases_after_the_last_round_say_how_far_they_are(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.runs.events.PROGRESS_SECONDS", 0.0)
+    heard: list[str] = []
+
+    class Listening(coterie.Observer):
+        def phase(self, text: str) -> None:
+            heard.append(text)
+
+    coterie.run(
+        coterie.Experiment(
+            data={"name": "digits", "clients": 8, "samples_per_client": 40},
+            method="fedavg",
+            task={"metrics": ["f1"]},
+            run={"rounds": 1, "folder": str(tmp_path), "holdout_clients": 0.25, "workers": workers},
+        ),
+        observers=[Listening()],
+    )
+    assert any("6 of 6" in text for text in heard)
+    assert any("2 of 2" in text for text in heard)

@@ -139,7 +139,7 @@ def test_a_module_that_was_given_is_needed_again(tmp_path: Path, monkeypatch: py
     assert all(torch.equal(kept[name], t) for name, t in module.state_dict().items())
     for name in [n for n in NETWORKS.entries if n.startswith("given:")]:  # as in another process
         monkeypatch.delitem(NETWORKS.entries, name)
-    with pytest.raises(BadInput, match=r"was given in Python; give it again as network=, as in coterie\.resume"):
+    with pytest.raises(BadInput, match=r"given in Python.*network=.*coterie\.resume"):
         resume(cut.folder)
     with pytest.raises(BadInput, match=r"is not what run .* trains"):
         resume(cut.folder, network=nn.Linear(2, 2))
@@ -200,7 +200,7 @@ def test_changed_weights_are_noticed(tmp_path: Path) -> None:
     cut = run(experiment(OWN + "ViT", folder=str(tmp_path), checkpoint_every=1), observers=[Stopping(1)])
     folder = RunFolder(cut.folder)
     folder.write_environment({**folder.environment(), "network": "0" * 16})
-    with pytest.raises(BadInput, match="no longer comes with the weights it had when the run began"):
+    with pytest.raises(BadInput, match=r"no longer.*weights"):
         resume(cut.folder)
 
 

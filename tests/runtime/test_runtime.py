@@ -231,13 +231,13 @@ def test_a_message_of_another_shape_is_refused() -> None:
     layout = _runtime("local").layout
     order = Order(0, 1, Gaussians(), {})
     message = pack_answer(order, Answer({"gaussians": torch.zeros(640)}))
-    with pytest.raises(BadInput, match=r"the answer's gaussians has shape \(640,\); it must be \(10, 64\)"):
+    with pytest.raises(BadInput, match=r"gaussians.*\(640,\).*\(10, 64\)"):
         unpack_answer(order, message, layout)
 
 
 def test_a_part_is_of_a_model() -> None:
     runtime = _runtime("local")
-    with pytest.raises(ValueError, match=r"upload_part names 'gaussians', which is \(10, 64\) and no model"):
+    with pytest.raises(ValueError, match=r"upload_part.*'gaussians'.*\(10, 64\)"):
         runtime.answer(Exchange(EVERYONE, Gaussians(), upload_part={"gaussians": runtime.layout.last_layers(1)}))
 
 
@@ -325,7 +325,7 @@ def test_nothing_of_what_one_client_forgot_is_left() -> None:
     states.update(1, {"branch": torch.ones(3)})
     states.update(0, {"branch": None})
     assert states.kept["branch"].tolist() == [[0.0] * 3, [1.0] * 3]
-    with pytest.raises(ValueError, match=r"client 0 keeps a branch of the shape \(2,\); others keep \(3,\)"):
+    with pytest.raises(ValueError, match=r"client 0.*branch.*\(2,\).*\(3,\)"):
         states.update(0, {"branch": torch.ones(2)})
 
 
@@ -395,9 +395,7 @@ def test_all_that_an_exchange_holds_is_there_for_each_client() -> None:
         with pytest.raises(ValueError) as raised:  # noqa: PT011  # the sentence is looked at below
             Exchange(np.arange(3), LocalUpdate(), **wrong)
         assert str(raised.value) == f"{what}; it must be that of clients, 3"
-    with pytest.raises(
-        ValueError, match=r"upload_part names 'modle'; it must be one of the rule's uploads, \('model',\)"
-    ):
+    with pytest.raises(ValueError, match=r"upload_part.*'modle'.*'model'"):
         Exchange(np.arange(3), LocalUpdate(), upload_part={"modle": part})
 
 

@@ -20,6 +20,9 @@ from coterie.studies.compare.cells import CellOutcome, Watcher
 from coterie.studies.compare.notes import gather_notes
 from coterie.studies.compare.spec import Cell
 
+MOST_SILENT_SECONDS = 30.0
+"""Without a terminal, after so long a silence a cell's next round is a line."""
+
 
 @contextmanager
 def watch_cells(
@@ -53,6 +56,7 @@ class CellLines(Watcher):
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._said_at = time.monotonic()
         self._notes: list[tuple[Cell, str]] = []
         self._has_tried = False
         self._runs: dict[str, int] = {}
@@ -94,6 +98,7 @@ class CellLines(Watcher):
         self._planned[cell.key] = max(self._planned[cell.key], number)
         if value is not None:
             self._reached[cell.key] = metric, value
+        self._tell_round(cell)
 
     def note(self, cell: Cell, text: str) -> None:
         if not cell.trial:  # that some settings do not work is what trials are for
@@ -104,6 +109,9 @@ class CellLines(Watcher):
         self._planned[cell.key] = self._rounds[cell.key]  # it may have ended sooner than expected, or failed
         self._done += 1
         self._tell_ended(cell, outcome)
+
+    def phase(self, text: str) -> None:
+        self.say(f"{text} …")
 
     def stop(self) -> None:
         """Release the terminal; stopping twice is harmless."""
@@ -126,6 +134,12 @@ class CellLines(Watcher):
     def has_told(self, sentence: str) -> bool:
         """Say whether a note was printed already, whatever the sentence says of the runs that have it."""
         return any(text in sentence for text in self._told)
+
+    def _tell_round(self, cell: Cell) -> None:
+        """Say how far the cell is, where nothing was said for long."""
+        if time.monotonic() - self._said_at >= MOST_SILENT_SECONDS:
+            round = f"round {self._rounds[cell.key]}/{self._planned[cell.key]}"
+            self.say(f"{self.count} done  {cell.label} in {round}  {self.left}")
 
     def _tell_ended(self, cell: Cell, outcome: CellOutcome) -> None:
         if outcome.status == "failed":
@@ -150,6 +164,7 @@ class CellLines(Watcher):
 
     def say(self, line: str, style: str = "") -> None:
         """Print a line."""
+        self._said_at = time.monotonic()
         self._console.print(Text(line, style), soft_wrap=True)
 
     def _seconds_left(self) -> float | None:
@@ -179,6 +194,9 @@ class LiveCells(CellLines):
     def round(self, cell: Cell, number: int, value: float | None, metric: RunMetric) -> None:
         super().round(cell, number, value, metric)
         self._show()
+
+    def _tell_round(self, cell: Cell) -> None:
+        """The picture shows the round of each cell."""
 
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         super().ended(cell, outcome)

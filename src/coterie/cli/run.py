@@ -183,7 +183,8 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
     if not quiet:
         say("training baselines to compare with …")
     with exit_on_interrupt(interrupted):
-        plan = run_baselines(folder, always=which == "all")
+        tell = (lambda text: None) if quiet else (lambda text: say(f"{text} …"))
+        plan = run_baselines(folder, which == "all", tell)
     runs, metrics = read_baselines(folder), folder.metrics
     parts = [f"{TITLES[name]} not run: {why}" for name, why in plan.refused.items()]
     if {run.label for run in runs} != before:

@@ -48,13 +48,9 @@ class APFL(OneModel):
     def amounts_to(self, layout: Layout, rounds: int) -> str:
         return "FedAvg" if self.alpha == 0 and not self.adaptive else ""
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(plain_sgd=True)
+    needs = Needs(plain_sgd=True)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("", "", "its clients train two models on their samples in a round")
+    privacy_support = PrivacySupport("", "", "its clients train two models on their samples in a round")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         rule = LocalAndPersonalUpdate(self.alpha, self.adaptive)

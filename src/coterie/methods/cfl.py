@@ -303,9 +303,7 @@ class CFL(Method[CFLState]):
             return "eps1_frac", self.eps1_frac
         return "ratio", 1 / self.ratio if self.ratio else math.inf
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server compares single clients' updates")
+    needs = Needs(models="its server compares single clients' updates")
 
     @property
     def privacy_support(self) -> PrivacySupport:

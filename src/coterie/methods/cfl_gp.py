@@ -63,13 +63,9 @@ class CFLGP(Method[CFLGPState]):
     every: Annotated[int, Field(ge=1, description="rounds from one grouping to the next (P)"), Grid(1, 2, 4)] = 2
     until: Annotated[int, Field(ge=1, description="round after which clients keep their clusters")] = 10
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server groups clients by their updates", pairs="everybody")
+    needs = Needs(models="its server groups clients by their updates", pairs="everybody")
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("its server clusters single clients' updates", UNTRIED, UNTRIED)
+    privacy_support = PrivacySupport("its server clusters single clients' updates", UNTRIED, UNTRIED)
 
     def start(self, server: ServerView) -> CFLGPState:
         n, k = server.n, self.clusters

@@ -168,9 +168,7 @@ class ClusterFL(Method[ClusterFLState]):
             "parts outputs further"
         ]
 
-    @property
-    def own_aggregation(self) -> str:
-        return "its server solves a regression over the models of all clients, and averages none"
+    own_aggregation = "its server solves a regression over the models of all clients, and averages none"
 
     @property
     def privacy_support(self) -> PrivacySupport:

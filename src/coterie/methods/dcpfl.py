@@ -332,9 +332,7 @@ class DCPFL(Method[DCPFLState]):
             "is measured"
         ]
 
-    @property
-    def own_step(self) -> str:
-        return "its layers are averaged in different rounds, and a trial may take back what was averaged"
+    own_step = "its layers are averaged in different rounds, and a trial may take back what was averaged"
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -48,9 +48,7 @@ class FedALA(OneModel):
     ] = 0.8
     eta: Annotated[float, Field(ge=0, description="step of the weights"), Grid(0.1, 1.0)] = 1.0
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("", "", "its clients look at their samples before they train")
+    privacy_support = PrivacySupport("", "", "its clients look at their samples before they train")
 
     def start(self, server: ServerView) -> GlobalState:
         """Start as FedAvg does.

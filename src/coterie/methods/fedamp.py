@@ -66,17 +66,13 @@ class FedAMP(Method[FedAMPState]):
     def amounts_to(self, layout: object, rounds: int) -> str:
         return "" if self.lam else "training alone"
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server mixes a model for each client from those of all", pairs="everybody")
+    needs = Needs(models="its server mixes a model for each client from those of all", pairs="everybody")
 
-    @property
-    def own_aggregation(self) -> str:
-        return "each client has a mixture of its own, in which models weigh by how near they are"
+    own_aggregation = "each client has a mixture of its own, in which models weigh by how near they are"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("its server mixes single clients' models by how near they are", UNTRIED, UNTRIED)
+    privacy_support = PrivacySupport(
+        "its server mixes single clients' models by how near they are", UNTRIED, UNTRIED
+    )
 
     def start(self, server: ServerView) -> FedAMPState:
         return FedAMPState(server.initial(0).repeat(server.n, 1), np.zeros(server.n, np.bool_))

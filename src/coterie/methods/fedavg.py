@@ -21,7 +21,7 @@ from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.privacy import AVERAGES
 from coterie.methods.registry import METHODS
 
 
@@ -39,9 +39,7 @@ class FedAvg(OneModel):
         Literal["samples", "uniform"], Field(description="a client's weight in the mean: its samples, or 1")
     ] = "samples"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return AVERAGES
+    privacy_support = AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients, server = cohort.clients, cohort.server

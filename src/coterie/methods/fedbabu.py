@@ -54,9 +54,7 @@ class FedBABU(SharedLayers):
         Field(description="rounds after each of which the learning rate is a tenth, as in [50, 75] of 100"),
     ] = ()
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("", "", "its clients adapt on their samples before they are scored")
+    privacy_support = PrivacySupport("", "", "its clients adapt on their samples before they are scored")
 
     @property
     def rate_drops(self) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from typing import ClassVar
 from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.method import Cohort, ServerView
-from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.privacy import AVERAGES
 from coterie.methods.private_layers import SharedLayers
 from coterie.methods.registry import METHODS
 from coterie.models.layout import Layout, Part
@@ -43,9 +43,7 @@ class FedBN(SharedLayers):
     def amounts_to(self, layout: Layout, rounds: int) -> str:
         return "" if layout.of_kind("norm") else "FedAvg"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return AVERAGES
+    privacy_support = AVERAGES
 
     def shared(self, layout: Layout) -> Part:
         return layout.everything - layout.of_kind("norm")

@@ -72,9 +72,7 @@ class FedCR(SharedLayers):
         told = "its clients send Gaussians of every class"
         return PrivacySupport(told, told, told)
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(gaussian=True, classes=True)
+    needs = Needs(gaussian=True, classes=True)
 
     def start(self, server: ServerView) -> FedCRState:
         classes, _, dim = reference_shape(server.layout)

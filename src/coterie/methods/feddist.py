@@ -20,7 +20,7 @@ from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.privacy import AVERAGES
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -43,13 +43,9 @@ class FedDist(OneModel):
     ] = "uniform"
     kappa: Annotated[float, Field(gt=0, description="the server's step"), Grid(0.2, 0.4, 0.6, 0.8, 1.0)] = 0.6
 
-    @property
-    def own_step(self) -> str:
-        return "its server takes a step of its own (kappa)"
+    own_step = "its server takes a step of its own (kappa)"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return AVERAGES
+    privacy_support = AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients, server, kappa = cohort.clients, cohort.server, self.kappa

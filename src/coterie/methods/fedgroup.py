@@ -65,13 +65,9 @@ class FedGroup(Method[FedGroupState]):
         float, Field(ge=0, description="weight of another group's model over its length (eta_G)"), Grid(0.0, 0.1)
     ] = 0.0
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server groups clients by their first updates")
+    needs = Needs(models="its server groups clients by their first updates")
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("its server clusters single clients' updates", UNTRIED, UNTRIED)
+    privacy_support = PrivacySupport("its server clusters single clients' updates", UNTRIED, UNTRIED)
 
     def start(self, server: ServerView) -> FedGroupState:
         rows = server.initial(0).repeat(self.clusters, 1)

@@ -65,9 +65,7 @@ class FedPAC(OneModel):
         mixed = "its server mixes a head for each client from those of the cohort"
         return Needs(classes=True, models=mixed, pairs="cohort")
 
-    @property
-    def own_aggregation(self) -> str:
-        return "each client's head is a mixture of its own"
+    own_aggregation = "each client's head is a mixture of its own"
 
     @property
     def privacy_support(self) -> PrivacySupport:

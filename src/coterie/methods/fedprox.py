@@ -20,7 +20,7 @@ from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.privacy import AVERAGES
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -40,9 +40,7 @@ class FedProx(OneModel):
         Grid(0.001, 0.01, 0.1, 1.0),
     ] = 0.1
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return AVERAGES
+    privacy_support = AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients, server = cohort.clients, cohort.server

@@ -33,13 +33,9 @@ class FedRoD(OneModel):
 
     family = "personal layers"
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(classes=True)
+    needs = Needs(classes=True)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("", "", "its clients use counts of their classes")
+    privacy_support = PrivacySupport("", "", "its clients use counts of their classes")
 
     def start(self, server: ServerView) -> GlobalState:
         """Start as FedAvg does.

@@ -46,13 +46,9 @@ class FedSGD(OneModel):
         Literal["minibatch", "all"], Field(description="samples of a gradient: one minibatch, or all of a client's")
     ] = "all"
 
-    @property
-    def own_step(self) -> str:
-        return "its server takes a step of its own along the mean gradient"
+    own_step = "its server takes a step of its own along the mean gradient"
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(plain_sgd=True)
+    needs = Needs(plain_sgd=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -68,13 +68,9 @@ class FedSoft(Method[FedSoftState]):
         Field(description="initial models: from the groups of a local round of all, by K-means; or drawn"),
     ] = "kmeans"
 
-    @property
-    def own_step(self) -> str:
-        return "each of its cluster models is a mixture of single clients' models"
+    own_step = "each of its cluster models is a mixture of single clients' models"
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server counts each model in every group, by shares that are no whole numbers")
+    needs = Needs(models="its server counts each model in every group, by shares that are no whole numbers")
 
     @property
     def privacy_support(self) -> PrivacySupport:

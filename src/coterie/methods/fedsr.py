@@ -72,9 +72,7 @@ class FedSR(OneModel):
         Field(description="one for all, averaged (so without it); or each client its own (the authors' code)"),
     ] = None
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(gaussian=True, classes=True)
+    needs = Needs(gaussian=True, classes=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:

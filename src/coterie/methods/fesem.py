@@ -120,9 +120,7 @@ class FeSEM(Method[FeSEMState]):
         ),
     ] = "nearest"
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server compares single clients' last models with the centres")
+    needs = Needs(models="its server compares single clients' last models with the centres")
 
     @property
     def privacy_support(self) -> PrivacySupport:

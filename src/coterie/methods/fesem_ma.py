@@ -50,9 +50,7 @@ class FeSEMMA(FeSEM):
         int, Field(ge=0, description="how often the units of every client are matched again"), Grid(5, 8)
     ] = 5
 
-    @property
-    def own_aggregation(self) -> str:
-        return "it averages the units that it has matched"
+    own_aggregation = "it averages the units that it has matched"
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn as FeSEM does, and of the time that matching takes with so many clients."""

@@ -68,13 +68,9 @@ class FLHC(Method[FLHCState]):
         Field(ge=0, description="distance up to which clusters merge; without it, a gap is sought"),
     ] = None
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server groups clients by their updates", pairs="everybody")
+    needs = Needs(models="its server groups clients by their updates", pairs="everybody")
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("its server clusters single clients' updates", UNTRIED, UNTRIED)
+    privacy_support = PrivacySupport("its server clusters single clients' updates", UNTRIED, UNTRIED)
 
     def start(self, server: ServerView) -> FLHCState:
         return FLHCState(server.initial(0)[None], np.zeros(server.n, np.int64), False, (0.0, 0.0))

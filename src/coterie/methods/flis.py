@@ -97,9 +97,7 @@ class FLIS(Method[FLISState]):
         seen = "its server looks at what each model predicts"
         return Needs(2500, distributions=True, models=seen, pairs="everybody" if self.mode == "hc" else "cohort")
 
-    @property
-    def own_step(self) -> str:
-        return "it serves mixtures of models, and none of them goes on from one of the last round"
+    own_step = "it serves mixtures of models, and none of them goes on from one of the last round"
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -74,9 +74,7 @@ class FLUX(Method[FLUXState]):
         ),
     ] = None
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(classes=True, pairs="everybody")
+    needs = Needs(classes=True, pairs="everybody")
 
     @property
     def privacy_support(self) -> PrivacySupport:

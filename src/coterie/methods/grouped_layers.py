@@ -89,9 +89,7 @@ class GroupedLayers(Method[GroupedLayersState]):
         apart = f", and averages {self.common} of all" * bool(self.common)
         return Needs(models="its server groups clients by their first models" + apart)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("its server makes groups of single clients' models", UNTRIED, UNTRIED)
+    privacy_support = PrivacySupport("its server makes groups of single clients' models", UNTRIED, UNTRIED)
 
     def start(self, server: ServerView) -> GroupedLayersState:
         layout, n = server.layout, server.n

@@ -70,9 +70,7 @@ class Halves(Method[HalvesState]):
         int, Field(ge=1, le=1000, description="initial models from which halves are compared (V)")
     ] = 4
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server compares directions from halves of single clients' samples")
+    needs = Needs(models="its server compares directions from halves of single clients' samples")
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -40,13 +40,9 @@ class KNNPer(OneModel):
         int, Field(ge=1, description="own samples nearest to an input that count (k)"), Grid(5, 10, 20)
     ] = 10
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(classes=True)
+    needs = Needs(classes=True)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport("", "", "its clients predict by their stored samples")
+    privacy_support = PrivacySupport("", "", "its clients predict by their stored samples")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         send = {"model": Send.same(state.model[0], cohort.clients)}

@@ -76,9 +76,7 @@ class LBFGS(ServesOneModel[LBFGSState]):
     ] = 0.5
     trials: Annotated[int, Field(ge=1, description="step lengths tried in a round, at most")] = 10
 
-    @property
-    def own_step(self) -> str:
-        return "its server takes a step of its own"
+    own_step = "its server takes a step of its own"
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -21,7 +21,7 @@ from coterie.clients.rules.rule import Rule
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Assignment, Cohort, ServerView
-from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.privacy import AVERAGES
 from coterie.methods.private_layers import PartlyShared, SharedLayers, select_last_layers
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
@@ -60,9 +60,7 @@ class LGFedAvg(SharedLayers):
     def amounts_to(self, layout: Layout, rounds: int) -> str:
         return "FedAvg" if self.layers >= len(layout.layers) or self.pretrain >= rounds else ""
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return AVERAGES
+    privacy_support = AVERAGES
 
     def shared(self, layout: Layout) -> Part:
         return select_last_layers(layout, self.layers, "layers", len(layout.layers))

@@ -46,9 +46,7 @@ class LocalOnly(Method[LocalOnlyState]):
         Field(description="the clients that train in a round: those that take part, or all"),
     ] = "cohort"
 
-    @property
-    def own_aggregation(self) -> str:
-        return "it averages nothing"
+    own_aggregation = "it averages nothing"
 
     @property
     def privacy_support(self) -> PrivacySupport:

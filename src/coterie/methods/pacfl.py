@@ -67,9 +67,7 @@ class PACFL(Method[PACFLState]):
         Grid(10.0, 20.0, 40.0),
     ] = None
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(pairs="everybody")
+    needs = Needs(pairs="everybody")
 
     @property
     def privacy_support(self) -> PrivacySupport:

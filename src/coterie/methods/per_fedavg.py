@@ -71,15 +71,11 @@ class PerFedAvg(OneModel):
         Field(ge=0, description="passes over own data before an evaluation, in place of steps"),
     ] = None
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(plain_sgd=True)
+    needs = Needs(plain_sgd=True)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport(
-            "", "", "its clients take steps of its own kind on their samples, which noise does not hide"
-        )
+    privacy_support = PrivacySupport(
+        "", "", "its clients take steps of its own kind on their samples, which noise does not hide"
+    )
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients = cohort.clients

@@ -51,15 +51,11 @@ class PFedMe(OneModel):
         float | None, Field(ge=0, description="size of these steps; without it, the round's learning rate")
     ] = None
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(plain_sgd=True)
+    needs = Needs(plain_sgd=True)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return PrivacySupport(
-            "", "", "its clients take steps of its own kind on their samples, which noise does not hide"
-        )
+    privacy_support = PrivacySupport(
+        "", "", "its clients take steps of its own kind on their samples, which noise does not hide"
+    )
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         rule = MoreauUpdate(self.lam, self.personal_steps, self.personal_lr)

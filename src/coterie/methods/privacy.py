@@ -140,9 +140,7 @@ class NoisyAggregation(Aggregator):
     sums: int = 0
     short: float = field(default=float("nan"))
 
-    @property
-    def is_mean(self) -> bool:
-        return False
+    is_mean = False
 
     def average_groups(
         self,

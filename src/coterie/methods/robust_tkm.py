@@ -72,13 +72,9 @@ class RobustTKM(Method[RobustTKMState]):
     ] = 0.2
     signal: Annotated[Literal["all", "last_kernel"], Field(description="the weights that K-means clusters")] = "all"
 
-    @property
-    def own_aggregation(self) -> str:
-        return "it has a trimmed mean of its own (trim, kmeans_trim)"
+    own_aggregation = "it has a trimmed mean of its own (trim, kmeans_trim)"
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server compares single clients' models")
+    needs = Needs(models="its server compares single clients' models")
 
     @property
     def privacy_support(self) -> PrivacySupport:

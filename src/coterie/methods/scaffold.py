@@ -47,9 +47,7 @@ class Scaffold(OneModel):
 
     family = "drift correction"
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(plain_sgd=True)
+    needs = Needs(plain_sgd=True)
 
     @property
     def privacy_support(self) -> PrivacySupport:

@@ -69,9 +69,7 @@ class SteppingAggregation(Aggregator):
     _groups: list[tuple[_Group, _Group]] = field(default_factory=list)
     """Of this round: as it began with each, and as it leaves it."""
 
-    @property
-    def is_mean(self) -> bool:
-        return False
+    is_mean = False
 
     def average_groups(
         self,

@@ -66,9 +66,7 @@ class StoCFL(Method[StoCFLState]):
     ] = 0.1
     first_epochs: Annotated[int, Field(ge=1, description="passes over own data in a client's first training")] = 5
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(models="its server groups clients by their first updates", pairs="cohort")
+    needs = Needs(models="its server groups clients by their first updates", pairs="cohort")
 
     @property
     def privacy_support(self) -> PrivacySupport:

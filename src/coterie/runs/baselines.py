@@ -8,13 +8,14 @@ FedAvg with fine-tuning is FedAvg's own run, scored after an adaptation (`evalua
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from coterie.errors import BadInput
 from coterie.runs import loop
-from coterie.runs.events import Observer, Result
-from coterie.runs.folder.baselines import FEDAVG, FOLDER, LOCAL, write_refusals
+from coterie.runs.events import Observer, Result, Round, tell_regularly
+from coterie.runs.folder.baselines import FEDAVG, FOLDER, LOCAL, TITLES, write_refusals
 from coterie.runs.folder.lock import lock_run
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
@@ -33,16 +34,25 @@ class BaselinePlan:
     """Why the others are not, by the same names."""
 
 
-class _Silent(Observer):
-    """Watches a baseline, whose notes are those of the run."""
+class _RoundsOnly(Observer):
+    """Watches the rounds of a baseline, whose notes are those of the run."""
+
+    def __init__(self, on_round: Callable[[int, int], object]) -> None:
+        self._on_round = on_round
+
+    def round(self, round: Round) -> None:
+        self._on_round(round.number, round.planned)
 
 
-def run_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
+def run_baselines(
+    folder: RunFolder, always: bool = False, progress: Callable[[str], object] = lambda text: None
+) -> BaselinePlan:
     """Train the baselines that are cheap, or go on with interrupted ones, and keep why others are not run.
 
     Args:
         folder: a finished run of `coterie run`.
         always: train them whatever they cost.
+        progress: is told every few seconds how many rounds of a baseline are done.
 
     Raises:
         BadInput: the folder is no run, or another process writes into it.
@@ -52,7 +62,7 @@ def run_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
     with lock_run(folder):
         for name, experiment in list(plan.experiments.items()):
             try:
-                if _train(folder, name, experiment).status == "interrupted":
+                if _train(folder, name, experiment, progress).status == "interrupted":
                     raise KeyboardInterrupt
             except BadInput as problem:
                 del plan.experiments[name]
@@ -116,10 +126,10 @@ def _make_experiment(experiment: Experiment, folder: RunFolder, name: str) -> Ex
     return found
 
 
-def _train(folder: RunFolder, name: str, experiment: Experiment) -> Result:
+def _train(folder: RunFolder, name: str, experiment: Experiment, tell: Callable[[str], object]) -> Result:
     """Run a baseline, or go on with it; one of other rounds, or killed before it began, is begun anew."""
     path = folder.path / FOLDER / name
-    observers = [_Silent()]
+    observers = [_RoundsOnly(tell_regularly(tell, f"rounds of {TITLES[name]}"))]
     if path.exists():
         progress = RunFolder(path).progress()
         if progress is not None and (progress.rounds == experiment.run.rounds or experiment.run.passes is not None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -159,5 +160,28 @@ class EndObserver(Protocol):
     """What an observer may do beside: hear of what takes time after the last round."""
 
     def phase(self, text: str) -> None:
-        """Before each such thing; `text` says what it is."""
+        """Before each such thing, and every few seconds of it; `text` says what it is and how far it has got."""
         return
+
+
+PROGRESS_SECONDS = 5.0
+"""Between two messages on how far something has got."""
+
+
+def tell_regularly(tell: Callable[[str], object], text: str) -> Callable[[int, int], None]:
+    """Return what is told how much of something is done, of how much, and passes it on every few seconds.
+
+    Args:
+        tell: is called with `text` and the numbers, at most every `PROGRESS_SECONDS`.
+        text: what is being done.
+    """
+    begun = last = time.monotonic()
+
+    def on_answers(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_SECONDS:
+            last = now
+            tell(f"{text} ({done:,} of {total:,} done, {now - begun:.0f} s)")
+
+    return on_answers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from math import ceil, fsum, inf
@@ -26,7 +27,7 @@ from coterie.models.factory import digest_start
 from coterie.randomness import PrivateRandomness, make_secret, stream
 from coterie.runs import evaluation, provenance
 from coterie.runs.checkpoint_schedule import CheckpointSchedule, open_checkpoints
-from coterie.runs.events import EndObserver, Observer, Round
+from coterie.runs.events import EndObserver, Observer, Round, tell_regularly
 from coterie.runs.folder import metrics
 from coterie.runs.folder.baselines import LOCAL
 from coterie.runs.folder.run_folder import SECRET, RunFolder
@@ -267,11 +268,21 @@ class Session:
             for observer in self.observers:
                 observer.note(note)
 
-    def _tell_phase(self, text: str) -> None:
-        """Tell the observers what is done next, where there is something to say."""
-        for observer in self.observers if text else ():
-            if isinstance(observer, EndObserver):
-                observer.phase(text)
+    @contextmanager
+    def _phase(self, text: str) -> Iterator[None]:
+        """Tell the observers what is done in the block and how far it has got, where there is something to say."""
+        observers = [each for each in self.observers if text and isinstance(each, EndObserver)]
+
+        def tell(said: str) -> None:
+            for observer in observers:
+                observer.phase(said)
+
+        tell(text)
+        self.runtime.on_answers = tell_regularly(tell, text) if observers else None
+        try:
+            yield
+        finally:
+            self.runtime.on_answers = None
 
     def find_warnings(self) -> list[str]:
         """Return what is to be known of the data, and of these clients with this method."""
@@ -515,8 +526,8 @@ class Session:
                 "local-only; share layers that are trained"
             )
         for hook in self.hooks:
-            self._tell_phase(hook.describe_end())
-            warnings = [*warnings, *hook.run_ended()]
+            with self._phase(hook.describe_end()):
+                warnings = [*warnings, *hook.run_ended()]
         self.tell([*self._write_warnings(warnings), *warnings])
 
     def _write_warnings(self, warnings: Sequence[str]) -> list[str]:

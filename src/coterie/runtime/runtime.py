@@ -108,6 +108,10 @@ class Runtime(ABC):
         self.notes: list[str] = []
         """What went otherwise than usual in this round and changed no result."""
         self.logged: list[Log | LogGap] = []
+        self.on_answers: Callable[[int, int], object] | None = None
+        """Is told, while an exchange is answered, how many clients have answered it and how many were asked.
+
+        Only where clients are simulated on this machine; also every few seconds in which none answers."""
         self.equipped: set[int] = set()
         """Clients that have downloaded what is frozen in the network."""
         self._round = 0

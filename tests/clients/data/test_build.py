@@ -154,7 +154,7 @@ def test_of_few_samples_a_few_shot_client_is_tested_on_all_classes_alike(numbere
 
 
 def test_further_test_samples_need_data_whose_samples_do_not_overlap(data_folder: Path) -> None:
-    with pytest.raises(BadInput, match="held_out = 'regular' is not possible with uci-har, whose samples overlap"):
+    with pytest.raises(BadInput, match=r"held_out = 'regular'.*uci-har.*overlap"):
         build("uci-har", "few-shot(0.5, classes=4, held_out=regular)", 8, 0)
 
 
@@ -186,9 +186,7 @@ def test_recordings_that_several_clients_share_keep_one_side() -> None:
         assert sorted(np.concatenate(own)) == sorted(part)
         assert 0.1 < len(own[2]) / len(part) < 0.3
     stuck = hold_out([np.arange(40), np.arange(40, 60)], np.arange(60) // 20, 0.1, 0.2, 0)
-    with pytest.raises(
-        BadInput, match="1 of 2 clients has no sample to test with: b; they hold too few recordings"
-    ):
+    with pytest.raises(BadInput, match=r"1 of 2 clients.* b;.*too few recordings"):
         choose_clients(stuck, [40, 20], None, ["a", "b"], Limits(2, 1, "refuse"), True, 0)
 
 
@@ -285,5 +283,5 @@ def test_public_samples_are_official_ones_where_there_are_such() -> None:
     assert federation.public.max() < 0
     assert len(federation.labels) == 80
     assert divide(data, "iid", 4, 0, public=50, at_most=True).public is not None
-    with pytest.raises(BadInput, match="public = 10 is not possible; own has 9 official test samples"):
+    with pytest.raises(BadInput, match=r"public = 10.*own has 9"):
         divide(data, "iid", 4, 0, public=10)

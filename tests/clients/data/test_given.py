@@ -127,11 +127,9 @@ def test_a_run_is_gone_on_with_if_the_data_are_given_again(tmp_path: Path, monke
     assert f'name = "{experiment.data.name}"' in text
     (tmp_path / "first" / "status.json").unlink(missing_ok=True)
     monkeypatch.setattr(given, "KEPT", {})
-    with pytest.raises(
-        BadInput, match=r"were given in Python, to a process that has ended; give them again, as in"
-    ):
+    with pytest.raises(BadInput, match=r"given in Python.*again"):
         experiment.check()
-    with pytest.raises(BadInput, match=r"run first has the data 'given-.*', and these are 'given-"):
+    with pytest.raises(BadInput, match=r"run first .*'given-.*'given-"):
         coterie.resume(tmp_path / "first", data=(X, LABEL))
     assert coterie.resume(tmp_path / "first", data=FORMS["datasets"]).status == "finished"
     experiment.check()
@@ -141,7 +139,7 @@ def test_data_that_were_changed_are_refused() -> None:
     inputs = X.copy()
     name = coterie.Experiment(data=(inputs, LABEL)).data.name
     inputs[0] = 7
-    with pytest.raises(BadInput, match="have been changed since they were given; give them again"):
+    with pytest.raises(BadInput, match=r"changed.*again"):
         load(name)
 
 

@@ -74,7 +74,7 @@ def test_columns_of_a_hub_table(library: Any) -> None:
     assert data.user_names == ("m", "n")
     assert data.notes[0] == "x: columns ignored: t (text with 3 values in 3 rows)"
     texts = hub.read_hub_columns(library.Dataset.from_dict({"t": ["u", "v"], "y": [0, 1]}), "x")
-    with pytest.raises(BadInput, match="x has no features; beside its label it needs columns of numbers or text"):
+    with pytest.raises(BadInput, match=r"x has no features.*columns"):
         check_and_convert("x", texts)
 
 
@@ -99,9 +99,7 @@ def test_a_dataset_of_the_hub_becomes_a_federation(
     assert (federation.n, federation.classes, federation.features) == (4, 2, (3,))
     assert len(load("hub:somebody/numbers/configuration").labels) == 40
     assert asked == [("somebody/numbers",), ("somebody/numbers", "configuration")]
-    with pytest.raises(
-        BadInput, match=r"'hub:somebody/else' could not be loaded .*check the name and the connection"
-    ):
+    with pytest.raises(BadInput, match=r"'hub:somebody/else' .*connection"):
         load("hub:somebody/else")
 
 

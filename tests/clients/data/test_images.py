@@ -53,7 +53,7 @@ def test_images_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         write(tmp_path / label / "1.png")
     assert load(str(tmp_path)).users is None
     write(tmp_path / "dog" / "2.png", (6, 6))
-    with pytest.raises(BadInput, match=r"2\.png is 6 x 6 pixels and .* 5 x 6; make all images equally large"):
+    with pytest.raises(BadInput, match=r"2\.png .*6 x 6.* 5 x 6"):
         load(str(tmp_path))
     (tmp_path / "dog" / "2.png").write_bytes(b"no image")
     with pytest.raises(BadInput, match=r"2\.png is no image that can be read"):

@@ -47,11 +47,11 @@ def test_labels_are_those_of_known_classes() -> None:
 
     assert read(["d", "b"], ("a", "b", "c", "d")) == [3, 1]
     assert read([7.0], 10) == [7]
-    with pytest.raises(BadInput, match=r"a\.npz: label in row 1 is cow; the classes are cat, dog$"):
+    with pytest.raises(BadInput, match=r"a\.npz.*row 1.*cow.*cat, dog"):
         read(["cat", "cow", "pig"], ("cat", "dog"))
     with pytest.raises(BadInput, match=r"label in row 0 is 30; the classes are 0, 1, .*, 11 and 8 more$"):
         read([30], 20)
-    with pytest.raises(BadInput, match=r"label in row 1 is 0\.5; labels must be integers or strings"):
+    with pytest.raises(BadInput, match=r"row 1.* 0\.5.*integers or strings"):
         read([1, 0.5], 2)
     with pytest.raises(BadInput, match="all labels are cat; there must be at least two classes"):
         CLASSIFICATION.read_targets(np.array(["cat", "cat"]), "a.npz", [])

@@ -59,9 +59,7 @@ def test_no_tensor_is_left_behind() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_device_there_is_no_such_engine() -> None:
     network, layout = build("mlp", {}, (4,), 3, 0)
-    with pytest.raises(
-        BadInput, match=r"run\.engine = 'gpu' is not possible: PyTorch finds no CUDA device; it must"
-    ):
+    with pytest.raises(BadInput, match=r"run\.engine = 'gpu'.*no CUDA device"):
         choose_engine(network, layout, Training(), (4,), "gpu")
 
 
@@ -71,9 +69,7 @@ def test_what_a_gpu_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_engine(network, layout, Training(), (4,), "gpu") == ("gpu", "as asked")
     assert choose_engine(network, layout, Training(precision="bf16"), (4,), "gpu") == ("gpu", "as asked")
     network, layout = build("gaussian-mlp", {}, (4,), 3, 0)
-    with pytest.raises(
-        BadInput, match=r"run\.engine = 'gpu' is not possible: stochastic features are drawn on the CPU"
-    ):
+    with pytest.raises(BadInput, match=r"run\.engine = 'gpu'.*stochastic"):
         choose_engine(network, layout, Training(), (4,), "gpu")
 
 

@@ -502,7 +502,7 @@ def test_other_looks_at_samples_are_refused(request_: Request, reason: str) -> N
 
 def test_epochs_of_all_trainings_count_together() -> None:
     start = torch.zeros(private(HIDDEN).layout.size)
-    with pytest.raises(BadInput, match=r"trains for 3 epochs.*counts 2 in a round \(training.epochs\)"):
+    with pytest.raises(BadInput, match=r"3 epochs.* 2 .*training\.epochs"):
         carry_out(AskAll((Train(start, epochs=1), Train(start))))
 
 
@@ -548,9 +548,7 @@ def spec(network: str, **settings: Any) -> EngineSpec:
 
 
 def test_norms_over_the_batch_are_refused() -> None:
-    with pytest.raises(
-        BadInput, match=r"network.name = 'planted-batch-norm' is not possible.*it must be a network"
-    ):
+    with pytest.raises(BadInput, match=r"network\.name = 'planted-batch-norm'"):
         spec("planted-batch-norm").build()
     allow(["tests.own_networks:Frozen"])
     assert spec("tests.own_networks:Frozen").build().example_privacy == HIDDEN
@@ -569,7 +567,7 @@ def test_half_precision_is_refused() -> None:
 def test_clients_are_trained_one_after_the_other() -> None:
     assert isinstance(spec("planted-perceptron").build(), Sequential)
     assert isinstance(replace(spec("planted-perceptron"), example_privacy=None).build(), Batched)
-    with pytest.raises(BadInput, match="engine = 'batched' is not possible: clients who hide single samples"):
+    with pytest.raises(BadInput, match=r"engine = 'batched'.*samples"):
         replace(spec("planted-perceptron"), wanted="batched").build()
 
 

@@ -169,9 +169,7 @@ def test_every_rule_can_be_built_from_its_name_and_settings() -> None:
     for rule in (LocalUpdate(), TrainOwn(), Choose(), ChooseThenTrain(), Evaluate("validation", own="model")):
         entry = RULES[rule.name]
         assert entry.target(**entry.bind(rule.settings(), "settings")) == rule
-    with pytest.raises(
-        BadInput, match=r"settings\.split = 'exam' is not possible; it must be 'validation' or 'test'"
-    ):
+    with pytest.raises(BadInput, match=r"settings\.split = 'exam'.*'validation' or 'test'"):
         RULES["evaluate"].bind({"split": "exam"}, "settings")
     with pytest.raises(TypeError, match="Rule does not say what a client does"):
         Rule().run(None, None)  # type: ignore[arg-type]  # it looks at neither

@@ -142,7 +142,7 @@ def test_a_round_is_the_same_bytes_in_any_order_of_columns(folder: RunFolder) ->
 
 def test_parts_of_an_earlier_version_are_no_silent_gap(folder: RunFolder) -> None:
     (folder.path / "metrics/rounds").mkdir(parents=True)
-    with pytest.raises(BadInput, match="metrics was left by an earlier version; resume the run with that"):
+    with pytest.raises(BadInput, match=r"metrics .*earlier version"):
         folder.rounds()
 
 
@@ -279,7 +279,7 @@ def test_finding_a_run(tmp_path: Path) -> None:
     assert RunFolder.find("if", tmp_path).name == "ifca"
     assert RunFolder.find("fesem-b", tmp_path).path == tmp_path / "fesem-b"
     assert RunFolder.find(str(tmp_path / "ifca"), "elsewhere").name == "ifca"
-    with pytest.raises(BadInput, match="'fesem' could be fesem-a or fesem-b; write one of them out"):
+    with pytest.raises(BadInput, match=r"'fesem'.*fesem-a or fesem-b"):
         RunFolder.find("fesem", tmp_path)
     with pytest.raises(BadInput, match="'ifac' is unknown; did you mean ifca"):
         RunFolder.find("ifac", tmp_path)

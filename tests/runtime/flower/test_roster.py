@@ -74,7 +74,7 @@ def test_two_clients_cannot_share_a_folder(tmp_path: Path) -> None:
     here = place(tmp_path, CLIENTS)
     shared = str(tmp_path / "shared")
     nodes = [{**node, "state-dir": shared} if node["client"] in (0, 1) else node for node in here.nodes]
-    with pytest.raises(RuntimeError, match="is that of client 0; give each client a folder of its own"):
+    with pytest.raises(RuntimeError, match=r"client 0.*folder"):
         Place(tmp_path, nodes).run(experiment())
 
 
@@ -125,7 +125,7 @@ def test_where_nobody_comes_back_the_run_says_so_and_not_that_the_rate_is_too_la
         if node == CLIENTS - 1 and count == 2:
             grid.offline.update(range(1000, 1000 + CLIENTS))
 
-    with pytest.raises(RuntimeError, match="is not connected; see that their nodes run and reach the server"):
+    with pytest.raises(RuntimeError, match=r"not connected.*nodes"):
         place(tmp_path, CLIENTS).run(experiment(rounds=6), back=back, wait=0.2)
 
 

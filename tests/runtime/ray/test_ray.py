@@ -259,12 +259,12 @@ def test_whoever_takes_too_long_is_left_out(ray: Any) -> None:
 
 def test_outputs_that_cannot_be_computed(ray: Any) -> None:
     models = torch.zeros(2, ray.layout.size)
-    with pytest.raises(RuntimeError, match=r"^the outputs of models cannot be computed: RuntimeError: .*64"):
+    with pytest.raises(RuntimeError, match=r"outputs.*RuntimeError: .*64"):
         ray.outputs(Outputs(models, torch.zeros(5, 7)))
 
 
 def test_a_process_has_one_cluster(ray: Any) -> None:
-    with pytest.raises(BadInput, match=r"'127.0.0.1:1' is not possible: this process is connected to Ray at .*:\d"):
+    with pytest.raises(BadInput, match=r"'127.0.0.1:1'.* Ray .*:\d"):
         on_ray(address="127.0.0.1:1")
     on_ray(address="auto").close()
     assert dict(ask(ray, 1, Keeping()).missing) == {}
@@ -274,7 +274,7 @@ def test_other_versions_are_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -
     """Seen from a process that takes itself to have a newer PyTorch than the workers have."""
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9" if name == "torch" else real(name))
-    with pytest.raises(BadInput, match=r"^the node [\d.]+ of the Ray cluster has torch 2\S+; it must be 9.9$"):
+    with pytest.raises(BadInput, match=r"node [\d.]+ .*torch 2\S+;.* 9\.9"):
         on_ray()
 
 
@@ -307,9 +307,7 @@ def test_an_address_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     with socketserver.TCPServer(("", 0), Web) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
         try:
-            with pytest.raises(
-                BadInput, match="what answers there is not Ray; it must be the address that ray start"
-            ):
+            with pytest.raises(BadInput, match=r"not Ray.*address"):
                 on_ray(address=f"127.0.0.1:{server.server_address[1]}")
         finally:
             server.shutdown()

@@ -151,9 +151,7 @@ def test_a_node_that_is_lost_in_mid_round_costs_nobody_the_round(
         for node in cluster.list_all_nodes():
             if node is not cluster.head_node:
                 cluster.remove_node(node)
-        with pytest.raises(
-            BadInput, match="the Ray cluster has had no core to work on for 2 s; add a machine to it"
-        ):
+        with pytest.raises(BadInput, match=r"no core.* 2 s"):
             ask(runtime, 5, "")
     finally:
         runtime.close()

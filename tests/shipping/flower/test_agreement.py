@@ -203,9 +203,7 @@ def test_features_without_names_cannot_be_matched(tmp_path: Path) -> None:
     x = np.zeros((EACH, 2), np.float32)
     np.savez(tmp_path / "south.npz", features=x, label=np.array(["ill", "well"] * (EACH // 2)))
     place.nodes[2]["data"] = str(tmp_path / "south.npz")  # type: ignore[index]
-    with pytest.raises(
-        RuntimeError, match="the features have no names, and those of the federation are age, marker"
-    ):
+    with pytest.raises(RuntimeError, match=r"no names.*age, marker"):
         place.run(experiment())
 
 
@@ -216,7 +214,7 @@ def test_values_of_text_are_told_only_where_they_may_be(tmp_path: Path) -> None:
     def back(grid: Faulty, node: int, count: int, message: Message) -> None:
         told.append(json.dumps(dict(message.values)))
 
-    with pytest.raises(RuntimeError, match="column 'ward' of client east holds text, and nobody says which values"):
+    with pytest.raises(RuntimeError, match=r"column 'ward' of client east.*text"):
         clinics(tmp_path / "silent", held).run(experiment(4), back=back)
     assert not any("icu" in text for text in told)
     run = clinics(tmp_path / "open", held, **{"tell-levels": True}).run(experiment(4))

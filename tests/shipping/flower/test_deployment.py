@@ -78,7 +78,7 @@ time.sleep(600)
 
 @pytest.mark.medium
 def test_what_does_not_come_up_in_time_is_ended_and_shown(tmp_path: Path) -> None:
-    with pytest.raises(DeploymentFailed, match=r"the SuperLink does not answer; the end of .*superlink\.log"):  # noqa: SIM117
+    with pytest.raises(DeploymentFailed, match=r"SuperLink.*superlink\.log"):  # noqa: SIM117
         with deploy(tmp_path / "late", {"a": {}}, seconds=0.01):
             raise AssertionError
     until(lambda: not about(str(tmp_path)), 10)

@@ -285,7 +285,7 @@ def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) ->
     run = place(tmp_path, CLIENTS).run(experiment("fedrep", rounds=1))
     longer = (run / "experiment.toml").read_text().replace("rounds = 1", "rounds = 2")
     (run / "experiment.toml").write_text(longer)
-    with pytest.raises(BadInput, match="run real is one of real clients, who keep their own states"):
+    with pytest.raises(BadInput, match=r"run real .*real clients"):
         coterie.resume(run)
 
 

@@ -132,5 +132,5 @@ def test_safetensors_need_nothing_else(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_another_ending_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"m\.npz' ends in '\.npz'; it must be a \.safetensors, \.onnx or \.pt file"):
+    with pytest.raises(BadInput, match=r"m\.npz'.*\.safetensors, \.onnx or \.pt"):
         export(some(SMALL["mlp"]), tmp_path / "m.npz")

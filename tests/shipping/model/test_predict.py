@@ -158,7 +158,7 @@ def test_the_tables_say_what_was_predicted(tmp_path: Path) -> None:
     numbered = Predicted(About("mlp", {}, (5,), 3), probabilities, labels=None)
     assert numbered.table()["predicted"].to_list() == [0, 1, 0]
     assert numbered.by_class().rows() == [("0", 2, 0.625, None, None), ("1", 1, 0.75, None, None)]
-    with pytest.raises(BadInput, match=r"a\.txt' ends in '\.txt'; it must be a \.parquet or \.csv file"):
+    with pytest.raises(BadInput, match=r"a\.txt'.*\.parquet.*\.csv"):
         found.write(tmp_path / "a.txt")
 
 

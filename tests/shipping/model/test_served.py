@@ -313,7 +313,7 @@ def test_a_real_federation_does_not_give_its_clients_models(
     tmp_path: Path, federation: Federation, data: dict[str, Any]
 ) -> None:
     run, _ = federated(tmp_path, federation, "fedper", data)
-    with pytest.raises(BadInput, match="client 'client 0' of run real keeps its model to itself; give its state"):
+    with pytest.raises(BadInput, match=r"'client 0' of run real.*state"):
         trained_model(run, client="client 0")
     with pytest.raises(BadInput, match="group 0 shares 13,000 of 15,010 parameters; its clients keep the rest"):
         trained_model(run, group=0)

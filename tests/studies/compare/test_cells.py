@@ -225,10 +225,10 @@ def test_one_process_alone_writes_into_a_pool(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(BadInput, match=r"another process runs cells in '.*'; wait for it, or stop it first"):
+        with pytest.raises(BadInput, match=r"another process.*'.*'.*wait"):
             run_cells(COMPARISON.cells(), tmp_path)
         with (
-            pytest.raises(BadInput, match=r"comparison '.*' is still running; wait for it, or stop it first"),
+            pytest.raises(BadInput, match=r"'.*' is still running.*wait"),
             ComparisonFolder.hold(tmp_path.parent, tmp_path.name, COMPARISON),
         ):
             pass
@@ -292,6 +292,12 @@ def test_a_line_a_cell_without_a_terminal() -> None:
         "note: ifca(clusters=2), seed 0: a [remark]",
     ]
     assert shown(terminal=False, quiet=True) == shown(terminal=True, quiet=True) == ""
+
+
+def test_a_long_cell_says_its_round_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.cli.live_cells.MOST_SILENT_SECONDS", 0.0)
+    said = [line for line in shown(terminal=False).splitlines() if "fedavg, seed 0" in line]
+    assert [re.findall(r"\b[23]/3\b", line) for line in said[:2]] == [["2/3"], ["3/3"]]
 
 
 def test_bars_on_a_terminal() -> None:

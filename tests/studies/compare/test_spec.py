@@ -320,12 +320,10 @@ def test_problems_name_the_methods_and_settings_that_have_them(tmp_path: Path) -
 
 
 def test_files_that_are_no_comparison(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadInput, match=r"comparison file '.*none.toml' does not exist; name a file, or the methods"
-    ):
+    with pytest.raises(BadInput, match=r"none\.toml' does not exist"):
         Comparison.from_toml(tmp_path / "none.toml")
     (tmp_path / "run.toml").write_text(Experiment().to_toml(), "utf-8")
-    with pytest.raises(BadInput, match=r"data is not a key of a comparison; write it as experiment.data"):
+    with pytest.raises(BadInput, match=r"data .*experiment\.data"):
         Comparison.from_toml(str(tmp_path / "run.toml"))
     with pytest.raises(BadInput, match="line 1: no valid TOML"):
         Comparison.from_toml("methods = [\n")

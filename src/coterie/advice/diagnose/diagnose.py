@@ -44,6 +44,7 @@ from coterie.methods.half_models import compare_losses, compare_predictions
 from coterie.methods.likely_places import choose_groups, is_small_and_linear, place_by_likelihood
 from coterie.methods.profiles import gather_profiles
 from coterie.methods.split_halves import GatheredHalves, gather_halves
+from coterie.runs.events import tell_regularly
 from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.session import Session
 from coterie.runs.setup import Backend
@@ -120,7 +121,7 @@ def diagnose(
         losses: whether clients also tell what each other's models lose on their data. Each is sent the models of at
             most 64 clients' halves. Where the server holds public samples, predictions on these are compared, too.
         layers: whether to find out which layers tell the clients apart, of at most 64 clients.
-        progress: is told what has been done, a sentence at a time.
+        progress: is told what has been done, a sentence at a time, and every few seconds how far it has got.
 
     Raises:
         BadInput: the experiment cannot run, or `alpha` or `starts` is not possible.
@@ -148,6 +149,7 @@ def diagnose(
 
         session.runtime.client_dropout = 0.0
         session.runtime.begin_round(1)
+        session.runtime.on_answers = tell_regularly(progress, "clients train on their halves")
         with one_thread(blas=True):
             server = session.server
             public = server.public is not None and session.population.task.distributes
@@ -162,6 +164,8 @@ def diagnose(
             kinds = _find_kinds(session, gathered, parts, alpha, answer, told)
             found = replace(found, signals=signals, kinds=kinds)
             asked = gains and not session.has_batch_norm
+            text = "clients train and score a model for all, for their group and of their own"
+            session.runtime.on_answers = tell_regularly(progress, text)
             pay = _find_gains(session, gathered, found, labels, places, answer, progress) if asked else None
             unlearnt = _judge_learning(session, pay) if asked and gathered.size else ""
             notes = (*_note_invented_clients(experiment), *found.notes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, create_model
@@ -177,99 +177,61 @@ def accuracy(predicted: Tensor, targets: Tensor) -> float:
     return float((predicted == targets)[there].double().mean()) if there.any() else float("nan")
 
 
-@measure(
-    "balanced_accuracy",
-    "balanced accuracy",
-    "the share of right answers in each class that a client has, averaged over these classes",
-    "class",
+def _compute(name: str, predicted: Tensor, targets: Tensor) -> float:
+    """By the formula of which the metric's interval is made."""
+    from coterie.clients.tasks.score_intervals import compute_value
+
+    return compute_value(name, predicted.cpu().numpy(), targets.cpu().numpy())
+
+
+_OWN = "on a client's own held-out samples"
+_ERROR = {"is_share": False, "less_is_better": True}
+_BY_FORMULA: tuple[tuple[str, str, str, str, dict[str, bool]], ...] = (
+    (
+        "balanced_accuracy",
+        "balanced accuracy",
+        "the share of right answers in each class that a client has, averaged over these classes",
+        "class",
+        {},
+    ),
+    ("f1", "F1", f"the mean of precision and recall {_OWN}, averaged over the classes or labels", "class", {}),
+    (
+        "auroc",
+        "AUROC",
+        "the probability that a sample of a class gets a higher score for it than one of another class, averaged "
+        "over the classes",
+        "score",
+        {},
+    ),
+    (
+        "average_precision",
+        "average precision",
+        "the precision of a ranking by score, averaged over all recalls, and over the classes",
+        "score",
+        {},
+    ),
+    ("rmse", "RMSE", f"the root of the mean squared error {_OWN}", "value", _ERROR),
+    ("mae", "MAE", f"the mean absolute error {_OWN}", "value", _ERROR),
+    (
+        "r2",
+        "R²",
+        f"the share of the targets' variance {_OWN} that is predicted; below 0 where their mean would be a better "
+        "guess",
+        "value",
+        {"is_share": False},
+    ),
+    (
+        "iou",
+        "IoU",
+        "the share that predicted and true places of a class have in common, averaged over the classes that occur",
+        "class",
+        {},
+    ),
 )
-def balanced_accuracy(predicted: Tensor, targets: Tensor) -> float:
-    """The mean recall over the classes that occur."""
-    return _compute("balanced_accuracy", predicted, targets)
+"""Name, title, explanation, what it takes and further fields of each metric that `score_intervals` computes."""
 
-
-@measure(
-    "f1",
-    "F1",
-    "the mean of precision and recall on a client's own held-out samples, averaged over the classes or labels",
-    "class",
-)
-def macro_f1(predicted: Tensor, targets: Tensor) -> float:
-    """F1, averaged over the classes that occur or are predicted; of several labels, that of each label."""
-    return _compute("f1", predicted, targets)
-
-
-@measure(
-    "auroc",
-    "AUROC",
-    "the probability that a sample of a class gets a higher score for it than one of another class, averaged over "
-    "the classes",
-    "score",
-)
-def auroc(scores: Tensor, targets: Tensor) -> float:
-    """The area under the curve of true over false positives, one class against the others; of those that can be."""
-    return _compute("auroc", scores, targets)
-
-
-@measure(
-    "average_precision",
-    "average precision",
-    "the precision of a ranking by score, averaged over all recalls, and over the classes",
-    "score",
-)
-def average_precision(scores: Tensor, targets: Tensor) -> float:
-    """The area under the curve of precision over recall, one class against the others; of those that can be."""
-    return _compute("average_precision", scores, targets)
-
-
-@measure(
-    "rmse",
-    "RMSE",
-    "the root of the mean squared error on a client's own held-out samples",
-    "value",
-    is_share=False,
-    less_is_better=True,
-)
-def rmse(predicted: Tensor, targets: Tensor) -> float:
-    """The root of the mean squared error over all samples and values."""
-    return _compute("rmse", predicted, targets)
-
-
-@measure(
-    "mae",
-    "MAE",
-    "the mean absolute error on a client's own held-out samples",
-    "value",
-    is_share=False,
-    less_is_better=True,
-)
-def mae(predicted: Tensor, targets: Tensor) -> float:
-    """The mean absolute error over all samples and values."""
-    return _compute("mae", predicted, targets)
-
-
-@measure(
-    "r2",
-    "R²",
-    "the share of the targets' variance on a client's own held-out samples that is predicted; below 0 where their "
-    "mean would be a better guess",
-    "value",
-    is_share=False,
-)
-def r2(predicted: Tensor, targets: Tensor) -> float:
-    """1 less the squared error over the variance, averaged over the values that vary; NaN where none does."""
-    return _compute("r2", predicted, targets)
-
-
-@measure(
-    "iou",
-    "IoU",
-    "the share that predicted and true places of a class have in common, averaged over the classes that occur",
-    "class",
-)
-def iou(predicted: Tensor, targets: Tensor) -> float:
-    """Intersection over union, averaged over the classes that occur or are predicted."""
-    return _compute("iou", predicted, targets)
+for _name, _title, _said, _takes, _how in _BY_FORMULA:
+    register(_name, partial(_compute, _name), _title, _said, _takes, _how)
 
 
 @measure(
@@ -285,10 +247,3 @@ def perplexity(logits: Tensor, targets: Tensor) -> float:
     from torch.nn.functional import cross_entropy
 
     return float(cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1).exp())
-
-
-def _compute(name: str, predicted: Tensor, targets: Tensor) -> float:
-    """By the formula of which the metric's interval is made."""
-    from coterie.clients.tasks.score_intervals import compute_value
-
-    return compute_value(name, predicted.cpu().numpy(), targets.cpu().numpy())

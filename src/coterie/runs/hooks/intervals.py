@@ -64,6 +64,8 @@ class Intervals(Hook):
         split, seed = run.experiment.evaluation.on, run.experiment.run.seed
         for client in range(federation.n):
             found[client, 4:] = _score_constant(federation, client, metric, split, seed)
+            if run.runtime.on_answers is not None:
+                run.runtime.on_answers(client + 1, federation.n)
         run.runtime.states.roll_back()
         columns = {"client": np.arange(federation.n), **dict(zip(list(INTERVALS)[1:], found.T, strict=True))}
         return pl.DataFrame(columns, schema_overrides=INTERVALS).with_columns(pl.col(pl.Float64).fill_nan(None))

@@ -51,6 +51,8 @@ START_SECONDS = 60.0
 """In this time a worker must be ready, or in that which its clients may take if that is longer."""
 STOPPED_SECONDS = 10.0
 """After so much silence it is seen whether the system says that a busy worker is stopped (Linux)."""
+TOLD_SECONDS = 2.0
+"""In this time whoever wants to know how many tasks are done is told again."""
 MAX_WAITING_BYTES = 1 << 14
 """Largest message that may wait in the pipe of a worker that is still busy."""
 MESSAGE_SHARE = 0.5
@@ -114,6 +116,9 @@ class Pool:
         self._is_open = True
         self._slots: SumSlots | None = None
         """Of the question that is worked at."""
+        self._on_answers: Callable[[int, int], object] | None = None
+        self._asked = 0
+        """How many tasks the question that is worked at has."""
         self._workers: list[_Worker] = []
         weakref.finalize(self, _end_all, self._workers, os.getpid())  # also of a pool that was never finished
         self._start()
@@ -131,6 +136,7 @@ class Pool:
         chunks: Sequence[Sequence[int]],
         weights: Sequence[int],
         keep: bool,
+        on_answers: Callable[[int, int], object] | None = None,
     ) -> tuple[list[StoredAnswer | Failure], Rows[Tensor]]:
         """Have every order answered, and what is kept put into `states`, if `keep` says so.
 
@@ -140,6 +146,7 @@ class Pool:
             chunks: the numbers of the orders that are carried out together.
             weights: the chunks' sizes: the largest goes first.
             keep: whether what the answers keep is kept.
+            on_answers: see `Runtime.on_answers`.
 
         Raises:
             BadInput: there is no room for what the orders carry, or workers end before they are ready.
@@ -149,7 +156,7 @@ class Pool:
             tasks, question, rows, slots = self._writer.write_orders(orders, states, room, keep, self._count)
             jobs = [Job([tasks[i] for i in c], weight) for c, weight in zip(chunks, weights, strict=True)]
             outcomes: list[StoredAnswer | Failure] = [Failure("was not asked")] * len(orders)
-            for job, reply in self._ask(question, jobs, slots):
+            for job, reply in self._ask(question, jobs, slots, on_answers):
                 each = [Failure(reply.reason)] * len(job.tasks) if isinstance(reply, Setback) else reply
                 for task, outcome in zip(job.tasks, each, strict=True):
                     outcomes[task.row] = outcome
@@ -177,7 +184,11 @@ class Pool:
         return outputs if outputs.nbytes >= LARGE_MATRIX_BYTES else outputs.clone()
 
     def _ask(
-        self, question: Question, jobs: Sequence[Job], slots: SumSlots | None = None
+        self,
+        question: Question,
+        jobs: Sequence[Job],
+        slots: SumSlots | None = None,
+        on_answers: Callable[[int, int], object] | None = None,
     ) -> list[tuple[Job, list[Any] | Setback]]:
         """Have all jobs done: each, or each of the parts it was split into, and what came of it, or why nothing."""
         if not self._is_open:
@@ -188,13 +199,14 @@ class Pool:
             if not self._workers:
                 self._start()
             self._slots = slots
+            self._on_answers, self._asked = on_answers, sum(len(job.tasks) for job in jobs)
             return self._work_off(bytes(ForkingPickler.dumps(question)), Dispatcher(jobs, MESSAGE_SHARE, most))
         except BaseException:
             # What busy workers still have to say would be taken for answers to the next question.
             _end_all(self._workers, os.getpid())
             raise
         finally:
-            self._slots = None
+            self._slots = self._on_answers = None
 
     def _work_off(self, question: bytes, queue: Dispatcher) -> list[tuple[Job, list[Any] | Setback]]:
         done: list[tuple[Job, list[Any] | Setback]] = []
@@ -220,6 +232,8 @@ class Pool:
                 if not is_sound:
                     self._start_anew(queue)
                     break
+            if self._on_answers is not None:
+                self._on_answers(sum(len(job.tasks) for job, _ in done), self._asked)
         if self._slots is not None:
             self._slots.add_up()
         return done
@@ -260,7 +274,10 @@ class Pool:
         """Wait for workers, busy or starting, that have something to say, have died or are late; who they are."""
         busy = [w for w in self._workers if w.messages or not w.ready]
         deadlines = [w.deadline for w in busy if w.deadline is not None]
-        patience = min([max(0.0, d - time.monotonic()) for d in deadlines] + [STOPPED_SECONDS])
+        patience = min(
+            [max(0.0, d - time.monotonic()) for d in deadlines]
+            + [STOPPED_SECONDS if self._on_answers is None else TOLD_SECONDS]
+        )
         speaking = wait([w.pipe for w in busy], patience)
         now = time.monotonic()
         heard = [w for w in busy if w.pipe in speaking or (w.deadline is not None and now >= w.deadline)]

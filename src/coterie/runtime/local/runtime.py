@@ -190,7 +190,7 @@ class LocalRuntime(Runtime):
             with one_thread():
                 return self._answer_here(orders, chunks, keep)
         weights = [int(sum(self.samples[orders[i].client] for i in chunk)) for chunk in chunks]
-        result = self._pool.distribute(orders, self.states, chunks, weights, keep)
+        result = self._pool.distribute(orders, self.states, chunks, weights, keep, self.on_answers)
         self.notes += self._pool.notes
         self._pool.notes.clear()
         return result
@@ -226,6 +226,8 @@ class LocalRuntime(Runtime):
                 answer if isinstance(answer, Failure) else StoredAnswer.of(answer, row, {})
                 for row, answer in zip(chunk, answers, strict=True)
             ]
+            if self.on_answers is not None:
+                self.on_answers(len(outcomes), len(orders))
         return outcomes, rows
 
 

@@ -72,6 +72,9 @@ class Watcher:
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         """A cell is finished, or has failed."""
 
+    def phase(self, text: str) -> None:
+        """Before what takes time behind the last cell; `text` says what it is."""
+
 
 def run_cells(
     cells: Sequence[Cell], pool: Path, jobs: int | None = None, observer: Watcher | None = None

@@ -133,6 +133,10 @@ def run_comparison(
         if not done:
             sentences = dict.fromkeys(outcome.sentence for outcome in outcomes.values())
             raise BadInput([f"no cell is finished: {sentence}" for sentence in sentences])
+        if observer is not None:
+            observer.phase(
+                "reading the runs, and writing tables and a page" if write_report else "reading the runs"
+            )
         comparison = comparison.measured_by(shared_metrics(done.values()))
         frames = measure_cells(comparison, done)
         summary = table.summarise(comparison, frames)
