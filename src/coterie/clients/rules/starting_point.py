@@ -69,5 +69,5 @@ def measure_update(order: Order, answer: Answer, name: str) -> float:
 
 def _distance(one: Tensor, other: Tensor) -> float:
     """Return the Euclidean distance, block by block, without new memory for a whole difference."""
-    pairs = zip(one.split(_BLOCK), other.split(_BLOCK), strict=True)
+    pairs = zip(torch.split(one, _BLOCK), torch.split(other, _BLOCK), strict=True)
     return float(torch.tensor(hypot(*(float(torch.linalg.vector_norm(a - b)) for a, b in pairs))))
