@@ -29,6 +29,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
             "class_weights is a setting of tasks (classification, binary, segmentation), and task.name = 'auto'; "
             "name one of them: --set task.name=classification",
         ),
+        (("fedavg", "hidden=[64]"), "--set network.name=mlp"),
         (
             ("fedavg", "task.name=classification", "class_weights=[1.0, 2.0]"),
             "task.class_weights has 2 numbers; it must have 10, one for each class",

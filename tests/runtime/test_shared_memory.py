@@ -95,6 +95,11 @@ def test_no_room_on_a_disk_names_the_setting(nameless: bool, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_more_than_a_process_can_map_is_said_in_one_sentence() -> None:
+    with pytest.raises(BadInput, match=r"run\.participation"):
+        Arena().lease(1 << 45)
+
+
 def test_leased_memory_is_used_again_only_when_nobody_looks_at_it(nameless: bool) -> None:
     held = Arena()
     first = held.lease(1000).fill_(1.0)

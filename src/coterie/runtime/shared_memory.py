@@ -205,8 +205,19 @@ def make_file(scalars: int, folder: Path | None = None) -> tuple[str, int | None
 
 
 def map_file(path: str, scalars: int) -> Tensor:
-    """Map a file into memory `[scalars]`."""
-    return torch.from_file(path, shared=True, size=scalars)
+    """Map a file into memory `[scalars]`.
+
+    Raises:
+        BadInput: the process has no such room left.
+    """
+    try:
+        return torch.from_file(path, shared=True, size=scalars)
+    except RuntimeError as error:
+        size = f"{scalars * BYTES_PER_SCALAR / 1e6:,.1f} MB"
+        raise BadInput(
+            f"{size} are needed at once for models, more than this process may have; make room, let a smaller "
+            "run.participation ask fewer clients a round, or take a smaller network"
+        ) from error
 
 
 def _path(handle: int) -> str:

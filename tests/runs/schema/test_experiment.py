@@ -189,7 +189,8 @@ CHECK_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"network": {"name": "auto", "hidden": [8]}},
-        "network.name = 'auto' takes no settings, yet there is network.hidden; name the network",
+        "network.name = 'auto' takes no settings, yet there is network.hidden; name the network, as in "
+        "network.name = 'mlp'",
     ),
     (
         {"network": {"name": "mlp", "hidden": ["8"]}},

@@ -268,9 +268,10 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     for title in LOOKUP:
         if now := SECTIONS[title].renamed.get(key):
             raise BadInput(f"{title}.{key} is called {title}.{now} now; write that")
-    if task == AUTO and (tasks := find_tasks([key])):
-        tell = f"name one of them: --set task.name={tasks[0]}"
-        raise BadInput(f"{key} is a setting of tasks ({', '.join(tasks)}), and task.name = 'auto'; {tell}")
+    for title, name in (("task", task), ("network", network)):
+        if name == AUTO and (there := _having(title, [key])):
+            owned = f"{key} is a setting of {title}s ({', '.join(there)})"
+            raise BadInput(f"{owned}, and {title}.name = 'auto'; name one of them: --set {title}.name={there[0]}")
     close = nearest(key, [name for title in LOOKUP for name in known[title]])
     if close:
         homes = [f"{title}.{close}" for title in LOOKUP if close in known[title]]
@@ -281,10 +282,10 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     raise BadInput(f"{key} is not a setting of {method} or of any section; {hint}")
 
 
-def find_tasks(keys: Iterable[str]) -> list[str]:
-    """Return the names of the tasks that have all these settings, the general ones first."""
+def _having(title: str, keys: Iterable[str]) -> list[str]:
+    """Return the names of the tasks or networks that have all these settings, the general ones first."""
     wanted = set(keys)
-    return [task.name for task in catalog("task") if wanted <= {setting.name for setting in task.settings}]
+    return [entry.name for entry in catalog(title) if wanted <= {setting.name for setting in entry.settings}]
 
 
 def bind(choice: Choice) -> dict[str, Any]:
@@ -296,8 +297,8 @@ def bind(choice: Choice) -> dict[str, Any]:
     if choice.name == AUTO and choice.title != "method":
         if choice.settings:
             keys = ", ".join(f"{choice.title}.{k}" for k in choice.settings)
-            tasks = find_tasks(choice.settings) if choice.title == "task" else []
-            named = f", as in task.name = {tasks[0]!r}" if tasks else ""
+            owners = _having(choice.title, choice.settings)
+            named = f", as in {choice.title}.name = {owners[0]!r}" if owners else ""
             there = f"{choice.title}.name = 'auto' takes no settings, yet there is {keys}"
             raise BadInput(f"{there}; name the {choice.title}{named}")
         return {}
