@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -94,6 +95,12 @@ def _thin(product: list[pytest.Item]) -> None:
     for case, places in zip(product, np.ndindex(*lengths), strict=True):
         if sum(places) % step:
             case.add_marker("slow")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Exclude modules and collected tests from garbage collection: each run begins with one, which scans them all."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import re
 import runpy
@@ -282,6 +283,7 @@ def serve() -> None:
     """Fork a process for everybody who asks, until standard input ends."""
     for name in IMPORTED:
         import_module(name)
+    gc.freeze()  # each process that is forked would scan it
     with socket.socket(socket.AF_UNIX) as place:
         place.bind(os.environ[SERVER])
         place.listen()

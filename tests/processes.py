@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 _SERVER = """
-import json, os, signal, sys
+import gc, json, os, signal, sys
 import coterie.cli.app, coterie.report.run_page, coterie.runs.loop
 import sklearn.cluster, sklearn.datasets, sklearn.metrics
 
+gc.freeze()  # each process that is forked would scan it
 for line in sys.stdin:
     asked = json.loads(line)
     if "words" in asked:
