@@ -98,7 +98,7 @@ def _thin(product: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exclude modules and collected tests from garbage collection: each run begins with one, which scans them all."""
+    """Exclude modules and collected tests from garbage collection, with which each run begins."""
     gc.collect()
     gc.freeze()
 

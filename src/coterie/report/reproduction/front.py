@@ -25,11 +25,11 @@ PLACE = re.compile(r"\{([^|{}]+)\|([^|{}]+)\|([^|{}]+)\}")
 
 BECAUSE = {
     "DC-PFL": (
-        "distances between models follow those between labels only if one range scales all models "
-        "({dcpfl-fig5:large|correlation['DC-PFL']|.2f}; {dcpfl-fig5:large|correlation['DC-PFL (a range "
-        "each model)']|.2f} if each has its own). In Table I it accepts "
-        "{dcpfl-table1:large|accepted['DC-PFL', 'Mid']|.1f} splits in a run, so it is FedAvg that sends some "
-        "layers less often"
+        "models are scaled to their range before they are compared. Their distances follow those of labels if "
+        "the range is that of all models (a correlation of {dcpfl-fig5:large|correlation['DC-PFL']|.2f}), and "
+        "not if each model has its own, as in print ({dcpfl-fig5:large|correlation['DC-PFL (a range each "
+        "model)']|.2f}). In Table I it accepts {dcpfl-table1:large|accepted['DC-PFL', 'Mid']|.2g} splits in a "
+        "run, so it is FedAvg that sends some layers less often"
     ),
     "FedCPS": (
         "a few-shot client is validated on classes that it cannot train on, which favours a strong pull "
@@ -37,9 +37,10 @@ BECAUSE = {
         "others). Heads tuned to a client's own classes forget the other classes"
     ),
     "FedTSDP": (
-        "on IID data its trigger fires in {fedtsdp-table3:medium|fired['FedTSDP', 'CNN, CIFAR10']|.1f} rounds "
-        "of a run, so it is FedAvg there. The second stage alone ends with "
-        "{fedtsdp-fig9:medium|groups['Second stage']|.1f} groups"
+        "on IID data its trigger fires in {fedtsdp-table3:medium|fired['FedTSDP', 'CNN, CIFAR10']|.2g} rounds "
+        "of a run, so it is FedAvg there. The number of groups (Figure 9) is "
+        "{fedtsdp-fig9:medium|groups['First stage']|.2g} with the first stage alone, and "
+        "{fedtsdp-fig9:medium|groups['Second stage']|.2g} with the second alone"
     ),
     "FeSEM": (
         "after the warm-up its E-step moves at most {fesem-fig3:medium|moved_most['FeSEM(4)', 'FEMNIST']|.0f} "
@@ -128,7 +129,9 @@ def summarise(items: Sequence[Item], kept: Results) -> list[str]:
         sentences.append(f"**{paper}** claims that {_join(numbered)}. Here {'; '.join(told)}.{why}")
     counted = ", ".join(f"{_IN_PAGE.get(verdict, verdict)} {count}" for verdict, count in verdicts.most_common())
     excluded = sum(count for size, count in sizes.items() if size.startswith("excluded"))
-    missed = f" Of the {sizes.total()} with a printed difference, {excluded} exclude it." * bool(sizes)
+    missed = f" The intervals of {excluded} of the {sizes.total()} with a printed difference exclude it." * bool(
+        sizes
+    )
     largest = join_words(f"{count} at {scale}" for scale, count in scales.most_common() if scale) or "none was run"
     reduced = f"They are judged on reduced runs ({largest}), none at its paper's own size."
     sentences.append(f"**All {verdicts.total()} main claims**: {counted}.{missed} {reduced}")
@@ -145,7 +148,7 @@ def _outcome(judged: JudgedClaim | None, size: PublishedSize, *, stale: bool) ->
     said = {
         "equal within a point": "compares what is equal within a point",
         "undecided": "is undecided",
-        "identity": "is an identity",
+        "identity": f"is not tested ({judged.reason or 'both sides are the same in every seed'})",
         "circular": "is circular",
         "unstated": f"depends on what the paper does not say ({judged.reason})",
     }.get(judged.verdict, judged.verdict)

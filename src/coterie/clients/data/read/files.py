@@ -90,14 +90,16 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
     if is_saved_dataset(path):
         return hub.names_clients(path, named)
     if members := _members(path):
-        found = []
+        found = {}
         for file in members:
             try:
                 _name_roles(file, labelled, named)
             except BadInput as error:
-                found.append(error)
+                found[file.name] = error
         if found:
-            raise BadInput.together(found)
+            first, *others = found
+            more = [f"{len(others)} more of its files cannot be read either: {shorten(others)}"] if others else []
+            raise BadInput([*found[first].problems, *more], [*found[first].told, *more])
         return True
     if arrays := _array_files(path):
         return _keys(list(arrays), path, labelled, named)[1]["client"] is not None
