@@ -282,6 +282,14 @@ def test_a_folder_whose_files_disagree(tmp_path: Path) -> None:
     assert "b.npz has labels of shape (8, 2) and " in refused(str(tmp_path))
 
 
+def test_a_fault_of_all_files_of_a_folder_is_said_once(tmp_path: Path) -> None:
+    for name in ("east", "north", "south"):
+        np.savez(tmp_path / f"{name}.npz", x=X)
+    first, more = find_problems(str(tmp_path))
+    assert "east.npz" in first
+    assert "north.npz, south.npz" in more
+
+
 def test_check_finds_it_without_loading(tmp_path: Path) -> None:
     assert find_problems(npz(tmp_path, x=X, y=Y)) == []
     np.savez(tmp_path / "b.npz", x=X)
