@@ -24,13 +24,16 @@ for line in sys.stdin:
     if "words" in asked:
         pid = os.fork()
         if not pid:
-            # As in a terminal: whoever started the tests in the background left the signal ignored.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             sys.stdin.close()
             os.dup2(os.open(asked["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
             os.dup2(1, 2)
             os.chdir(asked["folder"])
-            code = coterie.cli.app.main(asked["words"])
+            try:
+                # As in a terminal: whoever started the tests in the background left the signal ignored.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                code = coterie.cli.app.main(asked["words"])
+            except KeyboardInterrupt:  # before the command began
+                code = 130
             sys.stdout.flush()
             os._exit(code)
         print(pid, flush=True)
