@@ -98,7 +98,16 @@ def _thin(product: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exclude modules and collected tests from garbage collection: each run begins with one, which scans them all."""
+    """Exclude modules and collected tests from garbage collection: each run begins with one that scans them."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """As in a process that excludes nothing from garbage collection."""
+    gc.unfreeze()
+    yield
     gc.collect()
     gc.freeze()
 
