@@ -36,7 +36,7 @@ def test_a_few_kills_lose_nothing(tmp_path: Path) -> None:
     assert storm.runs >= 1
 
 
-@pytest.mark.usefixtures("interruptible")
+@pytest.mark.usefixtures("interruptible", "nothing_frozen")
 @pytest.mark.parametrize(("workers", "count"), [(1, 4), (2, 2)])
 def test_a_run_ends_whenever_it_is_interrupted(tmp_path: Path, workers: int, count: int) -> None:
     """Every second run is interrupted once more while it closes."""

@@ -6,21 +6,13 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
 
 from coterie.runtime.garbage import freeze_imports, freeze_objects
 
-
-@pytest.fixture(autouse=True)
-def _nothing_is_frozen() -> Iterator[None]:
-    """The tests' own process has frozen what it imported; here nobody has."""
-    gc.unfreeze()
-    yield
-    gc.collect()
-    gc.freeze()
+pytestmark = pytest.mark.usefixtures("nothing_frozen")
 
 
 class Cycle:
