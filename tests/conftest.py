@@ -98,9 +98,6 @@ def _thin(product: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-<<<<<<< HEAD
-    """Exclude modules and collected tests from garbage collection, with which each run begins."""
-=======
     """Exclude modules and collected tests from garbage collection: each run begins with one that scans them."""
     gc.collect()
     gc.freeze()
@@ -111,7 +108,6 @@ def nothing_frozen() -> Iterator[None]:
     """As in a process that excludes nothing from garbage collection."""
     gc.unfreeze()
     yield
->>>>>>> h-quick
     gc.collect()
     gc.freeze()
 
