@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import coterie
+from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
 from coterie.report.comparison.auto import CHOSEN
-from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.experiment import Experiment, prepare
+from coterie.runs.setup import load_federation
 from coterie.studies.auto import CANDIDATES, count_trials, plan
 from tests.commandline import Terminal
 
@@ -43,6 +45,19 @@ def test_only_learning_rates_vary_and_only_validation_samples_score() -> None:
     assert {cell.experiment.evaluation.on for cell in cells} == {"validation"}
     assert {cell.method for cell in cells} == {candidate.label for candidate in CANDIDATES}
     assert all(cell.experiment.data.validation > 0 for cell in cells)
+
+
+def test_no_seed_sees_a_test_sample_and_each_validates_on_others() -> None:
+    comparison, _ = plan(quick(run={"rounds": 4, "seed": 5}))
+    seen = {cell.experiment.run.seed: load_federation(prepare(cell.experiment)) for cell in comparison.cells()}
+    assert sorted(seen) == [5, 6, 7]
+    first = load_federation(prepare(quick(run={"rounds": 4, "seed": 5}).updated({"data.validation": 0.0})))
+
+    def samples(federation: Federation, split: Literal["validation", "test"]) -> list[bytes]:
+        return [federation.slice(client, split)[0].numpy().tobytes() for client in range(federation.n)]
+
+    assert all(samples(federation, "test") == samples(first, "test") for federation in seen.values())
+    assert samples(seen[5], "validation") != samples(seen[6], "validation") != samples(seen[7], "validation")
 
 
 @pytest.mark.parametrize("data", [{"name": "remote"}, {"name": "digits", "validation": 0.0}])

@@ -28,7 +28,7 @@ Examples:
   coterie auto experiment.toml --only linear,halves,ditto --no-run
 
 Every candidate trains at several learning rates, and then from several seeds.
-Validation samples of the clients decide, and no test samples.
+Validation samples of the clients decide; test samples are never looked at.
 The simplest candidate within one standard error of the best is chosen. The
 choice is written as an ordinary experiment and run. That run trains on the
 validation samples, too.

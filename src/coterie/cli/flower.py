@@ -142,7 +142,7 @@ def data(
 
     found = Experiment.from_toml(experiment)
     federation = load_federation(prepare(found))
-    federation, _ = hold_out_clients(federation, found.run.holdout_clients, found.run.seed)
+    federation, _ = hold_out_clients(federation, found.run.holdout_clients, found.split_seed)
     for path, name, sizes in zip(
         write_parts(federation, into), federation.names, federation.bounds[:, [0, 3]].tolist(), strict=True
     ):

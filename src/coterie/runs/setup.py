@@ -66,7 +66,7 @@ def build_simulation(prepared: Prepared, secret: bytes = b"") -> Backend:
     """
     experiment = prepared.experiment
     settings, scale = experiment.run, experiment.scale
-    whole, newcomers = hold_out_clients(load_federation(prepared), settings.holdout_clients, settings.seed)
+    whole, newcomers = hold_out_clients(load_federation(prepared), settings.holdout_clients, experiment.split_seed)
     attackers = None
     if experiment.attack.share:
         trusted = find_trusted(experiment, whole)
@@ -174,8 +174,9 @@ def load_federation(prepared: Prepared) -> Federation:
             whole,
             data.split,
             data.clients,
-            run.seed,
+            experiment.split_seed,
             validation=data.validation,
+            validation_seed=run.seed,
             test=data.test,
             min_samples=data.min_samples,
             samples_per_client=data.samples_per_client,

@@ -1,7 +1,7 @@
 """Choose what to train for whom: one model, models of groups, personal ones, or everybody alone.
 
 The question is answered by training: each candidate is trained on the clients' training samples at several learning
-rates, and scored on their validation samples, inside the federation. No score is on test samples.
+rates, and scored on their validation samples, inside the federation. Test samples are never looked at.
 
 Of the candidates the simplest is taken that is within one standard error of the best (Breiman, Friedman, Olshen and
 Stone, Classification and Regression Trees, 1984, section 3.4.3): the best of several is partly lucky, and a simpler
@@ -232,6 +232,8 @@ def plan(
             continue
         methods[candidate.label] = _pin(experiment, candidate)
     common = {title: table for title, table in asked.tables().items() if title != "method"}
+    # Seeds share clients and test samples, at which nobody looks; each draws validation samples of its own.
+    common["data"] = {"split_seed": asked.split_seed, **common.get("data", {})}
     common["run"] = {
         key: value for key, value in common.get("run", {}).items() if key not in ("seed", "name", "folder")
     }

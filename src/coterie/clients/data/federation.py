@@ -268,6 +268,7 @@ def divide(
     seed: int,
     *,
     validation: float = 0.1,
+    validation_seed: int | None = None,
     test: float = 0.2,
     min_samples: int = 10,
     samples_per_client: int | None = None,
@@ -288,6 +289,7 @@ def divide(
         seed: of all draws; the partition, the cap, the hold-out, the skews and the public samples have a
             stream each, so changing one setting does not disturb the others.
         validation: share of each client's own samples held out for validation.
+        validation_seed: of which samples these are; `seed` without it.
         test: share of each client's own samples held out for testing; at least one sample.
         min_samples: a client with fewer samples, all its splits together, is small.
         samples_per_client: at most so many samples per client, drawn at random; None keeps all.
@@ -332,7 +334,7 @@ def divide(
     names = partition.names or tuple(f"client {i}" for i in range(len(partition.parts)))
     aside = 0 if kept is None or dataset.public is not None else len(kept)
     parts = [_capped(part, dataset, samples_per_client, seed, i) for i, part in enumerate(partition.parts)]
-    held = hold_out(parts, dataset.units, validation, test, seed, dataset.given_split)
+    held = hold_out(parts, dataset.units, validation, test, seed, dataset.given_split, validation_seed)
     if partition.untrained is not None:
         kept_shares = [
             len(part) / max(len(all_own), 1) for part, all_own in zip(parts, partition.parts, strict=True)

@@ -128,6 +128,11 @@ class Experiment(BaseModel):
         give(find_paths(given).values())
         super().__init__(**_build_sections(given))
 
+    @property
+    def split_seed(self) -> int:
+        """The seed of who holds what, and of which samples are for testing."""
+        return self.run.seed if self.data.split_seed is None else self.data.split_seed
+
     def __getstate__(self) -> dict[Any, Any]:
         return {**super().__getstate__(), "consent": consent().intersection(find_paths(dict(self)).values())}
 

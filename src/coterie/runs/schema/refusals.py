@@ -189,7 +189,7 @@ def _refuse_data(data: Data) -> Iterator[str]:
 
 
 _OF_REMOTE = ("features", "classes", "columns", "levels", "public_file")
-OF_SIMULATIONS = ("test_path", "small_clients", "min_classes")
+OF_SIMULATIONS = ("split_seed", "test_path", "small_clients", "min_classes")
 """Keys of the section `[data]` that mean nothing where clients hold their own."""
 
 

@@ -71,6 +71,14 @@ class Data(Section):
         ),
     ] = "auto"
     clients: Annotated[int | None, Field(ge=1, description="number of clients; without it, the split's own")] = None
+    split_seed: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="seed of who holds what, and of which samples are for testing; without it, run.seed. "
+            "Validation samples are drawn with run.seed",
+        ),
+    ] = None
     validation: Annotated[float, Field(ge=0, lt=1, description="share of each client's samples for validation")] = (
         0.1
     )

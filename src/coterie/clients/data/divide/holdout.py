@@ -21,6 +21,7 @@ def hold_out(
     test: float,
     seed: int,
     given: NDArray[np.int8] | None = None,
+    validation_seed: int | None = None,
 ) -> list[list[Indices]]:
     """Cut each client's samples into [train, validation, test].
 
@@ -31,11 +32,15 @@ def hold_out(
 
     Where the data say themselves what samples are for, in `given` `[N]`, that is kept, and no other sample is taken
     for testing. Of those that are `FREE` the share for validation is drawn, and the others are for training.
+
+    With a `validation_seed` of its own, validation samples are drawn anew from those that are not for testing.
+    Where samples share measurements, `seed` decides everything.
     """
+    own = seed if validation_seed is None else validation_seed
     if given is not None:
-        return _hold_out_of_given(parts, units, validation, seed, given)
+        return _hold_out_of_given(parts, units, validation, own, given)
     if units is None:
-        return [_cut(part, validation, test, seed, i) for i, part in enumerate(parts)]
+        return [_cut(part, validation, test, seed, own, i) for i, part in enumerate(parts)]
     role = np.full(int(units.max()) + 1, FREE)
     held = []
     for client, part in enumerate(parts):
@@ -100,10 +105,15 @@ def _counts(total: int, validation: float, test: float) -> tuple[int, int]:
     return max(0, min(int(validation * total + 0.5), total - 1 - held)), held
 
 
-def _cut(part: Indices, validation: float, test: float, seed: int, client: int) -> list[Indices]:
+def _cut(
+    part: Indices, validation: float, test: float, seed: int, validation_seed: int, client: int
+) -> list[Indices]:
     order = stream(seed, "hold-out", client).permutation(part)
     checked, held = _counts(len(part), validation, test)
-    return [order[checked + held :], order[held : checked + held], order[:held]]
+    tested, rest = order[:held], order[held:]
+    if validation_seed != seed:
+        rest = stream(validation_seed, "validation", client).permutation(rest)
+    return [rest[checked:], rest[:checked], tested]
 
 
 def _assign(role: Indices, own: Indices, counts: tuple[int, int], rng: np.random.Generator) -> None:
