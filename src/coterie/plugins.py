@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,29 @@ def is_path(name: str) -> bool:
     return _PATH.fullmatch(name) is not None
 
 
+def digest_sources(names: Iterable[str]) -> dict[str, str]:
+    """Return a digest of the file of each imported module that names, as `package.module:object`, begin with."""
+    files = {}
+    for module in {name.partition(":")[0] for name in names} - {"__main__"}:
+        if path := getattr(sys.modules.get(module), "__file__", None):
+            files[module] = blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
+    return files
+
+
 def suggest_path(name: str) -> str | None:
-    """Return how to name an object of a Python file that is named alone, as `nets.py` or `nets`.
+    """Return how to name an object of a Python file that is named alone or by a path, as `nets`, `nets.py:Net`.
 
     The file is read and not run. None where no such file lies in the current folder.
     """
-    module = name.removesuffix(".py").replace("/", ".")
-    if not _PATH.fullmatch(f"{module}:x"):
+    module, _, own = name.replace("/", ".").replace(".py:", ":").partition(":")
+    module = module.removesuffix(".py")
+    if not own and not Path(f"{module.replace('.', '/')}.py").is_file():  # as in nets.Net
+        module, _, own = module.rpartition(".")
+    if not _PATH.fullmatch(f"{module}:{own or 'x'}"):
         return None
-    file = Path(*module.split(".")).with_suffix(".py")
+    file = Path(f"{module.replace('.', '/')}.py")
+    if own:
+        return f"{module}:{own}" if file.is_file() else None
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -231,7 +246,9 @@ def _import(name: str, what: str) -> Any:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise BadInput(f"{what} cannot be imported: there is no module {error.name}; {WHERE}") from None
+            path = suggest_path(name)
+            hint = f"to take it from that file, write {path}" if path else WHERE
+            raise BadInput(f"{what} cannot be imported: there is no module {error.name}; {hint}") from None
         raise BadInput(f"{what} cannot be imported: it needs {error.name}, which is not installed") from None
     except (Exception, SystemExit) as error:  # whatever somebody's module does when it is imported
         said = str(error).strip().partition("\n")[0]

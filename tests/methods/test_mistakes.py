@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.clients.rules import LocalUpdate, rule
+from coterie.errors import BadInput
 from coterie.methods import Assignment, FedAvg
+from coterie.methods.exchange import Exchange, Send
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,38 @@ class Small(FedAvg):
         return replace(found, models=found.models[:, :5])
 
 
+@dataclass(frozen=True)
+class Unasked(FedAvg):
+    """Its round asks nobody."""
+
+    def round(self, state: Any, cohort: Any) -> Any:
+        return state
+
+
+@rule("test-mistaken")
+@dataclass(frozen=True)
+class Mistaken(LocalUpdate):
+    """It fails for every client."""
+
+    def run(self, client: Any, order: Any) -> Any:
+        raise AttributeError("no targets here")
+
+
+@dataclass(frozen=True)
+class Unprepared(FedAvg):
+    """Its round needs an answer at least."""
+
+    def round(self, state: Any, cohort: Any) -> Any:
+        replies = yield Exchange(cohort.clients, Mistaken(), {"model": Send.same(state.model[0], cohort.clients)})
+        np.argmax(replies.samples)
+        return state
+
+
 @pytest.mark.parametrize(
     ("method", "error", "told"),
     [
+        (Unasked, TypeError, "yield"),
+        (Unprepared, BadInput, "client 0 AttributeError: no targets here"),
         (Forgetful, TypeError, "the round of Forgetful returns nothing"),
         (Short, ValueError, r"the assignment of Short is of shape \(3,\); it must be \(4,\)"),
         (Small, ValueError, r"'model' is sent as \(1, 5\); a model of this network has \d+ numbers"),

@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.plugins import fresh_consent
 from coterie.report import run_page
 from coterie.report.each_client import score_constant
 from coterie.runs import baselines, loop
@@ -75,3 +76,24 @@ def test_what_is_no_baseline(tmp_path: Path) -> None:
     assert not plan.experiments
     assert all("privacy" in reason for reason in plan.refused.values())
     assert set(plan.refused) == {"fedavg", "local-only"}
+
+
+def test_what_was_trained_stays_where_a_name_is_not_allowed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nets_beside.py").write_text(
+        "from torch import nn\n\n\n"
+        "def make(inputs=64):\n    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 10))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    experiment = Experiment(
+        data={"name": "digits", "clients": 4, "samples_per_client": 40},
+        network="nets_beside:make",
+        run={"rounds": 1, "folder": str(tmp_path), "name": "small", "workers": 1},
+    )
+    folder = RunFolder(loop.run(experiment).folder)
+    baselines.run_baselines(folder)
+    trained = [run.label for run in read_baselines(folder)]
+    with fresh_consent(["resume", str(folder.path)]):
+        assert not baselines.plan_baselines(folder).refused
+    assert [run.label for run in read_baselines(folder)] == trained != []

@@ -176,12 +176,17 @@ def _gather_metrics() -> dict[str, str]:
 
 
 def _gather_parts() -> dict[str, str]:
-    """Return the functions of `coterie.grouping` that a method is put together from, by module and name."""
+    """Return arguments and purpose of the functions of `coterie.grouping` that a method is put together from."""
     from coterie import grouping
 
     modules = [import_module(f"{grouping.__name__}.{found.name}") for found in iter_modules(grouping.__path__)]
     return {
-        f"{module.__name__.rpartition('.')[2]}.{name}": first_sentence(inspect.getdoc(function) or "")
+        f"{module.__name__.rpartition('.')[2]}.{name}": " ".join(
+            [
+                f"({', '.join(inspect.signature(function).parameters)})",
+                first_sentence(inspect.getdoc(function) or ""),
+            ]
+        )
         for module in modules
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__ and not name.startswith("_")

@@ -97,7 +97,9 @@ def plan_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
         try:
             experiments[name] = _make_experiment(experiment, folder, name)
         except BadInput as problem:
-            refused[name] = str(problem).splitlines()[0]
+            beside = RunFolder(folder.path / FOLDER / name)
+            if beside.status != "finished" or len(beside.rounds()) != experiment.run.rounds:
+                refused[name] = str(problem).splitlines()[0]
     return BaselinePlan(experiments, refused)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -328,10 +328,22 @@ class Session:
                 return self.runtime.answer(ask)
             return self._exchange(self._limit_sums(ask, cohort), result)
 
+        work, name = self.method.round(self.state, cohort), type(self.method).__name__
+        if not isinstance(work, Generator):
+            raise TypeError(f"the round of {name} has no yield; it asks clients by: yield Exchange(...)")
         with one_thread(blas=True):
-            result.state = drive(self.method.round(self.state, cohort), answer)
+            try:
+                result.state = drive(work, answer)
+            except Exception as mistake:
+                if (failures := self._find_failures()) and not result.took_part.any():
+                    client, reason = failures[0]
+                    raise BadInput(
+                        f"nobody answered in round {number}, and the round of {name} cannot go on without answers "
+                        f"({mistake}): {self.federation.names[client]} {reason}; {self.runtime.remedy}"
+                    ) from mistake
+                raise
         if result.state is None:
-            raise TypeError(f"the round of {type(self.method).__name__} returns nothing; it must return the state")
+            raise TypeError(f"the round of {name} returns nothing; it must return the state")
         result.passes = mean_passes(result.trained_samples, self.federation.samples)
         if is_enough([*self._passes, result.passes], self.experiment.run.passes):
             self.planned = number

@@ -184,6 +184,19 @@ def test_what_is_set_for_all_goes_to_all() -> None:
     ]
 
 
+def test_a_file_of_ones_own_that_has_changed_is_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "from coterie.methods import FedAvg\n\n\nclass Averaged(FedAvg):\n    pass\n"
+    (tmp_path / "averaged_here.py").write_text(text)
+    experiment = Experiment(method="averaged_here:Averaged")
+    before = key_of(experiment)
+    assert key_of(experiment) == before
+    (tmp_path / "averaged_here.py").write_text(f"{text}    # weighs otherwise\n")
+    assert key_of(experiment) != before
+
+
 def test_the_key_is_the_run() -> None:
     base = Experiment(method="fesem", run={"rounds": 4})
     same = {

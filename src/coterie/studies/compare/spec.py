@@ -20,7 +20,7 @@ from coterie.catalogue import is_value, plain
 from coterie.clients.data.divide.split import parse_split
 from coterie.errors import BadInput, sentences, unknown
 from coterie.plugins import allow as allow_names
-from coterie.plugins import find_refusal, give
+from coterie.plugins import digest_sources, find_refusal, give
 from coterie.runs.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, RunMetrics, known_metrics
 from coterie.runs.schema import toml
 from coterie.runs.schema.experiment import Experiment
@@ -451,13 +451,16 @@ def _values(table: Any) -> list[Any]:
 def key_of(experiment: Experiment) -> str:
     """Return the name of an experiment's run: 16 hexadecimal digits of everything that its tables depend on.
 
-    Coterie's version is part of it, so that runs of different versions are not mixed.
+    Coterie's version is part of it, and what stands in files of one's own that the experiment names: runs of
+    different code are not mixed.
 
     Raises:
         BadInput: the method or the network is unknown, or its settings are wrong.
     """
-    told = json.dumps({"coterie": version("coterie"), **deciding_tables(experiment)}, sort_keys=True)
-    return blake2b(told.encode(), digest_size=8).hexdigest()
+    told = {"coterie": version("coterie"), **deciding_tables(experiment)}
+    if sources := digest_sources(find_experiment_paths(dict(experiment)).values()):
+        told["sources"] = sources
+    return blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _tests_beside_training(data: Data) -> bool:
