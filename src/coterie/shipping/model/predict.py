@@ -293,7 +293,8 @@ def predict_each(
         notes += samples.notes
     order = np.argsort(np.concatenate(rows))
     labels = np.concatenate(found)[order] if len(found) == len(models) else None
-    about = replace(models[0].about, whose=f"the models of {len(models)} clients, each for its own samples")
+    each = f"the models of {len(models)} clients, each for its own samples"
+    about = replace(models[0].about, whose=each if len(models) > 1 else models[0].about.whose)
     whole = torch.cat(outputs)[torch.from_numpy(order)]
     whose = np.array([model.about.whose for model in models])[users]
     beside = _beside(_read_kept(data, columns, keep, named), whose)
