@@ -22,6 +22,7 @@ from functools import cache
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from coterie.errors import BadInput, shorten, unknown
@@ -42,12 +43,29 @@ def is_path(name: str) -> bool:
 
 
 def digest_sources(names: Iterable[str]) -> dict[str, str]:
-    """Return a digest of the file of each imported module that names, as `package.module:object`, begin with."""
-    files = {}
-    for module in {name.partition(":")[0] for name in names} - {"__main__"}:
-        if path := getattr(sys.modules.get(module), "__file__", None):
-            files[module] = blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
-    return files
+    """Return a digest of the file of each module that names, as `package.module:object`, begin with.
+
+    Nothing is imported. A script or a notebook has none. Of a module that this process has imported it is the file
+    as it was when it was first asked for: what was imported does not change with it.
+    """
+    modules = {name.partition(":")[0] for name in names} - {"__main__"}
+    found = {name: _digest(sys.modules[name]) if name in sys.modules else _digest_file(name) for name in modules}
+    return {name: digest for name, digest in sorted(found.items()) if digest}
+
+
+@cache
+def _digest(module: ModuleType) -> str:
+    path = getattr(module, "__file__", None)
+    return blake2b(Path(path).read_bytes(), digest_size=8).hexdigest() if path else ""
+
+
+def _digest_file(module: str) -> str:
+    """Return the digest of the file that would be imported; an empty text without one."""
+    for folder in (*sys.path, "."):  # the current folder comes last, as when it is imported
+        for end in (".py", "/__init__.py"):
+            if (path := Path(folder, module.replace(".", "/") + end)).is_file():
+                return blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    return ""
 
 
 def suggest_path(name: str) -> str | None:

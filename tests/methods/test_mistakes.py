@@ -68,10 +68,21 @@ class Unprepared(FedAvg):
         return state
 
 
+@dataclass(frozen=True)
+class Confused(FedAvg):
+    """One client fails, the others answer, and the mistake is the round's own."""
+
+    def round(self, state: Any, cohort: Any) -> Any:
+        yield Exchange(cohort.clients[:1], Mistaken(), {"model": Send.same(state.model[0], cohort.clients[:1])})
+        yield Exchange(cohort.clients[1:], LocalUpdate(), {"model": Send.same(state.model[0], cohort.clients[1:])})
+        raise KeyError("of the round")
+
+
 @pytest.mark.parametrize(
     ("method", "error", "told"),
     [
         (Unasked, TypeError, "yield"),
+        (Confused, KeyError, "of the round"),
         (Unprepared, BadInput, "client 0 AttributeError: no targets here"),
         (Forgetful, TypeError, "the round of Forgetful returns nothing"),
         (Short, ValueError, r"the assignment of Short is of shape \(3,\); it must be \(4,\)"),

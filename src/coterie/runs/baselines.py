@@ -98,7 +98,7 @@ def plan_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
             experiments[name] = _make_experiment(experiment, folder, name)
         except BadInput as problem:
             beside = RunFolder(folder.path / FOLDER / name)
-            if beside.status != "finished" or len(beside.rounds()) != experiment.run.rounds:
+            if not (beside.status == "finished" and _is_of(beside, experiment)):
                 refused[name] = str(problem).splitlines()[0]
     return BaselinePlan(experiments, refused)
 
@@ -128,13 +128,18 @@ def _make_experiment(experiment: Experiment, folder: RunFolder, name: str) -> Ex
     return found
 
 
+def _is_of(baseline: RunFolder, experiment: Experiment) -> bool:
+    """Whether a baseline that began is as long as the experiment beside which it lies."""
+    progress = baseline.progress()
+    return progress is not None and (progress.rounds == experiment.run.rounds or experiment.run.passes is not None)
+
+
 def _train(folder: RunFolder, name: str, experiment: Experiment, tell: Callable[[str], object]) -> Result:
     """Run a baseline, or go on with it; one of other rounds, or killed before it began, is begun anew."""
     path = folder.path / FOLDER / name
     observers = [_RoundsOnly(tell_regularly(tell, f"rounds of {TITLES[name]}"))]
     if path.exists():
-        progress = RunFolder(path).progress()
-        if progress is not None and (progress.rounds == experiment.run.rounds or experiment.run.passes is not None):
+        if _is_of(RunFolder(path), experiment):
             return loop.resume(path, observers=observers)
         shutil.rmtree(path)
     return loop.run(experiment, observers=observers)

@@ -323,10 +323,15 @@ class Session:
         for hook in self.hooks:
             cohort = hook.server_view(cohort)
 
+        was_answered = False
+
         def answer(ask: Ask) -> Replies | Tensor | None:
+            nonlocal was_answered
             if not isinstance(ask, Exchange):
                 return self.runtime.answer(ask)
-            return self._exchange(self._limit_sums(ask, cohort), result)
+            replies = self._exchange(self._limit_sums(ask, cohort), result)
+            was_answered = was_answered or len(replies) > 0
+            return replies
 
         work, name = self.method.round(self.state, cohort), type(self.method).__name__
         if not isinstance(work, Generator):
@@ -335,7 +340,7 @@ class Session:
             try:
                 result.state = drive(work, answer)
             except Exception as mistake:
-                if (failures := self._find_failures()) and not result.took_part.any():
+                if not was_answered and (failures := self._find_failures()):
                     client, reason = failures[0]
                     raise BadInput(
                         f"nobody answered in round {number}, and the round of {name} cannot go on without answers "

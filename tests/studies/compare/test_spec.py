@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -192,8 +193,9 @@ def test_a_file_of_ones_own_that_has_changed_is_another_run(
     (tmp_path / "averaged_here.py").write_text(text)
     experiment = Experiment(method="averaged_here:Averaged")
     before = key_of(experiment)
-    assert key_of(experiment) == before
     (tmp_path / "averaged_here.py").write_text(f"{text}    # weighs otherwise\n")
+    assert key_of(experiment) == before  # this process has imported what stood there
+    monkeypatch.delitem(sys.modules, "averaged_here")
     assert key_of(experiment) != before
 
 

@@ -436,7 +436,7 @@ def _conclude(
         DRAWS,
     )
     found = find_groups(products, alpha, server.stream("pairings"), DRAWS, tested)
-    labels, places, predicted = found.labels, np.stack([found.labels] * 2), False
+    labels, places, predicted = found.labels, None, False
     if test.p <= max(alpha, LEANING) and not found.all_differ and is_small_and_linear(server.layout):
         apart, most = client_distances(half_distances(products)), min(MOST_COUNTED, len(clients) // 2)
         guesses = (average_linkage(apart, count) for count in range(1, most + 1))
@@ -447,8 +447,8 @@ def _conclude(
         if placed.count > 1:
             labels, places = placed.relabelled()
     several = predicted or (found.count > 1 and not found.all_differ)
-    if several and labels is found.labels:
-        places = place_by_other_half(products, labels)
+    if places is None:
+        places = place_by_other_half(products, labels) if several else np.stack([labels] * 2)
     shares = (
         membership_shares(products, labels, server.stream("memberships"), RESAMPLES)
         if several

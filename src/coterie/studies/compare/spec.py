@@ -457,8 +457,9 @@ def key_of(experiment: Experiment) -> str:
     Raises:
         BadInput: the method or the network is unknown, or its settings are wrong.
     """
-    told = {"coterie": version("coterie"), **deciding_tables(experiment)}
-    if sources := digest_sources(find_experiment_paths(dict(experiment)).values()):
+    deciding = deciding_tables(experiment)
+    told = {"coterie": version("coterie"), **deciding}
+    if sources := digest_sources(find_experiment_paths(deciding).values()):
         told["sources"] = sources
     return blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
 

@@ -98,7 +98,7 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
                 found[file.name] = error
         if found:
             first, *others = found
-            more = [f"{len(others)} more of its files cannot be read either: {shorten(others)}"] if others else []
+            more = [f"{len(others)} more files in {path} cannot be read: {shorten(others)}"] if others else []
             raise BadInput([*found[first].problems, *more], [*found[first].told, *more])
         return True
     if arrays := _array_files(path):
