@@ -171,7 +171,7 @@ def test_methods_are_listed_by_family(terminal: Terminal) -> None:
 
 def test_list_parts(terminal: Terminal) -> None:
     out = terminal("list", "parts").out
-    assert re.search(r"^cluster\.kmeans +\w+", out, re.MULTILINE)
+    assert re.search(r"^cluster\.kmeans +\(models, clusters\b[^)]*\)\s+\w+", out, re.MULTILINE)
     one = terminal("list", "parts", "trigger").out
     assert "hopkins" in one
     assert "kmeans" not in one
