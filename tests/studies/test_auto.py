@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 import coterie
 from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
-from coterie.report.comparison.auto import CHOSEN
+from coterie.report.comparison.auto import CHOSEN, describe
 from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import load_federation
 from coterie.studies.auto import CANDIDATES, count_trials, plan
@@ -98,6 +99,28 @@ def test_on_one_population_the_simplest_is_chosen(terminal: Terminal) -> None:
     chosen = Experiment.from_toml(path)
     assert chosen.method.name in ("fedavg", "lbfgs")  # one model for all
     assert chosen.evaluation.adapt is None
+
+
+@pytest.mark.parametrize("outcome", ["rare", "number"])
+def test_a_choice_that_is_not_above_a_constant_answer_has_learnt_nothing(
+    tmp_path: Path, outcome: str, forked_cells: None
+) -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.random((240, 2)) > 0.25 if outcome == "rare" else rng.normal(size=(240, 2))
+    lines = [f"{row % 6},{x:.3f},{float(y):.3f}" for row, (x, y) in enumerate(noise * 1.0)]
+    (tmp_path / "noise.csv").write_text("\n".join(["client,x,label", *lines]) + "\n")
+    asked = Experiment(
+        data=str(tmp_path / "noise.csv"),
+        task="regression" if outcome == "number" else "classification",
+        network="linear",
+        method="fedavg",
+        run={"rounds": 2, "workers": 1},
+    )
+    choice = coterie.auto(asked, only=["fedavg"], seeds=1, folder=tmp_path / "search", jobs=1)
+    assert choice.constant is not None
+    assert abs(choice.constant.value - (0.75 if outcome == "rare" else 1.0)) < 0.2
+    assert not choice.constant.is_beaten
+    assert any(choice.constant.name in line for line in describe(choice))
 
 
 def test_a_candidate_that_there_is_not_is_refused(terminal: Terminal) -> None:

@@ -137,7 +137,7 @@ def _find_baselines(run: RunResults, others: Sequence[RunResults]) -> tuple[list
         scores, counts = floats(beside["score"]), beside["test_samples"].fill_null(0).to_numpy().astype(np.int64)
         ends = bound_scores(metric, scores, counts, *_beside(run, other, "low", "high"))
         found.append(Baseline(other.label, scores, ends))
-    if (constant := _find_constant(run)) is not None:
+    if (constant := find_constant(run)) is not None:
         found.append(constant)
     return found, apart
 
@@ -150,13 +150,14 @@ def _beside(run: RunResults, other: RunResults, *columns: str) -> list[Floats]:
 
 def score_constant(run: RunResults) -> tuple[str, float] | None:
     """Return what the best constant answer is called, and its mean over clients; None where nobody knows it."""
-    constant = _find_constant(run)
+    constant = find_constant(run)
     if constant is None or np.isnan(constant.scores).all():
         return None
     return constant.name, float(np.nanmean(constant.scores))
 
 
-def _find_constant(run: RunResults) -> Baseline | None:
+def find_constant(run: RunResults) -> Baseline | None:
+    """Return each client's own best constant answer; None where nobody knows it."""
     counted = is_counted(run.metrics.deciding, _beside(run, run, "low")[0])
     return _most_common_class(run) if counted else _constant_answer(run)
 

@@ -147,6 +147,26 @@ class Scored:
         return self.behind <= self.error
 
 
+@dataclass(frozen=True)
+class Constant:
+    """What each client's own best constant answer comes to.
+
+    Attributes:
+        name: what it is called, by the metric.
+        value: the mean over clients.
+        gain: of the choice over it, over clients: mean, and its 95 % interval; positive is better.
+    """
+
+    name: str
+    value: float
+    gain: tuple[float, float, float]
+
+    @property
+    def is_beaten(self) -> bool:
+        """Whether the choice is clearly better; otherwise it may have learnt nothing."""
+        return self.gain[1] > 0
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """What to train for whom, and why.
@@ -158,6 +178,7 @@ class Choice:
         scored: all candidates that were tried, in the order of `CANDIDATES`.
         metric: in which they are scored.
         gain: of the choice over one model for all, over clients: mean, and its 95 % interval; positive is better.
+        constant: the floor, which needs no features: each client's own best constant answer.
         clients: how many were scored.
         left_out: a sentence for each candidate that could not be tried, or diverged.
         folder: where the comparison lies, with a page of all runs.
@@ -171,6 +192,7 @@ class Choice:
     scored: Sequence[Scored]
     metric: RunMetric
     gain: tuple[float, float, float]
+    constant: Constant | None
     clients: int
     left_out: Sequence[str]
     folder: Path
@@ -270,6 +292,7 @@ def choose(
     left_out: Sequence[str] = (),
     *,
     candidates: Sequence[Candidate] = CANDIDATES,
+    constants: tuple[str, Mapping[str, float]] | None = None,
     refit: bool = True,
 ) -> Choice:
     """Return what to train, from a comparison that `plan` made and that has been run.
@@ -279,6 +302,7 @@ def choose(
         asked: the experiment that `plan` was given.
         left_out: what `plan` said of candidates that are not possible.
         candidates: those that `plan` was given.
+        constants: what the best constant answer is called, and what it scores for each client; None if not known.
         refit: whether the chosen experiment trains on the validation samples, too.
 
     Raises:
@@ -310,6 +334,11 @@ def choose(
         )
         for i, one in enumerate(sound)
     ]
+    floor = None
+    if constants is not None:
+        name, by_client = constants
+        level = np.array([by_client[client] for client in table["client"]])
+        floor = Constant(name, float(level.mean()), interval(sign * (values[:, chosen] - level)))
     experiment = scored[chosen].candidate.experiment(asked).updated(scored[chosen].changes)
     if refit:
         experiment = experiment.updated({"data.validation": 0.0, "evaluation.on": "test"})
@@ -322,6 +351,7 @@ def choose(
         scored,
         metric,
         interval(sign * (values[:, chosen] - values[:, one_model])),
+        floor,
         len(values),
         lost,
         compared.folder.path,

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import polars as pl
+
 from coterie.report.comparison.compare import compare
+from coterie.report.each_client import find_constant
 from coterie.report.numbers import count_of, measured, signed, versus, volume
 from coterie.report.tables import Table
+from coterie.runs.folder.reading import RunResults
 from coterie.runs.schema import toml
 from coterie.runs.schema.experiment import Experiment
 from coterie.studies.auto import CANDIDATES, ONE, Choice, Scored, choose, count_trials, plan, select
 from coterie.studies.compare.cells import Watcher
+from coterie.studies.compare.compare import Compared
 from coterie.studies.compare.folder import choose_free_name
 from coterie.studies.compare.spec import Comparison
 
@@ -70,7 +75,7 @@ def run_plan(
     compared = compare(comparison, folder=folder, jobs=jobs, tune=trials, prune=True, observer=observer)
     if compared.status == "interrupted":
         raise KeyboardInterrupt
-    choice = choose(compared, experiment, left_out)
+    choice = choose(compared, experiment, left_out, constants=_score_constants(compared))
     compared.folder.write_text(CHOSEN, to_toml(choice))
     return choice
 
@@ -82,6 +87,13 @@ def describe(choice: Choice) -> Iterator[str]:
     yield f"why     {_give_reason(choice)}"
     if chosen.candidate.label != ONE:
         yield f"gain    {_describe_gain(choice)}"
+    if (constant := choice.constant) is not None:
+        gain = signed((100 if metric.is_share else 1) * constant.gain[0])
+        doubt = "" if constant.is_beaten else "; so it may have learnt nothing from the inputs"
+        yield (
+            f"floor   {gain}{' points' if metric.is_share else f' of {metric.title}'} over each client's "
+            f"{constant.name} ({measured(metric, constant.value)}){doubt}"
+        )
     yield (
         f"search  {count_of(choice.runs, 'run')}, {volume(choice.bytes)} up and down, "
         f"{choice.seconds:,.0f} s of training; scored by {metric.title} on validation samples alone"
@@ -110,6 +122,18 @@ def to_toml(choice: Choice) -> str:
     scores = [f"{one.candidate.label}: {measured(choice.metric, one.value)}" for one in choice.scored]
     said = [*describe(choice), f"scores  {', '.join(scores)}", *choice.left_out]
     return f"{toml.comment(said)}\n{choice.experiment.to_toml()}"
+
+
+def _score_constants(compared: Compared) -> tuple[str, dict[str, float]] | None:
+    """Return what the best constant answer is called, and each client's mean over the seeds; None if not known."""
+    cells = [cell for cell in compared.comparison.cells() if cell.method == ONE and not cell.is_adapted]
+    runs = [RunResults(run, key) for key, run in compared.folder.done(cells).items()]
+    known = [(run.last["client"], found) for run in runs if (found := find_constant(run)) is not None]
+    if not known:
+        return None
+    table = pl.concat(pl.DataFrame({"client": clients, "score": found.scores}) for clients, found in known)
+    means = table.group_by("client").agg(pl.col("score").mean())
+    return known[0][1].name, dict(means.iter_rows())
 
 
 def _give_reason(choice: Choice) -> str:
