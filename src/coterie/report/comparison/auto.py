@@ -35,7 +35,7 @@ def auto(
     validation samples; see `coterie.studies.auto`. The choice is written into the comparison's folder as
     experiment.toml, and trains on the validation samples, too. `coterie.run(choice.experiment)` runs it.
 
-    In a script, call it under `if __name__ == "__main__":`, for the processes that it starts read the script again.
+    Processes import a script again that defines, say, a method: there, call it under `if __name__ == "__main__":`.
 
     Args:
         experiment: data, network and training. Its method is not looked at, nor is a learning rate.
