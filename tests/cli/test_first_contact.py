@@ -61,3 +61,15 @@ def test_of_many_columns_the_nearest_are_named_first(terminal: Terminal) -> None
         ended = terminal("run", "fedavg", "--data", "wide.csv", "--set", f"data.{key}={wrong}", "--set", named)
         assert ended.code == 2
         assert ended.err.split("one of ")[1].startswith(meant)
+
+
+def test_who_the_clients_are_is_asked_until_it_is_answered(terminal: Terminal) -> None:
+    Path("hospitals").mkdir()
+    for name in ("north", "south"):
+        rows = [f"{row % 7},{'abc'[row % 3]},{row % 2}" for row in range(60)]
+        Path(f"hospitals/{name}.csv").write_text("\n".join(["age,ward,label", *rows]), "utf-8")
+    words = ("run", "fedavg", "--data", "hospitals", "--rounds", "1", "--baselines", "none")
+    for answer, asks in (((), True), (("--split", "by-user"), False), (("--set", "client=ward"), False)):
+        ended = terminal(*words, *answer)
+        assert ended.code == 0, ended.err
+        assert ("client=ward" in ended.out) == asks

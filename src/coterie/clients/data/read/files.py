@@ -60,10 +60,13 @@ def read_columns(path: Path, labelled: bool = True, named: Named = USUAL) -> Col
     if members := _members(path):
         files = without_counters([_read_file(file, labelled, named) for file in members])
         pooled = pool(str(path), files)
-        place = find_places(path) if labelled and all(file.users is None for file in files) else None
+        place = find_places(path) if named.asks and all(file.users is None for file in files) else None
         if place is None:
             return pooled
-        note = f"each file in {path} is one client; if column {place!r} names the clients, set data.client to it"
+        note = (
+            f"each file in {path} is one client; if that is right, set split=by-user, and if column {place!r} names "
+            f"the clients, set client={place}"
+        )
         return replace(pooled, notes=(*pooled.notes, note))
     if arrays := _array_files(path):
         return _columns_of(path, {name: _read_array(file) for name, file in arrays.items()}, labelled, named)
