@@ -31,6 +31,7 @@ from coterie.runs.schema.names import (
     absolute_data,
     bind,
     find_failed_imports,
+    find_missing_values,
     find_paths,
     known_settings,
     qualify,
@@ -263,7 +264,8 @@ def _build_sections(given: Mapping[str, Any]) -> dict[str, Any]:
     if lost:  # with it whatever it registers: nobody can tell which names are wrong
         raise BadInput(found)
     if found:
-        raise BadInput(found + Parts(built).problems + unknown_names(broken))
+        missing = find_missing_values(as_table("data", given["data"]) or {})
+        raise BadInput(found + Parts(built).problems + unknown_names(broken) + missing)
     return built
 
 
@@ -332,7 +334,7 @@ def prepare(experiment: Experiment | Prepared) -> Prepared:
         raise BadInput(f"{experiment!r} is not an experiment; write coterie.{right}")
     parts = Parts(dict(experiment))
     if parts.problems:
-        raise BadInput(parts.problems)
+        raise BadInput(parts.problems + find_missing_values(as_table("data", experiment.data) or {}))
     data, network = experiment.data, experiment.network
     places: dict[str, Any] = {"name": absolute_data(data.name)}
     if data.test_path is not None:

@@ -86,7 +86,7 @@ class Named:
 
     label: str | None = None
     client: str | None = None
-    asks: bool = field(default=False, compare=False)
+    asks: bool = field(default=False, compare=False, kw_only=True)
     """Whether a note asks who the clients are, where files and a column may both be."""
 
     @property
