@@ -19,7 +19,7 @@ from coterie.cli.options import (
     read_settings,
     with_options,
 )
-from coterie.errors import BadInput, nearest, shorten
+from coterie.errors import BadInput, count_of, nearest, shorten
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def describe(
     from coterie.cli.live import format_clock
     from coterie.report.numbers import volume
 
-    yield f"{diagnosis.clients} clients on {said}"
+    yield f"{count_of(diagnosis.clients, 'client')} on {said}"
     yield from (f"note: {note}" for note in diagnosis.notes)
     yield from diagnosis.sentences()
     for number, found in enumerate(suggestions, 1):
@@ -252,7 +252,9 @@ def describe(
         time = "" if found.seconds is None else f"; about {format_clock(found.seconds)} here"
         if found.up_bytes is not None and found.down_bytes is not None:
             rounds = experiment.run.rounds
-            time += f" and {volume(found.up_bytes)} up, {volume(found.down_bytes)} down in {rounds} rounds"
+            time += (
+                f" and {volume(found.up_bytes)} up, {volume(found.down_bytes)} down in {count_of(rounds, 'round')}"
+            )
         said = f"{number}. {found.method}{f' with {changes}' if changes else ''}: {found.reason}{time}"
         yield f"Which method? {said}" if number == 1 else f"              {said}"
     if diagnosis.true_groups_ari is not None:

@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from coterie.clients.tasks.task import Targets, mix_logits, mix_logs, task
 from coterie.clients.tasks.weights import WeightedTask, as_weights
-from coterie.errors import BadInput, shorten
+from coterie.errors import BadInput, count_of, shorten
 
 
 @task("classification")
@@ -101,7 +101,9 @@ class Binary(WeightedTask):
         """
         found = read_classes(values, where, notes, 2 if known == 1 else known)
         if found.classes != 2:
-            raise BadInput(f"{where}: there are {found.classes} classes; task.name = 'binary' needs two")
+            raise BadInput(
+                f"{where}: the labels have {count_of(found.classes, 'value')}; task.name = 'binary' needs two"
+            )
         return self.check_weights(replace(found, outputs=1))
 
     def shape(self, features: tuple[int, ...], outputs: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.runs.events import Status
 from coterie.runs.folder.files import write_whole
 from coterie.runs.folder.run_folder import RunFolder
@@ -115,7 +115,8 @@ def run_comparison(
                 comparison, trials = tuning.tune(comparison, tune, run, where.pool, sampler, prune, tell_later)
             except KeyboardInterrupt:
                 tried, planned = _count_finished(ended), tune * len(comparison.settings) * len(comparison.methods)
-                left = f"{tried} of at most {planned} trials are finished; {_count_cells(comparison)} runs follow"
+                left = f"{tried} of at most {count_of(planned, 'trial')} are finished; "
+                f"{count_of(_count_cells(comparison), 'run')} to follow"
                 return Compared(comparison, where, {}, None, None, "interrupted", left=left)
             notes += tuning.describe_shortfalls(comparison, trials, tune)
             write_whole(where.path / "tuning.parquet", encode(trials, tuning.TUNING))
@@ -186,5 +187,5 @@ def _describe_left(comparison: Comparison, where: ComparisonFolder, outcomes: Ma
     for key, cell in left.items():
         progress = where.cell(key).progress()
         rounds += max(0, cell.experiment.expected_rounds - (0 if progress is None else progress.round))
-    said = f"{_count_finished(outcomes)} of {len(outcomes)} runs are finished"
-    return f"{said}; {len(left)} {'is' if len(left) == 1 else 'are'} left, with {rounds:,} rounds"
+    said = f"{_count_finished(outcomes)} of {count_of(len(outcomes), 'run')} are finished"
+    return f"{said}; {len(left)} {'is' if len(left) == 1 else 'are'} left, with {count_of(rounds, 'round')}"
